@@ -14,8 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.estimate.counting.ips import TokenIPS
-from blackbox_lb.estimate.counting.ratio import TokenRatio
+from blackbox_lb.estimate.counting.statistics import TokenIPS, TokenRatio
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from tests.support.fits import projection

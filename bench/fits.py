@@ -24,9 +24,8 @@ import numpy.typing as npt
 
 from bench.efficiency import Gain, needed
 from bench.measuring import OUT, markdown, ratio, row, write
-from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
+from blackbox_lb.estimate.choice.candidates import CompileLimits, boosts, candidates, rules
 from blackbox_lb.estimate.choice.goal import Goal
-from blackbox_lb.estimate.choice.proposals import boosts, rules
 from blackbox_lb.estimate.inputs.prior import TokenCosts
 from blackbox_lb.estimate.inputs.rollouts import NOT_KNOWN, Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep

@@ -30,8 +30,7 @@ from scipy import sparse
 
 from bench.measuring import OUT, REPEATS, Measured, alternately, apart, ratio, row, write
 from bench.sampled import sampled
-from blackbox_lb.estimate.counting.ips import TokenIPS
-from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
+from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.store import RolloutStore

@@ -27,15 +27,14 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.bias.binomial import lower_bound, upper_bound
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint
-from blackbox_lb.estimate.decisions.prediction import FirstLists
-from blackbox_lb.estimate.decisions.ranking import margins, roc_area
+from blackbox_lb.estimate.decisions.prediction import FirstLists, margins, roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Ids
 from blackbox_lb.extras.rivals.table import CALL_OR_ANSWER
 from blackbox_lb.jobs.evaluation.arms import Alternative
 from blackbox_lb.rollouts.answers.given_answers import first_lists, lists_with
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
 from blackbox_lb.rollouts.progress import Silent
-from blackbox_lb.tasks.sets.open_labels import CALLS_TOOL, OpenLabels
+from blackbox_lb.tasks.sets.labels import CALLS_TOOL, OpenLabels
 from blackbox_lb.types import Completion, Example, Message, ToolCall, with_calls
 
 __all__ = ["Decided", "at_false_calls", "decided", "main"]

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from blackbox_lb.tasks.rewards.avoid import AvoidList, count_words
 from blackbox_lb.tasks.rewards.spans import LocatedReward, sum_of
+from blackbox_lb.tasks.rewards.text_rules import AvoidList, count_words
 from blackbox_lb.types import Completion, Example, Span
 
 __all__ = [

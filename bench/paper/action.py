@@ -27,7 +27,7 @@ from blackbox_lb.cli.run_limits import run as run_within_limits
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.forecast import Forecast
-from blackbox_lb.jobs.records.provenance import Remembering, provenance
+from blackbox_lb.jobs.records.run_record import Remembering, provenance
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.types import Endpoint

@@ -9,8 +9,7 @@ import math
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.ips import TokenIPS
-from blackbox_lb.estimate.counting.statistics import Statistics
+from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.checks import Vector
 
 

@@ -16,11 +16,14 @@ import numpy.typing as npt
 from bench.paper.centering import fits
 from bench.paper.clustering import cluster_vocabulary
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.choice.counted import Smoothed
-from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorInput, LearnedVector
+from blackbox_lb.estimate.choice.estimator import (
+    EstimatorFacts,
+    EstimatorInput,
+    LearnedVector,
+    Smoothed,
+)
 from blackbox_lb.estimate.choice.table import ROWS
-from blackbox_lb.estimate.counting.ips import TokenIPS
-from blackbox_lb.estimate.counting.statistics import Statistics
+from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.rollouts.judging.trials import Trials

@@ -27,7 +27,7 @@ from bench.paper.run import rewards_of
 from bench.paper.scaling import Scaled, scaled
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.jobs.evaluation.compare import mean_of
-from blackbox_lb.jobs.records.provenance import provenance
+from blackbox_lb.jobs.records.run_record import provenance
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, compare, together
 
 __all__ = ["Run", "main", "train"]

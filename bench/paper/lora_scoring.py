@@ -12,8 +12,7 @@ from typing import Any
 import click
 import numpy as np
 
-from blackbox_lb.estimate.choice.goal import Goal
-from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
+from blackbox_lb.estimate.choice.goal import ByPrompt, Goal, Outcome
 from blackbox_lb.rollouts.judging.verdict import PolicyScores, score
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Completion, Example

@@ -28,10 +28,8 @@ from bench.collector_server import DIALECTS, Dialect, answers, rank_file
 from bench.measuring import OUT, alternately, markdown, ratio, row, write
 from blackbox_lb import load_profile
 from blackbox_lb.api.wire import AnswerReader
-from blackbox_lb.api.wire.columns.arrays import LogprobColumns, sort
-from blackbox_lb.api.wire.columns.byte_spans import OPENING, UnsupportedLayout
-from blackbox_lb.api.wire.columns.parse import _PLACE, ParsedAnswer, loads
-from blackbox_lb.api.wire.columns.token_cache import TokenSpellings
+from blackbox_lb.api.wire.columns.byte_spans import OPENING, TokenSpellings, UnsupportedLayout
+from blackbox_lb.api.wire.columns.parse import _PLACE, LogprobColumns, ParsedAnswer, loads, sort
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
 from blackbox_lb.vocabulary import Vocabulary

@@ -20,8 +20,7 @@ from blackbox_lb.cli.options import LimitOptions, SpendingOptions, TrialOptions
 from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage, RequestSettings, forecast
 from blackbox_lb.jobs.records.run_record import Manifest, RunResults, settings_of_run
-from blackbox_lb.jobs.runs.opening import recorded
-from blackbox_lb.jobs.runs.prices import price_judge, price_model
+from blackbox_lb.jobs.runs.opening import price_judge, price_model, recorded
 from blackbox_lb.providers.prices import parse_prices
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.network import is_loopback

@@ -12,7 +12,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.scores import expected_calibration_error
 from blackbox_lb.jobs.scoring import SPLITS
 from blackbox_lb.rollouts.answers.given_answers import listed_tokens
-from blackbox_lb.rollouts.judging.intervals import bootstrap
+from blackbox_lb.rollouts.judging.verdict import bootstrap
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.rewards.matching import normalise

@@ -9,7 +9,7 @@ from operator import add
 from blackbox_lb.api.limits.budget import prompt_bound
 from blackbox_lb.estimate.choice.table import most_candidates
 from blackbox_lb.jobs.evaluation.arms import Arm, arms_at
-from blackbox_lb.jobs.evaluation.plan import EvalPlan
+from blackbox_lb.jobs.evaluation.run import EvalPlan
 from blackbox_lb.jobs.fitting.choosing.proposing import most_beside
 from blackbox_lb.jobs.fitting.choosing.select import Search
 from blackbox_lb.jobs.fitting.plan import FitPlan

@@ -16,8 +16,7 @@ import numpy.typing as npt
 from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.limits.interrupts import computing
 from blackbox_lb.errors import InputError
-from blackbox_lb.rollouts.judging.intervals import bootstrap
-from blackbox_lb.rollouts.judging.verdict import PolicyScores, check_values, paired
+from blackbox_lb.rollouts.judging.verdict import PolicyScores, bootstrap, check_values, paired
 from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.store import RolloutStore, canonical

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from blackbox_lb.api.drift import DriftWatch
 from blackbox_lb.api.limits.budget import SpendLimit
-from blackbox_lb.api.limits.concurrency import MOST_IN_FLIGHT, AdaptiveConcurrency
-from blackbox_lb.api.limits.workers import run_all
+from blackbox_lb.api.limits.concurrency import MOST_IN_FLIGHT, AdaptiveConcurrency, run_all
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire import most_completions
 from blackbox_lb.bias.request_bias import store_key

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.api.limits.workers import run_all
+from blackbox_lb.api.limits.concurrency import run_all
 from blackbox_lb.errors import (
     CorruptResponse,
     InputError,

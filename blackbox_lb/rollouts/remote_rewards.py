@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from blackbox_lb.api.limits.budget import SpendLimit, prompt_bound
-from blackbox_lb.api.limits.workers import run_all
+from blackbox_lb.api.limits.concurrency import run_all
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.safety.http.error_answers import masked

@@ -18,16 +18,14 @@ from blackbox_lb.tasks.records.files import (
     SPLIT_NAMES,
     WANT,
     ColumnNames,
-    read_rows,
-    row_of,
-)
-from blackbox_lb.tasks.records.hub_data import HUB, dataset_records
-from blackbox_lb.tasks.records.repeats import (
     SourcedExample,
     join_repeats,
     keep_apart,
+    read_rows,
     remarks_on,
+    row_of,
 )
+from blackbox_lb.tasks.records.hub_data import HUB, dataset_records
 from blackbox_lb.tasks.records.shares import check_alike
 from blackbox_lb.tasks.sets.countries import capitals, continents
 from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, SPLITS, Task, rest

@@ -18,7 +18,7 @@ from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.answer_sets import fit_sets, posterior_shares
+from blackbox_lb.estimate.projection.projection import fit_sets, posterior_shares
 from tests.support.fits import projection
 
 Vector = npt.NDArray[np.float64]

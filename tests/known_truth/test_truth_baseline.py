@@ -28,7 +28,7 @@ from blackbox_lb.estimate.inputs.weightings import (
 )
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection import projection as projections
-from blackbox_lb.estimate.projection.linear_term import linear_term, linear_terms
+from blackbox_lb.estimate.projection.projection import linear_term, linear_terms
 from blackbox_lb.estimate.projection.with_features import FeaturePositions
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel

@@ -13,7 +13,7 @@ from scipy import stats
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
-from blackbox_lb.estimate.counting.ips import TokenIPS
+from blackbox_lb.estimate.counting.statistics import TokenIPS
 from blackbox_lb.estimate.inputs.recipe import Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep

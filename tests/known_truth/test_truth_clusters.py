@@ -13,8 +13,7 @@ import pytest
 from bench.paper.centering import center, centered
 from bench.paper.clusters import TiedIPS
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.ips import TokenIPS
-from blackbox_lb.estimate.counting.statistics import Statistics
+from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from tests.support.exact import ExactModel
 from tests.support.statistics import statistics_of, zhat_of

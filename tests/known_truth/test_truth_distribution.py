@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.answer_sets import fit_sets, posterior_shares
+from blackbox_lb.estimate.projection.projection import fit_sets, posterior_shares
 from blackbox_lb.jobs.fitting.shares_from_lists import SharesFromLists
 from blackbox_lb.rollouts.answers.given_answers import FirstTokens, WantedTokens
 from blackbox_lb.rollouts.judging.distribution import DrawnShares, WantedByPrompt

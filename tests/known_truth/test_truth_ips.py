@@ -11,8 +11,7 @@ from scipy import stats
 
 from bench.paper.centering import center, centered
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.ips import TokenIPS
-from blackbox_lb.estimate.counting.statistics import Statistics
+from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.reweighting.weight_diagnostics import delta_statistics
 from tests.support.exact import ExactModel

@@ -20,7 +20,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.jobs.fitting.opening import SPREAD, likeliest_shift
 from blackbox_lb.rollouts.answers.openings import opening_log_odds
-from blackbox_lb.tasks.sets.open_labels import OpenLabels
+from blackbox_lb.tasks.sets.labels import OpenLabels
 from tests.support.exact import ExactModel, ExactServer
 
 MODEL = ExactModel(14, 1, seed=3, prompts=2000, sharpness=1.5, end=True)

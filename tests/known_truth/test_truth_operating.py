@@ -19,8 +19,7 @@ from blackbox_lb.bias.operating import (
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits
 from blackbox_lb.estimate.choice.goal import Goal, Objective
-from blackbox_lb.estimate.decisions.prediction import FirstLists
-from blackbox_lb.estimate.decisions.ranking import RocArea, margins, roc_area
+from blackbox_lb.estimate.decisions.prediction import FirstLists, RocArea, margins, roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.jobs.fitting.choosing.operating import LabelledLists, PointChoice
 from blackbox_lb.tasks.sets.labels import Labels

@@ -12,8 +12,7 @@ from blackbox_lb.estimate.inputs.prior import FARTHEST, Prior, TokenCosts
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.inputs.weightings import RewardTilt, weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.linear_term import linear_term
-from blackbox_lb.estimate.projection.projection import projection
+from blackbox_lb.estimate.projection.projection import linear_term, projection
 from blackbox_lb.estimate.projection.standard_errors import standard_errors
 from tests.support.exact import ExactModel
 from tests.support.truth import Exact

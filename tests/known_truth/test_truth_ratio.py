@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.ratio import TokenRatio
+from blackbox_lb.estimate.counting.statistics import TokenRatio
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from tests.support.exact import ExactModel
 from tests.support.statistics import statistics_of

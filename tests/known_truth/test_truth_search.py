@@ -13,14 +13,20 @@ import numpy as np
 import pytest
 
 from blackbox_lb.bias.records import Verdict
-from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
+from blackbox_lb.estimate.choice.candidates import (
+    Candidate,
+    CompileLimits,
+    boosts,
+    candidates,
+    rescaled,
+    rules,
+    smaller,
+)
 from blackbox_lb.estimate.choice.goal import Goal
-from blackbox_lb.estimate.choice.proposals import boosts, rescaled, rules, smaller
 from blackbox_lb.estimate.inputs.prior import TokenCosts
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.jobs.fitting.choosing.choice import Choice
-from blackbox_lb.jobs.fitting.choosing.scorers import FromSamples
+from blackbox_lb.jobs.fitting.choosing.scorers import Choice, FromSamples
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.rollouts.judging.trials import Trials

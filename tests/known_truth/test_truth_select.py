@@ -15,12 +15,19 @@ from scipy.special import softmax
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
-from blackbox_lb.estimate.choice.goal import LEAST_PROMPTS, Goal, Objective, race_cost, rungs
-from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
+from blackbox_lb.estimate.choice.goal import (
+    LEAST_PROMPTS,
+    ByPrompt,
+    Goal,
+    Objective,
+    Outcome,
+    race_cost,
+    rungs,
+)
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import Sparse
-from blackbox_lb.jobs.fitting.choosing.choice import Choice
+from blackbox_lb.jobs.fitting.choosing.scorers import Choice
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, Setting
 from blackbox_lb.types import Completion, Example, Prompt

@@ -9,8 +9,7 @@ import numpy as np
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.jobs.fitting.choosing.choice import Choice
-from blackbox_lb.jobs.fitting.choosing.scorers import FromSamples
+from blackbox_lb.jobs.fitting.choosing.scorers import Choice, FromSamples
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, Setting

@@ -11,8 +11,7 @@ from typing import get_args
 
 import numpy as np
 
-from blackbox_lb.estimate.counting.ips import TokenIPS
-from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
+from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.recipe import Counted, Recipe, Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from blackbox_lb.api.wire import parse_response
-from blackbox_lb.api.wire.thinking import CUT, UNLISTED
+from blackbox_lb.api.wire.envelope import CUT, UNLISTED
 from blackbox_lb.errors import NoLogprobs
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.types import Completion, Sampling

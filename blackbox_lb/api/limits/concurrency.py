@@ -2,8 +2,12 @@
 while it works.
 """
 
-from collections.abc import Generator
-from typing import NamedTuple
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import NamedTuple, TypeVar
+
+from blackbox_lb.api.limits.budget import SpendLimit
 
 MOST_IN_FLIGHT = 512
 """Most requests in flight: half of the open files that a process may have on most systems."""
@@ -136,3 +140,55 @@ class AdaptiveConcurrency:
             if count >= times * least or (clear and count >= least):
                 self._takes = self.level * (end.now - start) / count  # Little's law
                 return rate
+
+
+T = TypeVar("T")
+
+
+async def run_all(
+    items: Sequence[T],
+    receive: Callable[[T], Awaitable[None]],
+    concurrency: int | Callable[[], int],
+    budget: SpendLimit,
+    drop_waiting: Callable[[], None] = lambda: None,
+) -> None:
+    """Run ``receive`` over all ``items``, in order, at most ``concurrency`` at a time: a number, or
+    a function that returns it.
+
+    On the first failure, and once ``budget`` is closed, no new ones start, ``drop_waiting`` cancels
+    those not sent yet, the others end, and then the failure is raised.
+    """
+    queue = deque(items)
+    failures = list[Exception]()
+    workers = 0
+
+    def most() -> int:
+        return concurrency if isinstance(concurrency, int) else concurrency()
+
+    def fill() -> None:
+        nonlocal workers
+        for _ in range(min(most() - workers, len(queue))):
+            workers += 1
+            group.create_task(worker())
+
+    async def worker() -> None:
+        nonlocal workers
+        try:
+            while queue and workers <= most() and not failures and not budget.closed:
+                await receive(queue.popleft())
+                fill()
+        except asyncio.CancelledError:
+            if not failures and not budget.closed:
+                raise
+        except Exception as error:  # noqa: BLE001  (raised below, once the others are stored)
+            failures.append(error)
+            budget.drop_waiting()
+            drop_waiting()
+        finally:
+            workers -= 1
+
+    async with asyncio.TaskGroup() as group:
+        fill()
+    if failures:
+        raise failures[0]
+    budget.check()

@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from blackbox_lb.api.drift import SYSTEM_PARTS
-from blackbox_lb.api.wire.columns.arrays import LogprobColumns, arrays_of
 from blackbox_lb.api.wire.columns.byte_spans import UnsupportedLayout
-from blackbox_lb.api.wire.columns.parse import ParsedAnswer, loads
+from blackbox_lb.api.wire.columns.parse import LogprobColumns, ParsedAnswer, arrays_of, loads
 from blackbox_lb.api.wire.dialects import DIALECTS, AnswerDialect
-from blackbox_lb.api.wire.dialects.position import Position, PositionReader
-from blackbox_lb.api.wire.dialects.token_identity import Identity
+from blackbox_lb.api.wire.dialects.position import Identity, Position, PositionReader
 from blackbox_lb.api.wire.envelope import (
+    CUT,
+    REMEDY,
+    UNLISTED,
     count,
     has_calls,
+    has_thoughts,
     hides_call,
     is_blank,
+    is_cut,
     is_filtered,
     lengths,
     quoted,
@@ -29,7 +32,6 @@ from blackbox_lb.api.wire.envelope import (
     text_of,
 )
 from blackbox_lb.api.wire.request import asks_logprobs
-from blackbox_lb.api.wire.thinking import CUT, REMEDY, UNLISTED, has_thoughts, is_cut
 from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Draw, Endpoint, Sampling

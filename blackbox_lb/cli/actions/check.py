@@ -17,8 +17,13 @@ from blackbox_lb.estimate.decisions.feasibility import Answer
 from blackbox_lb.jobs.check import LOOKED_AT, Checked, check
 from blackbox_lb.jobs.forecast import ForecastStage
 from blackbox_lb.jobs.runs.answers import BeforeAfter
-from blackbox_lb.jobs.runs.conclusion import HELP_PAGE, Conclusion, NextStep, spent_words
-from blackbox_lb.jobs.runs.understood import understood
+from blackbox_lb.jobs.runs.conclusion import (
+    HELP_PAGE,
+    Conclusion,
+    NextStep,
+    spent_words,
+    understood,
+)
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.sets.labels import Labels
 

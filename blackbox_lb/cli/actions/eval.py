@@ -43,15 +43,12 @@ from blackbox_lb.extras.rivals.table import (
 from blackbox_lb.jobs.evaluation.arms import alternatives
 from blackbox_lb.jobs.evaluation.compare import verdicts
 from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation
-from blackbox_lb.jobs.evaluation.plan import EvalPlan
-from blackbox_lb.jobs.evaluation.run import evaluate
+from blackbox_lb.jobs.evaluation.run import EvalPlan, evaluate
 from blackbox_lb.jobs.evaluation.summary import figure
 from blackbox_lb.jobs.forecast import eval_stages
 from blackbox_lb.jobs.records.run_record import work_in
-from blackbox_lb.jobs.runs.conclusion import spent_words
-from blackbox_lb.jobs.runs.names import REPORT
-from blackbox_lb.jobs.runs.prices import prices_of
-from blackbox_lb.jobs.runs.understood import understood
+from blackbox_lb.jobs.runs.conclusion import spent_words, understood
+from blackbox_lb.jobs.runs.opening import REPORT, prices_of
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.distribution import check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials

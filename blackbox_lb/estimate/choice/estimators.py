@@ -15,16 +15,19 @@ from typing import Protocol, Self
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting import ips, ratio
-from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
+from blackbox_lb.estimate.counting.statistics import (
+    BLOCK_POSITIONS,
+    Statistics,
+    TokenIPS,
+    TokenRatio,
+)
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
 from blackbox_lb.estimate.inputs.recipe import Counted, Recipe, Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import AlphaScale
 from blackbox_lb.estimate.inputs.weightings import RewardTilt, Weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.answer_sets import fit_sets, posterior_shares
-from blackbox_lb.estimate.projection.projection import Fit, projection
+from blackbox_lb.estimate.projection.projection import Fit, fit_sets, posterior_shares, projection
 from blackbox_lb.estimate.projection.standard_errors import standard_errors
 
 
@@ -135,7 +138,7 @@ class IPS(FittedEstimator):
         recipe = _recipe(
             "ips", positions, weights, self.draws, self.seed, self.unobserved, self.clip
         )
-        found = ips.TokenIPS(_gathered(positions, recipe))
+        found = TokenIPS(_gathered(positions, recipe))
         relative = self.alpha_scale == "relative"
         self.token_ids_ = found.token_ids
         self.values_ = found.delta(weights.tau, self.alpha, relative=relative)
@@ -154,7 +157,7 @@ class Ratio(FittedEstimator):
 
     def fit(self, positions: Logged, weights: RewardTilt) -> Self:
         """Learn from the completions of ``positions``. Raises InputError: as ``IPS.fit``."""
-        found = ratio.TokenRatio(_gathered(positions, _recipe("ratio", positions, weights)))
+        found = TokenRatio(_gathered(positions, _recipe("ratio", positions, weights)))
         self.token_ids_, self.values_ = found.token_ids, found.delta(weights.tau, self.kappa)
         return self
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from blackbox_lb.estimate.inputs.recipe import Unobserved
 
 ROWS = {
-    "projection": "blackbox_lb.estimate.choice.projected:PROJECTION",
-    "ips": "blackbox_lb.estimate.choice.counted:IPS_OF_TOKENS",
-    "ratio": "blackbox_lb.estimate.choice.counted:RATIO_OF_TOKENS",
+    "projection": "blackbox_lb.estimate.choice.estimator:PROJECTION",
+    "ips": "blackbox_lb.estimate.choice.estimator:IPS_OF_TOKENS",
+    "ratio": "blackbox_lb.estimate.choice.estimator:RATIO_OF_TOKENS",
 }
 """Name, as users and bias files spell it -> module and object, an ``Estimator``."""
 

@@ -24,8 +24,7 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken, assembled, listed
 from blackbox_lb.estimate.next_token.potential import Sums, aligned
 from blackbox_lb.estimate.next_token.sparse_table import Allocate, empty
-from blackbox_lb.estimate.next_token.tails import Listed
-from blackbox_lb.estimate.next_token.unlisted_mass import Tail, Unlisted
+from blackbox_lb.estimate.next_token.tails import Listed, Tail, Unlisted
 
 
 class Share:

@@ -7,6 +7,7 @@ shards differ by rounding.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -20,7 +21,7 @@ from blackbox_lb.estimate.counting.token_matrix import Cells
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
 from blackbox_lb.estimate.inputs.recipe import Counted, Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.next_token.parallel import in_order
+from blackbox_lb.estimate.next_token.sparse_table import in_order
 
 BLOCK_POSITIONS = 1 << 20
 """Positions in a thread's work at a time, in about 100 MB."""
@@ -251,3 +252,100 @@ def _padded_sum(one: Any, other: Any) -> Any:
     total = long.copy()
     total[: len(short)] += short
     return total
+
+
+class TokenIPS:
+    """Zhat for each tau of the statistics (the paper, sections "Method" and "Matrix form").
+
+    ``token_ids``: (s,) the sampled tokens, sorted. Every other token has Zhat = 0. ``counts``: (s,)
+    times sampled.
+    """
+
+    def __init__(self, statistics: Statistics) -> None:
+        """Raise InputError if there is no completion with a token, or no token with a logprob."""
+        statistics.require("ips")
+        self._statistics = statistics
+        self.n_used = statistics.n_used
+        self.token_ids: Ids = np.flatnonzero(statistics.drawn_tokens)
+        self.counts: Ids = statistics.counts[self.token_ids]
+        self._inverse = statistics.sums["inverse"][self.token_ids]
+
+    def scaled(self, tau: float) -> tuple[Vector, float]:
+        """(s,) ``Zhat / exp(log_scale)`` and log_scale = max r / tau in nats, without overflow or
+        loss, with ``Zhat(y) = 1/N sum_n exp(r_n / tau) 1/P_n sum_p 1{y_t = y} / pi_0(y | x,
+        y_<t)``, unbiased unless clipped.
+
+        A reward of -inf weighs 0 at every tau. Raises InputError: the statistics lack this tau, or
+        no completion earned a reward (all are -inf).
+        """
+        values: Vector = self._inverse[:, self._statistics.column(tau)] / self.n_used
+        return values, self._statistics.log_scale(tau)
+
+    def delta(self, tau: float, alpha: float, *, relative: bool = False) -> Vector:
+        """(s,) ``log(alpha + Zhat(y)) - log(alpha)`` in nats: the paper's bias shifted so that
+        unsampled tokens are at 0.
+
+        ``alpha`` is the paper's absolute pseudocount, or, if ``relative``, a multiple of the mean
+        weight ``1/N sum_n exp(r_n / tau)``, which keeps its meaning when rewards or tau change
+        scale.
+        """
+        values, log_scale = self.scaled(tau)
+        with np.errstate(
+            divide="ignore"
+        ):  # a token seen only in completions of weight 0 has Zhat = 0 and delta = 0
+            ratio = np.log(values) + log_scale - self._log_alpha(tau, alpha, relative)
+        return np.logaddexp(0.0, ratio)
+
+    def _log_alpha(self, tau: float, alpha: float, relative: bool) -> float:
+        log_alpha = math.log(positive("alpha", alpha))
+        if not relative:
+            return log_alpha
+        total, _ = self._statistics.total_weights(tau)
+        return log_alpha + self._statistics.log_scale(tau) + math.log(total / self.n_used)
+
+
+class TokenRatio:
+    """``log[(kappa zbar + sum_n v_n c_n(y)) / (kappa + sum_n c_n(y))] - log zbar``, with
+    v = exp(r / tau) and c_n(y) the samples of y in rollout n.
+
+    A mean for each token, shrunk to that of all; a constant reward gives exactly 0.
+    ``zbar = sum_n T_n v_n / sum_n T_n`` is the mean over token positions, T_n of each completion:
+    the average of the tokens' means over the tokens sampled there. The mean over completions would
+    lie above it where long ones are bad, and so every common token below every token that was
+    never sampled.
+
+    It needs no logprobs. It estimates ``E[v | y was sampled]``, observation and not intervention:
+    a token that good prefixes tend to sample gets credit for their reward without it.
+
+    Attributes:
+        token_ids: (s,) the sampled tokens, sorted; all others are at 0.
+        counts: (s,) times each was sampled.
+    """
+
+    token_ids: Ids
+    counts: Vector
+
+    def __init__(self, statistics: Statistics) -> None:
+        """Raise InputError if there is no completion with a token."""
+        statistics.require("ratio")
+        self.token_ids = statistics.token_ids
+        self.counts = statistics.counts[self.token_ids].astype(np.float64)
+        self._sums = statistics.sums["counted"][self.token_ids]
+        self._statistics = statistics
+
+    def relative(self, tau: float) -> Vector:
+        """(s,) each token's mean weight over ``zbar``, without shrinkage.
+
+        Raises InputError: the statistics lack this tau, or no completion earned a reward (all are
+        -inf).
+        """
+        sums: Vector = self._sums[:, self._statistics.column(tau)]
+        zbar = self._statistics.total_weights(tau)[1] / self._statistics.tokens
+        return sums / (self.counts * zbar)
+
+    def delta(self, tau: float, kappa: float) -> Vector:
+        """(s,) the bias in nats. ``kappa``: above 0, in samples of a token: a token sampled kappa
+        times counts half.
+        """
+        prior = positive("kappa", kappa)
+        return np.log(prior + self.counts * self.relative(tau)) - np.log(prior + self.counts)

@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.next_token.parallel import dot, in_order
 from blackbox_lb.estimate.next_token.potential import Sums, tilted
-from blackbox_lb.estimate.next_token.sparse_table import Part, Table, with_values
+from blackbox_lb.estimate.next_token.sparse_table import Part, Table, dot, in_order, with_values
 
 
 def hessian(

@@ -17,7 +17,6 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, vector, weight_vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.next_token.parallel import cores, dot, in_order, tally
 from blackbox_lb.estimate.next_token.potential import SPREAD, Sums, aligned, tilted
 from blackbox_lb.estimate.next_token.sparse_table import (
     NO_COLUMN,
@@ -26,15 +25,22 @@ from blackbox_lb.estimate.next_token.sparse_table import (
     SparseTable,
     Table,
     TokenMasses,
+    cores,
+    dot,
     empty,
+    in_order,
+    tally,
 )
 from blackbox_lb.estimate.next_token.tails import (
     EXACT,
     ROUNDING,
     Listed,
     Shares,
+    Tail,
+    Unlisted,
     columns_of,
     end_to_end,
+    moved,
     read,
     regular,
     share,
@@ -42,7 +48,6 @@ from blackbox_lb.estimate.next_token.tails import (
     tables,
     whole,
 )
-from blackbox_lb.estimate.next_token.unlisted_mass import Tail, Unlisted, moved
 
 READERS = 2
 """Cores that turn blocks of rollouts into lists, beside the reader: each holds a block of its own.

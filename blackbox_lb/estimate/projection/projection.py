@@ -13,7 +13,10 @@ not from samples (``linear_term``), so that equal rewards give a bias of exactly
 center is 0 unless a ``Prior`` says what tokens are worth before any data.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +24,118 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
 from blackbox_lb.estimate.inputs.prior import Prior
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.weightings import Weighting
+from blackbox_lb.estimate.inputs.rollouts import BASE, Rollouts
+from blackbox_lb.estimate.inputs.weightings import PositionWeights, Weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.potential import LoggedPositions
 from blackbox_lb.estimate.projection.concave_problem import maximise
-from blackbox_lb.estimate.projection.linear_term import linear_term
+from blackbox_lb.estimate.reweighting.divergence import log_policy_ratios
 from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample_size
+
+
+def linear_term(rollouts: Rollouts, table: LoggedPositions, weights: PositionWeights) -> Vector:
+    """(s,) ``sum_m (w_m - b_m) 1{y_m = y} + sum_m b_m pi(y | m)``, pi the policy that drew m.
+
+    Where all weights are equal, this is bit for bit the expected count: completions of the base
+    model then teach exactly 0. table: of these rollouts, given that a token has an id.
+    """
+    counts = table.sampled_counts(differences(rollouts, weights))
+    for bias, baseline in by_policy(rollouts, table, weights):
+        counts += table.expected(bias, baseline)
+    return counts
+
+
+def linear_terms(
+    rollouts: Rollouts, table: LoggedPositions, weights: PositionWeights, delta: Vector
+) -> Vector:
+    """(n,) each rollout's part of ``linear_term . delta``, for ``delta`` (s,)."""
+    parts = differences(rollouts, weights) * delta[table.sampled]
+    for bias, baseline in by_policy(rollouts, table, weights):
+        parts += baseline * table.mean(delta, bias)
+    return rollouts.summed(parts)
+
+
+def differences(rollouts: Rollouts, weights: PositionWeights) -> Vector:
+    """(m,) the part of each weight that samples count: above or below the baseline."""
+    return weights.values - np.repeat(weights.baseline, rollouts.lengths)
+
+
+def by_policy(
+    rollouts: Rollouts, table: LoggedPositions, weights: PositionWeights
+) -> Iterator[tuple[Vector, Vector]]:
+    """The bias (s,) of each policy that drew completions with a baseline, 0 for the base model, and
+    the baseline (m,) of its positions, 0 at the others.
+    """
+    size = len(table.token_ids)
+    for number in range(len(rollouts.policies) + 1):
+        own = weights.baseline
+        if rollouts.origins is not None:
+            own = np.where(rollouts.origins == number, own, 0.0)
+        baseline = np.repeat(own, rollouts.lengths)
+        if not baseline.any():
+            continue
+        if number == BASE:
+            yield np.zeros(size), baseline
+        else:
+            policy = rollouts.policies[number - 1]
+            yield table.align(policy.token_ids, policy.values), baseline
+
+
+MOST_TURNS = 30
+"""Most solves of one fit: shares settle within a handful, as one spelling soon has nearly all of
+the weight.
+"""
+SETTLED = 1e-6
+"""Largest change of a share for which no further solve is needed: none would change a bias by a
+thousandth of a nat.
+"""
+
+
+def fit_sets(
+    rollouts: Rollouts, table: LoggedPositions, solve: Callable[..., Fit]
+) -> tuple[Fit, Rollouts]:
+    """Solve and renew the shares in turn until they settle. ``solve``: fits the projection to
+    rollouts, starting at the fit ``start``. Returns the last fit, and the rollouts with the shares
+    of the spellings under it."""
+    fit = solve(rollouts, start=None)
+    for _ in range(MOST_TURNS):
+        shares, _ = posterior_shares(rollouts, table, table.align(fit.token_ids, fit.delta))
+        moved = (
+            np.nanmax(np.abs(shares - rollouts.shares), initial=0.0)
+            if rollouts.shares is not None
+            else 0.0
+        )
+        rollouts = replace(rollouts, shares=shares)
+        if moved <= SETTLED:
+            break
+        fit = solve(rollouts, start=fit)
+    return fit, rollouts
+
+
+def posterior_shares(
+    rollouts: Rollouts, table: LoggedPositions, delta: Vector
+) -> tuple[Vector, float]:
+    """Compute (n,) shares of the given answers under the bias ``delta`` (s,) nats, and the sets'
+    mean log-likelihood in nats.
+
+    The spellings of an answer keep the sum of their shares, which is its weight; drawn completions
+    keep NaN.
+    """
+    given = rollouts.given
+    shares = np.full(len(given), np.nan)
+    if not given.any():
+        return shares, 0.0
+    base = np.bincount(rollouts.rollout_of, weights=rollouts.logprobs, minlength=len(given))
+    scores = (base + log_policy_ratios(rollouts, table, delta))[given]
+    answers = np.unique(rollouts.weighed_together[given], return_inverse=True)[1]
+    highest = np.full(int(answers.max()) + 1, -np.inf)
+    np.maximum.at(highest, answers, scores)
+    parts = np.exp(scores - highest[answers])
+    totals = np.bincount(answers, weights=parts)
+    before = (rollouts.shares if rollouts.shares is not None else np.ones(len(given)))[given]
+    weights = np.bincount(answers, weights=before)
+    shares[given] = parts / totals[answers] * weights[answers]
+    return shares, float((weights @ (highest + np.log(totals))) / weights.sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -35,10 +35,9 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.weightings import Weighting
 from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.next_token.parallel import dot, stretches
+from blackbox_lb.estimate.next_token.sparse_table import dot, stretches
 from blackbox_lb.estimate.projection.concave_problem import Penalty
-from blackbox_lb.estimate.projection.linear_term import by_policy, differences
-from blackbox_lb.estimate.projection.projection import Fit
+from blackbox_lb.estimate.projection.projection import Fit, by_policy, differences
 from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample_size
 
 UNFINISHED = 1e-5

@@ -30,9 +30,9 @@ from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.weightings import PositionWeights
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.next_token.parallel import dot
-from blackbox_lb.estimate.projection.lbfgs import descend
-from blackbox_lb.estimate.projection.linear_term import by_policy, differences
+from blackbox_lb.estimate.next_token.sparse_table import dot
+from blackbox_lb.estimate.projection.concave_problem import descend
+from blackbox_lb.estimate.projection.projection import by_policy, differences
 
 BLOCK = 4_096
 """Contexts of a block: with 300 tokens its bias takes 10 MB."""

@@ -12,8 +12,8 @@ import numpy as np
 
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.next_token.parallel import dot
-from blackbox_lb.estimate.sparse.single_changes import Local, curvature
+from blackbox_lb.estimate.next_token.sparse_table import dot
+from blackbox_lb.estimate.sparse.support_search import Local, curvature
 
 MOST_SWEEPS = 100
 NEAR = 0.5

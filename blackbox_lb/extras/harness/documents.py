@@ -11,7 +11,7 @@ from typing import Any
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.harness.load import seeded
-from blackbox_lb.tasks.records.repeats import SourcedExample
+from blackbox_lb.tasks.records.files import SourcedExample
 from blackbox_lb.tasks.sets.task import divide
 from blackbox_lb.types import Example, Prompt, Split
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.distributed import ShardedDataset, Share
-from blackbox_lb.estimate.next_token import parallel as passes
+from blackbox_lb.estimate.next_token import sparse_table as passes
 from blackbox_lb.rollouts.reading import Reading
 from blackbox_lb.rollouts.scratch import Scratch
 from blackbox_lb.rollouts.training import LISTS_IN_MEMORY

@@ -16,8 +16,7 @@ from blackbox_lb.extras.rivals.prompts import few_shot, label_drawn_in_code, sha
 from blackbox_lb.jobs.evaluation.arms import Alternative
 from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.tasks.sets.open_labels import CALLS_TOOL, OpenLabels
+from blackbox_lb.tasks.sets.labels import CALLS_TOOL, Labels, OpenLabels
 
 RIVALS: Mapping[str, Callable[[Case, object], Alternative]] = MappingProxyType(
     {

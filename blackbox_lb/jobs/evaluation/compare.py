@@ -20,15 +20,18 @@ from blackbox_lb.jobs.evaluation.document import (
     SharesOfGroup,
 )
 from blackbox_lb.providers.prices import Prices
-from blackbox_lb.rollouts.judging.intervals import (
+from blackbox_lb.rollouts.judging.verdict import (
     LEVEL,
+    LOWER,
     Array,
+    PolicyScores,
     bootstrap,
+    decide,
     holm,
+    paired,
     sample_size,
     sign_test,
 )
-from blackbox_lb.rollouts.judging.verdict import LOWER, PolicyScores, decide, paired
 
 ANSWERS = 1_000
 """Number of answers that a cost is for."""

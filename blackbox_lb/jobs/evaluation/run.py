@@ -1,7 +1,10 @@
 """The whole evaluation: every arm is drawn on the same test prompts, compared and reported."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from blackbox_lb.api.wire import takes_messages
 from blackbox_lb.bias.document import Bias
@@ -20,14 +23,35 @@ from blackbox_lb.jobs.evaluation.arms import (
 )
 from blackbox_lb.jobs.evaluation.compare import comparisons, policy, resolvable
 from blackbox_lb.jobs.evaluation.document import MOST_SHOWN, Evaluation, ShownPrompt
-from blackbox_lb.jobs.evaluation.plan import EvalPlan
 from blackbox_lb.jobs.evaluation.summary import notes, summarise
-from blackbox_lb.jobs.records.provenance import Remembering, provenance
+from blackbox_lb.jobs.records.run_record import Remembering, provenance
 from blackbox_lb.rollouts.judging.decisions import about_labels
 from blackbox_lb.rollouts.judging.distribution import check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example
+
+if TYPE_CHECKING:
+    from blackbox_lb.jobs.evaluation.arms import Alternative
+    from blackbox_lb.providers.prices import Prices
+    from blackbox_lb.tasks.sets.labels import Labels
+
+
+@dataclass(frozen=True, slots=True)
+class EvalPlan:
+    """The settings of an evaluation. ``samples``: completions a prompt and policy. ``labels``: None
+    where the task is no decision.
+
+    ``effect``: the difference of the reward for a sample size. ``prices``: None where not known.
+    """
+
+    settings: tuple[Setting, ...] = (SAMPLED, GREEDY)
+    alternatives: tuple[Alternative, ...] = ()
+    samples: int = 6
+    effect: float | None = None
+    prices: Prices | None = None
+    labels: Labels | None = None
 
 
 async def evaluate(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from blackbox_lb.jobs.evaluation.arms import BASE
 from blackbox_lb.jobs.evaluation.document import Comparison, PolicyResult
-from blackbox_lb.rollouts.judging.intervals import LEVEL, POWER, REPLICATES
+from blackbox_lb.rollouts.judging.verdict import LEVEL, POWER, REPLICATES
 from blackbox_lb.rollouts.progress import chance
 
 

@@ -19,8 +19,7 @@ from scipy.special import expit
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.goal import OF_DECISIONS
-from blackbox_lb.estimate.decisions.prediction import FirstLists
-from blackbox_lb.estimate.decisions.ranking import margins, roc_area
+from blackbox_lb.estimate.decisions.prediction import FirstLists, margins, roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.choosing.decision_goals import label_number, label_weights
@@ -31,7 +30,7 @@ from blackbox_lb.rollouts.answers.openings import Opening, opening_log_odds
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.training import Training
-from blackbox_lb.tasks.sets.open_labels import OPENING, OTHER, OpenLabels
+from blackbox_lb.tasks.sets.labels import OPENING, OTHER, OpenLabels
 from blackbox_lb.types import Completion, Example
 
 SPREAD = 5.0

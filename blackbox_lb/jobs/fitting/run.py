@@ -31,23 +31,27 @@ from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.table import ROWS, rule
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.decisions.scores import DecisionScores
-from blackbox_lb.estimate.diagnosis.truncation import Truncation
+from blackbox_lb.estimate.diagnosis.findings import Truncation
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.compiling.compile import compile_report
-from blackbox_lb.jobs.fitting.choosing.calibrating import calibration_of
-from blackbox_lb.jobs.fitting.choosing.choice import Choice, Measured, Proposer
 from blackbox_lb.jobs.fitting.choosing.decision_goals import check_decision_goal
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
 from blackbox_lb.jobs.fitting.choosing.operating import PointChoice, checked_point
-from blackbox_lb.jobs.fitting.choosing.priors import unlabelled_lists
+from blackbox_lb.jobs.fitting.choosing.priors import calibration_of, unlabelled_lists
 from blackbox_lb.jobs.fitting.choosing.proposing import (
     Knowledge,
     knowledge,
     proposals,
     with_knowledge,
 )
-from blackbox_lb.jobs.fitting.choosing.scorers import FromSamples, Scorer
+from blackbox_lb.jobs.fitting.choosing.scorers import (
+    Choice,
+    FromSamples,
+    Measured,
+    Proposer,
+    Scorer,
+)
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.explain import Explanation, explain
 from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
@@ -59,14 +63,13 @@ from blackbox_lb.jobs.fitting.opening import (
     training_of,
 )
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.result import FitResult, FitUsage
+from blackbox_lb.jobs.fitting.result import FitResult, FitUsage, sent_entries, uncompiled_of
 from blackbox_lb.jobs.fitting.shares_from_lists import SharesFromLists
 from blackbox_lb.jobs.fitting.training_rollouts import TrainingData, check_plan
 from blackbox_lb.jobs.fitting.unlabelled import calibrated, check_unlabelled
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, against_others
 from blackbox_lb.jobs.fitting.varying.by_samples import BySamples
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
-from blackbox_lb.jobs.fitting.vectors import sent_entries, uncompiled_of
 from blackbox_lb.rollouts.answers.given_answers import lists_with
 from blackbox_lb.rollouts.answers.openings import Opening, opening_of
 from blackbox_lb.rollouts.judging.decisions import about_labels, decision_scores
@@ -77,7 +80,7 @@ from blackbox_lb.rollouts.phased import phases_of
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.training import Training, censored
 from blackbox_lb.tasks import Task
-from blackbox_lb.tasks.sets.open_labels import OpenLabels
+from blackbox_lb.tasks.sets.labels import OpenLabels
 from blackbox_lb.types import AnyBias
 
 LEAST_HELD = 100

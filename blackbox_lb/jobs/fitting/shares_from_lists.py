@@ -16,10 +16,9 @@ import numpy.typing as npt
 from scipy.special import softmax
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
+from blackbox_lb.estimate.choice.goal import ByPrompt, Outcome
 from blackbox_lb.estimate.inputs.checks import Bools
-from blackbox_lb.jobs.fitting.choosing.choice import Measured
-from blackbox_lb.jobs.fitting.choosing.scorers import Scored
+from blackbox_lb.jobs.fitting.choosing.scorers import Measured, Scored
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.rollouts.answers.given_answers import FirstTokens, first_tokens
 from blackbox_lb.rollouts.judging.distribution import WantedByPrompt

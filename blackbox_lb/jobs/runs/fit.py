@@ -25,19 +25,32 @@ from blackbox_lb.estimate.inputs.sweep import L2, AlphaScale, Sweep
 from blackbox_lb.jobs.fitting.plan import MOST_ENTRIES, FitPlan, LearnFrom, SearchExtent
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.fitting.run import fit as fit_plan
-from blackbox_lb.jobs.records.provenance import Remembering, provenance
-from blackbox_lb.jobs.records.run_record import Manifest, RunResults, settings_of_run, work_in
+from blackbox_lb.jobs.records.run_record import (
+    Manifest,
+    Remembering,
+    RunResults,
+    provenance,
+    settings_of_run,
+    work_in,
+)
 from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
-from blackbox_lb.jobs.runs.blocking import blocking, running_budget
-from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, spent_words
-from blackbox_lb.jobs.runs.files import check_written, result_document, write_result
-from blackbox_lb.jobs.runs.goals import parse_goal
-from blackbox_lb.jobs.runs.names import FEW, FIT_FILES, RUNS, STORE
-from blackbox_lb.jobs.runs.opening import checked_tokenizer, recorded, trials_in
-from blackbox_lb.jobs.runs.plan import completed_plan
-from blackbox_lb.jobs.runs.prices import price_judge, price_model
-from blackbox_lb.jobs.runs.run import Run
-from blackbox_lb.jobs.runs.understood import understood
+from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, spent_words, understood
+from blackbox_lb.jobs.runs.opening import (
+    FEW,
+    FIT_FILES,
+    RUNS,
+    STORE,
+    check_written,
+    checked_tokenizer,
+    price_judge,
+    price_model,
+    recorded,
+    result_document,
+    trials_in,
+    write_result,
+)
+from blackbox_lb.jobs.runs.plan import completed_plan, parse_goal
+from blackbox_lb.jobs.runs.run import Run, blocking, running_budget
 from blackbox_lb.providers.prices import parse_prices
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Calling, Printing, Progress, Reporter, Silent
@@ -47,8 +60,7 @@ from blackbox_lb.safety.secrets import redacted
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
 from blackbox_lb.tasks.records.tools import read_tools, tools_text
 from blackbox_lb.tasks.rewards.reward import RewardFunction
-from blackbox_lb.tasks.sets.labels import check_answers
-from blackbox_lb.tasks.sets.open_labels import labels_of_task
+from blackbox_lb.tasks.sets.labels import check_answers, labels_of_task
 from blackbox_lb.types import Endpoint
 
 NEEDS = ("tokens.id", "neutral", "bias")

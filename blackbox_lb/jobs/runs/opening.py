@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import click
 
@@ -15,14 +18,157 @@ from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
-from blackbox_lb.errors import BlbError, BudgetExhausted, Interrupted, ProfileError
+from blackbox_lb.errors import (
+    BiasError,
+    BlbError,
+    BudgetExhausted,
+    InputError,
+    Interrupted,
+    ProfileError,
+)
+from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.records.run_record import Manifest, work_in
-from blackbox_lb.jobs.runs.names import TOP_LOGPROBS
+from blackbox_lb.jobs.runs.answers import AnswerPair, shown_answers
+from blackbox_lb.providers.packaged import profile_names
+from blackbox_lb.providers.prices import Prices, find_prices, parse_prices
+from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Reporter
+from blackbox_lb.safety.files import write_whole
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.tasks.rewards.judge import Judge
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
+
+
+def prices_of(session: Session, price: str | None, table: Path | None) -> Prices | None:
+    """The price of the session's model: ``price``, else a row of ``table``, else of the packaged
+    one.
+    """
+    if price is not None:
+        return parse_prices(price)
+    return find_prices(session.profile.name, session.model, table)
+
+
+def price_model(
+    budget: SpendLimit, session: Session, price: str | None = None, table: Path | None = None
+) -> None:
+    """Give the budget the prices of the model.
+
+    Raises:
+        InputError: the budget has a limit in dollars, and the price is not known.
+    """
+    budget.prices = prices_of(session, price, table)
+    if budget.prices is None:
+        _check_unpriced(budget, session.profile.name, session.model, takes_price=True)
+
+
+def price_judge(
+    budget: SpendLimit, reward: Reward, table: Path | None = None, *, takes_price: bool = True
+) -> None:
+    """Give the budget the prices of the reward's judge, if it has one.
+
+    takes_price: whether the caller has a parameter for a price beside one for a table.
+
+    Raises:
+        InputError: the budget has a limit in dollars, and the judge's price is not known.
+    """
+    judge = reward.remote.file if isinstance(reward.remote, Judge) else None
+    if judge is None:
+        return
+    budget.judge_prices = _judge_prices(judge.base_url, judge.model, table)
+    if budget.judge_prices is None:
+        host = urlsplit(judge.base_url).hostname or ""
+        _check_unpriced(budget, host, judge.model, takes_price=takes_price)
+
+
+def _check_unpriced(budget: SpendLimit, provider: str, model: str, *, takes_price: bool) -> None:
+    if budget.limits.dollars is None:
+        return
+    price = (
+        "``price=PROMPT,COMPLETION`` in dollars for a million tokens (0,0 for what costs nothing),"
+        " or "
+    )
+    other = price if takes_price else ""
+    raise InputError(
+        f"``max_cost`` needs the price of {model} on {provider}, which is not known: give"
+        f" {other}``prices=FILE`` with a row [[price]] whose provider is {provider!r};"
+        " ``max_tokens_total`` needs no price"
+    )
+
+
+def _judge_prices(base_url: str, model: str, table: Path | None) -> Prices | None:
+    """The prices of a judge: by the profile that has its host, or by the host itself."""
+    host = urlsplit(base_url).hostname or ""
+    profiles = (load_profile(name) for name in profile_names())
+    names = [
+        profile.name
+        for profile in profiles
+        if urlsplit(profile.connection.base_url or "").hostname == host
+    ]
+    for name in [host, *names]:
+        prices = find_prices(name, model, table)
+        if prices is not None:
+            return prices
+    return None
+
+
+STORE = "rollouts.db"
+"""The rollout store inside a run's folder."""
+RESULT = "result.json"
+BIAS = "bias.json"
+LEARNED = "learned.json"
+REPORT = "report.html"
+"""The page that ``blb report`` makes of a run's folder."""
+FIT_FILES = (RESULT, BIAS, LEARNED, "evaluation.json", "analysis.json", REPORT)
+"""What a fit writes into its folder, and what is about that; the most important first."""
+RUNS = "runs"
+"""The folder of all runs."""
+TOP_LOGPROBS = 20
+"""Alternatives that are listed for a token, where the provider lists as many."""
+FEW: Final = "few"
+"""In place of a number of entries: as few as earn as much as the best bias."""
+
+
+def result_document(
+    result: FitResult,
+    pairs: Sequence[AnswerPair],
+    folder: Path,
+    provenance: dict[str, Any],
+) -> dict[str, Any]:
+    """The content of result.json."""
+    answers = shown_answers(pairs)
+    return {
+        **result.as_json(),
+        "answers": None if answers is None else answers.model_dump(mode="json"),
+        "bias": str(folder / BIAS),
+        "uncompiled": str(folder / LEARNED),
+        "provenance": provenance,
+    }
+
+
+def write_result(result: FitResult, document: dict[str, Any], folder: Path) -> dict[str, str]:
+    """Write the three files, the most wanted first; return name -> reason for each failure."""
+    unwritten = {}
+    try:
+        write_whole(folder / RESULT, (json.dumps(document, indent=2) + "\n").encode())
+    except OSError as error:
+        unwritten[RESULT] = f"{folder / RESULT}: cannot be written ({error.strerror or error})"
+    for name, bias in ((BIAS, result.bias), (LEARNED, result.uncompiled)):
+        try:
+            bias.save(folder / name)
+        except BiasError as error:
+            unwritten[name] = str(error)
+    return unwritten
+
+
+def check_written(unwritten: dict[str, str]) -> None:
+    """Raise BiasError where a file could not be written."""
+    if unwritten:
+        raise BiasError(
+            f"{'; '.join(unwritten.values())}; run the same command again: what was drawn is in the"
+            " store"
+        )
 
 
 async def checked_tokenizer(session: Session, bias: Bias | None = None) -> Tokenizer:

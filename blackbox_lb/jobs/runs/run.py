@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import html
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from blackbox_lb.api.connect import connect
+from blackbox_lb.api.limits.budget import SpendLimit
+from blackbox_lb.api.limits.interrupts import run_interruptible
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.deciding import ABSTAIN_BELOW, LabelDecision
+from blackbox_lb.jobs.deciding import (
+    ABSTAIN_BELOW,
+    LabelDecision,
+    calibration_of_bias,
+    label_decision,
+)
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, telling
 from blackbox_lb.jobs.runs.conclusion import Conclusion
+from blackbox_lb.jobs.runs.opening import STORE, checked_tokenizer, trials_in
+from blackbox_lb.rollouts.answers.given_answers import first_lists, listed_tokens
+from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.safety.printable import legible
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.types import Example, Prompt
@@ -21,6 +38,120 @@ from blackbox_lb.types import Example, Prompt
 if TYPE_CHECKING:
     import openai
     import pandas as pd
+
+NEEDS = ("tokens.id", "neutral")
+"""Rows of a profile that lists of next tokens need."""
+
+
+async def decide_async(
+    run: Run, prompts: Iterable[str | Prompt], *, abstain_below: float = ABSTAIN_BELOW
+) -> tuple[LabelDecision, ...]:
+    """See ``Run.decide``."""
+    calibration = calibration_of_bias(run.bias, abstain_below)
+    asked = [Prompt.user(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+    if not asked:
+        return ()
+    distinct = [_example(prompt) for prompt in dict.fromkeys(asked)]
+    budget = running_budget()
+    longest = max(len(prompt.text) for prompt in asked)
+    async with connect(
+        **run.server, max_tokens=1, longest_prompt=longest, needs=NEEDS, budget=budget
+    ) as session:
+        tokenizer = await checked_tokenizer(session)
+        run.bias.check_tokenizer(tokenizer.fingerprint)
+        with trials_in(
+            run.folder,
+            run.folder / STORE,
+            session,
+            tokenizer,
+            run.task,
+            run.reward,
+            report=Silent(),
+            budget=budget,
+        ) as trials:
+            silent = replace(trials, used=set())
+            completions, _ = await first_lists(silent, distinct, "decide", None)
+    lists = {
+        example.prompt: listed_tokens(completion)
+        for example, completion in zip(distinct, completions, strict=True)
+    }
+    return tuple(
+        label_decision(run.bias, calibration, prompt, lists[prompt], abstain_below)
+        for prompt in asked
+    )
+
+
+def _example(prompt: Prompt) -> Example:
+    """The prompt as a row without an answer."""
+    text = "\0".join(f"{message.role}\0{message.content}" for message in prompt.messages)
+    text += prompt.tools
+    return Example(sha256(text.encode()).hexdigest()[:16], prompt)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_BUDGET: ContextVar[SpendLimit | None] = ContextVar("_BUDGET", default=None)
+"""The account of the running call, which Ctrl-C closes."""
+
+
+def running_budget() -> SpendLimit:
+    """The account of the running call; a new one in a coroutine that the caller awaits."""
+    return _BUDGET.get() or SpendLimit()
+
+
+def blocking(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """``function`` for callers without an event loop, and for notebooks, whose loop runs already.
+
+    Ctrl-C lets requests in flight arrive, which are paid for, and then raises Interrupted.
+    """
+
+    @functools.wraps(function)
+    def called(*arguments: P.args, **options: P.kwargs) -> T:
+        budget = SpendLimit()
+        with _account(budget):
+            main = function(*arguments, **options)
+            if not _loop_runs():
+                return run_interruptible(main, budget)
+            return _run_beside(main, budget)
+
+    return called
+
+
+@contextmanager
+def _account(budget: SpendLimit) -> Iterator[None]:
+    token = _BUDGET.set(budget)
+    try:
+        yield
+    finally:
+        _BUDGET.reset(token)
+
+
+def _loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _run_beside(main: Coroutine[Any, Any, T], budget: SpendLimit) -> T:
+    """Run ``main`` in a loop of a thread of its own, since this thread's loop is busy."""
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def watched() -> T:
+        loops.append(asyncio.get_running_loop())
+        _BUDGET.set(budget)
+        return await main
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(asyncio.run, watched())
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            for loop in loops:
+                loop.call_soon_threadsafe(budget.close)
+            return future.result()
+
 
 C = TypeVar("C", bound="openai.OpenAI | openai.AsyncOpenAI")
 
@@ -109,8 +240,6 @@ class Run:
                 between 0 and 1.
             ProviderError: the API failed; what was received is kept.
         """
-        from blackbox_lb.jobs.runs.blocking import blocking
-        from blackbox_lb.jobs.runs.decide import decide_async
 
         return blocking(decide_async)(self, prompts, abstain_below=abstain_below)
 

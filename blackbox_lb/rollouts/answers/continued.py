@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from blackbox_lb.api.limits.workers import run_all
+from blackbox_lb.api.limits.concurrency import run_all
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire import with_prompt
 from blackbox_lb.errors import ContentFiltered, CorruptResponse, RequestRejected

@@ -19,7 +19,7 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.rollouts.answers.given_answers import listed_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.printable import shorten
-from blackbox_lb.tasks.sets.open_labels import CALLS_TOOL, OpenLabels
+from blackbox_lb.tasks.sets.labels import CALLS_TOOL, OpenLabels
 from blackbox_lb.types import Completion
 
 SELDOM = 1e-3

@@ -17,8 +17,7 @@ from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
-from blackbox_lb.tasks.sets.labels import FIRST_NAMED, Labels
-from blackbox_lb.tasks.sets.open_labels import OpenLabels
+from blackbox_lb.tasks.sets.labels import FIRST_NAMED, Labels, OpenLabels
 from blackbox_lb.types import AnyBias, Completion, Example
 
 OFTEN = 0.05

@@ -10,8 +10,7 @@ file records the result.
 import csv
 from importlib.resources import files
 
-from blackbox_lb.tasks.records.files import SPLIT_NAMES
-from blackbox_lb.tasks.records.repeats import SourcedExample
+from blackbox_lb.tasks.records.files import SPLIT_NAMES, SourcedExample
 from blackbox_lb.tasks.sets.task import Task
 from blackbox_lb.types import Example, Prompt, Split
 

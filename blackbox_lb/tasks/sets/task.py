@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.tasks.records.files import SPLIT_NAMES
-from blackbox_lb.tasks.records.repeats import SourcedExample, words_of
+from blackbox_lb.tasks.records.files import SPLIT_NAMES, SourcedExample, words_of
 from blackbox_lb.tasks.rewards.matching import Matcher
 from blackbox_lb.types import Example, Message, Split
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from blackbox_lb.api.limits.budget import SpendLimit
-from blackbox_lb.api.limits.concurrency import AdaptiveConcurrency
-from blackbox_lb.api.limits.workers import run_all
+from blackbox_lb.api.limits.concurrency import AdaptiveConcurrency, run_all
 
 
 class _Skipping(selectors.DefaultSelector):

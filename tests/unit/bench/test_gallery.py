@@ -70,8 +70,8 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.tasks.rewards.avoid import count_words
 from blackbox_lb.tasks.rewards.spans import LocatedReward
+from blackbox_lb.tasks.rewards.text_rules import count_words
 from blackbox_lb.types import Completion, Example, Prompt, Span
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows

@@ -36,7 +36,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.jobs.evaluation.compare import mean_of
 from blackbox_lb.jobs.evaluation.document import Mean
-from blackbox_lb.jobs.records.provenance import provenance
+from blackbox_lb.jobs.records.run_record import provenance
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Example, Prompt
 from tests.support.exact import ExactModel, ExactServer

@@ -16,15 +16,14 @@ from hypothesis import strategies as st
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.weightings import RewardTilt
-from blackbox_lb.estimate.next_token import parallel as passes
+from blackbox_lb.estimate.next_token import sparse_table as passes
 from blackbox_lb.estimate.next_token import tails
 from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.potential import Sums
-from blackbox_lb.estimate.projection.concave_problem import maximise
-from blackbox_lb.estimate.projection.lbfgs import descend
+from blackbox_lb.estimate.projection.concave_problem import descend, maximise
 from blackbox_lb.estimate.projection.projection import Fit
-from blackbox_lb.estimate.sparse.single_changes import Local
+from blackbox_lb.estimate.sparse.support_search import Local
 from tests.support.exact import ExactModel
 from tests.support.fits import projection
 

@@ -11,7 +11,7 @@ import pytest
 
 import blackbox_lb as blb
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting import ips, ratio
+from blackbox_lb.estimate.counting.statistics import TokenIPS, TokenRatio
 from blackbox_lb.types import EndTokens
 from tests.support.exact import ExactModel
 from tests.support.fits import projection, standard_errors
@@ -40,11 +40,11 @@ def test_they_are_the_estimators_of_the_program() -> None:
     np.testing.assert_array_equal(ours.standard_errors_, errors)
     sums = statistics_of(ROLLOUTS, TAU)
     relative = blb.IPS(alpha=0.1).fit(POSITIONS, weights)
-    np.testing.assert_allclose(relative.values_, ips.TokenIPS(sums).delta(TAU, 0.1, relative=True))
+    np.testing.assert_allclose(relative.values_, TokenIPS(sums).delta(TAU, 0.1, relative=True))
     absolute = blb.IPS(alpha=0.052, alpha_scale="absolute").fit(POSITIONS, weights)
-    np.testing.assert_allclose(absolute.values_, ips.TokenIPS(sums).delta(TAU, 0.052))
+    np.testing.assert_allclose(absolute.values_, TokenIPS(sums).delta(TAU, 0.052))
     conditional = blb.Ratio(kappa=4.0).fit(POSITIONS, weights)
-    np.testing.assert_allclose(conditional.values_, ratio.TokenRatio(sums).delta(TAU, 4.0))
+    np.testing.assert_allclose(conditional.values_, TokenRatio(sums).delta(TAU, 4.0))
     for fitted in (ours, relative, absolute, conditional):
         assert dense(fitted)[MODEL.vocab_size - 1] > max(dense(fitted)[:-1]), "shorter is better"
 

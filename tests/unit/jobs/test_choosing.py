@@ -21,8 +21,7 @@ from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.goal import Goal, Objective
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import Sparse
-from blackbox_lb.jobs.fitting.choosing.choice import Choice, Proposal
-from blackbox_lb.jobs.fitting.choosing.scorers import FromSamples
+from blackbox_lb.jobs.fitting.choosing.scorers import Choice, FromSamples, Proposal
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials

@@ -21,8 +21,8 @@ from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.sweep import Sweep
-from blackbox_lb.jobs.fitting.choosing.choice import Choice
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
+from blackbox_lb.jobs.fitting.choosing.scorers import Choice
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn, alone
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists

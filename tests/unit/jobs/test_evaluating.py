@@ -31,8 +31,7 @@ from blackbox_lb.jobs.evaluation.document import Evaluation
 from blackbox_lb.jobs.evaluation.summary import figure, summarise
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.rollouts.judging.intervals import bootstrap
-from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting
+from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting, bootstrap
 from blackbox_lb.types import Example, Message, Prompt
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 from tests.support.commands import blb

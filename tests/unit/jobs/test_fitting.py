@@ -15,7 +15,7 @@ from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.jobs.fitting.choosing.choice import Measured, TriedCandidate
+from blackbox_lb.jobs.fitting.choosing.scorers import Measured, TriedCandidate
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.store import RolloutStore
 from tests.support.commands import blb

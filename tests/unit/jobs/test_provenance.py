@@ -14,7 +14,7 @@ import click
 from click.testing import CliRunner
 
 from blackbox_lb import __version__
-from blackbox_lb.jobs.records.provenance import command_line, provenance
+from blackbox_lb.jobs.records.run_record import command_line, provenance
 from tests.support.exact import ExactModel, ExactServer
 
 ROOT = Path(__file__).parents[3]

@@ -21,7 +21,7 @@ import pytest
 
 from blackbox_lb.api.limits.concurrency import MOST_IN_FLIGHT, AdaptiveConcurrency
 from blackbox_lb.api.session import Session
-from blackbox_lb.api.wire.thinking import CUT, UNLISTED
+from blackbox_lb.api.wire.envelope import CUT, UNLISTED
 from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,

@@ -7,12 +7,12 @@ import pytest
 
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
-from blackbox_lb.rollouts.judging.intervals import bootstrap
 from blackbox_lb.rollouts.judging.verdict import (
     GREEDY,
     SAMPLED,
     PolicyScores,
     Setting,
+    bootstrap,
     compare,
     parse_setting,
     score,

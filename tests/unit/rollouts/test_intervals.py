@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.rollouts.judging.intervals import (
+from blackbox_lb.rollouts.judging.verdict import (
     REPLICATES,
     bootstrap,
     holm,

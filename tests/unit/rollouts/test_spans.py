@@ -32,9 +32,8 @@ from blackbox_lb.rollouts.spelling import spell_tokens
 from blackbox_lb.rollouts.training import Training, scored, training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
-from blackbox_lb.tasks.rewards.avoid import AvoidList, count_words
-from blackbox_lb.tasks.rewards.script import ScriptRule
 from blackbox_lb.tasks.rewards.spans import TextRule, find_quote
+from blackbox_lb.tasks.rewards.text_rules import AvoidList, ScriptRule, count_words
 from blackbox_lb.types import Completion, Example, Prompt, Span
 from tests.support.errors import raises_naming
 
@@ -177,7 +176,7 @@ def test_a_pattern_that_blows_up_is_stopped(
     avoid: WriteList, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A search that would take for ever is an error that names the line."""
-    monkeypatch.setattr("blackbox_lb.tasks.rewards.avoid.SECONDS", 0.2)
+    monkeypatch.setattr("blackbox_lb.tasks.rewards.text_rules.SECONDS", 0.2)
     reward = avoid("tapestry\n/(.*?,){16}P/\n")
     begun = time.monotonic()
     with raises_naming(InputError, "line 2"):

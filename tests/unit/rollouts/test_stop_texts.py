@@ -20,7 +20,7 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.fitting.run import fit
-from blackbox_lb.jobs.records.provenance import Remembering
+from blackbox_lb.jobs.records.run_record import Remembering
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.rollouts.collect import batch_of
 from blackbox_lb.rollouts.columns import columns, stop_prefix_ids

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError, NoLogprobs, StoreError
-from blackbox_lb.estimate.next_token import parallel as passes
+from blackbox_lb.estimate.next_token import sparse_table as passes
 from blackbox_lb.estimate.next_token import tails
 from blackbox_lb.rollouts import reading, scratch
 from blackbox_lb.rollouts import training as module

@@ -9,7 +9,7 @@ import pytest
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.tasks import load_task, parse_reward
-from blackbox_lb.tasks.sets.open_labels import OPENING, OTHER, OpenLabels, labels_of_task
+from blackbox_lb.tasks.sets.labels import OPENING, OTHER, OpenLabels, labels_of_task
 from blackbox_lb.types import Completion, Example, Prompt, ToolCall, with_calls
 
 CALLS = OpenLabels.parse("calls-tool")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import Task, load_examples, load_task
+from blackbox_lb.tasks.records.files import SourcedExample, join_repeats
 from blackbox_lb.tasks.records.records import value_at
-from blackbox_lb.tasks.records.repeats import SourcedExample, join_repeats
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example, Message, Prompt
 from tests.support.commands import blb

@@ -19,8 +19,7 @@ from blackbox_lb import tasks
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import Task, load_examples, load_task
 from blackbox_lb.tasks.load import BUILT_IN
-from blackbox_lb.tasks.records.files import content_hash
-from blackbox_lb.tasks.records.repeats import SourcedExample
+from blackbox_lb.tasks.records.files import SourcedExample, content_hash
 from blackbox_lb.tasks.rewards.matching import normalise, parse_matcher
 from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, divide
 from blackbox_lb.types import Example, Message, Prompt

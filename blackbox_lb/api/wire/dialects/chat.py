@@ -8,8 +8,14 @@ entries elsewhere.
 from collections.abc import Sequence
 from typing import Any
 
-from blackbox_lb.api.wire.dialects.position import AnswerDialect, Choice, Position, PositionReader
-from blackbox_lb.api.wire.dialects.token_identity import REPLACEMENT, checked_bytes
+from blackbox_lb.api.wire.dialects.position import (
+    REPLACEMENT,
+    AnswerDialect,
+    Choice,
+    Position,
+    PositionReader,
+    checked_bytes,
+)
 from blackbox_lb.errors import NoLogprobs
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.types import UNNAMED

@@ -8,8 +8,13 @@ alternatives end to end instead of one list a position (SGLang 0.5.23,
 from typing import Any
 
 from blackbox_lb.api.wire.dialects.chat import spelled
-from blackbox_lb.api.wire.dialects.position import AnswerDialect, Choice, Position, PositionReader
-from blackbox_lb.api.wire.dialects.token_identity import checked_id
+from blackbox_lb.api.wire.dialects.position import (
+    AnswerDialect,
+    Choice,
+    Position,
+    PositionReader,
+    checked_id,
+)
 from blackbox_lb.errors import CorruptResponse, NoLogprobs
 
 Pairs = list[tuple[int, Any]]

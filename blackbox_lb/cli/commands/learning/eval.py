@@ -17,7 +17,7 @@ from blackbox_lb.cli.grouped import (
 )
 from blackbox_lb.cli.options import TaskOptions, TrialOptions, VerboseOptions, decide, labels
 
-EVAL_PLAN = "blackbox_lb.jobs.evaluation.plan:EvalPlan"
+EVAL_PLAN = "blackbox_lb.jobs.evaluation.run:EvalPlan"
 
 
 @options

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from blackbox_lb.jobs.fitting.plan import LearnFrom, SearchExtent
 
 
-PARSE_GOAL = "blackbox_lb.jobs.runs.goals:parse_goal"
+PARSE_GOAL = "blackbox_lb.jobs.runs.plan:parse_goal"
 
 
 def _estimator_names() -> tuple[str, ...]:

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from blackbox_lb.estimate.choice.goal import Goal, Objective
-from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
+from blackbox_lb.estimate.choice.goal import ByPrompt, Goal, Objective, Outcome
 from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts

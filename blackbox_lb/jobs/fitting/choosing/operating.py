@@ -25,8 +25,13 @@ from blackbox_lb.bias.operating import (
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.goal import MEASURES, Goal
-from blackbox_lb.estimate.decisions.prediction import FirstLists
-from blackbox_lb.estimate.decisions.ranking import RocArea, label_margins, margins, roc_area
+from blackbox_lb.estimate.decisions.prediction import (
+    FirstLists,
+    RocArea,
+    label_margins,
+    margins,
+    roc_area,
+)
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.next_token.next_token import NextToken

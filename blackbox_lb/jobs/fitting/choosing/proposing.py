@@ -9,9 +9,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
-from blackbox_lb.estimate.choice.projected import CREDIT_L2
-from blackbox_lb.estimate.choice.proposals import BOOSTS, boosts, rules
+from blackbox_lb.estimate.choice.candidates import (
+    BOOSTS,
+    Candidate,
+    CompileLimits,
+    boosts,
+    candidates,
+    rules,
+)
+from blackbox_lb.estimate.choice.estimator import CREDIT_L2
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.prior import DEFAULT_STRENGTHS, Prior, TokenCosts

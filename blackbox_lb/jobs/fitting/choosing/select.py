@@ -14,19 +14,30 @@ from typing import Self
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
+from blackbox_lb.estimate.choice.candidates import (
+    FACTORS,
+    SIZES,
+    Candidate,
+    CompileLimits,
+    added,
+    distinct,
+    rescaled,
+    smaller,
+)
 from blackbox_lb.estimate.choice.goal import Goal, Objective, Rung, race_cost, rungs
-from blackbox_lb.estimate.choice.proposals import FACTORS, SIZES, added, distinct, rescaled, smaller
 from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.jobs.fitting.choosing.choice import (
+from blackbox_lb.jobs.fitting.choosing.scorers import (
     Choice,
+    Foresight,
     Measured,
     Proposal,
     Proposer,
+    Scored,
+    Scorer,
     TriedCandidate,
+    check_base,
 )
-from blackbox_lb.jobs.fitting.choosing.scorers import Foresight, Scored, Scorer, check_base
 from blackbox_lb.jobs.fitting.plan import BUDGETS, FitPlan
 from blackbox_lb.rollouts.progress import Reporter, short
 

@@ -25,7 +25,7 @@ from blackbox_lb.estimate.projection.with_features import (
     FeatureTable,
     fit_features,
 )
-from blackbox_lb.jobs.fitting.choosing.choice import Proposal
+from blackbox_lb.jobs.fitting.choosing.scorers import Proposal
 from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.varying.feature_matrix import FeatureMatrix, PromptFeatures

@@ -10,7 +10,7 @@ from blackbox_lb.bias.phases import Phases
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.projection.with_features import FeaturePositions, fit_features
-from blackbox_lb.jobs.fitting.choosing.choice import Proposal
+from blackbox_lb.jobs.fitting.choosing.scorers import Proposal
 from blackbox_lb.jobs.fitting.varying.feature_matrix import FeatureMatrix, PromptFeatures
 from blackbox_lb.jobs.fitting.varying.learned import (
     FOLDS,

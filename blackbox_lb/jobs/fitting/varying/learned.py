@@ -15,7 +15,7 @@ from blackbox_lb.estimate.projection.with_features import (
     fit_features,
     standard_errors,
 )
-from blackbox_lb.jobs.fitting.choosing.choice import Proposal
+from blackbox_lb.jobs.fitting.choosing.scorers import Proposal
 from blackbox_lb.jobs.fitting.varying.feature_matrix import FeatureMatrix
 
 SLOPE_L2 = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
