@@ -88,6 +88,13 @@ def index(pages: Path) -> str:
         for title, *cells in rows(results):
             linked = (f"[{title}]({results.use}.md)", *cells)
             text += f"| {' | '.join((', '.join(results.models), *linked))} |\n"
+    older = sorted({path.stem for path in pages.glob("*.json")} - {use.use for use in uses})
+    if older:
+        links = ", ".join(f"[{name}]({name}.md)" for name in older)
+        text += (
+            "\nPages that were made before fits searched as they do now, and are not counted above:"
+            f" {links}.\n"
+        )
     return text
 
 

@@ -28,14 +28,14 @@ HARMLESS_TEXTS = frozenset(
         ),
         *("metric", "task", "correct", "thinking", "labels", "shard", "setting", "deploy"),
         *("baseline_prompt", "phases", "entries", "l2", "model", "price", "hosts"),
-        *("at", "positive"),
+        *("at", "decide", "positive"),
     }
 )
 """Options that take a text from which nothing but numbers, prompts and names of data comes."""
 READ = frozenset(
     {
         *("data", "validation_data", "test_data", "data_dir", "prices", "tokenizer", "rollouts"),
-        *("baseline_words", "bias", "objective"),
+        *("baseline_words", "bias", "objective", "tools"),
     }
 )
 """Options that name files to be read as data, within bounds."""

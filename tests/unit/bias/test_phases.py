@@ -401,7 +401,7 @@ def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(
     told = blb("analyze", out / "bias.json", "--json", "--quiet")
     assert told.exit_code == 0, told.output
     kl = found["kl_nats_per_completion"] / 4
-    assert json.loads(told.stdout)["usage"]["kl_per_token"] == pytest.approx(kl, rel=0.05)
+    assert json.loads(told.stdout)["usage"]["kl_per_token"] == pytest.approx(kl, rel=0.1)
     small = out / "small.json"
     told = blb(
         "compile", out / "bias.json", "--provider", "fireworks", "--entries", 3, "--out", small

@@ -271,5 +271,5 @@ def test_what_ray_cannot_do_is_told(
 def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Ray one sentence says how to get it."""
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"pip install 'blackbox-lb\[ray\]'"):
+    with pytest.raises(InputError, match=r"pip install '.\[ray\]'"):
         cluster.Cluster()

@@ -23,7 +23,7 @@ from blackbox_lb.vocabulary import Vocabulary, embedding
 from blackbox_lb.vocabulary.embedding import load_encoder, resolve_encoder
 from tests.support.errors import raises_naming
 
-EXTRA = r"pip install 'blackbox-lb\[clusters\]'"
+EXTRA = r"pip install '.\[clusters\]'"
 SMALL = Vocabulary(
     "small",
     {
