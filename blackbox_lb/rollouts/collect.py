@@ -22,7 +22,7 @@ from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.phased import drawn_by_phase
 from blackbox_lb.rollouts.progress import Watcher
 from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
-from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
+from blackbox_lb.types import AnyBias, Completion, Draw, Endpoint, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 BUSY = 0.85
@@ -42,11 +42,9 @@ class Throughput(NamedTuple):
 
     def told(self) -> str:
         """One sentence on whose speed it was."""
-        ours = (
-            "; this program is the limit: blb collect ``shard`` uses more cores"
-            if self.cpu > BUSY
-            else ""
-        )
+        ours = ""
+        if self.cpu > BUSY:
+            ours = "; this program is the limit: blb collect ``shard`` uses more cores"
         return (
             f"{self.tokens / self.seconds:,.0f} tokens/s, {self.places:.0f} requests at a time, of"
             f" whose time the server had them {1 - self.without_server:.0%}; this program used"
@@ -87,6 +85,9 @@ def settings_of(session: Session, tokenizer: Tokenizer, draw: Draw) -> dict[str,
     """Everything but prompt and sample number that determines a completion; its hash is the request
     hash of the store.
     """
+    bias: AnyBias = draw.bias or {}
+    if draw.bias_of is not None:
+        bias = draw.bias_of
     sampling = asdict(draw.sampling)
     if not draw.sampling.stop:
         del sampling["stop"]  # stores from before there were stop texts keep their hashes
@@ -97,7 +98,7 @@ def settings_of(session: Session, tokenizer: Tokenizer, draw: Draw) -> dict[str,
         "endpoint": draw.endpoint or session.endpoint,
         "fields": {**session.profile.neutral, **session.profile.request, **draw.fields},
         "sampling": sampling,
-        "bias": store_key((draw.bias or {}) if draw.bias_of is None else draw.bias_of),
+        "bias": store_key(bias),
     }
 
 
@@ -146,7 +147,7 @@ async def collect(
         keys = tuple(tuple(key for key in row if key in stored) for row in keys)
     missing = _missing(stored, prompts, keys, batch)
     if varying is not None and missing:
-        await asyncio.to_thread(varying.prepare, [each.prompt for each in missing])
+        await asyncio.to_thread(varying.prepare, [item.prompt for item in missing])
     budget = budget or SpendLimit()
     drift = drift or DriftWatch()
     pace = pace or AdaptiveConcurrency()
@@ -163,27 +164,24 @@ async def collect(
         began = time.monotonic()
         n = len(wanted.samples)
         seed = draw.sampling.seed
-        seeded = (
-            draw
-            if seed is None
-            else replace(draw, sampling=replace(draw.sampling, seed=_seed(seed, wanted)))
-        )
+        seeded = draw
+        if seed is not None:
+            sampling = replace(draw.sampling, seed=_seed(seed, wanted))
+            seeded = replace(draw, sampling=sampling)
         if varying is not None and changes_within:
             completions = [await drawn_by_phase(session, wanted.prompt, seeded, varying)]
         else:
             completions = await session.complete_many(wanted.prompt, seeded.at(wanted.prompt), n)
         drifted = drift.seen(completions, session.profile.models.fleet)
-        of = (
-            settings
-            if drifted is None
-            else {**settings, **of_another(session.model, completions[0])}
-        )
+        of = settings
+        if drifted is not None:
+            of = {**settings, **of_another(session.model, completions[0])}
         await writer.add_answer(
             of, wanted.prompt, dict(zip(wanted.samples, completions, strict=False))
         )
-        notes.update(each.note for each in completions if each.note)
+        notes.update(completion.note for completion in completions if completion.note)
         now = time.monotonic()
-        made = sum(len(each.token_ids) for each in completions)
+        made = sum(len(completion.token_ids) for completion in completions)
         pace.ended(made, session.refusals, now)
         tokens = tokens + made
         under_way = under_way + now - began
@@ -200,7 +198,10 @@ async def collect(
 
     connection = session.profile.connection
     least = concurrency or connection.concurrency
-    pace.begin(len(missing), least, least if concurrency or connection.embedded else MOST_IN_FLIGHT)
+    most = MOST_IN_FLIGHT
+    if concurrency or connection.embedded:
+        most = least
+    pace.begin(len(missing), least, most)
     with Writer(store) as writer:
         await run_all(missing, receive, lambda: pace.level, budget, session.drop_waiting)
     seconds = max(time.monotonic() - begin, 1e-9)
@@ -245,11 +246,11 @@ def _missing(
     """Requests to send, prompt by prompt, so that a server's prefix cache serves the samples of one
     prompt.
     """
-    seen = set(stored)
+    covered = set(stored)
     requests: list[_Request] = []
     for prompt, row in zip(prompts, keys, strict=True):
-        wanted = [(sample, key) for sample, key in enumerate(row) if key not in seen]
-        seen.update(row)
+        wanted = [(sample, key) for sample, key in enumerate(row) if key not in covered]
+        covered.update(row)
         for start in range(0, len(wanted), batch):
             samples, names = zip(*wanted[start : start + batch], strict=True)
             requests.append(_Request(prompt, samples, names))

@@ -36,32 +36,30 @@ def columns(
     alternatives and never among the sampled tokens: they teach nothing, and a fit that saw them
     predicted and never drawn would treat them as forbidden.
     """
-    each = list(completions.values())
-    width = max((completion.top_ids.shape[1] for completion in each), default=0)
+    rows = list(completions.values())
+    width = max((completion.top_ids.shape[1] for completion in rows), default=0)
     hidden = list(_hidden(completions.items(), end_tokens))
-    top_ids = _stacked([completion.top_ids for completion in each], width, NO_TOKEN)
+    top_ids = _stacked([completion.top_ids for completion in rows], width, NO_TOKEN)
+    if hidden:
+        top_ids = np.where(np.isin(top_ids, hidden), UNNAMED, top_ids).astype(np.int32)
     return Rollouts(
         keys=tuple(completions),
         prompts=np.array(prompts, dtype=np.int64),
         rewards=np.array(rewards, dtype=np.float64),
-        lengths=np.array([len(completion.token_ids) for completion in each], dtype=np.int64),
-        token_ids=np.concatenate([completion.token_ids for completion in each]),
+        lengths=np.array([len(completion.token_ids) for completion in rows], dtype=np.int64),
+        token_ids=np.concatenate([completion.token_ids for completion in rows]),
         logprobs=np.concatenate(
-            [one.logprobs if one.propensities is None else one.propensities for one in each]
+            [row.logprobs if row.propensities is None else row.propensities for row in rows]
         ),
-        top_ids=(
-            np.where(np.isin(top_ids, hidden), UNNAMED, top_ids).astype(np.int32)
-            if hidden
-            else top_ids
-        ),
-        top_logprobs=_stacked([completion.top_logprobs for completion in each], width, -np.inf),
+        top_ids=top_ids,
+        top_logprobs=_stacked([completion.top_logprobs for completion in rows], width, -np.inf),
         bounded=np.concatenate(
             [
-                np.zeros(len(one.token_ids), np.bool_) if one.bounded is None else one.bounded
-                for one in each
+                np.zeros(len(row.token_ids), np.bool_) if row.bounded is None else row.bounded
+                for row in rows
             ]
         ),
-        origins=_origins(each),
+        origins=_origins(rows),
         costs=costs,
     )
 
@@ -72,13 +70,14 @@ def _origins(completions: Sequence[Completion]) -> npt.NDArray[np.int64] | None:
 
     All completions together decide, so that no choice depends on the tokens of one.
     """
-    told = [completion for completion in completions if completion.propensities is not None]
+    sampled = [completion for completion in completions if completion.propensities is not None]
     gaps = [
-        np.abs(each.propensities - each.logprobs)[
-            slice(None) if each.bounded is None else ~each.bounded
+        np.abs(completion.propensities - completion.logprobs)[
+            slice(None) if completion.bounded is None else ~completion.bounded
         ]
-        for each in told
-        if each.propensities is not None and each.propensities.shape == each.logprobs.shape
+        for completion in sampled
+        if completion.propensities is not None
+        and completion.propensities.shape == completion.logprobs.shape
     ]
     apart = np.concatenate(gaps) if gaps else np.zeros(0)
     if not apart.size or float(apart.mean()) <= ONE_POLICY:
@@ -89,7 +88,7 @@ def _origins(completions: Sequence[Completion]) -> npt.NDArray[np.int64] | None:
 
 
 def _stacked(tables: Sequence[npt.NDArray[Any]], width: int, fill: float) -> npt.NDArray[Any]:
-    """One below the other, ``width`` columns of each, the last ones ``fill`` where it has fewer."""
+    """The tables one below the other, padded with ``fill`` to ``width`` columns."""
     return np.concatenate(
         [table if table.shape[1] == width else padded(table, width, fill) for table in tables]
     )
@@ -109,10 +108,10 @@ def stop_prefix_ids(known: Mapping[int, bytes], stop: Sequence[str]) -> frozense
 
 
 def sampled_ids(completions: Iterable[tuple[str, Completion]]) -> frozenset[int]:
-    seen: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+    ids: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)
     for _, completion in completions:
-        seen = np.union1d(seen, completion.token_ids)
-    return frozenset(seen.tolist())
+        ids = np.union1d(ids, completion.token_ids)
+    return frozenset(ids.tolist())
 
 
 def resolve_end_tokens(end_tokens: EndTokens, sampled: frozenset[int]) -> EndTokens:
@@ -130,8 +129,6 @@ def _hidden(completions: Iterable[tuple[str, Completion]], end_tokens: EndTokens
     if end_tokens.listed and not end_tokens.stop_prefix_ids:
         return frozenset()
     end_tokens = resolve_end_tokens(end_tokens, sampled_ids(completions))
-    return (
-        end_tokens.stop_prefix_ids
-        if end_tokens.listed
-        else end_tokens.stop_prefix_ids | end_tokens.ids
-    )
+    if end_tokens.listed:
+        return end_tokens.stop_prefix_ids
+    return end_tokens.stop_prefix_ids | end_tokens.ids

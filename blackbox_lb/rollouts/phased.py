@@ -73,13 +73,15 @@ async def drawn_by_phase(
         sent = Draw(once, bias.at(prompt, phase), rules.endpoint, draw.fields)
         part = (await session.complete_many([*ids, *taken], sent))[0]
         tokens = part.token_ids.tolist()
-        known = await bytes_of(session, tokens, part.token_bytes) if phases.until else {}
+        token_bytes = dict[int, bytes]()
+        if phases.until:
+            token_bytes = await bytes_of(session, tokens, part.token_bytes)
         met = False
         changed = False
         number = 0
         while number < len(tokens) and not changed:
             before = state
-            state = phases.after(state, known.get(tokens[number], b""))
+            state = phases.after(state, token_bytes.get(tokens[number], b""))
             met = phases.second(before) != phases.second(state)
             number = number + 1
             changed = not last and phases.of_state(state, len(taken) + number) != phase
@@ -134,8 +136,8 @@ class ThinkingCap:
         """Nothing takes long here."""
 
     async def drawn(self, session: Session, prompt: Prompt, draw: Draw) -> Completion:
-        """One completion of a prompt, whose thinking is over after ``tokens``; the text that is put
-        there counts like its own.
+        """One completion of a prompt whose thinking ends after at most ``tokens`` tokens. The text
+        that closes the thinking counts as a part of the completion.
         """
         phases = self.phases
         sampling = draw.sampling
@@ -150,9 +152,11 @@ class ThinkingCap:
                 ids, replace(here, sampling=replace(sampling, max_tokens=most))
             )
             begun = parts[0].token_ids.tolist()
-            known = await bytes_of(session, begun, parts[0].token_bytes)
-            *_, phase = phases.along(known[token] for token in begun)
-            forced = phases.closing if phase else ""
+            token_bytes = await bytes_of(session, begun, parts[0].token_bytes)
+            *_, phase = phases.along(token_bytes[token] for token in begun)
+            forced = ""
+            if phase:
+                forced = phases.closing
             if (
                 parts[0].finish_reason != "length"
                 or not parts[0].whole
@@ -208,14 +212,14 @@ def phase_of_positions(
     phases: Phases, rollouts: Rollouts, known: Mapping[int, bytes]
 ) -> npt.NDArray[np.int64]:
     """(m,) the phase of each position. known: token id -> its bytes."""
-    found = list[int]()
+    numbers = list[int]()
     start = 0
     ids = rollouts.token_ids.tolist()
     for size in rollouts.lengths.tolist():
         tokens = (known.get(token, b"") for token in ids[start : start + size])
-        found += islice(phases.along(tokens), size)
+        numbers += islice(phases.along(tokens), size)
         start += size
-    return np.array(found, np.int64)
+    return np.array(numbers, np.int64)
 
 
 def bias_at_positions(
@@ -262,6 +266,14 @@ async def _joined(session: Session, parts: Sequence[Completion]) -> Completion:
     ids = np.concatenate([part.token_ids for part in parts])
     if any(part.text.endswith("\ufffd") for part in parts[:-1]) or len(parts) > 2:
         text = await session.decode(ids[: len(ids) - len(last.token_ids)].tolist()) + last.text
+    bounded = None
+    if any(part.bounded is not None for part in parts):
+        bounded = np.concatenate(
+            [
+                np.zeros(len(part.token_ids), np.bool_) if part.bounded is None else part.bounded
+                for part in parts
+            ]
+        )
     return replace(
         last,
         text=text,
@@ -273,15 +285,6 @@ async def _joined(session: Session, parts: Sequence[Completion]) -> Completion:
         whole=all(part.whole for part in parts),
         token_bytes={token: raw for part in parts for token, raw in part.token_bytes.items()},
         propensities=None,
-        bounded=(
-            None
-            if all(part.bounded is None for part in parts)
-            else np.concatenate(
-                [
-                    np.zeros(len(p.token_ids), np.bool_) if p.bounded is None else p.bounded
-                    for p in parts
-                ]
-            )
-        ),
+        bounded=bounded,
         generated=sum(counts),
     )

@@ -62,7 +62,9 @@ def costs_of(
     count[WITHOUT_SPANS] += len(rewards) - len(spans)
     if len(spans) < len(rewards):
         return None
-    spellings: Mapping[int, bytes] = token_bytes() if any(spans) else {}
+    spellings: Mapping[int, bytes] = {}
+    if any(spans):
+        spellings = token_bytes()
     costs = []
     for completion, places in zip(completions, spans, strict=True):
         values, are_located = position_costs(completion, places, spellings)
@@ -144,7 +146,9 @@ def token_places(
             after, place_after = _next_known(raw, place, spelled, first)
             if after is None:
                 break
-            size = place_after - place if after == first + 1 else 0
+            size = 0
+            if after == first + 1:
+                size = place_after - place
             begins[first] = place
             ends[first] = place + size
             first = after

@@ -98,11 +98,11 @@ def _drawn_from_base(settings: Mapping[str, Any]) -> bool:
 def _listed_ends(requests: Mapping[str, Mapping[str, Any]]) -> EndTokens:
     """End tokens that are listed. InputError: a provider is not known to list them."""
     names = sorted({str(settings.get("provider")) for settings in requests.values()})
-    known = profile_names()
+    profiles = profile_names()
     silent = [
         name
         for name in names
-        if name not in known or load_profile(name).logprobs.end_token_listed is not True
+        if name not in profiles or load_profile(name).logprobs.end_token_listed is not True
     ]
     if silent:
         raise InputError(

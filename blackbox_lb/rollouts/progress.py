@@ -40,12 +40,16 @@ def short(value: float) -> str:
     """A number for display: three decimals, or three digits where those would be too few or too
     many.
     """
-    return f"{value:.3f}" if value == 0 or 0.01 <= abs(value) < 100_000 else f"{value:.3g}"
+    if value == 0 or 0.01 <= abs(value) < 100_000:
+        return f"{value:.3f}"
+    return f"{value:.3g}"
 
 
 def chance(p: float) -> str:
     """A p-value for display."""
-    return f"{p:.3f}" if p >= SMALLEST_P else f"<{SMALLEST_P:g}"
+    if p < SMALLEST_P:
+        return f"<{SMALLEST_P:g}"
+    return f"{p:.3f}"
 
 
 class Lines:
@@ -77,18 +81,24 @@ class Lines:
         silent = self._clock() - self._said
         if (silent >= self.SHORTEST and tenth > self._tenth) or silent >= self.LONGEST:
             self._tell(f", {_clock_text(self._left())} left")
-            self._tenth, self._said = tenth, self._clock()
+            self._tenth = tenth
+            self._said = self._clock()
 
     def end(self) -> None:
         stored = self._total - self._done
-        self._tell(f", {stored:,} were stored" if stored > 0 else "")
+        more = ""
+        if stored > 0:
+            more = f", {stored:,} were stored"
+        self._tell(more)
 
     def _left(self) -> float:
         return (self._clock() - self._begin) / max(self._done, 1) * (self._total - self._done)
 
     def _tell(self, more: str) -> None:
         spent = self._clock() - self._begin
-        rate = f", {self._tokens / spent:.0f} tokens/s" if spent > 1 and self._tokens else ""
+        rate = ""
+        if spent > 1 and self._tokens:
+            rate = f", {self._tokens / spent:.0f} tokens/s"
         self._say(
             f"{self._title}: {self._done:,} of {self._total:,} in {_clock_text(spent)}{rate}{more}"
         )

@@ -62,7 +62,8 @@ class ReadOnce:
     """
 
     def __init__(self, store: RolloutStore) -> None:
-        self._store, self._kept = store, dict[str, Completion]()
+        self._store = store
+        self._kept = dict[str, Completion]()
         self._scratch = Scratch(store.path.parent, KEPT_IN_MEMORY)
         self.path = store.path
         self.again = store.again
@@ -86,17 +87,20 @@ class ReadOnce:
         keys = list(keys)
         others = self._store.completions(key for key in keys if key not in self._kept)
         for key in keys:
-            yield self._kept[key] if key in self._kept else next(others)
+            if key in self._kept:
+                yield self._kept[key]
+            else:
+                yield next(others)
 
     def _copied(self, table: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The same numbers in the same order of memory, so that sums over them have the same last
-        bits.
+        """A copy of the table with the same memory order, so that sums over it agree to the last
+        bit.
         """
-        own = self._scratch(table.size, table.dtype.type).reshape(
+        copy = self._scratch(table.size, table.dtype.type).reshape(
             table.shape, order="F" if table.flags.fnc else "C"
         )
-        own[:] = table
-        return own
+        copy[:] = table
+        return copy
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,12 +183,12 @@ def _read(completion: Completion, encode: Encode | None) -> tuple[str, Completio
     if completion.filtered:
         return "filtered", completion
     if completion.text and not len(completion.token_ids):
-        return (
-            ("incomplete", completion)
-            if encode is None
-            else ("encoded", _encoded(completion, encode))
-        )
-    return "listed" if completion.whole else "incomplete", completion
+        if encode is None:
+            return "incomplete", completion
+        return "encoded", _encoded(completion, encode)
+    if not completion.whole:
+        return "incomplete", completion
+    return "listed", completion
 
 
 def _encoded(completion: Completion, encode: Encode) -> Completion:
@@ -229,11 +233,9 @@ def _batches(kept: Iterable[tuple[str, Completion]]) -> Iterator[dict[str, Compl
 
 
 def nothing_to_learn(drawn: int, filtered: int, encode: Encode | None) -> NoLogprobs:
-    remedy = (
-        ""
-        if encode is not None
-        else ", take ``estimator=ratio`` with ``tokenizer``, which needs none"
-    )
+    remedy = ""
+    if encode is None:
+        remedy = ", take ``estimator=ratio`` with ``tokenizer``, which needs none"
     return NoLogprobs(
         f"none of {drawn} completions has a complete list of token logprobs ({filtered} were"
         f" stopped by a content filter); choose a model or server that gives them{remedy}, or other"

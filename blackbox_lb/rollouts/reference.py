@@ -87,9 +87,14 @@ class Reference:
         cost = (
             f"{self.received} asked for in {self.seconds:.0f} s, {self.stored / 1e3:,.0f} kB stored"
         )
-        missing = f", {self.unanswered} more came without a list" if self.unanswered else ""
-        missing += f", {self.padding} more ids name no token" if self.padding else ""
-        word = "agree" if self.agrees else "DO NOT AGREE"
+        missing = ""
+        if self.unanswered:
+            missing += f", {self.unanswered} more came without a list"
+        if self.padding:
+            missing += f", {self.padding} more ids name no token"
+        word = "DO NOT AGREE"
+        if self.agrees:
+            word = "agree"
         return (
             f"{r} reference positions with all {v:,} logprobs ({cost}{missing}); they {word} with"
             f" the logged lists: total variation {short(self.distance)} on average (limit"
@@ -111,7 +116,9 @@ async def check_reference(trials: Trials, examples: Sequence[Example], count: in
     profile = trials.session.profile
     if profile.reference is None or profile.reference.whole is False:
         limit = profile.most_logprobs(session.endpoint)
-        listed = "" if limit is None else f" (it lists at most {limit} tokens)"
+        listed = ""
+        if limit is not None:
+            listed = f" (it lists at most {limit} tokens)"
         raise ProfileError(
             "``full_vocab`` needs the whole next-token distribution after a prefix of token ids,"
             f" and {profile.name} is not known to give it{listed}: its profile has no rows under"
@@ -151,24 +158,24 @@ async def ask_reference(
     )
     asker = _Asker.of(trials)
     started = time.monotonic()
-    found = await _asked(asker, examples, rollouts, chosen)
-    sizes = sorted({len(row) for row in found.values()})
-    if len(sizes) != 1 or len(found) < 2:
+    distributions = await _asked(asker, examples, rollouts, chosen)
+    sizes = sorted({len(row) for row in distributions.values()})
+    if len(sizes) != 1 or len(distributions) < 2:
         raise CorruptResponse(
-            f"{len(found)} of {len(chosen)} reference positions came with a list, of {sizes}"
-            " tokens; at least 2 of one vocabulary are needed: run without ``full_vocab``, or"
-            " restart the server"
+            f"{len(distributions)} of {len(chosen)} reference positions came with a list, of"
+            f" {sizes} tokens; at least 2 of one vocabulary are needed: run without ``full_vocab``,"
+            " or restart the server"
         )
-    positions = np.array(sorted(found), dtype=np.int64)
-    known = _vocabulary_size(trials, rollouts, sizes[0])
-    exact = np.stack([found[position][:known] for position in positions.tolist()])
+    positions = np.array(sorted(distributions), dtype=np.int64)
+    vocabulary_size = _vocabulary_size(trials, rollouts, sizes[0])
+    exact = np.stack([distributions[position][:vocabulary_size] for position in positions.tolist()])
     here = exact[np.arange(len(positions)), rollouts.token_ids[positions]]
     apart = np.abs(here - rollouts.logprobs[positions])[~rollouts.is_bounded[positions]]
     return Reference(
         positions=positions,
         exact=exact,
-        unanswered=len(chosen) - len(found),
-        padding=sizes[0] - known,
+        unanswered=len(chosen) - len(distributions),
+        padding=sizes[0] - vocabulary_size,
         disagreement=float(apart.max(initial=0.0)),
         distance=float(total_variation(rollouts, positions, exact).mean()),
         received=asker.received,
@@ -182,11 +189,10 @@ def _vocabulary_size(trials: Trials, rollouts: Rollouts, listed: int) -> int:
     token, as padding.
     """
     size = trials.tokenizer.vocabulary_size
-    return (
-        listed
-        if size is None
-        else min(listed, max(size, int(max(rollouts.token_ids.max(), rollouts.top_ids.max())) + 1))
-    )
+    if size is None:
+        return listed
+    largest_id = int(max(rollouts.token_ids.max(), rollouts.top_ids.max()))
+    return min(listed, max(size, largest_id + 1))
 
 
 def total_variation(rollouts: Rollouts, positions: Ids, exact: npt.NDArray[np.floating]) -> Vector:
@@ -202,7 +208,7 @@ async def _asked(
     asker: _Asker, examples: Sequence[Example], rollouts: Rollouts, chosen: Ids
 ) -> dict[int, FloatArray]:
     """The distributions at the ``chosen`` positions that came with a list."""
-    found: dict[int, FloatArray] = {}
+    distributions: dict[int, FloatArray] = {}
     starts = np.cumsum(rollouts.lengths) - rollouts.lengths
     owner = rollouts.rollout_of
     trials = asker.trials
@@ -219,10 +225,10 @@ async def _asked(
                     examples[int(rollouts.prompts[row])].prompt, prefix, watch
                 )
                 if answer is not None:
-                    found[position] = answer
+                    distributions[position] = answer
 
         await run_all(chosen.tolist(), receive, at_once, trials.budget, session.drop_waiting)
-    return found
+    return distributions
 
 
 def sample_positions(rollouts: Rollouts, count: int, seed: int, usable: Bools) -> Ids:
@@ -287,9 +293,9 @@ class _Asker:
         store = self.trials.store
         session = self.trials.session
         key = next_token_key(self.settings, prompt_hash(prompt), prefix)
-        known = store.next_token(key)
-        if known is not None:
-            return known
+        stored = store.next_token(key)
+        if stored is not None:
+            return stored
         ids = await session.prompt_ids(prompt)
         completion = await session.complete(
             [*ids, *prefix], self.sampling, endpoint=self.rules.endpoint
@@ -301,7 +307,9 @@ class _Asker:
         ):  # llama.cpp lists no token that leaves a character incomplete
             return None
         row = _whole(session.profile.name, completion)
-        self.received, self.stored = self.received + 1, self.stored + store.add_next_token(key, row)
+        size = store.add_next_token(key, row)
+        self.received += 1
+        self.stored += size
         return row
 
 

@@ -61,7 +61,7 @@ async def fetch_rewards(
     wanted = _wanted(remote, pairs)
     stored = store.rewards(wanted)
     unread = sum(_learn(remote, key, answer, wanted[key].example) for key, answer in stored.items())
-    missing = [(key, each) for key, each in wanted.items() if key not in stored]
+    missing = [(key, request) for key, request in wanted.items() if key not in stored]
     if missing:
         unread += await _fetch(store, remote, missing, report, title, budget or SpendLimit())
         report.notice(
@@ -97,11 +97,13 @@ def _wanted(remote: Remote, pairs: Iterable[tuple[Example, Completion]]) -> dict
 def _learn(remote: Remote, key: str, answer: str, example: str) -> bool:
     """Take in an answer; return whether it held no number."""
     number = remote.number(answer)
-    value = remote.otherwise if number is None else number
+    value = number
+    if number is None:
+        value = remote.otherwise
     if value is None:
-        said = masked(answer, remote.secrets())
+        reply = masked(answer, remote.secrets())
         raise CorruptResponse(
-            f"{remote.name} said {said[:200]!r} of a completion of example {example!r}, where the"
+            f"{remote.name} said {reply[:200]!r} of a completion of example {example!r}, where the"
             " pattern finds no number; correct pattern or prompt, or say with otherwise what such"
             f" an answer is worth ({KEPT})"
         )
@@ -127,18 +129,20 @@ async def _fetch(
 
             async def receive(batch: Items) -> None:
                 nonlocal unread
-                answers = await _ask(service, remote, [each.item for _, each in batch], budget)
-                told = {
+                answers = await _ask(
+                    service, remote, [request.item for _, request in batch], budget
+                )
+                texts = {
                     key: answer
                     for (key, _), answer in zip(batch, answers, strict=True)
                     if isinstance(answer, str)
                 }
-                store.add_rewards(told)
-                for (key, each), answer in zip(batch, answers, strict=True):
+                store.add_rewards(texts)
+                for (key, request), answer in zip(batch, answers, strict=True):
                     if isinstance(answer, CorruptResponse):
                         raise answer
-                    unread += _learn(remote, key, answer, each.example)
-                    watch(replace(Completion.empty("stop"), generated=each.tokens))
+                    unread += _learn(remote, key, answer, request.example)
+                    watch(replace(Completion.empty("stop"), generated=request.tokens))
 
             await run_all(batches, receive, remote.concurrency, budget)
     return unread

@@ -48,11 +48,12 @@ class Scratch:
             self._left -= length
             return np.empty(size, dtype)
         if self._segment is None or length > self._size - self._used:
-            self._used, self._size = 0, max(SEGMENT, length)
+            self._used = 0
+            self._size = max(SEGMENT, length)
             self._segment = _mapped(self._folder, self._size)
-        own = np.frombuffer(self._segment, dtype, size, self._used)
+        array = np.frombuffer(self._segment, dtype, size, self._used)
         self._used += -(-length // ALIGNED) * ALIGNED
-        return own[:]  # scipy copies an array whose base is larger than itself, or no array
+        return array[:]  # scipy copies an array whose base is larger than itself, or no array
 
 
 def _mapped(folder: Path, length: int) -> mmap.mmap:

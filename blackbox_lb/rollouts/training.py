@@ -159,15 +159,15 @@ def spread_training(
     """``training_set`` of ``reading``, with all of it in the engine, and here a sample of about
     ``most`` positions.
     """
-    whole, count = engine.whole(reading)
-    positions = whole.positions.n_positions
-    keys = list(whole.rollouts.keys)
+    dataset, count = engine.whole(reading)
+    positions = dataset.positions.n_positions
+    keys = list(dataset.rollouts.keys)
     if positions > most:
         chosen = np.random.default_rng(seed).random(len(keys)) < most / positions
         keys = [key for key, taken in zip(keys, chosen.tolist(), strict=True) if taken]
     sample = _gathered(store, reading.only(keys))
-    table = sample.next_token.with_tokens(whole.positions.token_ids)
-    return replace(sample, next_token=table, whole=whole).leaving(count, reading)
+    table = sample.next_token.with_tokens(dataset.positions.token_ids)
+    return replace(sample, next_token=table, whole=dataset).leaving(count, reading)
 
 
 def training_set(
@@ -244,7 +244,7 @@ def scored(
     owner = {key: p for p, row in enumerate(keys) for key in row}
     count: Counter[str] = Counter(incomplete=0, filtered=0)
     kept = dict(kept_completions(store, owner, None, count))
-    if not any(each.top_ids.size for each in kept.values()):
+    if not any(completion.top_ids.size for completion in kept.values()):
         raise nothing_to_learn(len(owner), count["filtered"], None)
     prompts = [owner[key] for key in kept]
     completions = list(kept.values())

@@ -110,7 +110,7 @@ def load_task(
     if decide is not None and answer_column == ANSWER:
         columns = replace(columns, otherwise=WANT)
     given: dict[Split, str | Path | None] = {"validation": validation, "test": test}
-    whole = {
+    file_splits = {
         split: _whole(path, split, columns, require_answers)
         for split, path in given.items()
         if path is not None
@@ -118,14 +118,14 @@ def load_task(
     if str(data).startswith(HUB) or Path(data).is_dir():
         return load_dataset(
             str(data),
-            whole,
+            file_splits,
             columns,
             seed=seed,
             fractions=fractions,
             require_answers=require_answers,
         )
     rows, unlabelled = _by_answer(data, columns, require_answers)
-    splits = rest(str(data), rows, seed, fractions, set(whole)) | whole
+    splits = rest(str(data), rows, seed, fractions, set(file_splits)) | file_splits
     kept, left_out = _apart(splits)
     note = _note(str(data), kept, left_out)
     return Task.from_splits(Path(data).stem, kept, note=note, unlabelled=unlabelled)
@@ -195,36 +195,37 @@ def load_dataset(
             " leave it out, or give the file with ``data``"
         )
     records = dataset_records(spec)
-    found: dict[Split, list[SourcedExample]] = {}
+    rows_by_split: dict[Split, list[SourcedExample]] = {}
     single = len(records) == 1
     for name, rows in records.items():
-        split = "train" if single else NAMES.get(name)
+        split: Split | None = NAMES.get(name)
+        if single:
+            split = "train"
         if split is not None and split not in whole:
             for row in rows:
                 values = {
                     key: value for key, value in row.values.items() if key not in ("id", "split")
                 }
-                found.setdefault(split, []).append(
+                rows_by_split.setdefault(split, []).append(
                     row_of(replace(row, values=values), columns, require_answers)
                 )
-    if not found.get("train"):
+    if not rows_by_split.get("train"):
         raise DataError(
             f"{spec} has the splits {', '.join(records)} and none called train; choose one to"
             " divide with @SPLIT"
         )
     unused = [name for name in records if not single and name not in NAMES]
-    given = {split: join_repeats(rows) for split, rows in found.items()} | whole
+    given = {split: join_repeats(rows) for split, rows in rows_by_split.items()} | whole
     train = given.pop("train")
     kept, left_out = _apart(rest(spec, train, seed, fractions, set(given)) | given)
     source = f"{spec}: splits {', '.join(records)}"
-    source += f"; not used: {', '.join(unused)}" if unused else ""
+    if unused:
+        source += f"; not used: {', '.join(unused)}"
     note = _note(source, kept, left_out) or source
-    folder = (
-        spec.removeprefix(HUB).replace("/", "-").replace("@", "-")
-        if spec.startswith(HUB)
-        else Path(spec).name
-    )
-    return Task.from_splits(folder, kept, note=note)
+    name_of_task = Path(spec).name
+    if spec.startswith(HUB):
+        name_of_task = spec.removeprefix(HUB).replace("/", "-").replace("@", "-")
+    return Task.from_splits(name_of_task, kept, note=note)
 
 
 def _apart(
@@ -251,4 +252,6 @@ def _note(
 ) -> str:
     """What was done to the rows, in one sentence after the name of their source; "" for nothing."""
     notices = remarks_on([row for rows in splits.values() for row in rows], left_out)
-    return f"{source}: {'; '.join(notices)}" if notices else ""
+    if not notices:
+        return ""
+    return f"{source}: {'; '.join(notices)}"

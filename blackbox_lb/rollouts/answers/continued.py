@@ -45,9 +45,9 @@ def worth_it(prompt: Prompt, tokens: int, listed: int) -> bool:
 async def lists_along(
     trials: Trials, title: str, answers: Sequence[Begun]
 ) -> list[list[Completion]] | None:
-    """For each prompt with its answer, the list after its first token, its second ... its last, as
-    a completion of one token each: the answer's next, or another where that is not whole or the
-    answer ends. None where the profile allows no way.
+    """For every prompt with its answer, the lists that follow the answer's first, second, ..., last
+    token, as completions of one token. That token is the answer's next one, or another one where
+    the list is not whole or the answer ends. None where the profile allows no way to ask.
 
     Raises ProviderError: the API failed; what was received is kept. BudgetExhausted, Interrupted:
     the budget allows no more.
@@ -61,71 +61,82 @@ async def lists_along(
         return None
     if not any(ids for _, ids in answers):
         return [[] for _ in answers]
-    field = rules.prompt_logprobs if by_ids else False
+    field: str | bool | None = False
+    if by_ids:
+        field = rules.prompt_logprobs
     at_once = [field is not False and worth_it(prompt, len(ids), listed) for prompt, ids in answers]
-    where = profile.reference.endpoint if by_ids and profile.reference else None
+    where = None
+    if by_ids and profile.reference:
+        where = profile.reference.endpoint
     draw = replace(trials.draw(SAMPLED, max_tokens=1), endpoint=where)
     scored: list[Completion] = []
     if any(at_once):
-        whole = [answer for answer, one in zip(answers, at_once, strict=True) if one]
+        scored_answers = [
+            answer for answer, is_scored in zip(answers, at_once, strict=True) if is_scored
+        ]
         try:
             scored = await _stored(
-                trials, title, whole, replace(draw, fields={str(field): listed}), scored_along
+                trials,
+                title,
+                scored_answers,
+                replace(draw, fields={str(field): listed}),
+                scored_along,
             )
         except (CorruptResponse, RequestRejected) as error:
             trials.report.notice(f"prompt logprobs cannot be had: {error}")
             at_once = [False] * len(answers)
     parts = [
         (prompt, ids[: size + 1])
-        for (prompt, ids), one in zip(answers, at_once, strict=True)
-        for size in range(0 if one else len(ids))
+        for (prompt, ids), is_scored in zip(answers, at_once, strict=True)
+        if not is_scored
+        for size in range(len(ids))
     ]
-    ask = _after_ids if by_ids else partial(_after_text, {})
-    single = await _stored(
-        trials,
-        title,
-        parts,
-        replace(draw, fields={} if by_ids else dict(rules.continues or {})),
-        ask,
-    )
+    if by_ids:
+        single = await _stored(trials, title, parts, replace(draw, fields={}), _after_ids)
+    else:
+        fields = dict(rules.continues or {})
+        ask = partial(_after_text, {})
+        single = await _stored(trials, title, parts, replace(draw, fields=fields), ask)
     trials.report.notice(_sentence(profile, by_ids, len(scored), single))
     together = iter(scored)
     one_by_one = iter(single)
     return [
-        _apart(next(together), len(ids)) if one else [next(one_by_one) for _ in ids]
-        for (_, ids), one in zip(answers, at_once, strict=True)
+        _apart(next(together), len(ids)) if is_scored else [next(one_by_one) for _ in ids]
+        for (_, ids), is_scored in zip(answers, at_once, strict=True)
     ]
 
 
 def _sentence(profile: Profile, by_ids: bool, scored: int, single: Sequence[Completion]) -> str:
     """Which ways were taken, and what is not proven of them."""
-    parts = [f"prompt logprobs, one request each of {scored} answers"] if scored else []
+    parts = []
+    if scored:
+        parts.append(f"prompt logprobs, one request each of {scored} answers")
     if single:
-        way = "prompts of token ids" if by_ids else "a trailing assistant message that is continued"
+        way = "a trailing assistant message that is continued"
+        if by_ids:
+            way = "prompts of token ids"
         parts.append(f"{way}, {len(single)} requests")
         if not by_ids and profile.answers.prompt_ids is False:
             parts.append(
                 f"unproven, because {profile.name} does not tell how it read that message's tokens"
             )
-    lost = sum(not each.whole for each in single)
-    left = (
-        f"; {lost} are left out: not whole, or read after other tokens than the answer's"
-        if lost
-        else ""
-    )
-    return f"lists along the answers come from {', and '.join(parts)}{left}"
+    lost = sum(not completion.whole for completion in single)
+    sentence = f"lists along the answers come from {', and '.join(parts)}"
+    if lost:
+        sentence += (
+            f"; {lost} are left out: not whole, or read after other tokens than the answer's"
+        )
+    return sentence
 
 
 def _apart(completion: Completion, size: int) -> list[Completion]:
-    """Each of the first ``size`` positions as a completion of its own; one that has fewer leaves
-    the others empty.
+    """The first ``size`` positions of a completion as completions of one token. Positions that the
+    completion lacks become empty completions.
     """
     names = ("token_ids", "logprobs", "top_ids", "top_logprobs")
-    bounded = (
-        np.zeros(len(completion.token_ids), np.bool_)
-        if completion.bounded is None
-        else completion.bounded
-    )
+    bounded = completion.bounded
+    if bounded is None:
+        bounded = np.zeros(len(completion.token_ids), np.bool_)
     return [
         replace(
             completion,
@@ -158,8 +169,8 @@ async def scored_along(
             session.profile, where, answer, draw.sampling, after, ids, len(prefix) - 1
         )
 
-    found: Completion = await session.answer(ids, draw, read=read)
-    return found
+    completion: Completion = await session.answer(ids, draw, read=read)
+    return completion
 
 
 async def _after_text(
@@ -181,16 +192,16 @@ async def _after_text(
     def read(answer: Any) -> Completion:
         after = session.completions_in(answer, draw)[0]
         name = session.profile.answers.prompt_ids
-        told = (
-            [each.get(name) for each in (answer, answer["choices"][0])]
-            if name is not False
-            else [list(prefix)]
-        )
-        right = any(isinstance(ids, list) and tuple(ids[-len(prefix) :]) == prefix for ids in told)
-        return after if right else replace(after, whole=False)
+        if name is False:
+            return after
+        for part in (answer, answer["choices"][0]):
+            ids = part.get(name)
+            if isinstance(ids, list) and tuple(ids[-len(prefix) :]) == prefix:
+                return after
+        return replace(after, whole=False)
 
-    found: Completion = await session.answer(begun, draw, read=read)
-    return found
+    completion: Completion = await session.answer(begun, draw, read=read)
+    return completion
 
 
 async def _stored(

@@ -151,17 +151,18 @@ class FirstTokens:
         """
         common = np.union1d(_commonest(self.accepted), np.array(sorted(tokens), np.int64))
         rows = [
-            _kept(each, own, common) for each, own in zip(self.whole, self.accepted, strict=True)
+            _kept(completion, answer_ids, common)
+            for completion, answer_ids in zip(self.whole, self.accepted, strict=True)
         ]
-        ids, logprobs, known = _stacked(rows)
-        return replace(self, ids=ids, logprobs=logprobs, known=known)
+        ids, logprobs, is_listed = _stacked(rows)
+        return replace(self, ids=ids, logprobs=logprobs, known=is_listed)
 
     @property
     def outside(self) -> int:
         """Prompts none of whose answers begins with a listed token."""
         return sum(
-            not np.isin(row[seen], wanted).any()
-            for row, seen, wanted in zip(self.ids, self.known, self.accepted, strict=True)
+            not np.isin(row[is_listed], wanted).any()
+            for row, is_listed, wanted in zip(self.ids, self.known, self.accepted, strict=True)
         )
 
     @property
@@ -182,11 +183,11 @@ class FirstTokens:
         if self.unanswered:
             parts.append(f"{self.unanswered} prompts came without a list")
         if self.spellings:
-            told = (
+            spellings = (
                 f"{answer} as {', '.join(map(repr, texts))}"
                 for answer, texts in self.spellings.items()
             )
-            parts.append(f"spellings: {'; '.join(told)}")
+            parts.append(f"spellings: {'; '.join(spellings)}")
         if self.ambiguous:
             parts.append(f"{self.ambiguous} tokens begin different answers and are left out")
         return "; ".join(parts)
@@ -201,7 +202,8 @@ class FirstTokens:
         tokens = np.concatenate([np.zeros(0, np.int64), *self.accepted])
         at = self.ids[prompts] == tokens[:, None]
         number = np.bincount(prompts, minlength=len(self.accepted))
-        total = np.ones(len(self.accepted)) if weights is None else weights
+        if weights is None:
+            weights = np.ones(len(self.accepted))
         parts = 1.0 / np.maximum(number, 1)[prompts]
         answer_sets = None
         if self.wanted is not None:
@@ -222,7 +224,7 @@ class FirstTokens:
             top_ids=self.ids[prompts],
             top_logprobs=self.logprobs[prompts],
             bounded=~self.known[prompts][rows, where],
-            shares=total[prompts] * parts,
+            shares=weights[prompts] * parts,
             answer_sets=answer_sets,
         )
 
@@ -231,7 +233,8 @@ class AnswerTokens:
     """The tokens of the spellings of answers, asked of the model's tokenizer once for each text."""
 
     def __init__(self, trials: Trials) -> None:
-        self._trials, self._ids = trials, dict[str, tuple[int, ...]]()
+        self._trials = trials
+        self._ids = dict[str, tuple[int, ...]]()
 
     def texts(self, found: Iterable[tuple[int, ...]]) -> tuple[str, ...]:
         """The spellings that have these tokens."""
@@ -249,32 +252,39 @@ class AnswerTokens:
         it is listed at least half as often as the best of as many tokens, and longer ones come in
         where no shorter one is listed: of what no list holds nobody knows how far it is behind.
         """
-        found: dict[int, tuple[int, ...]] = {}
+        first_tokens: dict[int, tuple[int, ...]] = {}
         for answer in answers:
-            known = []
+            encoded = []
             for text in spellings([answer]):
                 if text not in self._ids:
                     self._ids[text] = await self._encoded(text)
-                known.append(self._ids[text])
+                encoded.append(self._ids[text])
             sizes = [
-                [ids for ids in known if len(ids) == size]
-                for size in sorted({len(ids) for ids in known if ids})
+                [ids for ids in encoded if len(ids) == size]
+                for size in sorted({len(ids) for ids in encoded if ids})
             ]
             if listed is not None:
-                shares = [max(listed.get(ids[0], 0.0) for ids in each) for each in sizes]
+                shares = [
+                    max(listed.get(ids[0], 0.0) for ids in candidates) for candidates in sizes
+                ]
                 at = next((number for number, share in enumerate(shares) if share >= HARDLY), None)
                 if at is not None:
                     sizes = [
                         [ids for ids in sizes[at] if listed.get(ids[0], 0.0) >= shares[at] / 2]
                     ]
-            found |= {ids[0]: ids for ids in (sizes[0] if sizes else [])}
-        return found
+            for candidates in sizes[:1]:
+                first_tokens |= {ids[0]: ids for ids in candidates}
+        return first_tokens
 
     async def _encoded(self, text: str) -> tuple[int, ...]:
-        """The tokens of ``text``; none where they do not read as it, but for spaces around it."""
+        """The tokens of ``text``. Empty where they decode to another text; spaces around the text
+        do not count.
+        """
         session = self._trials.session
         ids = await session.encode(text)
-        return tuple(ids) if (await session.decode(ids)).strip() == text.strip() else ()
+        if (await session.decode(ids)).strip() != text.strip():
+            return ()
+        return tuple(ids)
 
 
 def listed_tokens(completion: Completion) -> dict[int, float]:
@@ -353,47 +363,51 @@ async def first_tokens(
     else:
         begins = [await tokens.of(example.answers, shares) for example in examples]
         shown = _spellings(examples, begins, tokens)
-    for example, found in zip(examples, begins, strict=True):
-        if not found:
+    for example, candidates in zip(examples, begins, strict=True):
+        if not candidates:
             raise InputError(
                 f"no token of {trials.session.model} begins the answer {example.answers[0]!r} of"
                 f" example {example.id!r}; give another answer"
             )
     ambiguous = _ambiguous(examples, begins)
-    usable = [np.array(sorted(set(found) - ambiguous or set(found)), np.int64) for found in begins]
-    there = [
+    usable = [
+        np.array(sorted(set(candidates) - ambiguous or set(candidates)), np.int64)
+        for candidates in begins
+    ]
+    places = [
         place
         for place, completion in enumerate(completions)
         if len(completion.top_ids) and (completion.top_ids[0] >= 0).any()
     ]
-    if not there:
+    if not places:
         raise NoLogprobs(
             f"none of {len(examples)} first tokens came with a list of alternatives; use a provider"
             " that returns logprobs"
         )
-    accepted = tuple(usable[place] for place in there)
+    accepted = tuple(usable[place] for place in places)
     common = _commonest(accepted)
     rows = [
-        _kept(completions[place], own, common) for place, own in zip(there, accepted, strict=True)
+        _kept(completions[place], answer_ids, common)
+        for place, answer_ids in zip(places, accepted, strict=True)
     ]
-    kept = tuple(examples[place] for place in there)
+    kept = tuple(examples[place] for place in places)
     followed_by = accepted
     if wanted is not None:
-        wanted = replace(wanted, shares=wanted.shares[there])
+        wanted = replace(wanted, shares=wanted.shares[places])
         followed_by = tuple(wanted.drawn(kept))
     likeliest = _likeliest(rows, followed_by)
-    spelled = tuple(begins[place][token] for place, token in zip(there, likeliest, strict=True))
+    spelled = tuple(begins[place][token] for place, token in zip(places, likeliest, strict=True))
     return FirstTokens(
         kept,
-        np.array(there, np.int64),
+        np.array(places, np.int64),
         *_stacked(rows),
         accepted,
         spelled,
         width,
-        len(examples) - len(there),
+        len(examples) - len(places),
         sum(len(ids) > 1 for ids in spelled),
         len(ambiguous),
-        tuple(completions[place] for place in there),
+        tuple(completions[place] for place in places),
         shown,
         wanted,
     )
@@ -421,9 +435,9 @@ async def followed(
         replace(trials, top_logprobs=found.width), f"{title}, along the answers", answers
     )
     if lists is None:
-        longer = (
-            f"; of {found.longer} longer answers the first token is learned" if found.longer else ""
-        )
+        longer = ""
+        if found.longer:
+            longer = f"; of {found.longer} longer answers the first token is learned"
         trials.report.notice(
             f"{trials.session.profile.name} is not known to continue a given answer: nothing is"
             f" learned of what follows it{longer}"
@@ -434,15 +448,15 @@ async def followed(
     rows = dict[str, Completion]()
     places = list[int]()
     for place, ids, along in zip(found.places.tolist(), found.spelled, lists, strict=True):
-        for size, each in enumerate(along, 1):
-            if each.whole and len(each.token_ids):
+        for size, completion in enumerate(along, 1):
+            if completion.whole and len(completion.token_ids):
                 if size < len(ids):
                     token = ids[size]
                 elif found.wanted is not None:
-                    token = int(each.token_ids[0])
+                    token = int(completion.token_ids[0])
                 else:
-                    token = _after(each, ends)
-                rows[f"{place}\0{size}"] = _with_token(each, token, common)
+                    token = _after(completion, ends)
+                rows[f"{place}\0{size}"] = _with_token(completion, token, common)
                 places.append(place)
     if not rows:
         return None
@@ -451,17 +465,17 @@ async def followed(
 
 
 def _ends(said: Sequence[Completion], known: EndTokens) -> frozenset[int]:
-    """The tokens that end an answer: the last of those that ended of themselves, where it is
-    listed; else all special ones.
+    """The tokens that end an answer. Where end tokens are listed, these are the last tokens of the
+    completions that stopped by themselves; otherwise all special tokens.
     """
     if known.listed:
-        seen = {
-            int(each.token_ids[-1])
-            for each in said
-            if each.finish_reason == "stop" and len(each.token_ids)
+        end_ids = {
+            int(completion.token_ids[-1])
+            for completion in said
+            if completion.finish_reason == "stop" and len(completion.token_ids)
         }
-        if seen:
-            return frozenset(seen)
+        if end_ids:
+            return frozenset(end_ids)
     return known.ids
 
 
@@ -488,18 +502,18 @@ def _spellings(
     examples: Sequence[Example], begins: Sequence[dict[int, tuple[int, ...]]], tokens: AnswerTokens
 ) -> dict[str, tuple[str, ...]]:
     """The spellings of each of the first ``MOST_SHOWN`` answers."""
-    found: dict[str, tuple[str, ...]] = {}
-    for example, own in zip(examples, begins, strict=True):
-        if example.answers[0] not in found and len(found) < MOST_SHOWN:
-            found[example.answers[0]] = tokens.texts(own.values())
-    return found
+    texts: dict[str, tuple[str, ...]] = {}
+    for example, candidates in zip(examples, begins, strict=True):
+        if example.answers[0] not in texts and len(texts) < MOST_SHOWN:
+            texts[example.answers[0]] = tokens.texts(candidates.values())
+    return texts
 
 
 def _kept(completion: Completion, own: Ids, common: Ids) -> Listed:
-    """The likeliest tokens of a first list with ``own`` and ``common`` ones: at its least
-    probability where it misses them.
+    """The likeliest tokens of a first list, together with the tokens ``own`` and ``common``. Those
+    that the list lacks get a bound on their logprob.
 
-    The bounds together take at most half of what the list leaves out.
+    The bounds together take at most half of the probability that the list leaves out.
     """
     listed = completion.top_ids[0] != NO_TOKEN
     ids = completion.top_ids[0][listed]
@@ -532,19 +546,19 @@ def lists_with(completions: Sequence[Completion], tokens: Ids) -> FirstLists:
 
 def _with_token(completion: Completion, token: int, common: Ids) -> Completion:
     """The first position of a completion with ``token`` in the place of the one that was drawn."""
-    ids, logprobs, known = _kept(completion, np.array([token], np.int64), common)
+    ids, logprobs, is_listed = _kept(completion, np.array([token], np.int64), common)
     at = int(np.flatnonzero(ids == token)[0])
     if completion.token_ids[0] == token and not (
         completion.bounded is not None and completion.bounded[0]
     ):
         logprobs[at] = completion.logprobs[0]
-        known[at] = True
+        is_listed[at] = True
     return replace(
         completion,
         token_ids=np.array([token], np.int32),
         logprobs=logprobs[at : at + 1],
         propensities=None,
-        bounded=~known[at : at + 1],
+        bounded=~is_listed[at : at + 1],
         top_ids=ids[None],
         top_logprobs=logprobs[None],
     )
@@ -555,11 +569,11 @@ def _stacked(rows: Sequence[Listed]) -> Listed:
     width = max(len(ids) for ids, _, _ in rows)
     ids = np.full((len(rows), width), NO_TOKEN, np.int32)
     logprobs = np.full((len(rows), width), -np.inf, np.float32)
-    known = np.zeros((len(rows), width), np.bool_)
+    is_listed = np.zeros((len(rows), width), np.bool_)
     for at, row in enumerate(rows):
         size = len(row[0])
-        ids[at, :size], logprobs[at, :size], known[at, :size] = row
-    return ids, logprobs, known
+        ids[at, :size], logprobs[at, :size], is_listed[at, :size] = row
+    return ids, logprobs, is_listed
 
 
 def _commonest(accepted: Sequence[Ids]) -> Ids:
@@ -573,22 +587,24 @@ def _likeliest(rows: Sequence[Listed], accepted: Sequence[Ids]) -> list[int]:
     that accept the same.
     """
     sums: dict[tuple[int, ...], npt.NDArray[np.float64]] = {}
-    for (ids, logprobs, _), own in zip(rows, accepted, strict=True):
-        at = np.argsort(ids)[np.searchsorted(np.sort(ids), own)]
-        sums[tuple(own.tolist())] = sums.get(tuple(own.tolist()), np.zeros(len(own))) + logprobs[at]
-    best = {own: own[int(total.argmax())] for own, total in sums.items()}
-    return [best[tuple(own.tolist())] for own in accepted]
+    for (ids, logprobs, _), answer_ids in zip(rows, accepted, strict=True):
+        at = np.argsort(ids)[np.searchsorted(np.sort(ids), answer_ids)]
+        sums[tuple(answer_ids.tolist())] = (
+            sums.get(tuple(answer_ids.tolist()), np.zeros(len(answer_ids))) + logprobs[at]
+        )
+    best = {answer_ids: answer_ids[int(total.argmax())] for answer_ids, total in sums.items()}
+    return [best[tuple(answer_ids.tolist())] for answer_ids in accepted]
 
 
 def _ambiguous(
     examples: Sequence[Example], begins: Sequence[dict[int, tuple[int, ...]]]
 ) -> set[int]:
-    """Tokens that begin answers of examples that share no answer: they do not tell one from the
-    other.
+    """Tokens that begin the answers of several examples which have no answer in common, so that
+    they do not distinguish between these answers.
     """
     owners: dict[int, set[frozenset[str]]] = {}
-    for example, found in zip(examples, begins, strict=True):
-        for token in found:
+    for example, candidates in zip(examples, begins, strict=True):
+        for token in candidates:
             owners.setdefault(token, set()).add(
                 frozenset(answer.casefold() for answer in example.answers)
             )

@@ -73,35 +73,39 @@ async def opening_of(
         token for token, logprob in best.items() if token >= 0 and logprob >= np.log(SELDOM)
     )
     texts = await _texts(trials, likely)
-    found = {token: text for token, text in texts.items() if labels.opens(text)}
+    openings = {token: text for token, text in texts.items() if labels.opens(text)}
     cut = []
     for opening in labels.openings:
         ids = await trials.session.encode(opening)
         decoded = (await trials.session.decode(ids)).strip()
         if decoded not in (opening, ""):  # a special token may be printed as nothing
             continue
-        is_met = any(text.lstrip().startswith(opening) for text in found.values())
+        is_met = any(text.lstrip().startswith(opening) for text in openings.values())
         if len(ids) == 1:
-            found.setdefault(ids[0], opening)
+            openings.setdefault(ids[0], opening)
         elif ids and not is_met and labels.spec != CALLS_TOOL:
-            found.setdefault(ids[0], opening)
+            openings.setdefault(ids[0], opening)
             cut.append(opening)
-    if not found:
+    if not openings:
         raise InputError(
             f"no token of {trials.session.model} begins {shorten(', '.join(labels.openings))}; give"
             " the beginning of completions as the model writes them"
         )
-    tokens = np.array(sorted(found), np.int64)
-    return Opening(tokens, tuple(found[token] for token in tokens.tolist()), tuple(cut))
+    tokens = np.array(sorted(openings), np.int64)
+    return Opening(tokens, tuple(openings[token] for token in tokens.tolist()), tuple(cut))
 
 
 async def _texts(trials: Trials, tokens: Sequence[int]) -> dict[int, str]:
     """Token id -> its text, by the vocabulary or the answers so far, else by the server."""
-    known = {
+    token_bytes = {
         **trials.session.texts_of_vocabulary(),
         **trials.store.token_bytes(trials.tokenizer.fingerprint),
     }
-    texts = {token: known[token].decode("utf-8", "replace") for token in tokens if known.get(token)}
+    texts = {
+        token: token_bytes[token].decode("utf-8", "replace")
+        for token in tokens
+        if token_bytes.get(token)
+    }
     unknown = [token for token in tokens if token not in texts]
     for token, text in zip(unknown, await trials.session.texts_of(unknown), strict=True):
         texts[token] = text or ""

@@ -30,11 +30,13 @@ def decision(labels: Labels, reward: Reward, example: Example, text: str) -> int
     It is the example's own exactly where the text is right, so that the accuracy of decisions is
     that of the verdict, whatever test of correctness a task has.
     """
-    own = labels.of(example)
+    label = labels.of(example)
     named = labels.said(text)
     if reward.accuracy_matcher(example, text):
-        return own
-    return None if named == own else named
+        return label
+    if named == label:
+        return None
+    return named
 
 
 def about_labels(labels: Labels, reward: Reward) -> Iterator[str]:
@@ -59,18 +61,23 @@ def confusable(labels: Labels, matcher: Matcher) -> Iterator[str]:
         return
     longer = [(name, f"{name}0") for name in labels.names if name.isdecimal()]
     pairs = [
-        (one, other) for one in labels.names for other in labels.names if one != other
+        (label, second_label)
+        for label in labels.names
+        for second_label in labels.names
+        if label != second_label
     ] + longer
-    wrong = [(one, other) for one, other in pairs if matcher.test((one,), other)]
-    for one, other in wrong[:1]:
-        words = parse_matcher("contains").test((one,), other)
-        remedy = (
-            "labels that share no word"
-            if words
-            else r"whole words, as contains and \b{answer}\b in a pattern take them"
-        )
+    wrong = [
+        (label, second_label)
+        for label, second_label in pairs
+        if matcher.test((label,), second_label)
+    ]
+    for label, second_label in wrong[:1]:
+        words = parse_matcher("contains").test((label,), second_label)
+        remedy = r"whole words, as contains and \b{answer}\b in a pattern take them"
+        if words:
+            remedy = "labels that share no word"
         yield (
-            f"{matcher.spec} counts the answer {other!r} as right where {one!r} is: use"
+            f"{matcher.spec} counts the answer {second_label!r} as right where {label!r} is: use"
             f" exact-match, or {remedy}"
         )
 
@@ -85,8 +92,8 @@ def remark_on_others(
     others = [
         text
         for example, text in said
-        if (own := labels.of(example)) is not None
-        and labels.said(text) not in (None, own)
+        if (label := labels.of(example)) is not None
+        and labels.said(text) not in (None, label)
         and matcher(example, text)
     ]
     if len(others) > OFTEN * len(said):
@@ -105,21 +112,23 @@ async def label_tokens(trials: Trials, labels: Labels) -> list[Ids]:
     if isinstance(labels, OpenLabels):
         return [np.zeros(0, np.int64) for _ in labels.names]
     tokens = AnswerTokens(trials)
-    found = [
+    token_sets = [
         await tokens.of((name, *sorted(texts)))
         for name, texts in zip(labels.names, labels.accepted, strict=True)
     ]
-    return [np.array(sorted(each), np.int64) for each in found]
+    return [np.array(sorted(ids), np.int64) for ids in token_sets]
 
 
 async def own_label_tokens(trials: Trials, labels: Labels) -> list[Ids] | None:
     """(l,) the tokens that begin a spelling of each label and of no other; None where a label has
     none.
     """
-    found = await label_tokens(trials, labels)
-    counts = Counter(token for ids in found for token in ids.tolist())
-    own = [ids[[counts[token] == 1 for token in ids.tolist()]] for ids in found]
-    return own if all(ids.size for ids in own) else None
+    token_sets = await label_tokens(trials, labels)
+    counts = Counter(token for ids in token_sets for token in ids.tolist())
+    unshared = [ids[[counts[token] == 1 for token in ids.tolist()]] for ids in token_sets]
+    if not all(ids.size for ids in unshared):
+        return None
+    return unshared
 
 
 async def decision_scores(
@@ -139,26 +148,36 @@ async def decision_scores(
     keys = await trials.collect(title, examples, draw, samples, scored=False)
     begins = await label_tokens(trials, labels)
     right = []
-    said = []
+    decided = []
     sure = []
     texts = list[tuple[Example, str]]()
     for example, row in zip(examples, keys, strict=True):
         number = labels.of(example)
-        own = bias if bias is None or isinstance(bias, Mapping) else bias.at(example.prompt)
-        for completion in trials.store.completions(row) if number is not None else ():
+        if number is None:
+            continue
+        prompt_bias = None
+        if trials.session.tells_base_logprobs and bias is not None:
+            prompt_bias = bias if isinstance(bias, Mapping) else bias.at(example.prompt)
+        for completion in trials.store.completions(row):
             if not completion.readable:
                 continue
-            told = decision(labels, trials.reward, example, completion.text)
+            label = decision(labels, trials.reward, example, completion.text)
             right.append(number)
-            said.append(-1 if told is None else told)
+            decided.append(-1 if label is None else label)
             texts.append((example, completion.text))
             sure.append(
                 _confidence(
-                    completion, told, own if trials.session.tells_base_logprobs else None, begins
+                    completion,
+                    label,
+                    prompt_bias,
+                    begins,
                 )
             )
-    remark_on_others(trials, f"test at {setting.name}{', biased' if bias else ''}", labels, texts)
-    return DecisionScores.of(labels.names, right, said, sure)  # type: ignore[arg-type]
+    test = f"test at {setting.name}"
+    if bias:
+        test += ", biased"
+    remark_on_others(trials, test, labels, texts)
+    return DecisionScores.of(labels.names, right, decided, sure)
 
 
 def scores_of(
@@ -168,12 +187,12 @@ def scores_of(
     left out.
     """
     rows = [
-        (number, decision(labels, reward, each, text))
-        for each, text in said
-        if (number := labels.of(each)) is not None
+        (number, decision(labels, reward, example, text))
+        for example, text in said
+        if (number := labels.of(example)) is not None
     ]
-    told = [-1 if number is None else number for _, number in rows]
-    return DecisionScores.of(labels.names, [right for right, _ in rows], told)
+    decided = [-1 if number is None else number for _, number in rows]
+    return DecisionScores.of(labels.names, [right for right, _ in rows], decided)
 
 
 def completion_of(text: str, tokens: int) -> Completion:

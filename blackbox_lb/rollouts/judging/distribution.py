@@ -179,7 +179,9 @@ class DrawnShares:
     @property
     def rows(self) -> tuple[GroupShares, ...]:
         """All prompts together, then each group where there are several."""
-        return (self.overall, *self.groups) if len(self.groups) > 1 else (self.overall,)
+        if len(self.groups) > 1:
+            return (self.overall, *self.groups)
+        return (self.overall,)
 
 
 def check_wanted(reward: Reward, examples: Sequence[Example], settings: Sequence[Setting]) -> None:

@@ -268,14 +268,14 @@ class Trials:
         owner = {key: p for p, row in enumerate(keys) for key in row}
         drawn = dict(zip(owner, self.store.completions(owner), strict=True))
         complete = {key: completion for key, completion in drawn.items() if completion.whole}
-        whole = {
+        nonempty = {
             key: completion for key, completion in complete.items() if len(completion.token_ids)
         }
-        if not whole:
+        if not nonempty:
             return float("nan")
-        prompts = [owner[key] for key in whole]
-        rewards = [0.0] * len(whole)
-        rollouts = columns(whole, prompts, rewards, self.end_tokens)
+        prompts = [owner[key] for key in nonempty]
+        rewards = [0.0] * len(nonempty)
+        rollouts = columns(nonempty, prompts, rewards, self.end_tokens)
         ratios, expected = await self._log_ratios(rollouts, bias, examples, tail)
         if seems_dropped(ratios, expected):
             self.report.notice(
@@ -297,15 +297,15 @@ class Trials:
 
         phase_of = np.zeros(len(rollouts.token_ids), np.int64)
         if not isinstance(bias, Mapping) and "prefix" in bias.scopes:
-            known = self.store.token_bytes(self.tokenizer.fingerprint)
-            phase_of = await phases_of(self.session, bias.phases, rollouts, known)
+            token_bytes = self.store.token_bytes(self.tokenizer.fingerprint)
+            phase_of = await phases_of(self.session, bias.phases, rollouts, token_bytes)
         prompts = [example.prompt for example in examples]
         prompt_of = rollouts.prompts[rollouts.rollout_of]
         both = np.zeros((2, len(rollouts.keys)))
         for here, sent in bias_at_positions(bias, prompts, prompt_of, phase_of):
-            rows, own = rollouts.with_positions(here)
-            found = divergence(own, list(sent), list(sent.values()), tail)
-            both[:, rows] += np.stack([found.per_completion, found.expected])
+            rows, part = rollouts.with_positions(here)
+            ratios = divergence(part, list(sent), list(sent.values()), tail)
+            both[:, rows] += np.stack([ratios.per_completion, ratios.expected])
         return both[0], both[1]
 
 
@@ -317,6 +317,6 @@ def seems_dropped(ratios: Vector, expected: Vector) -> bool:
     """
     error = float(ratios.std()) / math.sqrt(len(ratios))
     gain = float(expected.mean())
-    found = float(ratios.mean())
+    mean = float(ratios.mean())
     has_power = gain > DROPPED * error
-    return has_power and found < -DROPPED * error and found < -gain / 2
+    return has_power and mean < -DROPPED * error and mean < -gain / 2

@@ -237,9 +237,12 @@ class PolicyScores:
         """Every metric by name, the reward, called ``label``, first; accuracy where the reward
         gives it and is not itself that.
         """
-        right = {} if self.correct is None or label == "accuracy" else {"accuracy": self.correct}
-        beside = {} if self.shares is None else {DIVERGENCE: self.shares.divergence}
-        return {label: self.reward, **right, **beside, "tokens": self.tokens, **self.thinking}
+        metrics = {label: self.reward}
+        if self.correct is not None and label != "accuracy":
+            metrics["accuracy"] = self.correct
+        if self.shares is not None:
+            metrics[DIVERGENCE] = self.shares.divergence
+        return {**metrics, "tokens": self.tokens, **self.thinking}
 
     @property
     def mean_reward(self) -> float:
@@ -265,19 +268,19 @@ def score(
     stopped = 0
     thinking: dict[str, list[Array]] = {}
     for example, row in zip(examples, completions, strict=True):
-        read = [each for each in row if each.readable]
+        read = [completion for completion in row if completion.readable]
         stopped += len(row) - len(read)
-        texts.append([each.text for each in read])
+        texts.append([completion.text for completion in read])
         with computing():
             if not reward.of_shares:
-                rewards = [reward.value(reward.score(example, each)) for each in read]
+                rewards = [reward.value(reward.score(example, completion)) for completion in read]
                 values.append(np.array(rewards, dtype=float))
-            correct.append([reward.correct(example, each) for each in read])
-        tokens.append(np.array([each.n_tokens for each in read], dtype=float))
+            correct.append([reward.correct(example, completion) for completion in read])
+        tokens.append(np.array([completion.n_tokens for completion in read], dtype=float))
         for name, column in _thinking(reward, read).items():
             thinking.setdefault(name, []).append(column)
-    known = all(flag is not None for row in correct for flag in row)
-    right = tuple(np.array(row, dtype=float) for row in correct) if known else None
+    all_judged = all(flag is not None for row in correct for flag in row)
+    right = tuple(np.array(row, dtype=float) for row in correct) if all_judged else None
     shares = None
     rewards_of_prompts = tuple(values)
     if reward.grouped_by is not None:
@@ -375,7 +378,7 @@ def _verdict(
 ) -> Verdict:
     base_means, biased_means = paired(base, biased)
     differences = biased_means - base_means
-    found = bootstrap(differences, seed=seed)
+    interval = bootstrap(differences, seed=seed)
     return Verdict(
         setting=setting.name,
         metric=metric,
@@ -383,13 +386,13 @@ def _verdict(
         base=float(base_means.mean()),
         biased=float(biased_means.mean()),
         difference=float(differences.mean()),
-        low=found.low,
-        high=found.high,
-        p=found.p,
+        low=interval.low,
+        high=interval.high,
+        p=interval.p,
         n_prompts=len(differences),
         n_base=sum(len(row) for row in base),
         n_biased=sum(len(row) for row in biased),
-        verdict=decide(float(differences.mean()), better, found.p),
+        verdict=decide(float(differences.mean()), better, interval.p),
     )
 
 
@@ -398,13 +401,15 @@ def paired(base: Sequence[Array], other: Sequence[Array]) -> tuple[Array, Array]
     has.
     """
     both = [
-        (one.mean(), two.mean())
-        for one, two in zip(base, other, strict=True)
-        if one.size and two.size
+        (base_row.mean(), other_row.mean())
+        for base_row, other_row in zip(base, other, strict=True)
+        if base_row.size and other_row.size
     ]
     if not both:
         raise InputError("nothing to compare: no test prompt has a completion of both policies")
-    return np.array([one for one, _ in both]), np.array([two for _, two in both])
+    base_means = np.array([base_mean for base_mean, _ in both])
+    other_means = np.array([other_mean for _, other_mean in both])
+    return base_means, other_means
 
 
 def decide(
@@ -413,7 +418,9 @@ def decide(
     """The verdict on a difference, by its p-value."""
     if p > LEVEL:
         return "NO EVIDENCE"
-    return "HELPS" if (difference > 0) == (better == "higher") else "HURTS"
+    if (difference > 0) == (better == "higher"):
+        return "HELPS"
+    return "HURTS"
 
 
 def together(rows: Sequence[Verdict]) -> list[Verdict]:

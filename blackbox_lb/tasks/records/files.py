@@ -188,7 +188,9 @@ def remarks_on(
 
 
 def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}s"
 
 
 SPLIT_NAMES: dict[str, Split] = {"train": "train", "validation": "validation", "test": "test"}
@@ -391,9 +393,9 @@ def _likely_column(column: str, names: Iterable[str]) -> str:
     where none of the usual names is there.
     """
     present = {name.lower(): name for name in names}
-    for other in OTHER_NAMES.get(column, ()):
-        if other in present:
-            return f" (did you mean ``{column}_column={present[other]}``?)"
+    for candidate in OTHER_NAMES.get(column, ()):
+        if candidate in present:
+            return f" (did you mean ``{column}_column={present[candidate]}``?)"
     return ""
 
 
@@ -408,8 +410,8 @@ def _absent(record: Record, *columns: str) -> str:
         f"has no column {' or '.join(map(repr, columns))}{next(filter(None, suggestions), '')};"
         f" its columns: {listed}; the names can be set"
     )
-    arrays = arrays_in(record.values) if record.whole else []
-    if arrays:
+    arrays = arrays_in(record.values)
+    if record.whole and arrays:
         sentence += f"; ``field={arrays[0]}`` reads the rows in it"
     return sentence
 
@@ -474,7 +476,9 @@ def _prompt(record: Record, columns: ColumnNames) -> Prompt:
 
 
 def _chat(record: Record, column: str, value: object) -> Prompt:
-    messages = record.parsed_json(column) if isinstance(value, str) else value
+    messages = value
+    if isinstance(value, str):
+        messages = record.parsed_json(column)
     if not isinstance(messages, list) or not messages:
         raise record.error(
             f'{column} is {shorten(value)}; it must be a list such as [{{"role": "user", "content":'
@@ -513,9 +517,9 @@ def _answer_value(record: Record, column: str) -> Any:
 def _answers(record: Record, column: str, value: Any) -> tuple[str, ...]:
     if value is None or value == []:
         return ()
-    return tuple(
-        _answer(record, column, item) for item in (value if isinstance(value, list) else [value])
-    )
+    if not isinstance(value, list):
+        return (_answer(record, column, value),)
+    return tuple(_answer(record, column, item) for item in value)
 
 
 def _answer(record: Record, column: str, value: object) -> str:
@@ -546,9 +550,9 @@ def _split(record: Record) -> Split | None:
 
 def _refuse_repeated_ids(rows: list[SourcedExample]) -> None:
     """Refuse one id for two prompts. Rows of one prompt in two splits are left to the task."""
-    seen: dict[str, SourcedExample] = {}
+    first_rows: dict[str, SourcedExample] = {}
     for row in rows:
-        first = seen.setdefault(row.example.id, row)
+        first = first_rows.setdefault(row.example.id, row)
         if first is not row and words_of(first) != words_of(row):
             raise DataError(
                 f"{row.source} has the id {shorten(row.example.id)} of {first.source}; ids must be"

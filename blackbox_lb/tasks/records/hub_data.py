@@ -10,6 +10,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -130,10 +131,10 @@ def read_folder(folder: Path) -> Any:
                 )
             files[path.stem] = path
     if not files:
-        known = ", ".join(dict.fromkeys((*SUFFIXES, *TABLES)))
+        suffixes = ", ".join(dict.fromkeys((*SUFFIXES, *TABLES)))
         raise DataError(
-            f"{folder} has no data file ({known}); give it one for each split, as train.jsonl and"
-            " test.jsonl"
+            f"{folder} has no data file ({suffixes}); give it one for each split, as train.jsonl"
+            " and test.jsonl"
         )
     return library("datasets", "a data folder").DatasetDict(
         {name: _table(path) for name, path in files.items()}
@@ -155,22 +156,31 @@ def dataset_records(spec: str) -> dict[str, Iterator[Record]]:
 
     NAME is as the hub has it, OWNER/NAME. InputError: it cannot be had, with the library's reason.
     """
-    name, _, split = (
-        spec.removeprefix(HUB).partition("@") if spec.startswith(HUB) else (spec, "", "")
-    )
+    name = spec
+    split = ""
+    if spec.startswith(HUB):
+        name, _, split = spec.removeprefix(HUB).partition("@")
     owner, *rest = name.split("/", 2)
-    folder = Path(name).is_dir()
-    path, config = (name, None) if folder or len(rest) < 2 else (f"{owner}/{rest[0]}", rest[1])
-    found = _from_disk(Path(name)) if folder else None
-    found = _loaded(spec, path, config) if found is None else found
-    if split and split not in found:
+    path = name
+    config = None
+    dataset = None
+    if Path(name).is_dir():
+        dataset = _from_disk(Path(name))
+    elif len(rest) == 2:
+        path = f"{owner}/{rest[0]}"
+        config = rest[1]
+    if dataset is None:
+        dataset = _loaded(spec, path, config)
+    if split and split not in dataset:
         raise InputError(
-            f"{spec.partition('@')[0]} has the splits {', '.join(found)}, not {split!r}; name one"
+            f"{spec.partition('@')[0]} has the splits {', '.join(dataset)}, not {split!r}; name one"
             " of them after @"
         )
-    chosen = [split] if split else list(found)
+    chosen = list(dataset)
+    if split:
+        chosen = [split]
     return {
-        part: _records(Path(f"{spec.partition('@')[0]}@{part}"), found[part]) for part in chosen
+        part: _records(Path(f"{spec.partition('@')[0]}@{part}"), dataset[part]) for part in chosen
     }
 
 
@@ -193,11 +203,9 @@ def _loaded(spec: str, path: str, config: str | None) -> Any:
         Exception
     ) as error:  # missing, gated, without a config, unreadable: each has its own type
         reason = first_line(error)
-        where = (
-            ""
-            if Path(path).is_dir() or online
-            else " (the hub does not answer and the cache does not have it)"
-        )
+        where = ""
+        if not online and not Path(path).is_dir():
+            where = " (the hub does not answer and the cache does not have it)"
         raise InputError(
             f"the data set {spec} cannot be loaded{where}: {reason}; check name and config"
             " (hf:OWNER/NAME/CONFIG), log in where it is gated (hf auth login), or give its files"
@@ -250,11 +258,13 @@ def _table(path: Path) -> Any:
         rows = list(read_records(path))
         names = dict.fromkeys(name for row in rows for name in row.columns)
         return dataset.from_list([{**names, **row.values} for row in rows])
-    read = dataset.from_parquet if suffix == ".parquet" else dataset.from_csv
-    more = {} if suffix == ".parquet" else {"sep": delimiter_of(path)}
+    if suffix == ".parquet":
+        read = dataset.from_parquet
+    else:
+        read = partial(dataset.from_csv, sep=delimiter_of(path))
     try:
         with quiet(), tempfile.TemporaryDirectory() as cache:
-            return read(str(path), cache_dir=cache, keep_in_memory=True, **more)
+            return read(str(path), cache_dir=cache, keep_in_memory=True)
     except Exception as error:  # each reader has its own errors: pyarrow's, pandas', datasets'
         reason = first_line(error.__cause__ or error)
         raise DataError(

@@ -51,8 +51,10 @@ class Record:
     @property
     def source(self) -> str:
         """The row's name in messages: "train.jsonl, line 3", or "train.json, row 3 (line 12)"."""
-        begins = "" if self.begins is None else f" (line {self.begins})"
-        return f"{self.path}, {self.unit} {self.line}{begins}"
+        place = f"{self.path}, {self.unit} {self.line}"
+        if self.begins is None:
+            return place
+        return f"{place} (line {self.begins})"
 
     def get(self, column: str) -> Any:
         """The value of a column, or at a path such as question.stem; None where it is absent."""
@@ -88,9 +90,9 @@ class Record:
         except (ValueError, RecursionError) as error:
             if otherwise is not None:
                 return otherwise
-            found = shorten(self.get(column))
+            text = shorten(self.get(column))
             raise self.error(
-                f"{column} is not JSON: {error}; found {found}; write it as JSON"
+                f"{column} is not JSON: {error}; found {text}; write it as JSON"
             ) from error
 
 
@@ -105,8 +107,11 @@ def value_at(value: Any, path: str) -> Any:
     if isinstance(value, dict):
         inner = value.get(head)
     elif isinstance(value, list) and head.isdecimal() and len(head) < len(str(MAX_BYTES)):
-        inner = value[int(head)] if int(head) < len(value) else None
-    return value_at(inner, rest) if rest and inner is not None else inner
+        index = int(head)
+        inner = value[index] if index < len(value) else None
+    if not rest or inner is None:
+        return inner
+    return value_at(inner, rest)
 
 
 def read_records(path: Path, field: str | None = None) -> Iterator[Record]:
@@ -122,10 +127,10 @@ def read_records(path: Path, field: str | None = None) -> Iterator[Record]:
     """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
-        known = ", ".join(SUFFIXES)
+        suffixes = ", ".join(SUFFIXES)
         raise DataError(
             f"{path} has the suffix {suffix!r}, which tells no format; name the file with one of"
-            f" {known}"
+            f" {suffixes}"
         )
     text = _text(path)
     if not text.strip():
@@ -177,10 +182,10 @@ def _bytes(path: Path) -> bytes:
 def _json_lines(path: Path, text: str) -> Iterator[Record]:
     # Not splitlines(): it also breaks at U+2028, which JSON strings may hold.
     lines = text.split("\n")
-    whole = sum(1 for line in lines if line.strip()) == 1
+    is_only_line = sum(1 for line in lines if line.strip()) == 1
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            yield _json_record(path, number, line.strip(), whole)
+            yield _json_record(path, number, line.strip(), is_only_line)
 
 
 def _json_record(path: Path, number: int, line: str, whole: bool) -> Record:
@@ -197,8 +202,10 @@ def _json_record(path: Path, number: int, line: str, whole: bool) -> Record:
 def _of_object(record: Record, value: object) -> Record:
     """``record`` with the columns of a JSON object. Raises DataError: the value is none."""
     if not isinstance(value, dict):
-        a_row = "object a line" if record.unit == "line" else "object a row"
-        raise record.error(f"{shorten(value)} is not an object; write one JSON {a_row}")
+        unit = "row"
+        if record.unit == "line":
+            unit = "line"
+        raise record.error(f"{shorten(value)} is not an object; write one JSON object a {unit}")
     present = {key: item for key, item in value.items() if item is not None}
     return replace(record, columns=tuple(value), values=present)
 
@@ -237,7 +244,8 @@ def _json_document(path: Path, text: str, field: str | None) -> Iterator[Record]
         rows = _rows_under(path, value, field)
     elif isinstance(value, list):
         rows = value
-        starts = _lines_of_rows(text) if "\n" in text.strip() else []
+        if "\n" in text.strip():
+            starts = _lines_of_rows(text)
     else:
         yield _of_object(Record(path, 1, (), {}, textual=False, whole=True), value)
         return
@@ -252,8 +260,12 @@ def _rows_under(path: Path, value: object, field: str) -> list[Any]:
     if isinstance(rows, list):
         return rows
     names = arrays_in(value)
-    listed = f"its arrays are {', '.join(names)}" if names else "it holds no array of objects"
-    problem = "no array" if rows is None else f"{shorten(rows)}, which is no array,"
+    listed = "it holds no array of objects"
+    if names:
+        listed = f"its arrays are {', '.join(names)}"
+    problem = "no array"
+    if rows is not None:
+        problem = f"{shorten(rows)}, which is no array,"
     raise DataError(
         f"{path} has {problem} under the field {shorten(field)}{did_you_mean(field, names)};"
         f" {listed}; correct ``field``"
@@ -263,7 +275,9 @@ def _rows_under(path: Path, value: object, field: str) -> list[Any]:
 def arrays_in(value: object) -> list[str]:
     """The paths to arrays of objects in a JSON object, one level deep or two."""
     paths = []
-    for key, inner in value.items() if isinstance(value, dict) else ():
+    if not isinstance(value, dict):
+        return []
+    for key, inner in value.items():
         if _is_array_of_objects(inner):
             paths.append(key)
         elif isinstance(inner, dict):

@@ -59,7 +59,7 @@ def _check_labels(record: Record, column: str, labels: list[str]) -> None:
             " distribution has at least two labels: give the others, too, with share 0 where none"
             " is wanted"
         )
-    seen: dict[str, str] = {}
+    labels_by_spelling: dict[str, str] = {}
     for label in labels:
         spelling = normalise(label)
         if not spelling:
@@ -67,12 +67,12 @@ def _check_labels(record: Record, column: str, labels: list[str]) -> None:
                 f"{column} has the label {shorten(label)}, in which no word is to be found; name it"
                 " with letters or digits"
             )
-        if spelling in seen:
+        if spelling in labels_by_spelling:
             raise record.error(
-                f"{column} has the labels {shorten(seen[spelling])} and {shorten(label)}, which are"
-                " spellings of one; add their shares up"
+                f"{column} has the labels {shorten(labels_by_spelling[spelling])} and"
+                f" {shorten(label)}, which are spellings of one; add their shares up"
             )
-        seen[spelling] = label
+        labels_by_spelling[spelling] = label
 
 
 def check_alike(examples: Iterable[Example]) -> None:
@@ -88,8 +88,11 @@ def check_alike(examples: Iterable[Example]) -> None:
             first = example
             labels = spellings
         elif bool(example.weights) != bool(first.weights):
-            with_shares = example if example.weights else first
-            without = first if example.weights else example
+            with_shares = first
+            without = example
+            if example.weights:
+                with_shares = example
+                without = first
             raise DataError(
                 f"{without.place} has no shares of labels, and {with_shares.place} has; give every"
                 f" row shares, as in {{{_shown(with_shares)}}}, or none"

@@ -23,7 +23,9 @@ def calls_reward(name: str) -> Scored:
     def scored(example: Example, completion: Completion) -> float:
         del example
         names = [call.name for call in completion.tool_calls]
-        return float(name in names if name else bool(names))
+        if not name:
+            return float(bool(names))
+        return float(name in names)
 
     return scored
 
@@ -68,7 +70,9 @@ def _validators(tools: str) -> dict[str, Any]:
     from referencing import Registry
 
     validators = {}
-    for tool in json.loads(tools) if tools else []:
+    if not tools:
+        return {}
+    for tool in json.loads(tools):
         function = tool["function"]
         schema = function.get("parameters") or {"type": "object"}
         draft = validator_for(schema, default=Draft202012Validator)

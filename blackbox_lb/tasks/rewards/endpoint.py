@@ -138,7 +138,9 @@ class EndpointReward(Remote):
         url = check_address(spec, "the reward", f"keys belong in the environment variable {KEY}")
         parts = urlsplit(spec)
         pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
-        basic = f"Basic {base64.b64encode(pair.encode()).decode()}" if "@" in parts.netloc else ""
+        basic = ""
+        if "@" in parts.netloc:
+            basic = f"Basic {base64.b64encode(pair.encode()).decode()}"
         return cls(name=url, url=url, authorization=basic)
 
     @property
@@ -200,17 +202,18 @@ class EndpointReward(Remote):
     def headers(self) -> dict[str, str]:
         watch([KEY])
         key = os.environ.get(KEY)
-        authorization = self.authorization or (f"Bearer {key.strip()}" if key else "")
-        return {"Authorization": authorization} if authorization else {}
+        if self.authorization:
+            return {"Authorization": self.authorization}
+        if key:
+            return {"Authorization": f"Bearer {key.strip()}"}
+        return {}
 
     def secrets(self) -> list[str]:
         sent = self.headers().get("Authorization", "")
-        clear = (
-            base64.b64decode(sent[6:]).decode().partition(":")[2]
-            if sent.startswith("Basic ")
-            else ""
-        )
-        return [each for each in (sent.partition(" ")[2], clear) if each]
+        clear = ""
+        if sent.startswith("Basic "):
+            clear = base64.b64decode(sent[6:]).decode().partition(":")[2]
+        return [secret for secret in (sent.partition(" ")[2], clear) if secret]
 
 
 def check_address(address: str, what: str, remedy: str) -> str:

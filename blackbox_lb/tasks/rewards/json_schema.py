@@ -74,7 +74,9 @@ def json_in(text: str) -> object:
             return _parsed(content)
         if not mark and unmarked is None:
             unmarked = content
-    return NOTHING if unmarked is None else _parsed(unmarked)
+    if unmarked is None:
+        return NOTHING
+    return _parsed(unmarked)
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str]]:

@@ -148,14 +148,16 @@ class Judge(Remote):
         return [(words or "").encode("utf-8", "replace").decode()]
 
     def number(self, answer: str) -> float | None:
-        found = list(re.finditer(self.file.pattern, answer))
-        if not found:
+        matches = list(re.finditer(self.file.pattern, answer))
+        if not matches:
             return None
         try:
-            number = float(found[-1][1 if found[-1].re.groups else 0])
+            number = float(matches[-1][min(matches[-1].re.groups, 1)])
         except (TypeError, ValueError):
             return None
-        return number * self.file.scale if math.isfinite(number) else None
+        if not math.isfinite(number):
+            return None
+        return number * self.file.scale
 
     def learn(self, key: str, answer: str, value: float) -> None:
         self.known[key] = value
@@ -174,7 +176,7 @@ class Judge(Remote):
                 f"{self.name}: quotes takes more than {SECONDS:g} s on an answer of"
                 f" {len(answer):,} characters; write it without repetitions inside repetitions"
             ) from error
-        group = 1 if pattern.groups else 0
+        group = min(pattern.groups, 1)
         quotes = [(match[group] or "").strip() for match in matches]
         return tuple(dict.fromkeys(quote for quote in quotes if quote))
 
@@ -202,12 +204,14 @@ class Judge(Remote):
 
     def headers(self) -> dict[str, str]:
         name = self.file.api_key_env
-        key = (os.environ.get(name) or "").strip() if name else ""
-        if name and not (key and key.isascii() and key.isprintable()):
+        if not name:
+            return {}
+        key = (os.environ.get(name) or "").strip()
+        if not (key and key.isascii() and key.isprintable()):
             raise AuthenticationFailed(
                 f"{self.name} needs an API key: set the environment variable {name}"
             )
-        return {"Authorization": f"Bearer {key}"} if key else {}
+        return {"Authorization": f"Bearer {key}"}
 
     def secrets(self) -> list[str]:
         return [value.partition(" ")[2] for value in self.headers().values()]
@@ -215,7 +219,7 @@ class Judge(Remote):
 
 def _read(path: str) -> JudgeFile:
     try:
-        found = JudgeFile.model_validate(
+        file = JudgeFile.model_validate(
             read_settings(Path(path), "the judge", "give judge:FILE.toml")
         )
     except ValidationError as error:
@@ -225,22 +229,22 @@ def _read(path: str) -> JudgeFile:
             f"the judge {path}: {where}: {first['msg']}; it knows"
             f" {', '.join(JudgeFile.model_fields)}"
         ) from error
-    watch([found.api_key_env])
+    watch([file.api_key_env])
     row = "pattern"
     try:
-        re.compile(found.pattern)
+        re.compile(file.pattern)
         row = "quotes"
-        regex.compile(found.quotes or "")
+        regex.compile(file.quotes or "")
     except (re.error, regex.error) as error:
         raise InputError(
             f"the judge {path}: {row} is not a valid regular expression: {error}; correct it"
         ) from error
-    if "{completion}" not in found.prompt:
+    if "{completion}" not in file.prompt:
         raise InputError(
             f"the judge {path}: prompt has no {{completion}}, so every completion would be judged"
             " alike; write it in"
         )
-    return found
+    return file
 
 
 def _conversation(prompt: Prompt) -> str:

@@ -94,7 +94,9 @@ def _text(record: Record, column: str) -> str | None:
 
 def _marks(record: Record, text: str) -> tuple[Span, ...]:
     """The marks of a row, in the order of their places."""
-    marks = record.parsed_json("marks") if record.textual else record.get("marks")
+    marks = record.get("marks")
+    if record.textual:
+        marks = record.parsed_json("marks")
     if not isinstance(marks, list):
         raise record.error(
             f"marks is {shorten(marks)}; give a list of quotes or of places, as in"

@@ -39,9 +39,13 @@ def _equals(answers: tuple[str, ...], text: str) -> bool:
 
 def _contains(answers: tuple[str, ...], text: str) -> bool:
     words = f" {normalise(text)} "
-    return any(
-        f" {key} " in words if (key := normalise(answer)) else answer in text for answer in answers
-    )
+    for answer in answers:
+        key = normalise(answer)
+        if key and f" {key} " in words:
+            return True
+        if not key and answer in text:
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,9 @@ class Matcher:
                 f"{example.place} has no answer, and {self.spec!r} compares with one; "
                 "give it an answer or choose a reward that needs none"
             )
-        return self.test(example.answers, text) if self.judge is None else self.judge(example, text)
+        if self.judge is not None:
+            return self.judge(example, text)
+        return self.test(example.answers, text)
 
 
 def parse_matcher(spec: str) -> Matcher:
@@ -104,13 +110,13 @@ def _regex_matcher(spec: str) -> Matcher:
             " syntax is that of Python's re module"
         ) from error
     needs_answer = _ANSWER in pattern
-    return Matcher(
-        spec,
-        needs_answer=needs_answer,
-        test=lambda answers, text: (
-            _compiled(pattern, answers if needs_answer else ()).search(text) is not None
-        ),
-    )
+
+    def test(answers: tuple[str, ...], text: str) -> bool:
+        if not needs_answer:
+            answers = ()
+        return _compiled(pattern, answers).search(text) is not None
+
+    return Matcher(spec, needs_answer=needs_answer, test=test)
 
 
 @lru_cache(maxsize=4096)

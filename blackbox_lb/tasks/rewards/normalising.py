@@ -59,10 +59,14 @@ def _spaced(text: str, index: int) -> str:
     before = text[index - 1] if index else ""
     after = text[index + 1 : index + 2]
     if _in_word(char):
-        return f" {char} " if _UNSPACED.match(char) and not char.isdecimal() else char
+        if _UNSPACED.match(char) and not char.isdecimal():
+            return f" {char} "
+        return char
     point = char == "." and before.isdecimal() and after.isdecimal()
     sign = char == "-" and after.isdecimal() and before != "-" and not _in_word(before)
-    return char if point or sign else " "
+    if point or sign:
+        return char
+    return " "
 
 
 def _in_word(char: str) -> bool:

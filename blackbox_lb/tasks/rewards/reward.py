@@ -315,12 +315,16 @@ def parse_reward(
             f"max_tokens is {max_tokens}; rewards compare lengths with it, so it must be at least 1"
             " token"
         )
-    first_named = labels.matcher if labels is not None and correct is None else None
+    first_named = None
+    if labels is not None and correct is None:
+        first_named = labels.matcher
     if isinstance(correct, Matcher):
         matcher = correct
     else:
         matcher = first_named or parse_matcher(correct or "contains")
-    measured = None if thinking is None else Thinking.parse(thinking)
+    measured = None
+    if thinking is not None:
+        measured = Thinking.parse(thinking)
     by_formula = isinstance(spec, str) and spec in FORMULAS
     if count != "all" and (measured is None or not by_formula):
         raise InputError(
@@ -330,8 +334,8 @@ def parse_reward(
             " leave it out, or name them"
         )
     if not isinstance(spec, str):
-        own = _of_function(spec, max_tokens, matcher)
-        return replace(own, thinking=measured, right=first_named)
+        reward = _of_function(spec, max_tokens, matcher)
+        return replace(reward, thinking=measured, right=first_named)
     kind = reward_kind(spec)
     rest = spec.partition(":")[2]
     match kind:
@@ -461,7 +465,9 @@ def _of_function(function: RewardFunction, max_tokens: int, matcher: Matcher) ->
 
 def _unknown(spec: str) -> InputError:
     # A mistyped address may hold a password.
-    shown = f"...{spec.rpartition('@')[2]}" if "//" in spec and "@" in spec else spec
+    shown = spec
+    if "//" in spec and "@" in spec:
+        shown = f"...{spec.rpartition('@')[2]}"
     hint = did_you_mean(shown, REWARDS)
     return InputError(f"unknown reward {shorten(shown)}{hint}; the rewards are\n{reward_list()}")
 
@@ -479,7 +485,9 @@ def _is_dotted(name: str) -> bool:
 def _match_reward(spec: str, max_tokens: int) -> Reward:
     matcher = parse_matcher(spec)
     name = spec.partition(":")[0]
-    label = f"matches {shorten(spec.removeprefix('regex:'))}" if name == "regex" else name
+    label = name
+    if name == "regex":
+        label = f"matches {shorten(spec.removeprefix('regex:'))}"
 
     def matches(example: Example, completion: Completion) -> float:
         return float(matcher(example, completion.text))
@@ -491,23 +499,24 @@ def _formula(
     name: str, max_tokens: int, matcher: Matcher, thinking: Thinking | None, count: str
 ) -> Reward:
     formula = FORMULAS[name]
-
-    token_cost = -TOKEN_COST if name == "tokens" and count == "all" else None
+    token_cost = None
+    if name == "tokens" and count == "all":
+        token_cost = -TOKEN_COST
 
     def scored(example: Example, completion: Completion) -> float | LocatedReward:
         correct = formula.gated and matcher(example, completion.text)
-        length = (
-            completion.n_tokens
-            if thinking is None or count == "all"
-            else thinking.counted(completion, count)
-        )
+        length = completion.n_tokens
+        if thinking is not None and count != "all":
+            length = thinking.counted(completion, count)
         value = formula.value(correct, max(length, 1), max_tokens)
         if token_cost is None:
             return value
         return LocatedReward(value, (Span(0, len(completion.text), value),))
 
     needs_answer = formula.gated and matcher.needs_answer
-    label = formula.label if count == "all" else f"{formula.label} (len: {count})"
+    label = formula.label
+    if count != "all":
+        label = f"{formula.label} (len: {count})"
     return Reward(
         name,
         name,

@@ -134,7 +134,9 @@ class AvoidList:
     def token_costs(self, texts: Sequence[str], typical: Sequence[str]) -> FloatArray:
         """See ``TextRule.token_costs``. A word counts in a token that holds the whole of it."""
         words = sum(count_words(text) for text in typical)
-        scale = PER_WORDS * len(typical) / words if words else 1.0
+        scale = 1.0
+        if words:
+            scale = PER_WORDS * len(typical) / words
         weights = [sum(hit.weight for hit in self._hits(text)) for text in texts]
         return np.array([-weight * scale for weight in weights], dtype=np.float32)
 
@@ -237,9 +239,12 @@ def _phrase(words: Sequence[str], has_forms: bool) -> str:
         parts[-1] = _with_forms(words[-1])
     first = words[0][0]
     last = words[-1][-1]
-    before = f"(?<!{_LETTER})" if _is_spaced(first) else ""
-    after = f"(?!{_LETTER})" if _is_spaced(last) else ""
-    return before + r"\s+".join(parts) + after
+    pattern = r"\s+".join(parts)
+    if _is_spaced(first):
+        pattern = f"(?<!{_LETTER}){pattern}"
+    if _is_spaced(last):
+        pattern = f"{pattern}(?!{_LETTER})"
+    return pattern
 
 
 def _all_words(lines: Sequence[AvoidLine]) -> regex.Pattern[str]:
@@ -368,7 +373,9 @@ class ScriptRule:
     def token_costs(self, texts: Sequence[str], typical: Sequence[str]) -> FloatArray:
         """See ``TextRule.token_costs``."""
         letters = sum(count_letters(text) for text in typical)
-        scale = PER_LETTERS * len(typical) / letters if letters else 1.0
+        scale = 1.0
+        if letters:
+            scale = PER_LETTERS * len(typical) / letters
         counts = [len(self._foreign.findall(text)) for text in texts]
         return np.array([-count * scale for count in counts], dtype=np.float32)
 

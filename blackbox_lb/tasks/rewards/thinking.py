@@ -76,18 +76,22 @@ class Thinking:
         the thinking never ends.
         """
         inside, outside, ended = self.lengths(completion)
-        return completion.n_tokens if not ended else inside if count == "thinking" else outside
+        if not ended:
+            return completion.n_tokens
+        if count == "thinking":
+            return inside
+        return outside
 
 
 def loops(token_ids: Sequence[int]) -> bool:
     """Whether ``LOOP`` tokens in a row occur ``TIMES`` times or more, none of them overlapping the
     one before.
     """
-    found = Counter[tuple[int, ...]]()
+    counts = Counter[tuple[int, ...]]()
     last = dict[tuple[int, ...], int]()
     for start in range(len(token_ids) - LOOP + 1):
         row = tuple(token_ids[start : start + LOOP])
         if start - last.get(row, -LOOP) >= LOOP:
-            found[row] += 1
+            counts[row] += 1
             last[row] = start
-    return max(found.values(), default=0) >= TIMES
+    return max(counts.values(), default=0) >= TIMES

@@ -117,9 +117,9 @@ def _module(module: str, name: str) -> object:
             and error.name
             and f"{module}.".startswith(f"{error.name}.")
         ):
-            hint = (
-                "write the module without .py" if module.endswith(".py") else "check the spelling"
-            )
+            hint = "check the spelling"
+            if module.endswith(".py"):
+                hint = "write the module without .py"
             problem = (
                 f"there is no module {error.name!r} in {Path.cwd()} or among the installed"
                 f" packages; {hint}"

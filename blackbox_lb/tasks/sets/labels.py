@@ -62,14 +62,16 @@ def spellings(answers: Iterable[str]) -> tuple[str, ...]:
     """The spellings of ``answers``: as they are, in lower and upper case and with capitals, each
     alone and after a space. A single letter has the case that it is written in.
     """
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for answer in answers:
         text = answer.strip()
         cases = [text, text.lower(), text.capitalize(), text.title(), text.upper()]
-        for written in [text] if _is_letter(text) else cases:
+        if _is_letter(text):
+            cases = [text]
+        for written in cases:
             if written:
-                found |= {written: None, f" {written}": None}
-    return tuple(found)
+                texts |= {written: None, f" {written}": None}
+    return tuple(texts)
 
 
 def _is_letter(text: str) -> bool:
@@ -177,7 +179,9 @@ class Labels:
         """
         without = [example for example in examples if not example.weights]
         if without or not examples:
-            place = without[0].place if without else "the task"
+            place = "the task"
+            if without:
+                place = without[0].place
             raise InputError(
                 f"``reward=distribution`` compares with wanted shares, and {place} has none; give"
                 ' every row an answer such as {"yes": 0.6, "no": 0.4}, or choose another reward'
@@ -239,7 +243,9 @@ class Labels:
         none.
         """
         first = self._first(text)
-        return None if first is None or first[0] > 0 else first[1]
+        if first is None or first[0] > 0:
+            return None
+        return first[1]
 
     def _first(self, text: str) -> tuple[int, int] | None:
         """The words before the first label in ``text``, and its number; of several that begin there
@@ -265,10 +271,10 @@ class Labels:
 
     def counts(self, examples: Iterable[Example]) -> dict[str, int]:
         """The number of ``examples`` with each label, the commonest first."""
-        found = Counter(number for example in examples if (number := self.of(example)) is not None)
+        counts = Counter(number for example in examples if (number := self.of(example)) is not None)
         return {
-            self.names[number]: found[number]
-            for number in sorted(range(len(self.names)), key=lambda n: -found[n])
+            self.names[number]: counts[number]
+            for number in sorted(range(len(self.names)), key=lambda n: -counts[n])
         }
 
 

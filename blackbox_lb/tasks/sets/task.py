@@ -203,9 +203,9 @@ def rest(
         return divide(name, rows, seed, fractions)
     shares = [share for split, share in zip(SPLITS, fractions, strict=True) if split in left]
     total = sum(shares)
-    return divide(
-        name, rows, seed, [share / total for share in shares] if total > 0 else shares, left
-    )
+    if total > 0:
+        shares = [share / total for share in shares]
+    return divide(name, rows, seed, shares, left)
 
 
 def _hashed_split(
@@ -262,16 +262,16 @@ def _refuse_leaks(splits: dict[Split, list[SourcedExample]]) -> None:
     for split, rows in splits.items():
         for row in rows:
             example = row.example
-            other, first = prompts.setdefault(words_of(row), (split, row))
-            if other != split:
+            first_split, first = prompts.setdefault(words_of(row), (split, row))
+            if first_split != split:
                 raise DataError(
-                    f"{row.source} ({split}) has the prompt of {first.source} ({other}), so {split}"
-                    f" would judge what {other} has seen; delete one, or join both into one row"
-                    " with a list of answers"
+                    f"{row.source} ({split}) has the prompt of {first.source} ({first_split}),"
+                    f" so {split} would judge what {first_split} has seen; delete one, or join both"
+                    " into one row with a list of answers"
                 )
-            other, first = ids.setdefault(example.id, (split, row))
+            first_split, first = ids.setdefault(example.id, (split, row))
             if first is not row:
                 raise DataError(
-                    f"{row.source} ({split}) has the id {example.id!r} of {first.source} ({other});"
-                    " ids must be unique"
+                    f"{row.source} ({split}) has the id {example.id!r} of {first.source}"
+                    f" ({first_split}); ids must be unique"
                 )
