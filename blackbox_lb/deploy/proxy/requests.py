@@ -147,9 +147,9 @@ class Rule:
                 param="model",
             )
         if served.alias is not None:
-            own = quote(served.model, safe="")
+            model = quote(served.model, safe="")
             target = _DEPLOYMENT.sub(
-                lambda found: own if unquote(found.group()) == served.name else found.group(),
+                lambda match: model if unquote(match.group()) == served.name else match.group(),
                 target,
             )
             if document.get("model") == served.name:
@@ -198,8 +198,10 @@ def _deployment(target: str) -> str | None:
     """The deployment in the path, by which Azure OpenAI names the model, and not always in the
     body.
     """
-    found = _DEPLOYMENT.search(target)
-    return unquote(found.group()) if found else None
+    match = _DEPLOYMENT.search(target)
+    if not match:
+        return None
+    return unquote(match.group())
 
 
 def _in_parts(phased: PhasedRequests, document: dict[str, Any]) -> PhasedRequest:
