@@ -254,9 +254,10 @@ class BiasDirectory(Generic[T]):
         names = [printable(name) for name in sorted(self._stamps)]
         if not names:
             return "this server has none yet"
-        return f"this server has {', '.join(names[:SHOWN])}" + (
-            f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        )
+        offer = f"this server has {', '.join(names[:SHOWN])}"
+        if len(names) > SHOWN:
+            offer += f" and {len(names) - SHOWN} more"
+        return offer
 
 
 def _stamps(folder: Path) -> dict[str, Stamp]:

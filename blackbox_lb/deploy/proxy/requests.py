@@ -67,7 +67,8 @@ class Upstream:
             raise InputError(
                 f"``upstream`` ends in {path}, which is the path of a request; leave it out"
             )
-        base += "" if parts.path else PREFIX
+        if not parts.path:
+            base += PREFIX
         return cls(base, base.removesuffix(PREFIX), parts.scheme, parts.hostname, port)
 
     def url(self, target: str) -> str:

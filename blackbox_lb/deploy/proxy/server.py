@@ -197,7 +197,9 @@ class Proxy:
         """Raise ErrorAnswer 421 (RFC 9110, section 15.5.20) where the request is meant for another
         host.
         """
-        name = given.lower().rpartition(":")[0] if re.fullmatch(r".*:\d*", given) else given.lower()
+        name = given.lower()
+        if re.fullmatch(r".*:\d*", given):
+            name = name.rpartition(":")[0]
         if (
             self._guarded
             and given
