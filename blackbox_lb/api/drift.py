@@ -46,10 +46,10 @@ class DriftWatch:
         An answer without either name, and one that a content filter withheld, does not count.
         ``fleet``: many systems answer under one name, by the profile.
         """
-        told = [completion for completion in completions if not completion.filtered]
-        if not told:
+        unfiltered = [completion for completion in completions if not completion.filtered]
+        if not unfiltered:
             return None
-        first = told[0]
+        first = unfiltered[0]
         change = self._change(
             "the model that answers", self.models, first.model, self.policy or "stop"
         )
@@ -57,8 +57,8 @@ class DriftWatch:
         change = change or self._change_of_system(first.fingerprint, policy)
         if change is not None:
             return Drifted(f"{change}; {GO_ON}")
-        self.models[first.model] += len(told)
-        self.systems[first.fingerprint] += len(told)
+        self.models[first.model] += len(unfiltered)
+        self.systems[first.fingerprint] += len(unfiltered)
         return None
 
     def _change_of_system(self, system: str, policy: OnDrift) -> str | None:
@@ -81,7 +81,7 @@ class DriftWatch:
 
     def _change(self, what: str, known: Counter[str], name: str, policy: OnDrift) -> str | None:
         """The change in words, where it is a reason to stop."""
-        names = [each for each in known if each]
+        names = [earlier for earlier in known if earlier]
         if not name or not names or name in names:
             return None
         change = f"{what} changed from {' and '.join(map(repr, names))} to {name!r}"

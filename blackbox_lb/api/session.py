@@ -121,8 +121,10 @@ class Session:
     @property
     def end_tokens(self) -> EndTokens:
         """The listing of the tokens that end a completion, and their ids, as far as known."""
-        special = self.vocabulary.special.values() if self.vocabulary else ()
-        return EndTokens(self.profile.logprobs.end_token_listed, frozenset(special))
+        special = frozenset[int]()
+        if self.vocabulary:
+            special = frozenset(self.vocabulary.special.values())
+        return EndTokens(self.profile.logprobs.end_token_listed, special)
 
     @property
     def tells_base_logprobs(self) -> bool:
@@ -200,10 +202,10 @@ class Session:
 
         parse = self._reader(draw.endpoint or self.endpoint).read
         try:
-            found: list[Completion] = await self.answer(prompt, draw, n, read, parse)
+            completions: list[Completion] = await self.answer(prompt, draw, n, read, parse)
         except ContentFiltered:
             return [Completion.empty("content_filter", self.model)] * n
-        return found
+        return completions
 
     def completions_in(self, answer: Any, draw: Draw, n: int = 1) -> list[Completion]:
         """Read the completions of an answer to a request for ``n``, live or from a file; see
@@ -244,7 +246,9 @@ class Session:
         Raises InputError: its vocabulary is that of another OpenAI model. ModelUnsuitable: it
         cannot be adapted.
         """
-        model = answer.get("model") if isinstance(answer, dict) else None
+        model = None
+        if isinstance(answer, dict):
+            model = answer.get("model")
         if self.vocabulary is None or not isinstance(model, str) or model == self._model_behind:
             return
         self.profile.check_model(model)
@@ -282,7 +286,7 @@ class Session:
             size = len(prompt)
         generated = n * sampling.max_tokens
         most = self._most_tokens(prompt, where)
-        answer, found = await self.channel.post(
+        answer, result = await self.channel.post(
             path,
             body,
             prompt_tokens=size,
@@ -291,12 +295,12 @@ class Session:
             read=lambda answer: (answer, read(answer)),
             parse=parse,
         )
-        counted = (
-            count(answer, "prompt_tokens", "input_tokens") if isinstance(answer, dict) else None
-        )
+        counted = None
+        if isinstance(answer, dict):
+            counted = count(answer, "prompt_tokens", "input_tokens")
         if counted is not None and isinstance(prompt, Prompt):
             self._prompt_tokens[prompt, where] = counted
-        return found
+        return result
 
     def _reader(self, endpoint: Endpoint) -> AnswerReader:
         """The reader of an endpoint's answers; it remembers tokens, under the present
@@ -313,7 +317,9 @@ class Session:
         if not isinstance(prompt, Prompt):
             return len(prompt)
         counted = self._prompt_tokens.get((prompt, endpoint))
-        return prompt_bound(prompt.sent_texts) if counted is None else counted
+        if counted is not None:
+            return counted
+        return prompt_bound(prompt.sent_texts)
 
     async def prompt_ids(self, prompt: Prompt) -> list[int]:
         """Return the prompt's token ids for the session's endpoint, by the rows ``reference`` of
@@ -381,7 +387,10 @@ class Session:
         """
         if self.vocabulary is not None:
             raw = [self.vocabulary.bytes_of(token) for token in tokens]
-            return [None if each is None else each.decode("utf-8", "replace") for each in raw]
+            return [
+                None if spelling is None else spelling.decode("utf-8", "replace")
+                for spelling in raw
+            ]
         if self.profile.tokenizer.source != "server":
             return [None] * len(tokens)
         gate = asyncio.Semaphore(self.profile.connection.concurrency)
@@ -426,11 +435,9 @@ class Session:
         """The token ids of a text by itself, without special tokens. Raises InputError: they cannot
         be known here.
         """
-        return (
-            list(self.vocabulary.encode(text))
-            if self.vocabulary is not None
-            else await self._encoded(text)
-        )
+        if self.vocabulary is not None:
+            return list(self.vocabulary.encode(text))
+        return await self._encoded(text)
 
     async def _encoded(self, text: str) -> list[int]:
         """The token ids by the server's own route."""
@@ -454,7 +461,9 @@ class Session:
         value: Any = (await self.channel.get("/models"))["data"][0]
         for key in row.removeprefix("models ").split("."):
             value = value.get(key) if isinstance(value, dict) else None
-        return value if isinstance(value, int) else None
+        if isinstance(value, int):
+            return value
+        return None
 
     async def _served(self) -> Sequence[str]:
         """The model names that the server offers; the request also shows that the server answers
@@ -477,16 +486,18 @@ class Session:
                 raise
         except (KeyError, TypeError) as error:
             if needed:
-                said = self.channel.masked(str(answer)[:100])
+                excerpt = self.channel.masked(str(answer)[:100])
                 raise CorruptResponse(
-                    f"{self.base_url}/models does not list models ({said}); is this an"
+                    f"{self.base_url}/models does not list models ({excerpt}); is this an"
                     " OpenAI-compatible API?"
                 ) from error
         return []
 
 
 def _example_of(profile: Profile) -> str:
-    return f", as in ``model={profile.models.work[0]}``" if profile.models.work else ""
+    if not profile.models.work:
+        return ""
+    return f", as in ``model={profile.models.work[0]}``"
 
 
 def _vocabulary(profile: Profile, model: str | None, tokenizer: str | None) -> Vocabulary | None:

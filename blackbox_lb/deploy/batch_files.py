@@ -106,7 +106,9 @@ def check_announcement(content: bytes) -> None:
 def _copied(policy: RequestPolicy, lines: Iterable[bytes], output: Any) -> BatchCounts:
     biased = passed = size = 0
     for number, line in enumerate(lines, 1):
-        written = _line(policy, line, number) if line.strip() else line
+        written = line
+        if line.strip():
+            written = _line(policy, line, number)
         if written is not line:
             biased += 1
         elif line.strip():
@@ -127,11 +129,11 @@ def _line(policy: RequestPolicy, line: bytes, number: int) -> bytes:
         raise InputError(f"line {number}: {error}") from None
     if biased is content:
         return line
-    whole = json.dumps(
+    request = json.dumps(
         {**document, "body": json.loads(biased)}, ensure_ascii=False, separators=(",", ":")
     )
     # A lone surrogate, which UTF-8 cannot hold, becomes its JSON escape again.
-    return whole.encode(errors="backslashreplace") + line[len(line.rstrip()) :]
+    return request.encode(errors="backslashreplace") + line[len(line.rstrip()) :]
 
 
 def _request(line: bytes, number: int) -> tuple[dict[str, Any], UrlPurpose, dict[str, Any]]:
@@ -175,8 +177,10 @@ def _streams(files: Any) -> Iterator[Any]:
     """The files of a multipart upload, as the SDK hands them to its HTTP client, each readable from
     its present position.
     """
-    for _, given in files.items() if isinstance(files, Mapping) else files:
-        content = given[1] if isinstance(given, tuple) else given
+    for _, upload in files.items() if isinstance(files, Mapping) else files:
+        content = upload
+        if isinstance(upload, tuple):
+            content = upload[1]
         if isinstance(content, bytes | str):
             yield BytesIO(content if isinstance(content, bytes) else content.encode())
         elif getattr(content, "seekable", lambda: False)():

@@ -228,9 +228,9 @@ class BiasDirectory(Generic[T]):
             self._unreadable = True
             return
         self._unreadable = False
-        for known in (self._good, self._bad):
-            for name in known.keys() - self._stamps.keys():
-                del known[name]
+        for versions in (self._good, self._bad):
+            for name in versions.keys() - self._stamps.keys():
+                del versions[name]
 
     def _load(self, name: str, stamp: Stamp) -> None:
         path = self._folder / f"{name}.json"
@@ -238,7 +238,9 @@ class BiasDirectory(Generic[T]):
             self._good[name] = (stamp, self._read(Bias.load(path)))
             self._bad.pop(name, None)
         except Exception as error:  # noqa: BLE001  # any other one would end a server's engine
-            stays = "; the earlier version stays in use" if name in self._good else ""
+            stays = ""
+            if name in self._good:
+                stays = "; the earlier version stays in use"
             reason = str(error)
             if not isinstance(error, BlbError):
                 reason = f"it cannot be read ({type(error).__name__}: {first_line(error)})"
@@ -252,16 +254,17 @@ class BiasDirectory(Generic[T]):
         names = [printable(name) for name in sorted(self._stamps)]
         if not names:
             return "this server has none yet"
-        return f"this server has {', '.join(names[:SHOWN])}" + (
-            f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        )
+        offer = f"this server has {', '.join(names[:SHOWN])}"
+        if len(names) > SHOWN:
+            offer += f" and {len(names) - SHOWN} more"
+        return offer
 
 
 def _stamps(folder: Path) -> dict[str, Stamp]:
     """Name -> (time in ns, bytes, inode) of every bias file, without hidden ones, such as an
     unfinished ``Bias.save`` leaves.
     """
-    found = {}
+    stamps = {}
     with os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name.removesuffix(".json")
@@ -272,5 +275,5 @@ def _stamps(folder: Path) -> dict[str, Stamp]:
             ):
                 with suppress(FileNotFoundError):  # removed since it was listed
                     status = entry.stat()
-                    found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
-    return found
+                    stamps[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
+    return stamps

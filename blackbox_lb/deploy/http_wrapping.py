@@ -53,16 +53,19 @@ def wrapped(inner: Any, policy: RequestPolicy, *, owned: bool) -> Any:
 
     Raises InputError: ``inner`` is of another library.
     """
-    found = kind_of(inner)
-    if found is None:
+    library_and_kind = kind_of(inner)
+    if library_and_kind is None:
         raise InputError(
             f"the client's HTTP client is a {type(inner).__module__}.{type(inner).__name__},"
             " neither httpx2's nor httpx's; leave http_client out, or pass one of those (for an"
             " asynchronous client their AsyncClient)"
         )
-    client, transport = _classes(*found)
-    outer = client(transport=transport(inner, found[0], owned), timeout=inner.timeout)
-    outer._inner, outer._root, outer._library = inner, getattr(inner, "_root", inner), found[0]
+    client, transport = _classes(*library_and_kind)
+    library = library_and_kind[0]
+    outer = client(transport=transport(inner, library, owned), timeout=inner.timeout)
+    outer._inner = inner
+    outer._root = getattr(inner, "_root", inner)
+    outer._library = library
     outer._policies = (*policies_of(inner), policy)
     return outer
 
@@ -129,9 +132,9 @@ class _Building:
                 # what is wrong with it is an error here: one from send() would be repeated by the
                 # SDK
                 parts.body()
-            options["content"] = (
-                content if self._later(policy) else policy.rewritten(place, content)
-            )
+            if not self._later(policy):
+                content = policy.rewritten(place, content)
+            options["content"] = content
             options.pop("json", None)
 
     def _later(self, policy: RequestPolicy) -> bool:
@@ -152,13 +155,13 @@ class _Building:
         """The JSON body, empty where there is none. Raises InputError: reading it would use it
         up.
         """
-        given = options.get("content")
-        if given is None and options.get("json") is None:
+        content = options.get("content")
+        if content is None and options.get("json") is None:
             return b""
         request = self._root.build_request(method, url, **options)
         if "json" not in request.headers.get("content-type", ""):
             return b""
-        if given is not None and not isinstance(given, bytes | str):
+        if content is not None and not isinstance(content, bytes | str):
             raise InputError(
                 "cannot add a bias to a body that is streamed; pass the whole body at once"
             )
@@ -240,9 +243,7 @@ class _Sync(_Building):
 
 class _Async(_Building):
     def _later(self, policy: RequestPolicy) -> bool:
-        """Where a text is embedded, too, which takes milliseconds that the event loop does not wait
-        for.
-        """
+        """Also where a text is embedded, which would block the event loop for milliseconds."""
         return policy.injection.embeds or super()._later(policy)
 
     async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
@@ -324,23 +325,23 @@ def _replaced(answer: Any, **body: Any) -> Any:
     """An answer with another body. Its headers are decoded already, so that none tells an encoding
     or a length.
     """
-    kept = [
+    headers = [
         (name, value) for name, value in answer.headers.multi_items() if name.lower() not in ENCODED
     ]
-    made = type(answer)(
+    replacement = type(answer)(
         answer.status_code,
-        headers=kept,
+        headers=headers,
         request=answer.request,
         extensions=answer.extensions,
         **body,
     )
     with suppress(RuntimeError):  # not read yet
-        made.elapsed = answer.elapsed
-    return made
+        replacement.elapsed = answer.elapsed
+    return replacement
 
 
 def _taken(parts: PhasedRequest, content: bytes) -> bool:
-    """Whether the content was an answer; what is none goes to the caller as it came."""
+    """Take in a part; False where the content is no answer and the caller gets it unchanged."""
     try:
         parts.take(content)
     except (ValueError, TypeError, KeyError, AttributeError):

@@ -82,8 +82,8 @@ class Injection:
         return self.by_features is not None and self.by_features.vectors is not None
 
     def read(self, document: Mapping[str, Any]) -> PromptText | None:
-        """What features of the prompt read of a body; None, which is said once, where its prompt
-        holds no text that can be read.
+        """The text of a body's prompt, as features read it; None where it holds no readable text.
+        The first such prompt is logged.
         """
         if self.by_features is None:
             return None
@@ -120,15 +120,17 @@ class Injection:
             if self.by_features is None:
                 return self.appended(content, empty=not document)
             return self._with_member(content, _member(values, self.as_pairs), empty=not document)
-        own = document["logit_bias"]
-        if own and self.on_conflict == "theirs":
+        own_bias = document["logit_bias"]
+        if own_bias and self.on_conflict == "theirs":
             return content
-        if own and self.on_conflict == "raise":
+        if own_bias and self.on_conflict == "raise":
             raise InputError(
                 "the request has a logit_bias of its own; leave it out, or choose"
                 " on_conflict='ours', 'theirs' or 'add'"
             )
-        total = _sum(values, own) if own and self.on_conflict == "add" else values
+        total = values
+        if own_bias and self.on_conflict == "add":
+            total = _sum(values, own_bias)
         return to_json({**document, "logit_bias": _wire(total, self.as_pairs)})
 
     def appended(self, content: bytes, *, empty: bool = False) -> bytes:
@@ -229,4 +231,6 @@ def _wire(values: Mapping[int, float], as_pairs: bool) -> object:
 
 def _number(value: float) -> float:
     """A whole value as an integer, the field's type in the specification; nothing is rounded."""
-    return int(value) if not isinstance(value, bool) and float(value).is_integer() else value
+    if not isinstance(value, bool) and float(value).is_integer():
+        return int(value)
+    return value

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GIVEN_UP = 3
-"""Answers whose parts do not fit together, before any did, until all get the vector of the rest."""
+"""Answers in parts that fail, before the first success, until all get the vector of the rest."""
 PAUSES = (0.5, 2.0)
 """Seconds before a later part is asked for again: what came before it is with the client already,
 so no client can ask again.
@@ -99,8 +99,9 @@ class PhasedRequests:
         return cls(injection, phases, profile)
 
     def count(self, why: str | None) -> None:
-        """Count an answer; ``why`` its parts do not fit together, None where they do. The first one
-        is said, and giving up.
+        """Count an answer. The first one that fails is logged, and so is giving up.
+
+        why: the reason that its parts do not fit together, None where they do.
         """
         self.joined += why is None
         self.apart += why is not None
@@ -125,8 +126,8 @@ class PhasedRequests:
 
 @dataclass
 class _Part:
-    """What came of one request: the answer without its choice, the choice, and its text. A stream
-    is gathered into the same.
+    """The answer to one request: its fields without the choice, the choice, and its text. The
+    events of a stream are collected into the same fields.
     """
 
     answer: dict[str, Any] = field(default_factory=dict)
@@ -159,8 +160,10 @@ class _Part:
             )
 
     def counted(self, name: str) -> int | None:
-        found = (self.answer.get("usage") or {}).get(f"{name}_tokens")
-        return found if isinstance(found, int) else None
+        number = (self.answer.get("usage") or {}).get(f"{name}_tokens")
+        if isinstance(number, int):
+            return number
+        return None
 
 
 class PhasedRequest:
@@ -197,29 +200,32 @@ class PhasedRequest:
         self._begin(sender.given_up)
 
     def _begin(self, common: bool) -> None:
-        """common: with the vector of the rest alone, in one part."""
+        """Reset to the state before the first part.
+
+        common: the whole answer in one part, with the vector of the rest.
+        """
         self._common = common
         self._text = ""
         self._state = 0
         self._tokens = 0
-        self._parts, self._prompt, self._before, self._ids = (
-            list[_Part](),
-            list[int](),
-            0,
-            list[int](),
-        )
-        self._open, self._line, self._held = _Part(), b"", list[bytes]()
+        self._parts = list[_Part]()
+        self._prompt = list[int]()
+        self._before = 0
+        self._ids = list[int]()
+        self._open = _Part()
+        self._line = b""
+        self._held = list[bytes]()
 
     def _check(self) -> None:
-        asked = self._asked
+        document = self._asked
         for name, why in _NOT_IN_PARTS.items():
-            plain = name == "response_format" and asked.get(name) == {"type": "text"}
-            if asked.get(name) not in (None, False, [], "", 1) and not plain:
+            plain = name == "response_format" and document.get(name) == {"type": "text"}
+            if document.get(name) not in (None, False, [], "", 1) and not plain:
                 raise InputError(f"{_PARTS} {why}")
-        if asked.get("tools"):
+        if document.get("tools"):
             self._check_tools()
-        messages = asked.get("messages")
-        if not self._chat and not isinstance(asked.get("prompt"), str):
+        messages = document.get("messages")
+        if not self._chat and not isinstance(document.get("prompt"), str):
             raise InputError(f"{_PARTS} has a prompt that is not one text; give one as a string")
         if self._chat and self._rules.continues is False:
             raise InputError(
@@ -227,7 +233,9 @@ class PhasedRequest:
                 " phases cannot be sent to its chat endpoint; name the server's profile with"
                 " provider=, let blb doctor ``save`` find out, or serve the bias inside vLLM"
             )
-        last = messages[-1] if isinstance(messages, list) and messages else None
+        last = None
+        if isinstance(messages, list) and messages:
+            last = messages[-1]
         if isinstance(last, dict) and last.get("role") == "assistant":
             raise InputError(
                 f"{_PARTS} begins the answer with a message of its own; leave that out"
@@ -296,16 +304,16 @@ class PhasedRequest:
         return self._sender.injection.body(to_json(sent), sent, values)
 
     def _awaited_texts(self, text: str) -> list[str]:
-        """The stop texts for a text that is awaited: it, and what is missing of it where the part
-        before ended in its beginning.
+        """The stop texts for the text that ends a phase: the text itself, and its remainder where
+        the previous part ended with its beginning.
         """
         phases = self._sender.phases
         begun = self._state
         if phases.second(self._state):
             begun -= len(phases.until.encode())
         missing = text.encode()[begun:].decode(errors="ignore")
-        wanted = dict.fromkeys((text, missing))
-        return [stop for stop in wanted if stop and stop not in self._stops]
+        texts = dict.fromkeys((text, missing))
+        return [stop for stop in texts if stop and stop not in self._stops]
 
     def take(self, content: bytes) -> None:
         """A whole answer. Raises ValueError, TypeError or KeyError: it is none."""
@@ -378,8 +386,10 @@ class PhasedRequest:
             or not (status is None or status in (408, 409, 429) or status >= 500)
         ):
             return None
-        asked = retry_after(headers)
-        return PAUSES[self._failed - 1] if asked is None else min(asked, 60.0)
+        seconds = retry_after(headers)
+        if seconds is None:
+            return PAUSES[self._failed - 1]
+        return min(seconds, 60.0)
 
     @property
     def answer(self) -> bytes:
@@ -390,7 +400,10 @@ class PhasedRequest:
         }
         listed = [part.choice["logprobs"] for part in self._parts if part.choice.get("logprobs")]
         choice["logprobs"] = (
-            {name: [row for each in listed for row in each.get(name) or ()] for name in listed[-1]}
+            {
+                name: [row for lists in listed for row in lists.get(name) or ()]
+                for name in listed[-1]
+            }
             if listed
             else None
         )
@@ -407,8 +420,10 @@ class PhasedRequest:
         ).encode()
 
     def _close(self, why: str | None) -> None:
-        """Take in the part that has come, and say whether there is more."""
-        part, self._open, self._line = self._open, _Part(), b""
+        """Append the received part to the answer, and set ``more``."""
+        part = self._open
+        self._open = _Part()
+        self._line = b""
         self._usage = _summed(self._usage, part.answer.get("usage") or {})
         why = None if self._common else why or self._unfit(part)
         if why is not None:
@@ -420,26 +435,32 @@ class PhasedRequest:
                 return
         reason = part.choice.get(str(self._rules.stop_reason))
         ended = part.choice.get("finish_reason")
-        matched = reason if ended == "stop" and reason in self._awaited else ""
-        made = part.counted("completion") or 0
+        matched = ""
+        if ended == "stop" and reason in self._awaited:
+            matched = reason
+        completion_tokens = part.counted("completion") or 0
         self._state = self._sender.phases.after(self._state, (part.text + matched).encode())
         self._text = self._text + part.text + matched
-        self._tokens = self._tokens + made
+        self._tokens = self._tokens + completion_tokens
         self._ids += part.choice.get("token_ids", ())
         self._parts.append(part)
         cut = (
-            not self._common and ended == "length" and self._size is not None and made >= self._size
+            not self._common
+            and ended == "length"
+            and self._size is not None
+            and completion_tokens >= self._size
         )
-        left = (self._most is None or self._tokens < self._most) and len(self._parts) < MOST_PARTS
-        self.more = left and (cut or bool(matched))
-        if matched and not left:
+        has_tokens = self._most is None or self._tokens < self._most
+        has_room = has_tokens and len(self._parts) < MOST_PARTS
+        self.more = has_room and (cut or bool(matched))
+        if matched and not has_room:
             part.choice["finish_reason"] = "length"
         if matched and self.streams:
-            said = {"delta": {"content": matched}} if self._chat else {"text": matched}
+            addition = {"delta": {"content": matched}} if self._chat else {"text": matched}
             self._tell(
                 {
                     **part.answer,
-                    "choices": [{"index": 0, **said, "finish_reason": None}],
+                    "choices": [{"index": 0, **addition, "finish_reason": None}],
                     "usage": None,
                 }
             )
@@ -449,13 +470,13 @@ class PhasedRequest:
     def _unfit(self, part: _Part) -> str | None:
         """Why a part does not go on where the part before ended, None where it does."""
         counted = part.counted("prompt")
-        made = part.counted("completion")
+        completion_tokens = part.counted("completion")
         if part.choice.get("thoughts"):
             return "the server lists thoughts apart from the answer"
-        if counted is None or made is None:
+        if counted is None or completion_tokens is None:
             return "the server counts no tokens"
         if (
-            made
+            completion_tokens
             and part.choice.get("finish_reason") == "length"
             and (not part.text or part.text.endswith("\N{REPLACEMENT CHARACTER}"))
         ):
@@ -499,11 +520,11 @@ class PhasedRequest:
             and len(event["choices"])
             and "role" in (event["choices"][0].get("delta") or ())
         )
-        if first or any(_text(each) or each.get("logprobs") for each in event["choices"]):
+        if first or any(_text(choice) or choice.get("logprobs") for choice in event["choices"]):
             self._tell(
                 {
                     **event,
-                    "choices": [{**each, "finish_reason": None} for each in event["choices"]],
+                    "choices": [{**choice, "finish_reason": None} for choice in event["choices"]],
                     "usage": None,
                 }
             )
@@ -512,7 +533,7 @@ class PhasedRequest:
         self._held.append(_event(self._cleared(event)))
 
     def _out(self) -> bytes:
-        """What is held back, once it may go."""
+        """The events held back, or nothing while they may not be sent yet."""
         if not (self._common or self._sender.joined or not self.more):
             return b""
         out = b"".join(self._held)
@@ -520,22 +541,26 @@ class PhasedRequest:
         return out
 
     def _cleared(self, answer: Mapping[str, Any]) -> dict[str, Any]:
-        """With the name of the first part, and without what was not asked for."""
-        own = (
+        """The answer with the id and the time of the first part, without fields that the client did
+        not ask for.
+        """
+        hidden = (
             {"token_ids", "prompt_token_ids"}
             if not self._asked.get("return_token_ids")
             else set[str]()
         )
         if answer.get("usage") is None:
-            own.add("usage")
-        first = self._parts[0].answer if self._parts else answer
+            hidden.add("usage")
+        first = answer
+        if self._parts:
+            first = self._parts[0].answer
         choices = [
-            {name: value for name, value in each.items() if name not in own}
-            for each in answer["choices"]
+            {name: value for name, value in choice.items() if name not in hidden}
+            for choice in answer["choices"]
         ]
-        kept = {name: value for name, value in answer.items() if name not in own}
+        visible = {name: value for name, value in answer.items() if name not in hidden}
         return (
-            kept
+            visible
             | {name: first[name] for name in ("id", "created") if name in first}
             | {"choices": choices}
         )
@@ -548,17 +573,19 @@ def _text(choice: Mapping[str, Any]) -> str:
 
 
 def _with_calls(choice: Mapping[str, Any]) -> dict[str, Any]:
-    """The message and the end of a choice whose text begins with a call that no server has read,
-    since its parts were apart; as they are where it does not.
+    """The message and the finish reason of a choice. A call at the beginning of its text becomes
+    ``tool_calls``, because no server saw the whole text to read it; other text stays.
     """
     from blackbox_lb.types import CALL_MARKS, calls_in  # numpy, which no other answer needs
 
     message = dict(choice["message"])
-    kept = {"message": message, "finish_reason": choice.get("finish_reason")}
+    unchanged = {"message": message, "finish_reason": choice.get("finish_reason")}
     text = message["content"].lstrip()
-    calls = calls_in(text) if text.startswith(CALL_MARKS) else ()
-    if not calls or kept["finish_reason"] == "length":
-        return kept
+    if not text.startswith(CALL_MARKS) or unchanged["finish_reason"] == "length":
+        return unchanged
+    calls = calls_in(text)
+    if not calls:
+        return unchanged
     written = [
         {
             "id": f"call_{uuid.uuid4().hex[:24]}",
@@ -577,7 +604,7 @@ def _event(document: Mapping[str, Any]) -> bytes:
 
 
 def _summed(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """All numbers of both added up, those inside objects too."""
+    """The sum of two usage objects, field by field, nested objects included."""
     total = dict(one)
     for name, value in other.items():
         if isinstance(value, dict):

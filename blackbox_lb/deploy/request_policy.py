@@ -67,7 +67,9 @@ def endpoint(url: str) -> UrlPurpose:
     """The purpose of a POST to this URL or path."""
     path = re.split("[?#]", url, maxsplit=1)[0].rstrip("/")
     samples = route(path) == "completions"
-    unbiasable = None if samples else _UNBIASABLE.search(path)
+    unbiasable = None
+    if not samples:
+        unbiasable = _UNBIASABLE.search(path)
     deployment = _DEPLOYMENT.search(path)
     return UrlPurpose(
         samples or unbiasable is not None,
@@ -215,7 +217,9 @@ def parsed(content: bytes) -> dict[str, Any] | None:
             document = json.loads(content.decode())
         except (ValueError, RecursionError):
             return None
-    return document if isinstance(document, dict) else None
+    if isinstance(document, dict):
+        return document
+    return None
 
 
 def _named(place: UrlPurpose, document: Mapping[str, Any]) -> list[str]:

@@ -81,9 +81,9 @@ class LearnedBias(RunnerV1, RunnerV2):  # type: ignore[misc]
                 f" vLLM's model runner V2 takes {MOST_OF_A_REQUEST:,}; send fewer, or serve the"
                 " bias as a file"
             )
-        asked = Asked.of(sampling_params.extra_args, default_bias())
-        if asked is not None:
-            asked.check(_admissible(_caller_config()).get(asked.name))
+        request = Asked.of(sampling_params.extra_args, default_bias())
+        if request is not None:
+            request.check(_admissible(_caller_config()).get(request.name))
 
     def is_argmax_invariant(self) -> bool:
         """False: a bias changes the likeliest token."""
@@ -116,21 +116,22 @@ class _RunnerV1:
     """
 
     def __init__(self, table: VectorTable) -> None:
-        self._table, self._rows = table, Rows()
+        self._table = table
+        self._rows = Rows()
         self._size = 0
         self._slots: list[int] = []
         self._all: int | None = None
         self._index = self._of_index = table.integers([])
 
     def update(self, change: BatchUpdate) -> None:
-        joined = {row: (_asked(params), drawn) for row, params, _, drawn in change.added}
-        wanted = {asked for asked, _ in joined.values() if asked is not None}
-        placed = self._table.slots(wanted, self._rows.in_use)
+        joined = {row: (_asked(params), tokens) for row, params, _, tokens in change.added}
+        requests = {request for request, _ in joined.values() if request is not None}
+        placed = self._table.slots(requests, self._rows.in_use)
         changed = self._rows.update(
             change.removed,
             [
-                (row, None if asked is None else Seat(placed[asked], drawn))
-                for row, (asked, drawn) in joined.items()
+                (row, None if request is None else Seat(placed[request], tokens))
+                for row, (request, tokens) in joined.items()
             ],
             [
                 (source, target, way is MoveDirectionality.SWAP)
@@ -147,12 +148,13 @@ class _RunnerV1:
             return
         slots = [seat.slot for seat in seats.values()]
         if slots != self._slots:  # the batch changed, or the phase of a row
-            self._slots, self._all = slots, _common(slots) if len(seats) == self._size else None
+            self._slots = slots
+            self._all = None
+            if len(seats) == self._size:
+                self._all = _common(slots)
             if self._all is None:
-                self._index, self._of_index = (
-                    self._table.integers(list(seats)),
-                    self._table.integers(slots),
-                )
+                self._index = self._table.integers(list(seats))
+                self._of_index = self._table.integers(slots)
         if self._all is not None and len(logits) == self._size:
             self._table.add_to_all(logits, self._all)
         else:
@@ -179,11 +181,11 @@ class _RunnerV2:
         self._table_of = self._state = self._read = table.integers([0] * size)
 
     def add(self, request: int, params: SamplingParams) -> bool:
-        asked = _asked(params)
+        bias_request = _asked(params)
         placed = NO_BIAS
-        if asked is not None:
+        if bias_request is not None:
             in_use = {slot for seated in self._placed for slot in seated.slots}
-            placed = self._table.slots([asked], in_use)[asked]
+            placed = self._table.slots([bias_request], in_use)[bias_request]
         if placed != self._placed[request]:
             self._stale.add(request)
         self._placed[request] = placed
@@ -208,25 +210,25 @@ class _RunnerV2:
         self._table_of = self._table.integers(
             [0 if p.table is None else 1 + self._tables.index(p.table) for p in self._placed]
         )
-        kept = self._table.integers(
+        unchanged = self._table.integers(
             [number not in self._stale for number in range(len(self._placed))]
         )
-        self._state = self._state * kept
-        self._read = self._read * kept
+        self._state = self._state * unchanged
+        self._read = self._read * unchanged
         self._stale.clear()
 
     def apply(self, logits: torch.Tensor, context: Any) -> None:
         batch = context.idx_mapping_np.tolist()
-        here = {self._placed[request] for request in batch}
-        if here == {NO_BIAS}:
+        placements = {self._placed[request] for request in batch}
+        if placements == {NO_BIAS}:
             return
-        if len(here) == 1 and not self._tables:
-            self._table.add_to_all(logits, here.pop().slots[0])
+        if len(placements) == 1 and not self._tables:
+            self._table.add_to_all(logits, placements.pop().slots[0])
             return
         rows = context.expanded_idx_mapping
         slots = self._slots[rows, 0]
         for number, table in enumerate(self._tables, 1):
-            if any(placed.table is table for placed in here):
+            if any(placed.table is table for placed in placements):
                 phases = self._phases(number, table, batch, context)
                 slots = torch.where(
                     self._table_of[rows] == number, self._slots[rows, phases], slots
@@ -239,7 +241,7 @@ class _RunnerV2:
         """(rows,) the number of the phase of each row, by this table."""
         requests = self._requests
         at = context.idx_mapping.long()
-        (steps, held) = self._table.on_device(table)
+        (steps, phase_of_state) = self._table.on_device(table)
         width = table.steps.shape[1]
         fresh = [
             place
@@ -259,7 +261,7 @@ class _RunnerV2:
         start = requests.prompt_len.gpu[at].long()
         tokens = requests.all_token_ids.gpu
         mine = self._table_of[at] == number
-        drawn = torch.where(mine, requests.total_len.gpu[at].long() - start, 0)
+        completion_tokens = torch.where(mine, requests.total_len.gpu[at].long() - start, 0)
         state = self._state[at]
         read = self._read[at]
         for _ in range(most):
@@ -268,7 +270,7 @@ class _RunnerV2:
                 .long()
                 .clamp(0, width - 1)
             )
-            more = read < drawn
+            more = read < completion_tokens
             state = torch.where(more, steps[torch.where(more, state, 0) * width + token], state)
             read = read + more.long()
         self._state[at] = state
@@ -282,7 +284,7 @@ class _RunnerV2:
             ]
             of_row = torch.where(local == draft, after, of_row)
         in_first = self._read[rows] + local < table.phases.first
-        return held[of_row] + torch.where(in_first, table.phases.held_first, 0)
+        return phase_of_state[of_row] + torch.where(in_first, table.phases.held_first, 0)
 
 
 def _asked(params: SamplingParams) -> Asked | None:
@@ -303,14 +305,19 @@ def _is_first(config: VllmConfig) -> bool:
     and named.
     """
     installed = sum(point.value == NAME for point in entry_points(group=GROUP))
-    named = sum(each in (NAME, LearnedBias) for each in config.model_config.logits_processors or ())
+    named = sum(
+        processor in (NAME, LearnedBias)
+        for processor in config.model_config.logits_processors or ()
+    )
     return next(_instances) % max(1, installed + named) == 0
 
 
 def _common(slots: Collection[int]) -> int | None:
     """The common value of all slots, None where they differ."""
     distinct = set(slots)
-    return distinct.pop() if len(distinct) == 1 else None
+    if len(distinct) != 1:
+        return None
+    return distinct.pop()
 
 
 _admissions: dict[int, tuple[VllmConfig, BiasDirectory[frozenset[str] | None]]] = {}

@@ -70,15 +70,19 @@ class Spent:
         return Spent(*map(add, _amounts(self), _amounts(other)))
 
     def __str__(self) -> str:
-        price = f", ${self.dollars:.4f}" if self.dollars else ""
-        guessed = f" ({self.guessed:,} without usage, counted in full)" if self.guessed else ""
+        price = ""
+        if self.dollars:
+            price = f", ${self.dollars:.4f}"
+        guessed = ""
+        if self.guessed:
+            guessed = f" ({self.guessed:,} without usage, counted in full)"
         return (
             f"{self.requests:,} requests{guessed}, {self.prompt_tokens:,} prompt and"
             f" {self.completion_tokens:,} completion tokens{price}"
         )
 
 
-_amounts = attrgetter(*(each.name for each in fields(Spent)))
+_amounts = attrgetter(*(amount.name for amount in fields(Spent)))
 
 
 def prompt_bound(texts: list[str]) -> int:
@@ -131,17 +135,17 @@ class SpendLimit:
         most = _priced(prompt, completion, rates)
         ticket = object()
         await self._reserve(most, ticket)
-        taken = Spent()
+        usage = Spent()
         try:
             answer = await once()
-            taken = used_by(answer, prompt, completion, rates)
+            usage = used_by(answer, prompt, completion, rates)
         except Exception as error:
-            taken = _lost(error, most, _priced(prompt, 0, rates))
+            usage = _lost(error, most, _priced(prompt, 0, rates))
             raise
         finally:
             del self._reserved[ticket]
             self.in_flight -= 1
-            self.spent += taken
+            self.spent += usage
             for future in self._waiting.values():
                 if not future.done():
                     future.set_result(None)
@@ -186,12 +190,12 @@ class SpendLimit:
         self.in_flight += 1
 
     def _exhausted(self, limit: str, most: Spent) -> BudgetExhausted:
-        next_one = f"up to {most.tokens:,} tokens" + (
-            f" or ${most.dollars:.4f}" if most.dollars else ""
-        )
+        size = f"up to {most.tokens:,} tokens"
+        if most.dollars:
+            size += f" or ${most.dollars:.4f}"
         return BudgetExhausted(
             f"stopped at {limit}: sent were {self.spent}, and the next request could take"
-            f" {next_one}; raise the limit in the same command to go on, which pays only for what"
+            f" {size}; raise the limit in the same command to go on, which pays only for what"
             " is missing"
         )
 
@@ -206,20 +210,24 @@ class SpendLimit:
 
 
 def _priced(prompt: int, completion: int, prices: Prices | None) -> Spent:
-    return Spent(
-        1, prompt, completion, 0.0 if prices is None else prices.dollars(prompt, completion)
-    )
+    dollars = 0.0
+    if prices is not None:
+        dollars = prices.dollars(prompt, completion)
+    return Spent(1, prompt, completion, dollars)
 
 
 def used_by(answer: Any, prompt: int, completion: int, prices: Prices | None) -> Spent:
     """The usage that an answer reports, else its possible maximum."""
-    usage = answer if isinstance(answer, dict) else {}
-    asked = count(usage, "prompt_tokens", "input_tokens")
-    made = count(usage, "completion_tokens", "output_tokens")
-    taken = _priced(
-        prompt if asked is None else asked, completion if made is None else made, prices
-    )
-    return taken + Spent(guessed=int(made is None))
+    usage: dict[str, Any] = {}
+    if isinstance(answer, dict):
+        usage = answer
+    prompt_count = count(usage, "prompt_tokens", "input_tokens")
+    completion_count = count(usage, "completion_tokens", "output_tokens")
+    if prompt_count is not None:
+        prompt = prompt_count
+    if completion_count is None:
+        return _priced(prompt, completion, prices) + Spent(guessed=1)
+    return _priced(prompt, completion_count, prices)
 
 
 def _lost(error: Exception, most: Spent, prompt: Spent) -> Spent:

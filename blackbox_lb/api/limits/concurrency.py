@@ -70,7 +70,8 @@ class AdaptiveConcurrency:
         """
         self._left = requests
         self._begins = True
-        self._least, self._most = least, max(least, most)
+        self._least = least
+        self._most = max(least, most)
         self.level = min(max(self.level, self._least), self._most)
 
     def ended(self, tokens: int, refusals: int, now: float) -> None:
@@ -88,19 +89,19 @@ class AdaptiveConcurrency:
         """Measure, try more, keep the better; again and again."""
         times = REQUESTS_PER_SLOT
         while True:
-            while not (known := (yield from self._rate(times))):
+            while not (best_rate := (yield from self._rate(times))):
                 self.level = max(self._least, int(EASING_FACTOR * self.level))
             settled = times > REQUESTS_PER_SLOT
             times = 2 * times if settled else REQUESTS_BEFORE_PROBE
             while self.level < self._most and self._takes < LONGEST_REQUEST:
                 before = self.level
                 self.level = min(2 * self.level, self._most)
-                found = yield from self._rate(REQUESTS_PER_SLOT, known)
-                if found > LEAST_GAIN * known:
-                    known = found
+                rate = yield from self._rate(REQUESTS_PER_SLOT, best_rate)
+                if rate > LEAST_GAIN * best_rate:
+                    best_rate = rate
                     times = REQUESTS_BEFORE_PROBE
                     continue
-                if settled or found < LEAST_KEPT * known:
+                if settled or rate < LEAST_KEPT * best_rate:
                     self.level = before
                 break
 
@@ -163,7 +164,9 @@ async def run_all(
     workers = 0
 
     def most() -> int:
-        return concurrency if isinstance(concurrency, int) else concurrency()
+        if isinstance(concurrency, int):
+            return concurrency
+        return concurrency()
 
     def fill() -> None:
         nonlocal workers

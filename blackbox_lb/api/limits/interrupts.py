@@ -101,7 +101,8 @@ class _Stop:
 
     async def watched(self, main: Coroutine[Any, Any, T]) -> T:
         """Run ``main``; turn its cancellation by a signal into Interrupted."""
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
         try:
             return await main
         except asyncio.CancelledError:

@@ -42,7 +42,7 @@ def main(settings: EngineSettings) -> None:
     import xllamacpp
 
     cpu = xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
-    device = any(each["type"] != cpu for each in xllamacpp.get_device_info())
+    device = any(info["type"] != cpu for info in xllamacpp.get_device_info())
     if device:  # several servers would only copy the weights to it several times
         settings = _merged(settings)
     servers = [_serve(xllamacpp, settings, 0, device)]

@@ -61,14 +61,14 @@ class LocalEngine:
             if value < 1:
                 raise InputError(f"{name} is {value}; it must be at least 1")
         self.model_path = check_gguf(Path(model_path))
-        servers, each = _split(
+        servers, server_threads = _split(
             threads or min(_cores(), 16), parallel, self.model_path.stat().st_size
         )
         self._settings = EngineSettings(
             model=str(self.model_path),
             name=self.model_path.stem,
             servers=servers,
-            threads=each,
+            threads=server_threads,
             slots=-(-parallel // servers),
             context=context,
         )
@@ -123,7 +123,9 @@ class LocalEngine:
             stderr=self._log,
             start_new_session=True,
         )
-        line = self._process.stdout.readline() if self._process.stdout is not None else b""
+        line = b""
+        if self._process.stdout is not None:
+            line = self._process.stdout.readline()
         if not line:
             raise InputError(
                 f"llama.cpp cannot serve {self.model_path}: {self._complaint(self._process.wait())}"
@@ -143,8 +145,12 @@ class LocalEngine:
             or [line for line in lines if " E " in line]
             or lines[-1:]
         )
-        hint = "; is there enough free memory?" if status < 0 else ""
-        return (reasons[0].strip() if reasons else f"it ended with status {status}") + hint
+        hint = ""
+        if status < 0:
+            hint = "; is there enough free memory?"
+        if not reasons:
+            return f"it ended with status {status}{hint}"
+        return reasons[0].strip() + hint
 
     def _wait_healthy(self) -> None:
         deadline = time.monotonic() + START_SECONDS

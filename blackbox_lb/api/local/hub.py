@@ -100,9 +100,11 @@ def choose_file(
             f"{repo} holds no GGUF model; look for a repository whose name ends in -GGUF"
         )
     for tag in [quant] if quant else ["Q4_K_M", "Q8_0"]:
-        found = [file for file in models if re.search(re.escape(tag) + "[.-]", file, re.IGNORECASE)]
-        if found:
-            return found[0]
+        matches = [
+            file for file in models if re.search(re.escape(tag) + "[.-]", file, re.IGNORECASE)
+        ]
+        if matches:
+            return matches[0]
     if quant:
         raise InputError(f"{repo} has no quantisation {quant}; its files are {', '.join(models)}")
     return models[0]
@@ -111,7 +113,9 @@ def choose_file(
 def _packaged() -> Path | None:
     """SmolLM2 in the data package, found without running any of that package's code."""
     spec = importlib.util.find_spec(DATA_PACKAGE)
-    folders = [] if spec is None else list(spec.submodule_search_locations or [])
+    folders = []
+    if spec is not None:
+        folders = list(spec.submodule_search_locations or [])
     return next(
         (path for folder in folders if (path := Path(folder, DEFAULT_FILE)).is_file()), None
     )
@@ -232,7 +236,9 @@ def _offline(what: str, error: Exception) -> str:
 
 
 def _rejected(what: str, error: Any) -> ProviderError:
-    status = error.response.status_code if error.response is not None else 0
+    status = 0
+    if error.response is not None:
+        status = error.response.status_code
     if status in (401, 403):
         return AuthenticationFailed(
             f"the hub refused {what} with {status}: set HF_TOKEN to a valid token"
@@ -241,5 +247,7 @@ def _rejected(what: str, error: Any) -> ProviderError:
         return RateLimited(
             f"the hub refused {what} with 429, too many requests: wait, or set HF_TOKEN"
         )
-    kind = ServerFailed if status >= 500 else RequestRejected
-    return kind(f"the hub answered {status} for {what}: try again later, or give a .gguf path")
+    message = f"the hub answered {status} for {what}: try again later, or give a .gguf path"
+    if status >= 500:
+        return ServerFailed(message)
+    return RequestRejected(message)

@@ -180,13 +180,13 @@ class Channel(HttpService):
         """
 
         async def once() -> Any:
-            found = read(
+            result = read(
                 await around(
                     lambda: self._once(path, body, prompt_tokens + generated, generated, parse)
                 )
             )
             self.malformed.good += generated > 0
-            return found
+            return result
 
         with at_most(ceiling(body, generated)):
             return await self.tried(
@@ -262,7 +262,9 @@ class Channel(HttpService):
         """The answer. path: below the API's address, or a whole one. Raises ProviderError: no
         answer, or a refusal.
         """
-        url = path if path.startswith("http") else self.base_url + path
+        url = path
+        if not path.startswith("http"):
+            url = self.base_url + path
         request = self.request(method, url, content, query=self.profile.connection.query)
         await self._credentials(request)
         begin = time.monotonic()
@@ -294,7 +296,9 @@ class Channel(HttpService):
         rules = self.profile.connection
         match fault.kind:
             case "authentication":
-                where = f"; keys are made at {rules.api_key_url}" if rules.api_key_url else ""
+                where = ""
+                if rules.api_key_url:
+                    where = f"; keys are made at {rules.api_key_url}"
                 return f"check the key in {rules.api_key_env or 'your profile'}{where}"
             case "quota":
                 return "what was received is kept, the same command goes on once there is credit"
@@ -337,7 +341,9 @@ class Channel(HttpService):
                 f"{url} was asked for; the address of such an API ends in {API_PATH}: try"
                 f" ``base_url={self.base_url}{API_PATH}``"
             )
-        named = "" if model is None else f", and {model!r} the model's name"
+        named = ""
+        if model is not None:
+            named = f", and {model!r} the model's name"
         return f"{url} was asked for; is {self.base_url} the API's address{named}?"
 
 
@@ -370,4 +376,6 @@ def address_of(profile: Profile, base_url: str | None) -> str:
             f"the address {address} ends in {path}, which is the path of a request; {remedy}"
             f" without it: {address.removesuffix(path)}"
         )
-    return address if address.endswith(rules.base_path) else address + rules.base_path
+    if address.endswith(rules.base_path):
+        return address
+    return address + rules.base_path

@@ -118,8 +118,8 @@ class RateLimiter:
         fields = lowered(headers)
         shares = _shares(tokens, generated)
         for kind, bucket in self._buckets.items():
-            told = {fact: fields.get(name) for fact, name in self._names[kind].items()}
-            bucket.learn(told, now, started, shares[kind])
+            facts = {fact: fields.get(name) for fact, name in self._names[kind].items()}
+            bucket.learn(facts, now, started, shares[kind])
 
     def refused(self, seconds: float, now: float) -> None:
         """Let nothing start for ``seconds`` after a 429 (those of ``retry_after``, or the caller's
@@ -144,7 +144,9 @@ class _Bucket:
 
     @property
     def _size(self) -> float:
-        return self._most_seen if self._limit is None else self._limit
+        if self._limit is None:
+            return self._most_seen
+        return self._limit
 
     @property
     def _rate(self) -> float:
@@ -153,7 +155,9 @@ class _Bucket:
 
     def wait(self, share: float, now: float) -> float:
         level = self._refilled(now)
-        return 0.0 if level is None else max(0.0, (min(share, self._size) - level) / self._rate)
+        if level is None:
+            return 0.0
+        return max(0.0, (min(share, self._size) - level) / self._rate)
 
     def take(self, share: float, now: float) -> None:
         self._started.add(share, now)
@@ -179,24 +183,27 @@ class _Bucket:
         elif self._limit is not None and self._level is None:
             self._level = self._limit - self._started.since(now - self._window)
         if self._level is not None:
-            self._level, self._at = min(max(0.0, self._level), self._size), max(now, self._at)
+            self._level = min(max(0.0, self._level), self._size)
+            self._at = max(now, self._at)
 
     def _corrected(
         self, remaining: float, now: float, started: float | None, share: float
     ) -> float:
-        """The own count, moved into the bounds that ``remaining`` sets.
+        """This client's count, clamped to the bounds that ``remaining`` sets.
 
         The provider counted when it admitted the request, so that ``remaining`` lacks later ones
         and the refill since, or when it answered, so that it lacks neither: the truth lies between.
         """
-        own = self._refilled(now)
+        level = self._refilled(now)
         if started is None:
-            return (
-                remaining - self._started.since(-math.inf) if own is None else min(own, remaining)
-            )
+            if level is None:
+                return remaining - self._started.since(-math.inf)
+            return min(level, remaining)
         low = max(0.0, remaining - max(0.0, self._started.since(started) - share))
         high = max(remaining, low + self._rate * max(0.0, now - started))
-        return low if own is None else min(max(own, low), high)
+        if level is None:
+            return low
+        return min(max(level, low), high)
 
     def _refilled(self, now: float) -> float | None:
         if self._level is not None and now > self._at:
@@ -234,13 +241,13 @@ def _window(limit: float | None, remaining: float | None, reset: str | None) -> 
     if limit is None or remaining is None or reset is None or parse_number(reset) is not None:
         return None
     seconds = parse_duration(reset)
-    taken = limit - remaining
-    if seconds is None or taken < 1:
+    used = limit - remaining
+    if seconds is None or used < 1:
         return None
-    whole = seconds * limit / taken
-    return (
-        whole if seconds > ROUNDING + 10 * MINUTE * taken / limit and whole < 1.1 * DAY else MINUTE
-    )
+    window = seconds * limit / used
+    if seconds > ROUNDING + 10 * MINUTE * used / limit and window < 1.1 * DAY:
+        return window
+    return MINUTE
 
 
 def _shares(tokens: int, generated: int) -> dict[str, float]:

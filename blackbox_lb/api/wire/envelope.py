@@ -40,15 +40,17 @@ def has_thoughts(answer: Mapping[str, Any], choice: Mapping[str, Any], *, alone:
     )
     if any(isinstance(place, Mapping) and place.get(name) for place, name in places):
         return True
-    content = message.get("content") if isinstance(message, Mapping) else None
+    content = None
+    if isinstance(message, Mapping):
+        content = message.get("content")
     if isinstance(content, list) and any(is_thought(part) for part in content):
         return True
-    usage = answer.get("usage") if alone else None
-    details = (
-        [usage.get(f"{kind}_tokens_details") for kind in ("completion", "output")]
-        if isinstance(usage, Mapping)
-        else []
-    )
+    usage = None
+    if alone:
+        usage = answer.get("usage")
+    details = []
+    if isinstance(usage, Mapping):
+        details = [usage.get(f"{kind}_tokens_details") for kind in ("completion", "output")]
     return any(isinstance(detail, Mapping) and detail.get("reasoning_tokens") for detail in details)
 
 
@@ -83,21 +85,24 @@ def listed_choices(profile: Profile, answer: Any) -> list[dict[str, Any]]:
 
     Raises CorruptResponse: there are none, or two with the same ``index``.
     """
-    given = answer.get("choices") if isinstance(answer, Mapping) else None
-    found = given if isinstance(given, list) else []
-    if not any(isinstance(each, dict) for each in found):
+    choices = None
+    if isinstance(answer, Mapping):
+        choices = answer.get("choices")
+    if not isinstance(choices, list):
+        choices = []
+    if not any(isinstance(choice, dict) for choice in choices):
         raise without(profile, answer, "choices")
     places = Counter(
-        each.get("index")
-        for each in found
-        if isinstance(each, dict) and type(each.get("index")) is int
+        choice.get("index")
+        for choice in choices
+        if isinstance(choice, dict) and type(choice.get("index")) is int
     )
     if places and max(places.values()) > 1:
         raise CorruptResponse(
             f"{profile.name} answered with {max(places.values())} choices of index"
             f" {places.most_common(1)[0][0]}; each completion of a request has an index of its own"
         )
-    return [each if isinstance(each, dict) else {} for each in found]
+    return [choice if isinstance(choice, dict) else {} for choice in choices]
 
 
 def without(profile: Profile, answer: Any, name: str) -> CorruptResponse:
@@ -145,7 +150,9 @@ def text_of(choice: Mapping[str, Any]) -> str:
     may_lack = calls or message.keys() & {"reasoning_content", "reasoning"}
     content = content_text(message.get("content") if may_lack else message["content"])
     text = content or text_field(message, "refusal")
-    return with_calls(text, calls) if calls else text
+    if not calls:
+        return text
+    return with_calls(text, calls)
 
 
 def has_calls(choice: Mapping[str, Any]) -> bool:
@@ -198,7 +205,9 @@ def content_text(content: Any) -> str:
         return text_field({"content": content}, "content")
     texts = list[str]()
     for part in content:
-        kind = part.get("type") if isinstance(part, dict) else None
+        kind = None
+        if isinstance(part, dict):
+            kind = part.get("type")
         if kind in TEXT_PARTS and isinstance(part.get(TEXT_PARTS[kind]), str):
             texts.append(part[TEXT_PARTS[kind]])
         elif not is_thought(part):
@@ -226,8 +235,10 @@ def count(answer: Mapping[str, Any], *names: str) -> int | None:
     CorruptResponse: the number is larger than any answer's.
     """
     usage = answer.get("usage")
-    values = [usage.get(name) for name in names] if isinstance(usage, Mapping) else []
-    found = next(
+    values = []
+    if isinstance(usage, Mapping):
+        values = [usage.get(name) for name in names]
+    number = next(
         (
             value
             for value in values
@@ -235,11 +246,11 @@ def count(answer: Mapping[str, Any], *names: str) -> int | None:
         ),
         None,
     )
-    if found is not None and found >= MOST_TOKENS:
+    if number is not None and number >= MOST_TOKENS:
         raise CorruptResponse(
-            f"the answer's usage counts {found:.3g} tokens, which no answer has; ask again"
+            f"the answer's usage counts {number:.3g} tokens, which no answer has; ask again"
         )
-    return found
+    return number
 
 
 def lengths(
@@ -265,7 +276,7 @@ def lengths(
     ends = [int(end_token_listed is not True and reason == "stop") for reason in reasons]
     for hidden in ([0] * len(listed), ends):
         if sum(listed) + sum(hidden) == total:
-            return [(own + more, True) for own, more in zip(listed, hidden, strict=True)]
+            return [(length + more, True) for length, more in zip(listed, hidden, strict=True)]
     if len(listed) == 1:
         cut = total - listed[0] - ends[0]
         return [(total, reasons[0] == "stop" and 0 < cut <= most_cut)]

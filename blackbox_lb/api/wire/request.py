@@ -39,11 +39,9 @@ def most_completions(profile: Profile, endpoint: Endpoint, top_logprobs: int) ->
     tokens it is one, too: only their sum over all completions of a request is known.
     """
     rules = profile.endpoint(endpoint)
-    return (
-        profile.sampling.n
-        if DIALECTS[rules.dialect].several and asks_logprobs(rules, top_logprobs)
-        else 1
-    )
+    if DIALECTS[rules.dialect].several and asks_logprobs(rules, top_logprobs):
+        return profile.sampling.n
+    return 1
 
 
 def build_request(
@@ -132,7 +130,9 @@ def check_stop(profile: Profile, endpoint: Endpoint, stop: Sequence[str]) -> Non
 def _check(profile: Profile, endpoint: Endpoint, sampling: Sampling, n: int) -> None:
     check_stop(profile, endpoint, sampling.stop)
     rules = profile.endpoint(endpoint)
-    limit = None if profile.logprobs.limit_is_setting else profile.most_logprobs(endpoint)
+    limit = None
+    if not profile.logprobs.limit_is_setting:
+        limit = profile.most_logprobs(endpoint)
     if (
         asks_logprobs(rules, sampling.top_logprobs)
         and limit is not None
@@ -158,7 +158,9 @@ def _check(profile: Profile, endpoint: Endpoint, sampling: Sampling, n: int) -> 
 def _others(profile: Profile, row: str) -> str:
     """A remedy: the endpoints with a true ``row``, if there are any."""
     names = [name for name, rules in profile.endpoints.items() if getattr(rules, row)]
-    return f"; use ``endpoint={' or '.join(names)}``" if names else ""
+    if not names:
+        return ""
+    return f"; use ``endpoint={' or '.join(names)}``"
 
 
 def takes_messages(endpoint: Endpoint) -> bool:
@@ -203,9 +205,9 @@ def _logprobs(rules: EndpointRules, sampling: Sampling) -> dict[str, Any]:
     if not asks_logprobs(rules, sampling.top_logprobs):
         return {}
     k = sampling.top_logprobs
-    asked: dict[str, dict[str, Any]] = {
+    forms: dict[str, dict[str, Any]] = {
         "count": {"logprobs": k},
         "flag": {"logprobs": True, "top_logprobs": k},
         "include": {"include": [INCLUDE], "top_logprobs": k},
     }
-    return asked[rules.ask_logprobs]
+    return forms[rules.ask_logprobs]

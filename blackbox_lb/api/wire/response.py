@@ -64,14 +64,14 @@ def read_answer(
     count.
     """
     endpoint = next(iter(profile.endpoints)) if draw.endpoint is None else draw.endpoint
-    found = parse_response(profile, endpoint, answer, draw.sampling, vocabulary)
-    if len(found) != n and not all(each.whole for each in found):
+    completions = parse_response(profile, endpoint, answer, draw.sampling, vocabulary)
+    if len(completions) != n and not all(completion.whole for completion in completions):
         raise CorruptResponse(
-            f"{profile.name} answered with {len(found)} completions where n = {n} were asked for,"
-            " and its `usage` counts other tokens than they list; ask again, or set sampling.n = 1"
-            " in its profile"
+            f"{profile.name} answered with {len(completions)} completions where n = {n} were asked"
+            " for, and its `usage` counts other tokens than they list; ask again, or set"
+            " sampling.n = 1 in its profile"
         )
-    return found
+    return completions
 
 
 def with_prompt(
@@ -112,7 +112,7 @@ def with_prompt(
             reader.position(
                 token,
                 row[str(token)]["logprob"],
-                [(int(each), row[each]["logprob"]) for each in row],
+                [(int(alternative), row[alternative]["logprob"]) for alternative in row],
             )
             for token, row in pairs
         ]
@@ -120,11 +120,13 @@ def with_prompt(
         [pair for pair in zip(ids.tolist(), values.tolist(), strict=True) if pair[0] != NO_TOKEN]
         for ids, values in zip(completion.top_ids, completion.top_logprobs, strict=True)
     ]
-    bounded = [False] * len(tops) if completion.bounded is None else completion.bounded.tolist()
-    own = zip(
+    bounded = [False] * len(tops)
+    if completion.bounded is not None:
+        bounded = completion.bounded.tolist()
+    columns = zip(
         completion.token_ids.tolist(), completion.logprobs.tolist(), tops, bounded, strict=True
     )
-    after = [Position(*each) for each in own]
+    after = [Position(*position) for position in columns]
     return replace(
         completion,
         **{
@@ -181,8 +183,8 @@ def _parsed(
         alone = len(choices) == 1
         thoughts = [has_thoughts(answer, choice, alone=alone) for choice in choices]
         attempts = [
-            _attempt(reader, endpoint, *each, answer, sampling.max_tokens)
-            for each in zip(choices, thoughts, strict=True)
+            _attempt(reader, endpoint, *choice_and_thought, answer, sampling.max_tokens)
+            for choice_and_thought in zip(choices, thoughts, strict=True)
         ]
         read, faults = zip(*attempts, strict=True)
         if all(faults) and not (
@@ -197,14 +199,14 @@ def _parsed(
         system = _system_of(profile, answer)
         completions = [
             replace(
-                each,
+                completion,
                 prompt_tokens=prompt_tokens,
                 model=model,
                 generated=generated,
-                whole=each.whole and complete,
+                whole=completion.whole and complete,
                 fingerprint=system,
             )
-            for each, (generated, complete) in zip(read, sizes, strict=True)
+            for completion, (generated, complete) in zip(read, sizes, strict=True)
         ]
         for completion in completions:
             for text in (
@@ -219,7 +221,9 @@ def _parsed(
             _check_counted(profile, endpoint, completions)
             return completions
         calling = [has_calls(choice) for choice in choices]
-        notes = [_note(*each) for each in zip(completions, faults, thoughts, calling, strict=True)]
+        notes = [
+            _note(*facts) for facts in zip(completions, faults, thoughts, calling, strict=True)
+        ]
         return [
             replace(completion, note=note) if note else completion
             for completion, note in zip(completions, notes, strict=True)
@@ -335,7 +339,9 @@ def _others(profile: Profile, endpoint: Endpoint) -> str:
         for name, rules in profile.endpoints.items()
         if rules.ask_logprobs != "no" and name != endpoint
     ]
-    return f", or ``endpoint={' or '.join(names)}``" if names else ""
+    if not names:
+        return ""
+    return f", or ``endpoint={' or '.join(names)}``"
 
 
 def _sizes(
@@ -352,14 +358,16 @@ def _sizes(
     # The provider counts the tokens of a withheld or unreadable choice: the sum then gives no
     # number for the others.
     hidden = [
-        is_filtered(choice) or hides_call(choice) or (fault is not None and not each.whole)
-        for choice, each, fault in zip(choices, read, faults, strict=True)
+        is_filtered(choice) or hides_call(choice) or (fault is not None and not completion.whole)
+        for choice, completion, fault in zip(choices, read, faults, strict=True)
     ]
-    total = None if len(choices) > 1 and any(hidden) else _total(answer)
+    total = _total(answer)
+    if len(choices) > 1 and any(hidden):
+        total = None
     sizes = lengths(
         total,
-        [len(each.token_ids) for each in read],
-        [each.finish_reason for each in read],
+        [len(completion.token_ids) for completion in read],
+        [completion.finish_reason for completion in read],
         end_token_listed=profile.logprobs.end_token_listed,
         most_cut=0 if profile.logprobs.stop_text_listed else _longest(sampling.stop),
     )
@@ -367,10 +375,15 @@ def _sizes(
         (
             size,
             _is_complete(
-                profile, each, size, complete, thought, partial(_spelled, profile, dialect, choice)
+                profile,
+                completion,
+                size,
+                complete,
+                thought,
+                partial(_spelled, profile, dialect, choice),
             ),
         )
-        for (size, complete), choice, each, thought in zip(
+        for (size, complete), choice, completion, thought in zip(
             sizes, choices, read, thoughts, strict=True
         )
     ]
@@ -384,7 +397,9 @@ def _spelled(profile: Profile, dialect: AnswerDialect, choice: dict[str, Any]) -
     """The bytes that the listed tokens spell; None where they are not to be compared with the
     text: a call stands in it in another form than the model wrote.
     """
-    return None if has_calls(choice) else dialect.spelled(profile, choice)
+    if has_calls(choice):
+        return None
+    return dialect.spelled(profile, choice)
 
 
 def _is_complete(
@@ -405,7 +420,9 @@ def _is_complete(
     a stop text.
     """
     rules = profile.logprobs
-    hidden = 0 if size is None else size - len(read.token_ids)
+    hidden = 0
+    if size is not None:
+        hidden = size - len(read.token_ids)
     text = read.text.encode("utf-8", "surrogatepass")
     if (
         thought
@@ -423,11 +440,13 @@ def _is_complete(
     if not two and not (hidden == 1 and complete):
         return complete
     spelled = listed()
-    return not two if spelled is None else spelled == text or (thought and spelled.endswith(text))
+    if spelled is None:
+        return not two
+    return spelled == text or (thought and spelled.endswith(text))
 
 
 def _note(read: Completion, fault: Fault | None, thought: bool, calls: bool) -> str:
-    """What there is to say of a completion, behind the number of those like it; see
+    """The note on a completion, worded to follow the number of completions like it; see
     ``Completion.note``.
 
     calls: whether the provider sent calls of functions apart from its text.
@@ -442,13 +461,11 @@ def _note(read: Completion, fault: Fault | None, thought: bool, calls: bool) -> 
         return HIDDEN_CALL
     if (read.token_ids == UNNAMED).any():
         return "are not whole: a listed token has no id that is certain"
+    if thought:
+        return UNLISTED
     return (
-        UNLISTED
-        if thought
-        else (
-            "are not whole: the provider counts more tokens than it lists, or other ones than the"
-            " text has"
-        )
+        "are not whole: the provider counts more tokens than it lists, or other ones than the"
+        " text has"
     )
 
 
@@ -512,11 +529,12 @@ def _check_counted(profile: Profile, endpoint: Endpoint, completions: Sequence[C
 def _completion(
     text: str, choice: dict[str, Any], read: list[Position] | dict[str, Any] | None
 ) -> Completion:
-    fields = read if isinstance(read, dict) else _stacked(read)
+    if not isinstance(read, dict):
+        read = _stacked(read)
     reason = text_field(choice, "finish_reason")
     if reason in ENDED_BY_CALL and has_calls(choice):
         reason = "stop"
-    return Completion(text=text, finish_reason=reason, **fields)
+    return Completion(text=text, finish_reason=reason, **read)
 
 
 def _stacked(read: list[Position] | None) -> dict[str, Any]:

@@ -76,22 +76,22 @@ class KeptConnections(aiohttp.TCPConnector):
         attempt = current_attempt.get()
         while True:
             connection = await super().connect(req, traces, timeout)
-            kept = self._kept.get(connection.protocol)
-            if kept is None or (not attempt.needs_new and _is_usable(connection, kept)):
+            state = self._kept.get(connection.protocol)
+            if state is None or (not attempt.needs_new and _is_usable(connection, state)):
                 break
             connection.close()
-        attempt.is_reused = kept is not None
-        if kept is None:
-            kept = _Kept()
-            self._kept[connection.protocol] = kept
-        attempt.kept = kept
-        connection.add_callback(kept.released)
+        attempt.is_reused = state is not None
+        if state is None:
+            state = _Kept()
+            self._kept[connection.protocol] = state
+        attempt.kept = state
+        connection.add_callback(state.released)
         return connection
 
 
 def _is_usable(connection: Connection, kept: _Kept) -> bool:
-    """Whether an idle connection is within its promised time, and has nothing to be read: what
-    comes before a request is its end, or an answer that nobody asked for.
+    """Whether an idle connection is within its promised time and has nothing to read. Data before
+    a request means that the connection ended, or an answer to no request.
     """
     if time.monotonic() - kept.idle_since > kept.idle_limit:
         return False

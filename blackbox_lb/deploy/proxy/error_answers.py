@@ -23,7 +23,9 @@ class ErrorAnswer(BlbError):
 
     @property
     def document(self) -> dict[str, Any]:
-        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        kind = "invalid_request_error"
+        if self.status >= 500:
+            kind = "server_error"
         return {
             "error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}
         }

@@ -222,12 +222,12 @@ class Forwarder:
         try:
             yield
         except TimeoutError as error:
-            reason = (
-                "no connection"
-                if isinstance(error, aiohttp.ConnectionTimeoutError)
-                else "no answer"
-            )
-            limit = _CONNECT if reason == "no connection" else self.timeout
+            reason = "no answer"
+            if isinstance(error, aiohttp.ConnectionTimeoutError):
+                reason = "no connection"
+            limit = _CONNECT
+            if reason != "no connection":
+                limit = self.timeout
             raise ErrorAnswer(
                 504,
                 f"{reason} from {self.upstream.base} within {limit:g} s; see whether it runs, or"
@@ -257,11 +257,9 @@ def _end_to_end(headers: CIMultiDictProxy[str], dropped: frozenset[str]) -> CIMu
 
 def _text(value: str) -> str:
     # aiohttp reads bytes that are no UTF-8 as surrogates, and would drop them silently on writing.
-    return (
-        value.encode(errors="surrogateescape").decode("latin-1")
-        if _SURROGATE.search(value)
-        else value
-    )
+    if _SURROGATE.search(value):
+        return value.encode(errors="surrogateescape").decode("latin-1")
+    return value
 
 
 def _reason(error: Exception) -> str:
@@ -277,7 +275,9 @@ def _certificates(upstream: Upstream) -> ssl.SSLContext | bool:
     """The trusted certificates: the system's store, or SSL_CERT_FILE, as for every other request of
     this package.
     """
-    return certificates() if upstream.scheme == "https" else True
+    if upstream.scheme != "https":
+        return True
+    return certificates()
 
 
 def _proxy_server(upstream: Upstream) -> URL | None:
@@ -285,4 +285,6 @@ def _proxy_server(upstream: Upstream) -> URL | None:
     machine itself.
     """
     server = proxy_server(upstream.base, HTTP)
-    return None if server is None else URL(server.address)
+    if server is None:
+        return None
+    return URL(server.address)

@@ -31,8 +31,12 @@ def wanted_model(method: str, path: str, names: ServedNames) -> ServedBias | str
     rest = path.removeprefix(f"{PREFIX}/models")
     if rest in ("", "/"):
         return "all"
-    served = names.choose(unquote(rest[1:])) if rest.startswith("/") else None
-    return served if served is not None and served.alias is not None else None
+    served = None
+    if rest.startswith("/"):
+        served = names.choose(unquote(rest[1:]))
+    if served is not None and served.alias is not None:
+        return served
+    return None
 
 
 async def answer_models(
@@ -53,7 +57,9 @@ async def answer_models(
         if (is_list and is_encoded) or (not is_list and answer.status not in _NO_ROUTE):
             return await forwarder.stream(request, answer)
         headers = forwarder.headers_of(answer, REWRITTEN)
-        document = await _read(forwarder, answer) if is_list else {}
+        document = {}
+        if is_list:
+            document = await _read(forwarder, answer)
     body = _entry(wanted, document) if isinstance(wanted, ServedBias) else _listed(names, document)
     return web.json_response(body, headers=headers)
 
@@ -69,13 +75,17 @@ async def _read(forwarder: Forwarder, answer: aiohttp.ClientResponse) -> dict[st
         document = json.loads(content, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError):
         return {}
-    return document if isinstance(document, dict) else {}
+    if isinstance(document, dict):
+        return document
+    return {}
 
 
 def _finite(number: str) -> float | None:
     """A number that can be written as JSON again; None for NaN and one beyond a double."""
     value = float(number)
-    return value if math.isfinite(value) else None
+    if math.isfinite(value):
+        return value
+    return None
 
 
 def _listed(names: ServedNames, document: dict[str, Any]) -> dict[str, Any]:
@@ -96,11 +106,11 @@ def _entry(served: ServedBias, model: dict[str, Any]) -> dict[str, Any]:
 
     It leaves out llama.cpp's ``aliases``, which name the model without the bias.
     """
-    made = int(served.bias.created.timestamp())
+    created = int(served.bias.created.timestamp())
     theirs = {name: value for name, value in model.items() if name != "aliases"}
     return {
         "object": "model",
-        "created": made,
+        "created": created,
         "owned_by": "blackbox-lb",
         **theirs,
         "id": served.name,

@@ -33,7 +33,9 @@ class ServedBias:
     @property
     def name(self) -> str:
         """The model name in a request: MODEL, or MODEL@ALIAS."""
-        return self.model if self.alias is None else f"{self.model}@{self.alias}"
+        if self.alias is None:
+            return self.model
+        return f"{self.model}@{self.alias}"
 
 
 def load_served(
@@ -58,11 +60,15 @@ def load_served(
         raise InputError(
             "--model '' names no model; give the server's name of it, or leave --model out"
         )
-    profile = load_profile(provider) if provider is not None else None
+    profile = None
+    if provider is not None:
+        profile = load_profile(provider)
     points = dict(map(parse_point, at))
     named = [parse_bias_argument(argument) for argument in biases]
     for alias in points.keys() - {alias for alias, _ in named}:
-        of = "without an alias" if alias is None else f"with the alias {quoted(alias)}"
+        of = "without an alias"
+        if alias is not None:
+            of = f"with the alias {quoted(alias)}"
         raise InputError(f"``at`` names an operating point of a bias {of}, and there is none")
     pairs = profile is not None and profile.bias.format == "pairs"
     rows = []

@@ -67,7 +67,8 @@ class Upstream:
             raise InputError(
                 f"``upstream`` ends in {path}, which is the path of a request; leave it out"
             )
-        base += "" if parts.path else PREFIX
+        if not parts.path:
+            base += PREFIX
         return cls(base, base.removesuffix(PREFIX), parts.scheme, parts.hostname, port)
 
     def url(self, target: str) -> str:
@@ -147,9 +148,9 @@ class Rule:
                 param="model",
             )
         if served.alias is not None:
-            own = quote(served.model, safe="")
+            model = quote(served.model, safe="")
             target = _DEPLOYMENT.sub(
-                lambda found: own if unquote(found.group()) == served.name else found.group(),
+                lambda match: model if unquote(match.group()) == served.name else match.group(),
                 target,
             )
             if document.get("model") == served.name:
@@ -198,8 +199,10 @@ def _deployment(target: str) -> str | None:
     """The deployment in the path, by which Azure OpenAI names the model, and not always in the
     body.
     """
-    found = _DEPLOYMENT.search(target)
-    return unquote(found.group()) if found else None
+    match = _DEPLOYMENT.search(target)
+    if not match:
+        return None
+    return unquote(match.group())
 
 
 def _in_parts(phased: PhasedRequests, document: dict[str, Any]) -> PhasedRequest:

@@ -96,7 +96,9 @@ class Proxy:
         await self._forwarder.open()
         try:
             await runner.setup()
-            name = f"[{host}]" if ":" in host else host
+            name = host
+            if ":" in host:
+                name = f"[{host}]"
             yield f"http://{name}:{await _listen(runner, host, port)}{PREFIX}"
         finally:
             try:
@@ -128,8 +130,8 @@ class Proxy:
     def _check_no_loop(self, host: str, port: int) -> None:
         every_interface = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not listened on
         mine = is_loopback(host) or host in every_interface
-        here = self.upstream.host == host or (mine and is_loopback(self.upstream.host))
-        if here and port == self.upstream.port:
+        same_host = self.upstream.host == host or (mine and is_loopback(self.upstream.host))
+        if same_host and port == self.upstream.port:
             raise InputError(
                 f"the upstream {self.upstream.base} is this proxy's own address; choose another"
                 " --port"
@@ -185,9 +187,9 @@ class Proxy:
         if self.rule.applies(request.method, path):
             return await self._sample(request, target, content or b"")
         self.counts["other"] += 1
-        wanted = wanted_model(request.method, path, self.rule.names)
-        if wanted is not None:
-            return await answer_models(self._forwarder, request, target, self.rule.names, wanted)
+        models = wanted_model(request.method, path, self.rule.names)
+        if models is not None:
+            return await answer_models(self._forwarder, request, target, self.rule.names, models)
         async with await self._forwarder.ask(request, target, content) as answer:
             return await self._forwarder.stream(request, answer)
 
@@ -195,7 +197,9 @@ class Proxy:
         """Raise ErrorAnswer 421 (RFC 9110, section 15.5.20) where the request is meant for another
         host.
         """
-        name = given.lower().rpartition(":")[0] if re.fullmatch(r".*:\d*", given) else given.lower()
+        name = given.lower()
+        if re.fullmatch(r".*:\d*", given):
+            name = name.rpartition(":")[0]
         if (
             self._guarded
             and given
@@ -248,13 +252,13 @@ class Proxy:
         out: web.StreamResponse | None = None
         while True:
             try:
-                asked = await self._part(request, target, parts)
+                pending = await self._part(request, target, parts)
             except ErrorAnswer as error:
                 if out is None:
                     raise
                 await out.write(parts.failed(error.body))
                 return out
-            async with asked as answer:
+            async with pending as answer:
                 _check_no_redirect(answer.status)
                 if answer.status != web.HTTPOk.status_code and out is not None:
                     await out.write(parts.failed(await answer.read()))
@@ -310,7 +314,9 @@ class Proxy:
     async def _content(self, request: web.BaseRequest) -> bytes | None:
         """The body, None where there is none; at most ``max_body`` bytes of it are ever held."""
         if not request.body_exists:
-            return b"" if "Content-Length" in request.headers else None
+            if "Content-Length" in request.headers:
+                return b""
+            return None
         self._check_size(request.content_length or 0)
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")

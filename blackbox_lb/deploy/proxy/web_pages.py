@@ -90,5 +90,5 @@ class PageRule:
             return False
         if address.scheme not in ("http", "https"):
             return False
-        own = request.headers.get("Host", "").lower()
-        return address.netloc == own or is_loopback(host) or host in self._hosts
+        own_host = request.headers.get("Host", "").lower()
+        return address.netloc == own_host or is_loopback(host) or host in self._hosts

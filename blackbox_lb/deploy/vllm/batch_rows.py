@@ -83,9 +83,9 @@ class Rows:
             self._put(row, seat)
         for source, target, swap in moved:
             leaving = self.seat_of.pop(source, None)
-            there = self.seat_of.pop(target, None)
+            displaced = self.seat_of.pop(target, None)
             self._put(target, leaving)
-            self._put(source, there if swap else None)
+            self._put(source, displaced if swap else None)
         return self.seat_of != before
 
     def _put(self, row: int, seat: Seat | None) -> None:
@@ -113,8 +113,8 @@ class Shelf:
 
     def free(self, in_use: Set[int]) -> int:
         """The first slot that neither a name nor a row has."""
-        taken = {*self._slots.values(), *in_use}
-        return next(slot for slot in count(REFUSED + 1) if slot not in taken)
+        occupied = {*self._slots.values(), *in_use}
+        return next(slot for slot in count(REFUSED + 1) if slot not in occupied)
 
     def place(self, name: str, capacity: int, in_use: Set[int], gone: Iterable[str] = ()) -> int:
         """Return a slot for a new version, free of rows (``in_use``) and names.
@@ -126,7 +126,9 @@ class Shelf:
         slot = self.free(in_use)
         if slot >= capacity:
             idle = (
-                other for other in gone if self._slots.get(other, REFUSED) not in {REFUSED, *in_use}
+                candidate
+                for candidate in gone
+                if self._slots.get(candidate, REFUSED) not in {REFUSED, *in_use}
             )
             slot = self._slots.pop(next(idle, name), slot)
         self._slots[name] = slot

@@ -45,8 +45,8 @@ class PhaseTable:
         elif phases.back and not _lead(steps, len(phases.until.encode()), phases.second, False):
             spelled = phases.back
         else:
-            held = [phases.held_in[phases.second(state)] for state in range(len(by_byte))]
-            return cls(phases, steps, np.array(held, np.int64))
+            phase_of_state = [phases.held_in[phases.second(state)] for state in range(len(by_byte))]
+            return cls(phases, steps, np.array(phase_of_state, np.int64))
         raise BiasError(
             f"no tokens of the served model spell {printable(spelled)!r} of the phases"
             f" {printable(phases.spec)}; use the model that they were learned on"

@@ -76,18 +76,18 @@ class VectorTable:
         """The slots of each request. A changed file is first brought to the device."""
         if not wanted:
             return {}
-        names = {asked.name for asked in wanted}
+        names = {request.name for request in wanted}
         fresh, gone = self._on_first_rank(lambda: self._changed(names))
         for name, vectors in fresh.items():
             self._store(name, vectors, in_use, gone)
         placed: dict[Asked, Placed] = {}
-        taken = set(in_use)
-        for asked in wanted:
-            if asked.name in self._by_prompt:
-                placed[asked] = self._of_prompt(asked, taken)
+        occupied = set(in_use)
+        for request in wanted:
+            if request.name in self._by_prompt:
+                placed[request] = self._of_prompt(request, occupied)
             else:
-                placed[asked] = self._placed(asked.name)
-            taken.update(placed[asked].slots)
+                placed[request] = self._placed(request.name)
+            occupied.update(placed[request].slots)
         return placed
 
     def _of_prompt(self, asked: Asked, taken: set[int]) -> Placed:
@@ -118,12 +118,12 @@ class VectorTable:
 
     def _placed(self, name: str) -> Placed:
         table = self._tables.get(name)
-        found = [
+        candidates = [
             self._shelf.find(_key(name, phase))
             for phase in range(1 if table is None else table.phases.count)
         ]
-        slots = tuple(slot for slot in found if slot is not None)
-        if len(slots) == len(found):
+        slots = tuple(slot for slot in candidates if slot is not None)
+        if len(slots) == len(candidates):
             return Placed(slots, table)
         logger.error(
             "bias %s was admitted but cannot be read beside the model: the request ends unanswered",
@@ -200,19 +200,19 @@ class VectorTable:
         }
         if not fresh:
             return {}, []
-        there = set(self._directory.names())
-        self._held = {name: v for name, v in (self._held | fresh).items() if name in there}
-        return fresh, [key for key in self._shelf.names() if key.rpartition(KEY)[0] not in there]
+        present = set(self._directory.names())
+        self._held = {name: v for name, v in (self._held | fresh).items() if name in present}
+        return fresh, [key for key in self._shelf.names() if key.rpartition(KEY)[0] not in present]
 
     def _store(self, name: str, vectors: _Vectors, in_use: Set[int], gone: list[str]) -> None:
         self._tables[name] = vectors.table
         self._by_prompt.pop(name, None)
         if vectors.by_prompt is not None:
             self._by_prompt[name] = vectors.by_prompt
-        taken = set(in_use)
+        occupied = set(in_use)
         for phase, vector in enumerate(vectors.of_phase):
-            slot = self._shelf.place(_key(name, phase), len(self._vectors), taken, gone)
-            taken.add(slot)
+            slot = self._shelf.place(_key(name, phase), len(self._vectors), occupied, gone)
+            occupied.add(slot)
             self._fill(slot, vector)
             logger.info("LearnedBias: bias %s read, slot %d of %d", name, slot, len(self._vectors))
 
@@ -251,7 +251,9 @@ def bias_folder() -> Path | None:
             "BLB_BIAS_DEFAULT is set without BLB_BIAS_DIR; set BLB_BIAS_DIR to the folder of the"
             " bias files"
         )
-    return Path(folder) if folder else None
+    if not folder:
+        return None
+    return Path(folder)
 
 
 def default_bias() -> str | None:

@@ -36,8 +36,8 @@ takes a microsecond.
 STEP = 32
 """Bytes that are compared at once."""
 FACTORS = [
-    np.uint64(each)
-    for each in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
+    np.uint64(factor)
+    for factor in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
 ]
 _NEEDED = np.array([0, 1 << 24, 0x0101 << 16, 0x010101 << 8, 0x01010101], "<u4")
 """Which of four words must be equal, by the number of the field's bytes in the last."""
@@ -62,10 +62,8 @@ class TokenSpellings:
         self._told = np.zeros(1024, np.bool_)
         # By number, in rows, so that one is in one or two lines of the processor's cache: the last
         # words of the token and of its bytes; their lengths, and the ends of what is kept of them.
-        self._tails, self._places = (
-            np.zeros((1024, 2, STEP // 8), np.uint64),
-            np.zeros((1024, 4), np.int32),
-        )
+        self._tails = np.zeros((1024, 2, STEP // 8), np.uint64)
+        self._places = np.zeros((1024, 4), np.int32)
         self._keep = np.zeros(1 << 16, np.uint8)
         self._kept = STEP
 
@@ -77,23 +75,23 @@ class TokenSpellings:
             words_at(content, ends - STEP, STEP // 8) for _, ends in (spans.token, spans.raw)
         ]
         slots = self._hashed(windows)
-        found = self._slots[slots]
-        same = self._same(content, windows, spans, found)
+        numbers = self._slots[slots]
+        same = self._same(content, windows, spans, numbers)
         if not same.all():
-            self._look_up(content, spans, found, slots, (~same).nonzero()[0])
-        return found
+            self._look_up(content, spans, numbers, slots, (~same).nonzero()[0])
+        return numbers
 
     def bytes_of(self, numbers: Any) -> ListedBytes:
         """Id -> bytes of these tokens, where the profile's are exact. Raises UnsupportedLayout
         where one id has two.
         """
         used = numbers if self._all_told else numbers[self._told[numbers]]
-        found = ListedBytes(self.ids[used], used, self._bytes)
+        listed = ListedBytes(self.ids[used], used, self._bytes)
         if self._clash and any(
-            found[self.ids[number]] != self._bytes[number] for number in used.tolist()
+            listed[self.ids[number]] != self._bytes[number] for number in used.tolist()
         ):
             raise UnsupportedLayout("a token with two lists of bytes")
-        return found
+        return listed
 
     @property
     def full(self) -> bool:
@@ -151,7 +149,7 @@ class TokenSpellings:
 
     def _look_up(self, content: bytes, spans: Spans, found: Any, slots: Any, rows: Any) -> None:
         """Put the numbers of the entries ``rows`` into ``found``, one by one."""
-        columns = [each[rows].tolist() for each in (*spans.token, *spans.raw)]
+        columns = [bounds[rows].tolist() for bounds in (*spans.token, *spans.raw)]
         numbers = []
         for begin, end, start, stop in zip(*columns, strict=True):
             key = (
@@ -168,15 +166,15 @@ class TokenSpellings:
 
     def _add(self, key: bytes, token: bytes, raw: bytes) -> int:
         text = json.loads(f'"{token.decode()}"')
-        given = json.loads(raw)
+        listed = json.loads(raw)
         if not (
-            given is None or (type(given) is list and all(type(each) is int for each in given))
+            listed is None or (type(listed) is list and all(type(byte) is int for byte in listed))
         ):
             raise UnsupportedLayout("bytes that are none")
-        found = self._identity.of_entry({"token": text, "bytes": given})
+        token_id = self._identity.of_entry({"token": text, "bytes": listed})
         spelled = (
-            checked_bytes(self._provider, given)
-            if self._exact and given and found != UNNAMED
+            checked_bytes(self._provider, listed)
+            if self._exact and listed and token_id != UNNAMED
             else b""
         )
         number = len(self._bytes)
@@ -185,10 +183,11 @@ class TokenSpellings:
                 setattr(
                     self, name, np.concatenate([(had := getattr(self, name)), np.zeros_like(had)])
                 )
-        self.ids[number], self._told[number] = found, bool(spelled)
+        self.ids[number] = token_id
+        self._told[number] = bool(spelled)
         self._all_told = self._all_told and bool(spelled)
         self._clash = self._clash or (
-            bool(spelled) and self._spelled.setdefault(found, spelled) != spelled
+            bool(spelled) and self._spelled.setdefault(token_id, spelled) != spelled
         )
         self._bytes.append(spelled)
         self._numbers[key] = number
@@ -281,8 +280,8 @@ def words_at(content: Any, places: Any, words: int = 1) -> Any:
     """The bytes at each of these places as ``words`` numbers of eight: (n,), or (n, words) where
     they are several.
     """
-    found = at(content, places, 8 * words).view("<u8")
-    return found if words == 1 else found.reshape(-1, words)
+    values = at(content, places, 8 * words).view("<u8")
+    return values if words == 1 else values.reshape(-1, words)
 
 
 def spans_of(content: bytes) -> Spans:
@@ -290,21 +289,21 @@ def spans_of(content: bytes) -> Spans:
     UnsupportedLayout, and what msgspec raises.
     """
     colons, names, begins = _keys(content)
-    entries, own, order = _entries(colons, names)
+    entries, is_own, order = _entries(colons, names)
     firsts = np.searchsorted(entries[0], begins)
-    layout = _Layout(content, entries, own, order, firsts)
+    layout = _Layout(content, entries, is_own, order, firsts)
     starts = layout.starts(begins)
     token_end, first = layout.field(0)
     first_end, second = layout.field(1)
     second_end, ends = layout.between(starts)
     spans = {order[0]: (first, first_end), order[1]: (second, second_end)}
-    for one, other in ((starts, token_end), *spans.values()):
-        lengths = other - one
+    for field_begin, field_end in ((starts, token_end), *spans.values()):
+        lengths = field_end - field_begin
         if lengths.min() < 0 or lengths.max() > LONGEST:
             raise UnsupportedLayout("fields out of order, or a long one")
     lists = list(zip(begins, ends, firsts.tolist(), strict=True))
     return Spans(
-        lists, own, (starts, token_end), spans["bytes"], _numbers(content, *spans["logprob"])
+        lists, is_own, (starts, token_end), spans["bytes"], _numbers(content, *spans["logprob"])
     )
 
 
@@ -335,12 +334,12 @@ def _entries(colons: Any, names: Any) -> tuple[list[Any], Any, tuple[str, str]]:
     first = (names >> _BYTE == _TOKEN).nonzero()[0]
     if not len(first) or first[0] or first[-1] + 2 >= len(colons):
         raise UnsupportedLayout("no entries")
-    own = np.concatenate([names, _END])[first + 3] == _LOGPROBS
-    if not own[0] or (first[1:] - first[:-1] != 3 + own[:-1]).any():
+    is_own = np.concatenate([names, _END])[first + 3] == _LOGPROBS
+    if not is_own[0] or (first[1:] - first[:-1] != 3 + is_own[:-1]).any():
         raise UnsupportedLayout("entries with other keys")
     return (
         [colons[first], colons[first + 1], colons[first + 2]],
-        own,
+        is_own,
         ORDERS[int(names[1] != _LOGPROB)],
     )
 
@@ -352,13 +351,12 @@ class _Layout:
     def __init__(
         self, content: bytes, colons: list[Any], own: Any, order: tuple[str, str], firsts: Any
     ) -> None:
-        self._content, self._colons, self._own, self._pattern = (
-            content,
-            colons,
-            own,
-            _pattern(order),
-        )
-        self._firsts, self._lasts = firsts, np.concatenate([firsts[1:], [len(own)]]) - 1
+        self._content = content
+        self._colons = colons
+        self._own = own
+        self._pattern = _pattern(order)
+        self._firsts = firsts
+        self._lasts = np.concatenate([firsts[1:], [len(own)]]) - 1
         if (self._lasts < firsts).any() or not own[firsts].all():
             raise UnsupportedLayout("a list without entries")
         kinds = (own.nonzero()[0], (~own).nonzero()[0])
@@ -371,10 +369,10 @@ class _Layout:
         """An entry from the colon behind its first key to its last field: token, glue, field, glue,
         field.
         """
-        found = self._pattern.match(self._content, int(self._colons[0][number]))
-        if found is None:
+        match = self._pattern.match(self._content, int(self._colons[0][number]))
+        if match is None:
             raise UnsupportedLayout("an entry of another layout")
-        return found
+        return match
 
     @staticmethod
     def _shape(entry: re.Match[bytes]) -> tuple[int, bytes, bytes]:
@@ -404,13 +402,13 @@ class _Layout:
 
     def between(self, starts: Any) -> tuple[Any, list[int]]:
         """The ends of the last fields, and of the lists."""
-        own = self._own
+        is_own = self._own
         ends = np.empty_like(starts)
         list_ends = list[int]()
-        kinds = 2 * own[:-1] + own[1:]
+        kinds = 2 * is_own[:-1] + is_own[1:]
         kinds[self._lasts[:-1]] = len(BETWEEN)
-        for (one, other), expected in BETWEEN.items():
-            rows = (kinds == 2 * one + other).nonzero()[0]
+        for (current, following), expected in BETWEEN.items():
+            rows = (kinds == 2 * current + following).nonzero()[0]
             if not len(rows):
                 continue
             some = int(rows[0])
@@ -421,7 +419,7 @@ class _Layout:
             _check_same(self._content, ends[rows], glue)
         for number in self._lasts.tolist():
             ends[number] = self._entry(number).end(5)
-            last = _closing(bool(own[number])).match(self._content, int(ends[number]))
+            last = _closing(bool(is_own[number])).match(self._content, int(ends[number]))
             if last is None:
                 raise UnsupportedLayout("a list without an end")
             list_ends.append(last.end())
@@ -440,7 +438,7 @@ def _pattern(order: tuple[str, str]) -> re.Pattern[bytes]:
 
 @cache
 def _closing(own: bool) -> re.Pattern[bytes]:
-    return re.compile(b"".join(_BLANK + re.escape(each) for each in LAST[own]))
+    return re.compile(b"".join(_BLANK + re.escape(glue) for glue in LAST[own]))
 
 
 def _check_same(content: bytes, places: Any, glue: bytes) -> None:
@@ -459,8 +457,8 @@ def _numbers(content: bytes, begins: Any, ends: Any) -> Any:
     text = words_at(content, ends - WIDEST, 3)
     text &= _KEEP.take(lengths, axis=0)
     text |= _PAD.take(lengths, axis=0)
-    found = _FLOATS.decode(b"[" + text.tobytes()[:-1] + b"]")
-    values = np.fromiter(found, np.float64, len(found))
+    floats = _FLOATS.decode(b"[" + text.tobytes()[:-1] + b"]")
+    values = np.fromiter(floats, np.float64, len(floats))
     if len(values) != len(ends) or ((values == 0) & np.signbit(values) & (lengths == 2)).any():
         raise UnsupportedLayout("not a number each, or the integer -0, which is 0")
     return values

@@ -90,13 +90,13 @@ def arrays_of(
 
 
 def _sampled(reader: PositionReader, choice: dict[str, Any], named: Any) -> Any:
-    """The sampled ids (t,): those listed in the choice, if it lists them, and then no other is
-    named.
+    """The sampled ids (t,), those of the choice where it lists them. Raises UnsupportedLayout: an
+    entry names another token.
     """
-    given = reader.sampled_ids(choice, len(named))
-    if given is None:
+    sampled = reader.sampled_ids(choice, len(named))
+    if sampled is None:
         return named
-    ids = np.array(given, dtype=np.int32)
+    ids = np.array(sampled, dtype=np.int32)
     if ((named != ids) & (named != UNNAMED)).any():
         raise UnsupportedLayout("another token is named than was sampled")
     return ids
@@ -121,11 +121,12 @@ def sort(widths: Any, top_ids: Any, top_logprobs: Any) -> Table:
     else:
         ids = np.full((t, k), NO_TOKEN, np.int32)
         logprobs = np.full((t, k), -np.inf)
-        there = np.arange(k) < widths[:, None]
-        ids[there], logprobs[there] = top_ids, _checked(top_logprobs)
-    here = logprobs[:, :-1]
+        is_listed = np.arange(k) < widths[:, None]
+        ids[is_listed] = top_ids
+        logprobs[is_listed] = _checked(top_logprobs)
+    current = logprobs[:, :-1]
     after = logprobs[:, 1:]
-    in_order = (here > after) | ((here == after) & (ids[:, :-1] <= ids[:, 1:]))
+    in_order = (current > after) | ((current == after) & (ids[:, :-1] <= ids[:, 1:]))
     rows = (~in_order.all(axis=1)).nonzero()[0]
     if len(rows):
         order = np.lexsort((ids[rows], -logprobs[rows]), axis=-1)
@@ -162,10 +163,10 @@ def _own(
     if hidden.any():
         logprobs = logprobs.copy()
         for t in np.flatnonzero(hidden):
-            here = np.flatnonzero((listed[0][t] == ids[t]) & (ids[t] != UNNAMED))
-            bounded[t] = not len(here)
+            matches = np.flatnonzero((listed[0][t] == ids[t]) & (ids[t] != UNNAMED))
+            bounded[t] = not len(matches)
             last = listed[1][t, sure[t] - 1] if sure[t] else 0.0
-            logprobs[t] = listed[1][t, here[0]] if len(here) else last
+            logprobs[t] = listed[1][t, matches[0]] if len(matches) else last
     return _checked(logprobs), bounded
 
 
@@ -189,25 +190,25 @@ TOGETHER = 1 << 18
 def _columns(names: TokenSpellings, content: bytes, spans: Spans) -> list[LogprobColumns]:
     """The lists in columns. Raises UnsupportedLayout, ValueError, and what ``Identity`` raises."""
     numbers = names.numbers(content, spans)
-    own = spans.own
-    at = own.nonzero()[0]
-    listed = numbers[~own]
-    widths = np.concatenate([at[1:], [len(own)]]) - at - 1
+    is_own = spans.own
+    at = is_own.nonzero()[0]
+    listed = numbers[~is_own]
+    widths = np.concatenate([at[1:], [len(is_own)]]) - at - 1
     ids = names.ids[numbers[at]]
     logprobs = spans.logprobs[at]
-    top_ids, top_logprobs = sort(widths, names.ids[listed], spans.logprobs[~own])
+    top_ids, top_logprobs = sort(widths, names.ids[listed], spans.logprobs[~is_own])
     firsts = [first for _, _, first in spans.lists]
     rows = [*at.searchsorted(firsts).tolist(), len(at)]
-    found = []
+    lists = []
     for first, begin, end in zip(firsts, rows, rows[1:], strict=False):
         some = slice(begin, end)
-        told = names.bytes_of(listed[first - begin :][: int(widths[some].sum())])
+        token_bytes = names.bytes_of(listed[first - begin :][: int(widths[some].sum())])
         table = (
             top_ids[some, : int(widths[some].max())],
             top_logprobs[some, : int(widths[some].max())],
         )
-        found.append(LogprobColumns(ids[some], logprobs[some], widths[some], table, told))
-    return found
+        lists.append(LogprobColumns(ids[some], logprobs[some], widths[some], table, token_bytes))
+    return lists
 
 
 class ParsedAnswer(dict[str, Any]):
@@ -298,27 +299,29 @@ class AnswerReader:
         answers = list[ParsedAnswer]()
         lists = list(zip(spans.lists, _columns(self._names, content, spans), strict=True))
         before = 0
-        for each in contents:
+        for body in contents:
             end = before
             rest = list[bytes]()
-            own = list[LogprobColumns]()
-            while lists and lists[0][0][0] < before + len(each):
+            answer_columns = list[LogprobColumns]()
+            while lists and lists[0][0][0] < before + len(body):
                 (begin, stop, _), columns = lists.pop(0)
-                rest += [content[end:begin], f'"{_PLACE}{len(own)}"'.encode()]
-                own.append(columns)
+                rest += [content[end:begin], f'"{_PLACE}{len(answer_columns)}"'.encode()]
+                answer_columns.append(columns)
                 end = stop
-            before += len(each) + 1
-            if not own:
+            before += len(body) + 1
+            if not answer_columns:
                 raise UnsupportedLayout("no list")
             answers.append(
-                self._joined(loads(b"".join([*rest, content[end : before - 1]])), own, each)
+                self._joined(
+                    loads(b"".join([*rest, content[end : before - 1]])), answer_columns, body
+                )
             )
         return answers
 
     def _joined(self, found: Any, lists: list[LogprobColumns], content: bytes) -> ParsedAnswer:
         """The rest of an answer with its lists in their places."""
         choices = found.get("choices") if isinstance(found, dict) else None
-        holders = [each.get("logprobs") for each in choices or () if isinstance(each, dict)]
+        holders = [choice.get("logprobs") for choice in choices or () if isinstance(choice, dict)]
         at = {
             holder["content"]: holder
             for holder in holders

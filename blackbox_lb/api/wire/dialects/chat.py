@@ -31,7 +31,7 @@ def positions(reader: PositionReader, choice: Choice) -> list[Position]:
             f"{reader.profile.name} returned `logprobs` without `content`; the model or server"
             " gives no token logprobs"
         )
-    entries = [entry for each in lists for entry in each or []]
+    entries = [entry for listed in lists for entry in listed or []]
     return positions_of(reader, entries, reader.sampled_ids(choice, len(entries)))
 
 
@@ -53,17 +53,17 @@ def _position(reader: PositionReader, entry: dict[str, Any], sampled: int | None
     alternatives = entry.get("top_logprobs") or []
     named = [identity.of_entry(alternative) for alternative in alternatives]
     listed = [
-        (other, alternative["logprob"])
-        for other, alternative in zip(named, alternatives, strict=True)
+        (token_id, alternative["logprob"])
+        for token_id, alternative in zip(named, alternatives, strict=True)
     ]
     position = reader.position(token, entry["logprob"], listed, reader.propensity_of(entry))
     if reader.profile.tokens.bytes_exact:
         # Not the sampled entry's: where fragments of a character were left out, it carries the
         # bytes of the whole character.
         position.bytes = {
-            other: checked_bytes(reader.profile.name, alternative["bytes"])
-            for other, alternative in zip(named, alternatives, strict=True)
-            if other != UNNAMED and alternative.get("bytes")
+            token_id: checked_bytes(reader.profile.name, alternative["bytes"])
+            for token_id, alternative in zip(named, alternatives, strict=True)
+            if token_id != UNNAMED and alternative.get("bytes")
         }
     return position
 
@@ -79,7 +79,9 @@ def spelled(profile: Profile, choice: Choice) -> bytes | None:
     if not all(isinstance(entry.get("bytes"), list) for entry in entries):
         return None
     raw = b"".join(bytes(entry["bytes"]) for entry in entries)
-    return raw if profile.tokens.bytes_exact or REPLACEMENT not in raw else None
+    if profile.tokens.bytes_exact or REPLACEMENT not in raw:
+        return raw
+    return None
 
 
 CONTENT = AnswerDialect(positions, spelled, columns=True)

@@ -58,7 +58,7 @@ def _position(
     top = top or {}
     if reader.rules.sampled_ids is not None:
         identity.check(identity.of_text(text), sampled)
-    named = {other: identity.of_text(other) for other in top}
+    named = {alternative: identity.of_text(alternative) for alternative in top}
     if len(top) < reader.asked and UNNAMED in named.values():
         # Fewer than asked for: a text of two tokens is a key once, with the logprob of the less
         # likely one, and hides the other, which may be more likely than any that is listed.
@@ -68,21 +68,28 @@ def _position(
         # logprob to the last digit.
         named[text] = sampled
     return reader.position(
-        sampled, logprob, [(token, top[other]) for other, token in named.items()], propensity
+        sampled,
+        logprob,
+        [(token, top[alternative]) for alternative, token in named.items()],
+        propensity,
     )
 
 
 def _spelled(profile: Profile, choice: Choice) -> bytes | None:
     """The bytes of the listed texts; None where one stands for other bytes than its own."""
     lists = choice.get("logprobs")
-    texts = lists.get("tokens") if isinstance(lists, dict) else None
+    texts = None
+    if isinstance(lists, dict):
+        texts = lists.get("tokens")
     if not isinstance(texts, list):
         return chat.spelled(profile, choice)
     plain = all(
         isinstance(text, str) and not text.startswith(("bytes:", "<|")) and "\ufffd" not in text
         for text in texts
     )
-    return "".join(texts).encode("utf-8", "surrogatepass") if plain else None
+    if not plain:
+        return None
+    return "".join(texts).encode("utf-8", "surrogatepass")
 
 
 LEGACY = AnswerDialect(_positions, _spelled, in_order=False)

@@ -68,14 +68,16 @@ class Identity:
                 f' their {self._kind}; set id = "text" for this endpoint'
             )
         vocabulary = self._known()
-        found = vocabulary.id_of_text(text)
+        token = vocabulary.id_of_text(text)
         if self._kind == "latin-1":
             fragment = self._of_fragment(vocabulary, text)
             if fragment is not None:
-                found = (
-                    fragment if found is None and text.encode() not in vocabulary.shared else None
-                )
-        return UNNAMED if found is None else found
+                if token is not None or text.encode() in vocabulary.shared:
+                    return UNNAMED
+                return fragment
+        if token is None:
+            return UNNAMED
+        return token
 
     def check(self, named: int, sampled: int) -> None:
         """Raise ProfileError where the vocabulary names a token other than the server's sampled
@@ -97,14 +99,22 @@ class Identity:
         return self._vocabulary
 
     def _of_bytes(self, vocabulary: Vocabulary, given: Any, text: str) -> int:
-        raw = None if given is None else checked_bytes(self._provider, given)
+        raw = None
+        if given is not None:
+            raw = checked_bytes(self._provider, given)
         name = text.encode("utf-8", "surrogatepass")
         if raw is not None and not self._exact and REPLACEMENT in raw:
             return UNNAMED  # any fragment of a character prints with these bytes
-        ordinary = None if raw is None else vocabulary.id_of(raw)
-        special = vocabulary.id_of_special(text) if raw in (None, name) else None
-        found = {token for token in (ordinary, special) if token is not None}
-        return found.pop() if len(found) == 1 else UNNAMED
+        ordinary = None
+        if raw is not None:
+            ordinary = vocabulary.id_of(raw)
+        special = None
+        if raw in (None, name):
+            special = vocabulary.id_of_special(text)
+        ids = {token for token in (ordinary, special) if token is not None}
+        if len(ids) != 1:
+            return UNNAMED
+        return ids.pop()
 
     @staticmethod
     def _of_fragment(vocabulary: Vocabulary, text: str) -> int | None:
@@ -228,22 +238,30 @@ class PositionReader:
         likely.
         """
         censored = self.profile.logprobs.censored
-        known = [
-            (each, checked_logprob(self.profile, value))
-            for each, value in self._before_censored(list(listed))
+        alternatives = [
+            (candidate, checked_logprob(self.profile, value))
+            for candidate, value in self._before_censored(list(listed))
         ]
-        self._check_mass(known, token, logprob)
-        top = likeliest(self.rules, known, self.asked)
+        self._check_mass(alternatives, token, logprob)
+        top = likeliest(self.rules, alternatives, self.asked)
         bounded = False
         if censored is not None and logprob == censored:
-            here = [value for each, value in known if each == token and token != UNNAMED]
-            bounded = not here
-            logprob = here[0] if here else (top[-1][1] if top else 0.0)
+            matches = [
+                value
+                for candidate, value in alternatives
+                if candidate == token and token != UNNAMED
+            ]
+            bounded = not matches
+            logprob = 0.0
+            if matches:
+                logprob = matches[0]
+            elif top:
+                logprob = top[-1][1]
         value = checked_logprob(self.profile, logprob, sampled=True)
-        drawn = (
-            None if propensity is None else checked_logprob(self.profile, propensity, sampled=True)
-        )
-        return Position(token, value, top, bounded, drawn)
+        checked_propensity = None
+        if propensity is not None:
+            checked_propensity = checked_logprob(self.profile, propensity, sampled=True)
+        return Position(token, value, top, bounded, checked_propensity)
 
     def _before_censored(self, listed: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
         """The alternatives before the first without a logprob: it may be likelier than those behind
@@ -261,7 +279,9 @@ class PositionReader:
             return listed
         values = [checked_logprob(self.profile, value) for _, value in listed if value != censored]
         in_order = self.dialect.in_order and values == sorted(values, reverse=True)
-        return listed[:first] if in_order else []
+        if not in_order:
+            return []
+        return listed[:first]
 
     def _check_mass(self, known: list[tuple[int, float]], token: int, logprob: Any) -> None:
         """Raise CorruptResponse where an alternative has no probability although unlisted tokens
@@ -270,12 +290,12 @@ class PositionReader:
         if not known or min(value for _, value in known) > LEAST:
             return
         listed = dict(known)
-        own = (
+        sampled_logprob = (
             []
             if token in listed or not isinstance(logprob, int | float)
             else [min(float(logprob), 0.0)]
         )
-        mass = sum(math.exp(value) for value in (*(value for _, value in known), *own))
+        mass = sum(math.exp(value) for value in (*(value for _, value in known), *sampled_logprob))
         if mass < 1 - UNLISTED:
             raise CorruptResponse(
                 f"{self.profile.name} lists an alternative with the logprob"
@@ -307,18 +327,18 @@ class PositionReader:
         """
         if self.rules.sampled_ids is None:
             return None
-        found: Any = choice
+        value: Any = choice
         for key in self.rules.sampled_ids.split("."):
-            found = found.get(key) if isinstance(found, Mapping) else None
-        if found is None and not required:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is None and not required:
             return None
-        if not isinstance(found, list) or len(found) != n:
+        if not isinstance(value, list) or len(value) != n:
             raise CorruptResponse(
                 f"{self.profile.name} listed {n} tokens and, in `{self.rules.sampled_ids}`, the ids"
-                f" of {len(found) if isinstance(found, list) else 'none'}; the field must list the"
+                f" of {len(value) if isinstance(value, list) else 'none'}; the field must list the"
                 " completion's tokens, all of them"
             )
-        return [checked_id(self.profile.name, token) for token in found]
+        return [checked_id(self.profile.name, token) for token in value]
 
 
 def checked_logprob(profile: Profile, value: Any, *, sampled: bool = False) -> float:
@@ -339,7 +359,9 @@ def checked_logprob(profile: Profile, value: Any, *, sampled: bool = False) -> f
             f"{profile.name} returned the logprob {value!r} for a token that it sampled; that is a"
             " placeholder, not a logprob, and its profile does not list it under logprobs.censored"
         )
-    return min(float(value), 0.0) if value > LOWEST else -math.inf
+    if value > LOWEST:
+        return min(float(value), 0.0)
+    return -math.inf
 
 
 def likeliest(
@@ -360,5 +382,7 @@ def likeliest(
         raise CorruptResponse("one token is listed twice among the alternatives of a position")
     if asked < 0:
         return top
-    sure = min(asked, len(top)) - 1 if rules.sampled_in_list == "replaces the last" else asked
+    sure = asked
+    if rules.sampled_in_list == "replaces the last":
+        sure = min(asked, len(top)) - 1
     return top[: max(sure, 0)]

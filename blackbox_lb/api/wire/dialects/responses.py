@@ -21,15 +21,17 @@ differ.
 
 def _choices(profile: Profile, answer: Any) -> list[Choice]:
     """The one choice that a chat completion would have."""
-    output = answer.get("output") if isinstance(answer, Mapping) else None
-    if not isinstance(output, list) or not all(isinstance(each, dict) for each in output):
+    output = None
+    if isinstance(answer, Mapping):
+        output = answer.get("output")
+    if not isinstance(output, list) or not all(isinstance(entry, dict) for entry in output):
         raise without(profile, answer, "output")
     status = answer.get("status", "completed")
     if status not in ("completed", "incomplete"):
-        said = quoted(answer.get("error"))
+        provider_error = quoted(answer.get("error"))
         raise CorruptResponse(
             f"{profile.name} answered with status {status!r:.40}, neither completed nor incomplete:"
-            f" {said}"
+            f" {provider_error}"
         )
     reason = (answer.get("incomplete_details") or {}).get("reason")
     parts = [part for item in output if item.get("type") == "message" for part in item["content"]]
