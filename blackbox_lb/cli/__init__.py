@@ -49,7 +49,9 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, imported now."""
-        return load_command(cmd_name) if cmd_name in COMMANDS else None
+        if cmd_name in COMMANDS:
+            return load_command(cmd_name)
+        return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands by what they are for, without importing any."""
@@ -179,21 +181,25 @@ def _run_with(
     """Run the command with a settings file: refuse what that may not set, and print what it set."""
     ctx = click.get_current_context()
     settings.check_reach(ctx)
-    given = [
+    option_names = [
         max(param.opts, key=len)
         for param in ctx.command.params
         if ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.DEFAULT_MAP
     ]
-    if given and not quiet_by_hand():
-        echo(f"{settings.path} gives {', '.join(given)}", err=True)
-    return callback(*arguments, **options) if callback else None
+    if option_names and not quiet_by_hand():
+        echo(f"{settings.path} gives {', '.join(option_names)}", err=True)
+    if callback:
+        return callback(*arguments, **options)
+    return None
 
 
 def _what_is_left(ctx: click.Context, group: Commands) -> str:
     """A sentence on the data that a cut-off command keeps: one with a store resumes."""
     command = group.get_command(ctx, ctx.invoked_subcommand or "")
     resumes = command is not None and {"out", "store"} <= {param.name for param in command.params}
-    return ": what was received is kept, and the same command goes on from there" if resumes else ""
+    if resumes:
+        return ": what was received is kept, and the same command goes on from there"
+    return ""
 
 
 def _print_anywhere() -> None:

@@ -43,9 +43,9 @@ def reward_names() -> list[str]:
 
 def bias_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete a bias file here or in the runs below; where none fits, any file."""
-    found = [*Path().glob("*.json"), *Path().glob("runs/*/*.json")]
+    paths = [*Path().glob("*.json"), *Path().glob("runs/*/*.json")]
     return _fitting(
-        sorted(path.as_posix() for path in found if path.name not in NO_BIAS), incomplete
+        sorted(path.as_posix() for path in paths if path.name not in NO_BIAS), incomplete
     )
 
 

@@ -52,10 +52,10 @@ def command_with_same(command: str, more: Iterable[str] = (), names: Iterable[st
     """
     words: list[str] = []
     ctx = click.get_current_context(silent=True)
-    wanted = set(names)
+    param_names = set(names)
     if ctx is not None:
         for param in ctx.command.params:
-            if not isinstance(param, click.Option) or param.name not in wanted:
+            if not isinstance(param, click.Option) or param.name not in param_names:
                 continue
             if ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
                 words += _spelled(param, ctx.params[param.name])
@@ -65,6 +65,8 @@ def command_with_same(command: str, more: Iterable[str] = (), names: Iterable[st
 def _spelled(option: click.Option, value: object) -> list[str]:
     name = max(option.opts, key=len)
     if option.is_flag:
-        return [name] if value else []
+        if value:
+            return [name]
+        return []
     values = value if isinstance(value, tuple) else (value,)
     return [word for single in values for word in (name, str(single))]

@@ -80,7 +80,9 @@ class GroupedOption(cloup.Option):
     def get_default(self, ctx: click.Context, call: bool = True) -> Any:
         """The default, or None where a shell completes and a function would be called."""
         completes = call and ctx.resilient_parsing and callable(self.default)
-        return None if completes else super().get_default(ctx, call=True)
+        if completes:
+            return None
+        return super().get_default(ctx, call=True)
 
 
 class LateChoice(click.Choice[str]):
@@ -228,28 +230,28 @@ def _params(kind: type[DataclassInstance]) -> list[click.Parameter]:
     """The parameters of all fields by heading; below one, those of each class stand before those of
     its bases.
     """
-    known = {each.name: each for each in fields(kind)}
+    fields_by_name = {described.name: described for described in fields(kind)}
     names = dict.fromkeys(
-        name for each in kind.__mro__ for name in vars(each).get("__annotations__", ())
+        name for base in kind.__mro__ for name in vars(base).get("__annotations__", ())
     )
     groups = {heading: cloup.OptionGroup(heading) for heading in HelpGroup}
     ranks = {name: rank for rank, name in enumerate(MOST_USED)}
     order = list(groups)
 
     def place(name: str) -> tuple[int, int]:
-        heading = known[name].metadata.get(HEADING)
+        heading = fields_by_name[name].metadata.get(HEADING)
         first = ranks.get(name, len(ranks)) if heading is HelpGroup.FIRST else 0
         return (-1 if heading is None else order.index(heading)), first
 
     params = []
     for name in sorted(names, key=place):
-        if PARAM not in known[name].metadata:
+        if PARAM not in fields_by_name[name].metadata:
             raise TypeError(
                 f"{kind.__name__}.{name} has no option; make it with option() or argument()"
             )
-        param = known[name].metadata[PARAM](name, known[name].type)
+        param = fields_by_name[name].metadata[PARAM](name, fields_by_name[name].type)
         if isinstance(param, GroupedOption):
-            param.group = groups.get(known[name].metadata[HEADING])
+            param.group = groups.get(fields_by_name[name].metadata[HEADING])
         params.append(param)
     return params
 

@@ -18,6 +18,9 @@ def print_json(value: Any) -> None:
     # Characters outside ASCII only stand in strings, where \\u is the same character.
     click.echo(
         "".join(
-            each if each == "\n" or each.isprintable() else json.dumps(each)[1:-1] for each in text
+            character
+            if character == "\n" or character.isprintable()
+            else json.dumps(character)[1:-1]
+            for character in text
         )
     )

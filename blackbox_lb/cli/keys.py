@@ -75,7 +75,9 @@ def _tell(source: Path, what: Iterable[str], address: str, options: object) -> N
     """
     names = sorted(set(what))
     host = urlsplit(address).hostname or ""
-    verb = "goes" if len(names) == 1 and names[0].isupper() else "go"
+    verb = "go"
+    if len(names) == 1 and names[0].isupper():
+        verb = "goes"
     sentence = f"{' and '.join(names)} {verb} to {host}, by {source}"
     asks = not (is_loopback(host) or getattr(options, "yes", False))
     agreed = {"keys": names, "host": host}

@@ -15,7 +15,9 @@ MOST_ROWS = 15
 
 def at_point(bias: Bias, at: str | None) -> Bias:
     """``bias`` at the point that --at names, as it is without one."""
-    return bias if at is None else bias.at_promise(Promise.parse(at))
+    if at is None:
+        return bias
+    return bias.at_promise(Promise.parse(at))
 
 
 def print_curve(curve: OperatingCurve) -> None:
@@ -49,5 +51,7 @@ def shown_points(curve: OperatingCurve, most: int = MOST_ROWS) -> list[Operating
 
 def _row(curve: OperatingCurve, point: OperatingPoint) -> tuple[Any, ...]:
     shares = (share.text for share in curve.measured(point))
-    mark = "chosen" if point.shift == curve.shift else ""
+    mark = ""
+    if point.shift == curve.shift:
+        mark = "chosen"
     return (f"{point.shift:+.2f}", *shares, mark)

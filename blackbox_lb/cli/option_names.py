@@ -154,4 +154,6 @@ def _option(parameter: re.Match[str]) -> str:
     if name not in OPTIONS:
         return parameter[0]
     option = f"--{name.replace('_', '-')}"
-    return option if value is None else f"{option} {value}"
+    if value is None:
+        return option
+    return f"{option} {value}"

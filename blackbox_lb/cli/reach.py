@@ -57,7 +57,9 @@ def reach(option: click.Option, key: str, value: Any, folder: Path) -> str | Non
         folder: of the settings file; writing in it is harmless, but for hidden files.
     """
     if option.is_flag:
-        return FLAGS.get(key) if value else None
+        if value:
+            return FLAGS.get(key)
+        return None
     if isinstance(value, tuple):
         reasons = [_reach_of_one(option, key, single, folder) for single in value]
         return next((reason for reason in reasons if reason is not None), None)
@@ -72,7 +74,9 @@ def _reach_of_one(option: click.Option, key: str, value: Any, folder: Path) -> s
     if key in WRITTEN:
         return _writing(Path(value), folder)
     check = CHECKS.get(key)
-    return "is not known to be harmless" if check is None else check(str(value))
+    if check is None:
+        return "is not known to be harmless"
+    return check(str(value))
 
 
 def _writing(path: Path, folder: Path) -> str | None:
@@ -97,7 +101,9 @@ def _reward(spec: str) -> str | None:
 
 
 def _provider(name: str) -> str | None:
-    return "names a file that says which keys go to which host" if is_profile_file(name) else None
+    if is_profile_file(name):
+        return "names a file that says which keys go to which host"
+    return None
 
 
 def _address(address: str) -> str:
@@ -111,11 +117,15 @@ def _depends_on(spec: str) -> str | None:
         feature = parse_feature(spec)
     except InputError:  # the command refuses it, too
         return None
-    return _embedding() if isinstance(feature, Embedding) else None
+    if isinstance(feature, Embedding):
+        return _embedding()
+    return None
 
 
 def _classifier(spec: str) -> str | None:
-    return None if spec == "tfidf" else _embedding()
+    if spec == "tfidf":
+        return None
+    return _embedding()
 
 
 def _embedding() -> str:

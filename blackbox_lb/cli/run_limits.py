@@ -102,7 +102,9 @@ def _announce(
     mean = size.tokens / size.completions if size.completions else 0.0
     hosted = _is_hosted(session, host)
     key = session.profile.connection.api_key_env
-    owner = f", with the key in {key}" if hosted and key else ""
+    owner = ""
+    if hosted and key:
+        owner = f", with the key in {key}"
     sentence = (
         f"{session.model} at {host}{owner}:"
         f" {total.sentence(trials.budget.prices, size.completions, mean)}"

@@ -79,7 +79,7 @@ class SettingsFile:
         """
         self._check_tables()
         options = keys_of(command)
-        found = dict[str, Any]()
+        defaults = dict[str, Any]()
         away = _displaced(name, arguments) | self._of_another_provider(name, arguments)
         for table in (SHARED, name):
             for raw, value in self.tables.get(table, {}).items():
@@ -88,32 +88,34 @@ class SettingsFile:
                 if table == SHARED and key in OWN_TABLE.get(name, ()):
                     continue
                 if key in options and key not in away:
-                    for other in _other_side(key):
-                        found.pop(other, None)
+                    for rival in _other_side(key):
+                        defaults.pop(rival, None)
                     option = options[key]
-                    found[option.name or key] = self._converted(table, raw, value, option, name)
-        return {key: value for key, value in found.items() if value is not None}
+                    defaults[option.name or key] = self._converted(table, raw, value, option, name)
+        return {key: value for key, value in defaults.items() if value is not None}
 
     def _of_another_provider(self, name: str, arguments: Sequence[str]) -> frozenset[str]:
         """Options that belong to the file's provider, where the command line names another one."""
-        asked = _provider(name, arguments)
+        provider = _provider(name, arguments)
         ours = self.tables.get(name, {}).get(
             "provider", self.tables.get(SHARED, {}).get("provider")
         )
-        return OF_THE_PROVIDER if asked and ours and asked != ours else frozenset()
+        if provider and ours and provider != ours:
+            return OF_THE_PROVIDER
+        return frozenset()
 
     def _check_tables(self) -> None:
-        known = [SHARED, *sorted(COMMANDS.keys() - WITHOUT_SETTINGS)]
+        tables = [SHARED, *sorted(COMMANDS.keys() - WITHOUT_SETTINGS)]
         for name, table in self.tables.items():
             if not isinstance(table, Mapping):
                 raise InputError(
                     f"{self.path}: {name} stands outside a table; put it under [{SHARED}], or under"
                     " [fit] for blb fit alone"
                 )
-            if name not in known:
+            if name not in tables:
                 raise InputError(
                     f"{self.path}: there is no command for the table"
-                    f" [{name}]{did_you_mean(name, known)}; tables are {', '.join(known)}"
+                    f" [{name}]{did_you_mean(name, tables)}; tables are {', '.join(tables)}"
                 )
 
     def _check_key(self, table: str, raw: str, key: str, options: Collection[str]) -> None:
@@ -122,13 +124,16 @@ class SettingsFile:
                 f"{self.path}: [{table}] {raw} means something else in each command; put it under"
                 " the command's own table, as in [fit]"
             )
-        known = set(options) if table != SHARED else set(options).union(*_all_keys())
-        if key not in known:
-            where = f"blb {table} has no option" if table != SHARED else "no command has an option"
-            listed = "blb COMMAND --help" if table == SHARED else f"blb {table} --help"
+        keys = set(options) if table != SHARED else set(options).union(*_all_keys())
+        if key not in keys:
+            where = "no command has an option"
+            listed = "blb COMMAND --help"
+            if table != SHARED:
+                where = f"blb {table} has no option"
+                listed = f"blb {table} --help"
             raise InputError(
                 f"{self.path}: [{table}] {raw}: {where}"
-                f" --{raw.replace('_', '-')}{did_you_mean(key, known)}; {listed} lists the options"
+                f" --{raw.replace('_', '-')}{did_you_mean(key, keys)}; {listed} lists the options"
             )
 
     def check_reach(self, ctx: click.Context) -> None:
@@ -194,25 +199,27 @@ class SettingsFile:
         if options and not fitting:
             name, option = next(iter(options.items()))
             self._converted(table, raw, value, option, name)
-        found = [
+        reasons = [
             reach(options[name], key_of(options[name]), fitting[name], folder) for name in fitting
         ]
-        return [reason for reason in found if reason is not None]
+        return [reason for reason in reasons if reason is not None]
 
     def _converted(self, table: str, raw: str, value: Any, option: click.Option, name: str) -> Any:
         try:
             return self._fitted(value, option)
         except (click.BadParameter, TypeError) as error:
-            told = (
-                error.message.rstrip(".") if isinstance(error, click.BadParameter) else str(error)
-            )
-            own = (
-                "; if it is meant for another command, put it under that command's table, not"
-                f" [{SHARED}]"
-            )
+            message = str(error)
+            if isinstance(error, click.BadParameter):
+                message = error.message.rstrip(".")
+            advice = ""
+            if table == SHARED:
+                advice = (
+                    "; if it is meant for another command, put it under that command's table, not"
+                    f" [{SHARED}]"
+                )
             raise InputError(
                 f"{self.path}: [{table}] {raw} = {_shown(value)} is no value of blb {name}"
-                f" {option.opts[0]}: {told}{own if table == SHARED else ''}"
+                f" {option.opts[0]}: {message}{advice}"
             ) from error
 
     def _fitted(self, value: Any, option: click.Option) -> Any:
@@ -225,21 +232,21 @@ class SettingsFile:
             return value
         if option.multiple:
             values = value if isinstance(value, list) else [value]
-            return tuple(self._single(each, option) for each in values)
+            return tuple(self._single(item, option) for item in values)
         return self._single(value, option)
 
     def _single(self, value: Any, option: click.Option) -> Any:
         if isinstance(value, bool):
             return _bare(value, option)
-        wanted: tuple[type, ...] = (str, int, float)
+        types: tuple[type, ...] = (str, int, float)
         if isinstance(option.type, click.types.IntParamType):
-            wanted = (int,)
+            types = (int,)
         elif isinstance(option.type, click.types.FloatParamType):
-            wanted = (int, float)
+            types = (int, float)
         elif isinstance(option.type, click.Path | click.Choice):
-            wanted = (str,)
-        if not isinstance(value, wanted):
-            raise TypeError(f"it takes {_KINDS[wanted]}, not {_kind(value)}")
+            types = (str,)
+        if not isinstance(value, types):
+            raise TypeError(f"it takes {_KINDS[types]}, not {_kind(value)}")
         if isinstance(value, str):
             value = self._located(value, option)
         elif isinstance(option.type, click.types.StringParamType):
@@ -252,7 +259,9 @@ class SettingsFile:
         unchanged.
         """
         if self.path is None or self.path.parent.resolve() == Path.cwd():
-            return str(expanded(text)) if text.startswith("~") else text
+            if text.startswith("~"):
+                return str(expanded(text))
+            return text
         folder = self.path.parent
         elsewhere = len(text.partition(":")[0]) > 1 and ":" in text  # hf:name, https://...
         if (isinstance(option.type, click.Path) and not elsewhere) or text.startswith(
@@ -261,9 +270,11 @@ class SettingsFile:
             return str(folder / expanded(text))
         for mark in ("", "=", ":"):
             head, _, rest = text.rpartition(mark) if mark else ("", "", text)
-            there = folder / rest
-            if there.suffix in FILES and there.is_file():
-                return f"{head}{mark}{there}" if head else str(there)
+            located = folder / rest
+            if located.suffix in FILES and located.is_file():
+                if head:
+                    return f"{head}{mark}{located}"
+                return str(located)
         return text
 
 
@@ -288,14 +299,18 @@ def _kind(value: Any) -> str:
 
 def _shown(value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    if len(text) <= 60:
+        return text
+    return f"{text[:57]}..."
 
 
 def _plain(value: Any) -> Any:
     """A value that a command gets, as the file would spell it."""
     if isinstance(value, tuple):
         return [_plain(single) for single in value]
-    return str(value) if isinstance(value, Path) else value
+    if isinstance(value, Path):
+        return str(value)
+    return value
 
 
 def _bare(value: bool, option: click.Option) -> Any:
@@ -304,21 +319,28 @@ def _bare(value: bool, option: click.Option) -> Any:
     """
     if not isinstance(option.flag_value, str | int | float) or isinstance(option.flag_value, bool):
         raise TypeError("it takes a value, not true or false")
-    return option.flag_value if value else None
+    if value:
+        return option.flag_value
+    return None
 
 
 def _displaced(name: str, arguments: Sequence[str]) -> set[str]:
     """Keys of the file that the command line or the environment overrules."""
-    given = {
+    keys = {
         word.partition("=")[0].lstrip("-").replace("-", "_")
         for word in arguments
         if word.startswith("--")
     }
-    given |= {
+    keys |= {
         key for side in EITHER_OR for key in side if os.environ.get(f"BLB_{name}_{key}".upper())
     }
-    one, other = EITHER_OR
-    return (other if given & one else set()) | (one if given & other else set())
+    first, second = EITHER_OR
+    displaced = set[str]()
+    if keys & first:
+        displaced |= second
+    if keys & second:
+        displaced |= first
+    return displaced
 
 
 def _provider(name: str, arguments: Sequence[str]) -> str | None:
@@ -333,15 +355,19 @@ def _provider(name: str, arguments: Sequence[str]) -> str | None:
 
 def _other_side(key: str) -> set[str]:
     """Options that no longer count in a file that gives ``key``."""
-    one, other = EITHER_OR
-    return other if key in one else one if key in other else set()
+    first, second = EITHER_OR
+    if key in first:
+        return second
+    if key in second:
+        return first
+    return set()
 
 
 def _all_keys() -> Iterable[set[str]]:
     for name in COMMANDS.keys() - WITHOUT_SETTINGS:
         command = load_command(name)
-        for each in (command, *getattr(command, "commands", {}).values()):
-            yield set(keys_of(each))
+        for subcommand in (command, *getattr(command, "commands", {}).values()):
+            yield set(keys_of(subcommand))
 
 
 def find_settings(given: Path | None = None, start: Path | None = None) -> SettingsFile:

@@ -79,7 +79,9 @@ class Terminal:
                 nonlocal tokens
                 tokens += completion.n_tokens
                 elapsed = progress.tasks[0].elapsed or 0.0
-                rate = f"{tokens / elapsed:.0f} tokens/s" if elapsed > 1 else ""
+                rate = ""
+                if elapsed > 1:
+                    rate = f"{tokens / elapsed:.0f} tokens/s"
                 progress.update(bar, advance=1, rate=rate)
 
             yield watch
@@ -111,7 +113,9 @@ class Terminal:
 
 
 def reporter(*, quiet: bool) -> Reporter:
-    return Silent() if quiet else Terminal()
+    if quiet:
+        return Silent()
+    return Terminal()
 
 
 FILE_WIDTH = 200
@@ -186,7 +190,9 @@ def _numbers(row: Verdict) -> tuple[str, str, str, str]:
     small or too large for them.
     """
     largest = max(map(abs, (row.base, row.biased, row.difference, row.low, row.high)))
-    form = ".2f" if largest == 0 or 0.1 <= largest < 100_000 else ".3g"
+    form = ".3g"
+    if largest == 0 or 0.1 <= largest < 100_000:
+        form = ".2f"
     low = f"{row.low:+{form}}"
     high = f"{row.high:+{form}}"
     return (
@@ -203,12 +209,12 @@ def verdict_table(verdicts: Iterable[Verdict]) -> None:
     Where the reward is itself the share of right answers, its row is not printed twice.
     """
     rows = []
-    told = set[tuple[str, float, float, float]]()
+    printed = set[tuple[str, float, float, float]]()
     for row in verdicts:
         numbers = (row.setting, row.base, row.biased, row.p)
-        if row.metric != "accuracy" or numbers not in told:
+        if row.metric != "accuracy" or numbers not in printed:
             rows.append(row)
-        told.add(numbers)
+        printed.add(numbers)
     print_table(
         "Test prompts, base against biased",
         ("setting", "metric", "base", "biased", "diff", "95 % interval", "p", "verdict"),
@@ -238,6 +244,8 @@ def findings_list(findings: Iterable[RecordedFinding], *, everything: bool = Fal
         )
     for rank, row in enumerate(rows):
         if everything or rank == 0 or row.word == "FAIL" or row.code == "test":
-            remedy = f"; {row.remedy}" if row.remedy and row.word != "PASS" else ""
+            remedy = ""
+            if row.remedy and row.word != "PASS":
+                remedy = f"; {row.remedy}"
             sentence = f"{row.sentence}{remedy}"
             echo(f"{row.word:12} {printable(row.code)}: {printable(sentence)}")

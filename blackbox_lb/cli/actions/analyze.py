@@ -98,12 +98,12 @@ def execute(options: AnalyzeOptions) -> None:
         )
     tell_host_of_bias(options.bias_file, bias, options)
     listener = Remembering(reporter(quiet=options.quiet))
-    found = run(options, lambda budget: _run(bias, options, listener, budget))
-    write_whole(folder / ANALYSIS, (found.model_dump_json(indent=1) + "\n").encode())
+    analysis = run(options, lambda budget: _run(bias, options, listener, budget))
+    write_whole(folder / ANALYSIS, (analysis.model_dump_json(indent=1) + "\n").encode())
     if options.as_json:
-        print_json(found.model_dump(mode="json"))
+        print_json(analysis.model_dump(mode="json"))
     else:
-        _print(found, options.top)
+        _print(analysis, options.top)
         echo(f"wrote {folder / ANALYSIS}")
 
 
@@ -125,11 +125,11 @@ async def _run(
     else:
         shifts = shifts_by_lists(store_path, biased, bias, profile, vocabulary)
     with RolloutStore(store_path, read_only=True) as store:
-        known = store.token_bytes(bias.tokenizer)
+        token_bytes = store.token_bytes(bias.tokenizer)
     generated = {token for token in biased.rollouts.token_ids.tolist() if token >= 0}
-    untold = () if vocabulary else sorted(generated - known.keys())
-    names = await _texts(bias, untold, ours, listener) if options.base_url and untold else {}
-    token_names = TokenNames(known, vocabulary, names)
+    nameless = () if vocabulary else sorted(generated - token_bytes.keys())
+    names = await _texts(bias, nameless, ours, listener) if options.base_url and nameless else {}
+    token_names = TokenNames(token_bytes, vocabulary, names)
     return analyze(bias, biased, shifts, token_names, provenance(listener.notices))
 
 
@@ -186,10 +186,10 @@ async def _exact(
 ) -> Shifts:
     task = Task("stored", (), (), biased.examples)
     reward = parse_reward("length", max_tokens=1)
-    asked = replace(options, endpoint=options.endpoint or biased.endpoint)
+    exact_options = replace(options, endpoint=options.endpoint or biased.endpoint)
     stages = [ForecastStage(biased.examples[:1], positions)]
     async with open_trials(
-        asked, task, reward, budget, bias, stages=lambda trials: stages, part="--full-vocab"
+        exact_options, task, reward, budget, bias, stages=lambda trials: stages, part="--full-vocab"
     ) as trials:
         return await ask_shifts(
             replace(trials, report=listener), biased, bias, positions, options.seed or 0
@@ -210,9 +210,9 @@ def _print(found: Analysis, top: int) -> None:
     _print_table("Intervention scores S by band (nats)", BANDS, found.bands, left=2)
     moved = [row for row in found.families if row.side != "unmoved"]
     _print_table(f"Families of tokens by {found.grouping}", FAMILIES, moved, left=3)
-    by_share = sorted(found.tokens, key=lambda each: -abs(each.score) * each.count)
-    _print_tokens("Promoted tokens", [each for each in by_share if each.score > 0], top)
-    _print_tokens("Suppressed tokens", [each for each in by_share if each.score < 0], top)
+    by_share = sorted(found.tokens, key=lambda row: -abs(row.score) * row.count)
+    _print_tokens("Promoted tokens", [row for row in by_share if row.score > 0], top)
+    _print_tokens("Suppressed tokens", [row for row in by_share if row.score < 0], top)
     if found.pairs:
         title = (
             f"Nearly equal tokens pushed apart: {min(top, len(found.pairs))} of {len(found.pairs)}"
@@ -226,21 +226,21 @@ def _print_table(title: str, columns: Columns[T], rows: Sequence[T], *, left: in
 
 
 def _source(found: Analysis) -> str:
-    what = {
+    basis = {
         "exact": "exact, from all logprobs",
         "tail model": (
             "from the base model's lists at biased positions, what they leave out by the tail model"
         ),
         "logprobs after the bias": "from lists of the biased policy, the bias taken off",
     }[found.source]
-    rest = f", {found.unscored:,} positions without a score" if found.unscored else ""
-    outside = (
-        f", {found.outside:,} tokens outside their lists"
-        if found.outside and found.source != "exact"
-        else ""
-    )
+    rest = ""
+    if found.unscored:
+        rest = f", {found.unscored:,} positions without a score"
+    outside = ""
+    if found.outside and found.source != "exact":
+        outside = f", {found.outside:,} tokens outside their lists"
     return (
-        f"scores {what}: {found.positions:,} positions of {found.completions:,}"
+        f"scores {basis}: {found.positions:,} positions of {found.completions:,}"
         f" completions{outside}{rest}"
     )
 

@@ -110,9 +110,9 @@ async def _run(
         if not examples:
             return {"store": str(trials.store.path), "completions": 0, "tokens": 0}, []
         if options.batch:
-            found = await _by_batch(options, trials, examples)
-            if found is not None:
-                return found
+            outcome = await _by_batch(options, trials, examples)
+            if outcome is not None:
+                return outcome
         summary, notices = await _collected(trials, examples, options.samples_per_prompt, reward)
         if not options.batch:
             summary["in_flight"] = trials.pace.level
@@ -161,23 +161,25 @@ async def _collected(
 
 def _sentence(summary: dict[str, Any], reward: Reward) -> str:
     if "cancelled" in summary:
-        told = ", ".join(
-            f"{number:,} requests {what}" for what, number in summary["cancelled"].items()
+        states = ", ".join(
+            f"{number:,} requests {state}" for state, number in summary["cancelled"].items()
         )
-        return (
-            f"No batch job is open any more{f': {told}' if told else ''}; what was answered is in"
-            f" {summary['store']}"
-        )
+        ended = "No batch job is open any more"
+        if states:
+            ended += f": {states}"
+        return f"{ended}; what was answered is in {summary['store']}"
     text = f"{summary['completions']} completions, {summary['tokens']} tokens in {summary['store']}"
-    return text + (f"; mean {reward.label} {summary['mean']:.3f}" if "mean" in summary else "")
+    if "mean" in summary:
+        return f"{text}; mean {reward.label} {summary['mean']:.3f}"
+    return text
 
 
 def _tell(options: CollectOptions, pending: Pending) -> None:
     """Print the open jobs, and how to go on."""
     again = _again("no_wait", "cancel")
-    commands = [each.command for each in pending.states if each.command]
+    commands = [job.command for job in pending.states if job.command]
     if options.as_json:
-        jobs = [{name: getattr(each, name) for name in each.__slots__} for each in pending.states]
+        jobs = [{name: getattr(job, name) for name in job.__slots__} for job in pending.states]
         print_json({"missing": pending.missing, "jobs": jobs, "next": [*commands, again]})
         return
     echo(f"{pending.missing:,} completions are still to come:")
@@ -195,5 +197,7 @@ def _again(*without: str) -> str:
         if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE or name in without:
             continue
         flag = isinstance(option, click.Option) and option.is_flag
-        words += option.opts[:1] if flag else [option.opts[0], str(context.params[name])]
+        words.append(option.opts[0])
+        if not flag:
+            words.append(str(context.params[name]))
     return shlex.join(words)

@@ -48,11 +48,9 @@ def execute(options: CompileOptions) -> None:
     profile.check_model(bias.model)
     tell_end_of_model(profile, bias.model)
     most_entries(profile, options.entries)
-    collected_by = (
-        [load_profile(bias.provider)]
-        if bias.provider in {*profile_names()} - {profile.name}
-        else []
-    )
+    collected_by = []
+    if bias.provider in {*profile_names()} - {profile.name}:
+        collected_by = [load_profile(bias.provider)]
     vocabulary = vocabulary_of(bias, [profile, *collected_by], options.tokenizer)
     store = options.store or bias_file.with_name(STORE)
     out = _out(store, profile, options)
@@ -65,22 +63,22 @@ def execute(options: CompileOptions) -> None:
             echo(sentence, err=True)
     highest = highest_id(profile, vocabulary)
     table = prefixes.next_token
-    made = compile_bias(
+    compiled = compile_bias(
         bias, profile, table, highest_id=highest, **arguments_for(compile_bias, options)
     )
-    made.save(out)
-    rows = gain_by_entries(bias, profile, table, made, highest_id=highest)
-    judge = _judge(made, profile, options.provider, out)
+    compiled.save(out)
+    rows = gain_by_entries(bias, profile, table, compiled, highest_id=highest)
+    judge = _judge(compiled, profile, options.provider, out)
     if options.as_json:
         print_json(
-            _document(bias, made, prefixes, rows, highest) | {"bias": str(out), "judge": judge}
+            _document(bias, compiled, prefixes, rows, highest) | {"bias": str(out), "judge": judge}
         )
         return
-    document = _document(bias, made, prefixes, rows, highest)
+    document = _document(bias, compiled, prefixes, rows, highest)
     if options.verbose:
         _table(rows, profile)
-        _result(document, made, profile)
-    print_conclusion(compile_conclusion(bias, made, profile, document, out, judge))
+        _result(document, compiled, profile)
+    print_conclusion(compile_conclusion(bias, compiled, profile, document, out, judge))
 
 
 def compile_conclusion(
@@ -95,7 +93,9 @@ def compile_conclusion(
 
     The two examples are the tokens whose values changed most.
     """
-    kind = "whole numbers" if document["integers"] else "values"
+    kind = "values"
+    if document["integers"]:
+        kind = "whole numbers"
     lost = f"{document['kl_lost_nats_per_token']:.5f} nats of KL lost per token"
     statements = [
         f"{document['entries']:,} of {document['learned_entries']:,} entries for {profile.name}:"
@@ -132,26 +132,29 @@ def _compile_features(
     """Without the prefixes in a store: what is lost is not estimated, and ``blb eval`` tells what
     is left.
     """
-    made = compile_bias(
+    compiled = compile_bias(
         bias, profile, None, highest_id=highest, **arguments_for(compile_bias, options)
     )
-    check_bias(made, profile, highest)
-    made.save(out)
-    judge = _judge(made, profile, options.provider, out)
+    check_bias(compiled, profile, highest)
+    compiled.save(out)
+    judge = _judge(compiled, profile, options.provider, out)
     if options.as_json:
         print_json(
             {
-                "entries": len(made.entries),
+                "entries": len(compiled.entries),
                 "learned_entries": len(bias.entries),
                 "bias": str(out),
                 "judge": judge,
             }
         )
         return
-    kind = "whole numbers" if made.sent and made.sent.integers else "values"
+    kind = "values"
+    if compiled.sent and compiled.sent.integers:
+        kind = "whole numbers"
     echo(
-        f"compiled for {profile.name}: {len(made.entries):,} of {len(bias.entries):,} tokens may be"
-        f" biased, with {kind} from {profile.bias.low:g} to {profile.bias.high:g} in each request"
+        f"compiled for {profile.name}: {len(compiled.entries):,} of {len(bias.entries):,} tokens"
+        f" may be biased, with {kind} from {profile.bias.low:g} to {profile.bias.high:g} in each"
+        " request"
     )
     echo(f"wrote {out}, UNVERIFIED: judge it with\n  {judge}")
 
@@ -159,12 +162,14 @@ def _compile_features(
 def _out(store: Path, profile: Profile, options: CompileOptions) -> Path:
     bias_file = options.bias_file
     limit = most_entries(profile, options.entries)
-    whole = "-integers" if options.integers and profile.bias.fractions else ""
-    name = f"{bias_file.stem}-{profile.name}-{'all' if limit is None else limit}{whole}.json"
+    suffix = ""
+    if options.integers and profile.bias.fractions:
+        suffix = "-integers"
+    name = f"{bias_file.stem}-{profile.name}-{'all' if limit is None else limit}{suffix}.json"
     out = options.out or bias_file.with_name(name)
-    for needed, what in ((bias_file, "BIAS itself"), (store, "the rollout store")):
+    for needed, content in ((bias_file, "BIAS itself"), (store, "the rollout store")):
         if out.exists() and needed.exists() and out.samefile(needed):
-            raise InputError(f"--out {out} is {what}, which would be lost; give another file")
+            raise InputError(f"--out {out} is {content}, which would be lost; give another file")
     if not out.parent.is_dir():
         raise InputError(
             f"there is no folder {out.parent} for the result; make it, or give another --out"
@@ -203,11 +208,11 @@ def _explanations(
         f" positions of {prefixes.completions:,} base completions in {store}"
     )
     yield from prefixes.notices
-    whole = bias_file.with_name(LEARNED)
+    learned_file = bias_file.with_name(LEARNED)
     if bias.compiled is not None:
         remedy = ""
-        if whole.is_file() and whole != bias_file:
-            remedy = f"; {whole} holds the whole learned vector"
+        if learned_file.is_file() and learned_file != bias_file:
+            remedy = f"; {learned_file} holds the whole learned vector"
         yield f"it was compiled before, so what follows is a share of what that left{remedy}"
     if not set(bias.logit_bias).intersection(prefixes.next_token.token_ids.tolist()):
         yield (
@@ -220,7 +225,7 @@ def _explanations(
 
 def _table(rows: list[Kept], profile: Profile) -> None:
     fractions, integers = (
-        [row for row in rows if row.integers == whole] for whole in (False, True)
+        [row for row in rows if row.integers == of_integers] for of_integers in (False, True)
     )
     print_table(
         f"Estimated gain kept for {profile.name}, by most entries",
@@ -248,7 +253,9 @@ def _table(rows: list[Kept], profile: Profile) -> None:
 
 
 def _result(told: dict[str, Any], made: Bias, profile: Profile) -> None:
-    kind = "whole numbers" if told["integers"] else "values"
+    kind = "values"
+    if told["integers"]:
+        kind = "whole numbers"
     echo(
         f"compiled for {profile.name}: {told['entries']:,} {kind} from {profile.bias.low:g} to"
         f" {profile.bias.high:g}, {told['kept_share']:.1%} of the estimated gain kept,"
@@ -281,7 +288,10 @@ def _judge(made: Bias, profile: Profile, provider: str | None, out: Path) -> str
     words = ["blb", "eval", str(out), "--provider", provider or profile.name]
     if not profile.connection.embedded:
         words += ["--model", _plain(made.model, "MODEL")]
-    words += ["--task", made.task] if made.task in BUILT_IN else ["--data", "DATA.jsonl"]
+    if made.task in BUILT_IN:
+        words += ["--task", made.task]
+    else:
+        words += ["--data", "DATA.jsonl"]
     words += ["--reward", _plain(made.reward, "REWARD")]
     if made.sampling is not None:
         words += ["--max-tokens", str(made.sampling.max_tokens)]
@@ -293,4 +303,6 @@ def _plain(text: str, instead: str) -> str:
     cursor.
     """
     rest = text.replace("\\", "")
-    return text if printable(rest) == rest else instead
+    if printable(rest) == rest:
+        return text
+    return instead

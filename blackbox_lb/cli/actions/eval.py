@@ -133,7 +133,7 @@ def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
     labels = labels_of(options, task)
     if options.rivals:
         options = _with_standard_rivals(options, reward, labels)
-    wanted = {name: getattr(options, name) for name in RIVALS}
+    rival_settings = {name: getattr(options, name) for name in RIVALS}
     of_shares = {name: getattr(options, name) for name in RIVALS_OF_SHARES}
     usual = (SAMPLED,) if reward.of_shares else (SAMPLED, GREEDY)
     settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy)) or usual
@@ -155,7 +155,7 @@ def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
             options.baseline_thinking_tokens,
             reward.thinking,
         )
-        + rivals(wanted, task, labels, seed=options.seed or 0, listed=options.top_logprobs)
+        + rivals(rival_settings, task, labels, seed=options.seed or 0, listed=options.top_logprobs)
         + rivals_of_shares(of_shares, task, reward, options.seed or 0),
         labels=labels,
         **arguments_for(EvalPlan, options),
@@ -196,14 +196,14 @@ async def _run(
     budget: SpendLimit,
 ) -> tuple[Evaluation, Spent, bool]:
     """The evaluation, what was spent, and whether the price of a token is known."""
-    sends = bool(biases) or any(other.own_bias for other in plan.alternatives)
+    sends = bool(biases) or any(policy.own_bias for policy in plan.alternatives)
     needs = SAMPLING_WITH_A_BIAS if sends else COLLECTING
     longest = max(
         (
-            len(asked.prompt.text)
-            for other in plan.alternatives
+            len(request.prompt.text)
+            for policy in plan.alternatives
             for example in task.test
-            for asked, _ in other.requests(example, plan.samples)
+            for request, _ in policy.requests(example, plan.samples)
         ),
         default=0,
     )
@@ -284,22 +284,27 @@ def _policies(found: Evaluation, setting: str) -> None:
 
 def _decisions(found: Evaluation, setting: str) -> None:
     """Print each policy's table of labels with its scores; nothing where the task has no labels."""
-    told = [
+    decisions = [
         (row.name, row.decisions)
         for row in found.policies
         if row.setting == setting and row.decisions
     ]
-    if not told:
+    if not decisions:
         return
     print_table(
         f"{setting.capitalize()}: decisions",
         ("policy", "accuracy", "macro-F1", "no label"),
         (
-            (printable(name), _share(each.accuracy), _share(each.macro_f1), _share(each.no_label))
-            for name, each in told
+            (
+                printable(name),
+                _share(decision.accuracy),
+                _share(decision.macro_f1),
+                _share(decision.no_label),
+            )
+            for name, decision in decisions
         ),
     )
-    labels = [printable(row.label) for row in told[0][1].labels]
+    labels = [printable(row.label) for row in decisions[0][1].labels]
     print_table(
         f"{setting.capitalize()}: decisions by right label",
         (
@@ -312,15 +317,17 @@ def _decisions(found: Evaluation, setting: str) -> None:
         ),
         (
             (printable(name), label, _share(row.precision), _share(row.recall), *map(str, cells))
-            for name, each in told
-            for label, row, cells in zip(labels, each.labels, each.confusion, strict=True)
+            for name, decision in decisions
+            for label, row, cells in zip(labels, decision.labels, decision.confusion, strict=True)
         ),
         left=2,
     )
 
 
 def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
+    if value is None:
+        return ""
+    return f"{value:.2f}"
 
 
 def _comparisons(rows: Sequence[Comparison]) -> None:

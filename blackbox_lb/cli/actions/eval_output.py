@@ -126,7 +126,9 @@ def short_names(policies: Sequence[PolicyResult]) -> dict[str, str]:
 def reference_of(evaluation: Evaluation) -> str:
     """The policy that the others are compared with: the first bias alone, else the base."""
     biases = [row.name for row in evaluation.policies if row.bias == row.name]
-    return biases[0] if biases else BASE
+    if biases:
+        return biases[0]
+    return BASE
 
 
 def _print_setting(evaluation: Evaluation, setting: str, names: Mapping[str, str]) -> None:
@@ -179,8 +181,11 @@ def with_interval(metric: str, mean: float, low: float, high: float, *, sign: bo
     share.
     """
     if metric in SHARES:
-        form = "+.0f" if sign else ".0f"
-        unit = "" if sign else " %"
+        form = ".0f"
+        unit = " %"
+        if sign:
+            form = "+.0f"
+            unit = ""
         return f"{100 * mean:{form}}{unit} ({100 * low:{form}} to {100 * high:{form}})"
     values = [figure(value, sign=sign) for value in (mean, low, high)]
     return f"{values[0]} ({values[1]} to {values[2]})"
@@ -196,8 +201,8 @@ def eval_conclusion(
     label = evaluation.label
     subject = reference_of(evaluation)
     if subject == BASE:
-        others = [row.name for row in evaluation.policies if row.name != BASE]
-        subject = others[0] if others else BASE
+        rival_names = [row.name for row in evaluation.policies if row.name != BASE]
+        subject = rival_names[0] if rival_names else BASE
     rows = chosen_rows(verdicts(evaluation, subject), label)
     verdict = overall([row for row in rows if row.metric == label])
     decisions = decisions_of(evaluation, subject)
@@ -254,16 +259,18 @@ def rival_lines(evaluation: Evaluation, names: Mapping[str, str]) -> list[str]:
         if word and reference != BASE:
             groups[words[word]].append(names[row.name])
     parts = [f"{verb} {', '.join(members)}" for verb, members in groups.items() if members]
-    return ["; ".join(parts)] if parts else []
+    if parts:
+        return ["; ".join(parts)]
+    return []
 
 
 def _examples(evaluation: Evaluation, subject: str) -> tuple[BeforeAfter, ...]:
     """Two prompts with the base's answer and the subject's, different ones first."""
     examples = []
-    for shown in evaluation.examples:
-        texts = {completion.policy: completion.text for completion in shown.completions}
+    for answered in evaluation.examples:
+        texts = {completion.policy: completion.text for completion in answered.completions}
         if BASE in texts and subject in texts:
-            examples.append(BeforeAfter(shown.prompt, texts[BASE], texts[subject]))
+            examples.append(BeforeAfter(answered.prompt, texts[BASE], texts[subject]))
     examples.sort(key=lambda example: example.before == example.after)
     return tuple(examples[:2])
 

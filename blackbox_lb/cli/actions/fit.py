@@ -93,14 +93,14 @@ def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: FitPlan) -> 
     prices = parse_prices(options.price) if options.price is not None else None
     if prices is None and options.model is not None:
         prices = find_prices(profile.name, options.model, options.prices)
-    what = understood(task, reward, plan.labels, limit=plan.limit)
+    summary = understood(task, reward, plan.labels, limit=plan.limit)
     if options.as_json:
         dollars = None
         if prices is not None:
             dollars = prices.dollars(total.most_prompt_tokens, total.most_completion_tokens)
-        print_json({"understood": what, **asdict(total), "most_dollars": dollars})
+        print_json({"understood": summary, **asdict(total), "most_dollars": dollars})
         return
-    echo(what)
+    echo(summary)
     settings_judged = ", ".join(setting.name for setting in plan.settings)
     echo(f"learns from {plan.learn_from}; judges at {settings_judged}")
     echo(total.sentence(prices, stored=0, mean=0.0))
@@ -238,8 +238,8 @@ def _print_everything(result: FitResult, folder: Path, unwritten: Collection[str
         print_decisions(setting, base, biased)
     for setting, (base_shares, biased_shares) in result.shares.items():
         rows = {
-            name: [SharesOfGroup.model_validate(group.as_json()) for group in drawn.rows]
-            for name, drawn in (("base", base_shares), ("biased", biased_shares))
+            name: [SharesOfGroup.model_validate(group.as_json()) for group in shares.rows]
+            for name, shares in (("base", base_shares), ("biased", biased_shares))
         }
         shares_table(setting, rows["base"], rows)
     if result.beside:
@@ -321,4 +321,6 @@ def print_decisions(setting: str, base: DecisionScores, biased: DecisionScores) 
 
 def rate(value: float) -> str:
     """A share for display; a dash where no decision was for the label, or no prompt has it."""
-    return "-" if math.isnan(value) else f"{value:.2f}"
+    if math.isnan(value):
+        return "-"
+    return f"{value:.2f}"

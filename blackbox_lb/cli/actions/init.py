@@ -82,7 +82,9 @@ class Questions:
             check(answer)
             return answer
         while True:
-            usual = f" [{default}]" if default else ""
+            usual = ""
+            if default:
+                usual = f" [{default}]"
             text = shown(question + usual)
             answer = click.prompt(text, default=default, show_default=False, err=True)
             try:
@@ -96,17 +98,18 @@ class Questions:
         """The profile of the provider; reports whether its key is set."""
         if given is None and not self._silent:
             echo(f"Providers: {', '.join(profile_names())}, or a path to your own TOML", err=True)
-        name = self.told["provider"] = self.checked("Provider", given, LOCAL, load_profile)
+        name = self.checked("Provider", given, LOCAL, load_profile)
+        self.told["provider"] = name
         return load_profile(name)
 
     def model(self, profile: Profile, model: str | None, base_url: str | None) -> dict[str, str]:
         """The model and its address, where the profile leaves them open."""
-        found = {}
+        answers = {}
         if not profile.connection.embedded:
             usual = environment(profile.connection.base_url_env) or profile.connection.base_url
             address = self.checked("Base URL", base_url, usual, partial(address_of, profile))
             if address not in ("", usual):
-                found["base_url"] = address
+                answers["base_url"] = address
         elif base_url is not None:
             raise InputError(
                 f"{profile.name} starts its own engine and takes no --base-url; leave it out"
@@ -115,14 +118,18 @@ class Questions:
         nobody: str | None = ""
         if by_name or not profile.connection.lists_models:
             nobody = next(iter(profile.models.work), None)
-        hint = ", empty for the server's only one" if nobody == "" else ""
+        hint = ""
+        if nobody == "":
+            hint = ", empty for the server's only one"
         if profile.connection.embedded:
             hint = ", a .gguf file or a hub name, empty for SmolLM2-135M-Instruct"
         name = self.checked(
             f"Model{hint}", model, nobody, lambda text: profile.check_model(text or None)
         )
         tell_end_of_model(profile, name or None)
-        return found | ({"model": name} if name else {})
+        if name:
+            answers["model"] = name
+        return answers
 
     def task(self, profile: Profile, task: str | None, data: Path | None) -> dict[str, str]:
         """A task by name or a data file, read once as a check."""
@@ -135,7 +142,9 @@ class Questions:
                 f" ({', '.join(BUILT_IN)})"
             )
             answer = self.checked(question, None if data is None else str(data), default, _readable)
-            return {"task": answer} if _is_task(answer) else {"data": answer}
+            if _is_task(answer):
+                return {"task": answer}
+            return {"data": answer}
         _readable(task)
         return {"task": task}
 
@@ -176,9 +185,13 @@ def _next(profile: Profile, out: Path) -> None:
     if rules.api_key_required and not (
         environment(rules.api_key_env) or environment(rules.token_env)
     ):
-        where = f" (made at {rules.api_key_url})" if rules.api_key_url else ""
+        where = ""
+        if rules.api_key_url:
+            where = f" (made at {rules.api_key_url})"
         echo(f"{rules.api_key_env} is not set: export your key{where} in it first")
-    config = "" if out.name == FILE and out.parent.resolve() == Path.cwd() else f" --config {out}"
+    config = ""
+    if not (out.name == FILE and out.parent.resolve() == Path.cwd()):
+        config = f" --config {out}"
     if profile.unknown:
         echo(
             f"{len(profile.unknown)} rows of {profile.name} are guesses. First: blb{config} doctor"

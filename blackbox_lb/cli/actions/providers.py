@@ -85,7 +85,9 @@ def _document(hosted: HostedModels, model: HostedModel) -> dict[str, Any]:
 
 
 def _evidence(hosted: HostedModels) -> str:
-    return OF_EACH_MODEL if hosted.fields == "each model" else OF_THE_HOST
+    if hosted.fields == "each model":
+        return OF_EACH_MODEL
+    return OF_THE_HOST
 
 
 def _weights(model: HostedModel) -> str:

@@ -52,12 +52,12 @@ def execute(options: ScoreOptions) -> None:
         RolloutStore(path, read_only=not fetches) as store,
         _lines(options.per_completion) as write_line,
     ):
-        kept: list[ScoredCompletion] = []
+        records: list[ScoredCompletion] = []
 
         def watch(record: ScoredCompletion) -> None:
             write_line(record)
             if options.examples is not None and record.value is not None:
-                kept.append(_without_lists(record))
+                records.append(_without_lists(record))
 
         async def main(budget: SpendLimit) -> list[Group]:
             price_judge(budget, reward, options.prices, takes_price=False)
@@ -81,7 +81,7 @@ def execute(options: ScoreOptions) -> None:
     else:
         _print(groups, names)
         if options.examples is not None:
-            _print_examples(kept, task, options.examples)
+            _print_examples(records, task, options.examples)
 
 
 def _decisions(options: ScoreOptions, path: Path, task: Task) -> None:
@@ -155,24 +155,24 @@ def _store(where: Path) -> tuple[Path, dict[str, str]]:
 
 def _maker(options: ScoreOptions, task: Task) -> Callable[[int], Reward]:
     """Rewards by token limit: each is made once, so a user's module is loaded once."""
-    made: dict[int, Reward] = {}
+    rewards: dict[int, Reward] = {}
 
-    def made_once(drawn: int) -> Reward:
-        limit = options.max_tokens or drawn
-        if limit not in made:
-            made[limit] = reward_of(options, task, limit)
-        return made[limit]
+    def made_once(max_tokens: int) -> Reward:
+        limit = options.max_tokens or max_tokens
+        if limit not in rewards:
+            rewards[limit] = reward_of(options, task, limit)
+        return rewards[limit]
 
     return made_once
 
 
 def _filter(options: ScoreOptions) -> Callable[[Settings], bool]:
-    wanted = {parse_setting(spec).temperature for spec in options.setting}
+    temperatures = {parse_setting(spec).temperature for spec in options.setting}
     policy = options.policy
 
     def keep(settings: Settings) -> bool:
         right = policy is None or bool(settings["bias"]) == (policy == "biased")
-        return right and (not wanted or settings["sampling"]["temperature"] in wanted)
+        return right and (not temperatures or settings["sampling"]["temperature"] in temperatures)
 
     return keep
 
@@ -216,7 +216,12 @@ def _base_of(group: Group, groups: list[Group]) -> Group | None:
         return None
     alike = {**group.settings, "bias": []}
     return next(
-        (each for each in groups if each.split == group.split and each.settings == alike), None
+        (
+            candidate
+            for candidate in groups
+            if candidate.split == group.split and candidate.settings == alike
+        ),
+        None,
     )
 
 
@@ -230,7 +235,7 @@ def _policy(group: Group, names: dict[str, str]) -> str:
 def _json(group: Group, base: Group | None, names: dict[str, str]) -> dict[str, Any]:
     settings = group.settings
     mean = group.mean_reward
-    found = None if base is None else group.difference(base)
+    difference = None if base is None else group.difference(base)
     return {
         "split": group.split,
         "policy": _policy(group, names),
@@ -245,7 +250,9 @@ def _json(group: Group, base: Group | None, names: dict[str, str]) -> dict[str, 
         "accuracy": group.accuracy,
         "tokens": group.tokens,
         "passages": [asdict(passage) for passage in group.passages],
-        "difference": None if found is None else {**asdict(found.reward), "prompts": found.prompts},
+        "difference": None
+        if difference is None
+        else {**asdict(difference.reward), "prompts": difference.prompts},
     }
 
 
@@ -268,12 +275,12 @@ def _print(groups: list[Group], names: dict[str, str]) -> None:
 def _cells(group: Group, base: Group | None, names: dict[str, str]) -> list[str]:
     sampling = group.settings["sampling"]
     mean = group.mean_reward
-    found = None if base is None else group.difference(base)
+    difference = None if base is None else group.difference(base)
     to_base = ["", ""]
-    if found is not None:
+    if difference is not None:
         to_base = [
-            _signed(found.reward.mean),
-            f"{_signed(found.reward.low)} to {_signed(found.reward.high)}",
+            _signed(difference.reward.mean),
+            f"{_signed(difference.reward.low)} to {_signed(difference.reward.high)}",
         ]
     return [
         group.split,
@@ -326,4 +333,6 @@ def _of_different_prompts(ranked: list[ScoredCompletion], count: int) -> list[Sc
 
 
 def _signed(value: float) -> str:
-    return f"{'' if value < 0 else '+'}{short(value)}"
+    if value < 0:
+        return short(value)
+    return f"+{short(value)}"

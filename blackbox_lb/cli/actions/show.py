@@ -34,7 +34,9 @@ def execute(bias_file: Path, top: int, as_json: bool) -> None:
         print_curve(bias.operating)
     ranked = sorted(bias.entries, key=lambda entry: entry.bias)
     _parts(bias, top)
-    rest = " of the rest" if bias.features else ""
+    rest = ""
+    if bias.features:
+        rest = " of the rest"
     _tokens(f"Promoted tokens{rest}", [entry for entry in reversed(ranked) if entry.bias > 0], top)
     _tokens(f"Suppressed tokens{rest}", [entry for entry in ranked if entry.bias < 0], top)
 
@@ -52,7 +54,10 @@ def _origin(bias: Bias) -> None:
         listed = bias.sampling.top_logprobs if bias.sampling else None
         echo(f"kept back  {bias.censoring.sentence(listed)}")
     echo(f"reward     {printable(bias.reward)} on {printable(bias.task or 'unknown task')}")
-    echo(f"entries    {len(bias.entries)}{f', {bias.compiled.sentence}' if bias.compiled else ''}")
+    entries = f"{len(bias.entries)}"
+    if bias.compiled:
+        entries += f", {bias.compiled.sentence}"
+    echo(f"entries    {entries}")
     if bias.learned:
         echo(f"bias       {_statistics(bias.learned)}")
     echo(
@@ -66,7 +71,7 @@ def _parts(bias: Bias, top: int) -> None:
     """
     if not bias.features:
         return
-    rows = [(printable(name), told) for name, told in strongest(bias)]
+    rows = [(printable(name), tokens) for name, tokens in strongest(bias)]
     print_table(
         f"Depends on {printable(bias.depends_on)}: {min(top, len(rows))} of {len(rows)} vectors;"
         " the tokens below are moved by none of them",

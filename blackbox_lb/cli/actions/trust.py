@@ -18,7 +18,10 @@ def execute(options: TrustOptions) -> None:
         raise InputError(f"there is no {FILE} here or in a folder above; name the file")
     if options.forget:
         was_trusted = forget(path)
-        echo(f"{path} is trusted no longer" if was_trusted else f"{path} was not trusted")
+        if was_trusted:
+            echo(f"{path} is trusted no longer")
+        else:
+            echo(f"{path} was not trusted")
         return
     settings = find_settings(path)
     reaching = list(settings.reaching())

@@ -128,8 +128,10 @@ def checks_of(*, thorough: bool = False) -> tuple[Check, ...]:
 
 def most_requests(*, thorough: bool = False) -> int:
     """Requests of a whole self-test at most; below 120, or 270 for a thorough one."""
-    asked = OPENING + sum(check.requests for check in checks_of(thorough=thorough))
-    return min(MOST_THOROUGH if thorough else MOST_REQUESTS, asked)
+    requests = OPENING + sum(check.requests for check in checks_of(thorough=thorough))
+    if thorough:
+        return min(MOST_THOROUGH, requests)
+    return min(MOST_REQUESTS, requests)
 
 
 def most_tokens(*, thorough: bool = False) -> int:
@@ -145,11 +147,11 @@ async def examine(
     thorough: bool = False,
     watch: Callable[[str], None] = lambda title: None,
 ) -> Report:
-    """Prove or disprove every claim of the session's profile. ``watch`` is told the title of each
-    check as it begins.
+    """Prove or disprove every claim of the session's profile. ``watch`` is called with the title of
+    each check as it begins.
 
-    ``checks``: fewer of them, in their order; the lists of alternatives are what all others lean
-    on. ``thorough``: ask more, as in ``checks_of``.
+    ``checks``: a selection, in their order; it must begin with the lists of alternatives, which all
+    others need. ``thorough``: ask more, as in ``checks_of``.
 
     Raises ProviderError: nothing can be checked: no key, no credit, no answer, no logprobs, a model
     that cannot be adapted, or the first plain request is refused, by a content filter too.
@@ -185,9 +187,9 @@ async def examine(
 
 
 async def _carry_out(exam: Exam, check: Check) -> None:
-    """One check. A refusal contradicts the rows that it was to prove; any other failure leaves them
-    unchecked, a content filter's refusal of the prompt too. A model that takes no bias is refused
-    one once, and what else can be learned of it goes on."""
+    """Run one check. A refusal contradicts the rows that the check was to prove. Any other failure
+    leaves them unchecked, also a content filter's refusal of the prompt. Where the model takes no
+    bias, that is noted and the other checks go on."""
     first = check.run is check_lists
     try:
         await check.run(exam)
@@ -213,8 +215,8 @@ async def _carry_out(exam: Exam, check: Check) -> None:
 
 
 def _note_refused_bias(exam: Exam, check: Check, refusal: str) -> None:
-    """What a refusal of everything that a check sends says: where it was to see a bias act, that
-    none is taken; of any other check's rows nothing.
+    """Note that every request of a check was refused. In the check of a bias's effect this means
+    that no bias is taken; the rows of any other check stay unchecked.
     """
     if check.run is not check_effect:
         exam.findings.skip(check.rows, refusal)

@@ -37,7 +37,7 @@ DOCUMENTED = frozenset("SRLD")
 
 
 def check_target(path: Path, provider: str) -> None:
-    """Whether a profile can be saved there, known before anything is asked for.
+    """Check that a profile can be saved at ``path``, before the first request.
 
     Raises InputError: another ending than .toml, a folder that does not exist, or the file that is
     being extended.
@@ -63,8 +63,8 @@ def save_profile(
     """Write what was found of ``provider`` (as given with ``provider``) to ``path``, for use as
     ``provider``.
 
-    ``base_url``: the address to keep, where it is another than the profile's. Returns the rows that
-    were guesses and could not be checked, for which the value was saved that is right in any case.
+    ``base_url``: the address to save, where it differs from the profile's. Returns the rows that
+    were guesses and could not be checked, with the saved values, which are right in any case.
 
     Raises InputError: a contradiction that no row can cure, or a file that cannot be written.
     """
@@ -94,9 +94,9 @@ def _rows(
     careful: Mapping[str, Json],
     unknown: Sequence[str],
 ) -> dict[str, Any]:
-    own = provider.endswith(".toml")
+    from_file = provider.endswith(".toml")
     rows: dict[str, Any] = {
-        "extends": str(Path(provider).resolve()) if own else provider,
+        "extends": str(Path(provider).resolve()) if from_file else provider,
         "name": name,
         "unknown": list(unknown),
     }
@@ -106,15 +106,17 @@ def _rows(
     ):  # which may be secrets
         rows |= report.profile.rows_of_its_host
         rows["connection"] = {**rows.get("connection", {}), "base_url": base_url}
-    found = {finding.row: finding.found for finding in report.findings if finding.found is not None}
-    for row, value in {**careful, **found}.items():
+    corrections = {
+        finding.row: finding.found for finding in report.findings if finding.found is not None
+    }
+    for row, value in {**careful, **corrections}.items():
         table = rows
         (*outer, last) = row.split(".")
         for part in outer:
             table = table.setdefault(part, {})
         table[last] = value
     if not report.profile.tried(report.model) and any(
-        each.row == "bias" and each.status == "CONFIRMED" for each in report.findings
+        finding.row == "bias" and finding.status == "CONFIRMED" for finding in report.findings
     ):
         rows.setdefault("models", {})["untried"] = []
     source = f"blb doctor, {report.model} on its {report.endpoint} endpoint"
@@ -132,20 +134,22 @@ def _rows(
 
 
 def _unproven(report: Report) -> tuple[dict[str, Json], list[str]]:
-    """Of what the profile guesses and nothing has shown: careful values, and the rows that stay
+    """Careful values for the profile's guesses that no check has settled, and the rows that remain
     guesses.
 
-    A guessed table of which nothing was shown stays one as a whole.
+    A guessed table without any settled row remains a guess as a whole.
     """
     document = report.profile.model_dump()
-    shown = {finding.row for finding in report.findings if finding.status != "NOT CHECKED"}
+    checked = {finding.row for finding in report.findings if finding.status != "NOT CHECKED"}
     careful: dict[str, Json] = {}
-    left: list[str] = []
+    guesses: list[str] = []
     for guess in report.profile.unknown:
         leaves = _leaves(value_of(document, guess), guess)
         rows = [row for row in leaves if row not in OF_OTHER_SETUPS]
         values = {
-            row: _careful(report, shown, row) for row in rows if not _is_proven(report, shown, row)
+            row: _careful(report, checked, row)
+            for row in rows
+            if not _is_proven(report, checked, row)
         }
         careful |= {
             row: value
@@ -153,8 +157,11 @@ def _unproven(report: Report) -> tuple[dict[str, Json], list[str]]:
             if value not in (None, value_of(document, row))
         }
         open_rows = [row for row, value in values.items() if value is None]
-        left += [guess] if open_rows == rows else open_rows
-    return careful, left
+        if open_rows == rows:
+            guesses.append(guess)
+        else:
+            guesses += open_rows
+    return careful, guesses
 
 
 def _leaves(value: Any, row: str) -> list[str]:
@@ -184,7 +191,9 @@ def _careful(report: Report, shown: Set[str], row: str) -> Json | None:
         "bias.entries": report.entries or None,
         "bias.highest_id": report.named,
     }
-    return accepted[row] if row in accepted else CAREFUL.get(row)
+    if row in accepted:
+        return accepted[row]
+    return CAREFUL.get(row)
 
 
 def _may_act(report: Report, shown: Set[str], row: str) -> bool:

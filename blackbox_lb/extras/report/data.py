@@ -62,8 +62,10 @@ class CandidateRow(Point):
         """Its estimator and settings; where it comes from, where no estimator made it."""
         if self.origin and self.estimator not in ROWS:
             return self.origin
-        told = settings_text(self.settings)
-        return f"{self.estimator}, {told}" if told else self.estimator
+        settings = settings_text(self.settings)
+        if settings:
+            return f"{self.estimator}, {settings}"
+        return self.estimator
 
 
 class Validation(_Known):
@@ -156,9 +158,10 @@ class RunDocuments:
         policies of an evaluation, else of the fit; nothing where no shares are wanted.
         """
         by_setting: dict[str, dict[str, tuple[SharesOfGroup, ...]]] = {}
-        for policy in self.evaluation.policies if self.evaluation is not None else ():
-            if policy.shares:
-                by_setting.setdefault(policy.setting, {})[policy.name] = policy.shares
+        if self.evaluation is not None:
+            for policy in self.evaluation.policies:
+                if policy.shares:
+                    by_setting.setdefault(policy.setting, {})[policy.name] = policy.shares
         if not by_setting and self.result is not None:
             for setting, pair in self.result.shares.items():
                 by_setting[setting] = {"base": pair.base, "biased": pair.biased}
@@ -181,9 +184,9 @@ class RunDocuments:
             "analysis.json": self.analysis,
         }
         return {
-            name: each.provenance
-            for name, each in documents.items()
-            if each is not None and each.provenance
+            name: document.provenance
+            for name, document in documents.items()
+            if document is not None and document.provenance
         }
 
 
@@ -247,11 +250,13 @@ def _read(path: Path, model: type[Model]) -> Model | None:
     try:
         return model.model_validate(parse_json(content, constant=partial(_refuse, path)))
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        where = ".".join(str(part) for part in found[0]["loc"])
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        errors = error.errors(include_url=False)
+        where = ".".join(str(part) for part in errors[0]["loc"])
+        more = ""
+        if len(errors) > 1:
+            more = f" (and {len(errors) - 1} more)"
         raise InputError(
-            f"{path}: field {printable(where)}: {printable(found[0]['msg'])}{more}; {_again(path)}"
+            f"{path}: field {printable(where)}: {printable(errors[0]['msg'])}{more}; {_again(path)}"
         ) from None
     except ValueError as error:
         if isinstance(error, InputError):

@@ -48,13 +48,15 @@ class TokenPart:
     @property
     def direction(self) -> str:
         """up or down, by the sign of the bias."""
-        return "down" if (self.bias or 0.0) < 0 else "up"
+        if (self.bias or 0.0) < 0:
+            return "down"
+        return "up"
 
     @property
     def shown(self) -> str:
         """The bias with its sign and unit."""
         bias = self.bias or 0.0
-        return f"{'−' if bias < 0 else '+'}{abs(bias):.2f} nats"
+        return f"{bias:+.2f} nats".replace("-", "−")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +73,17 @@ class TextPart:
     def spoken(self) -> str:
         """The amount in words: "costs 2.5", "earns 1"."""
         amount = self.amount or 0.0
-        return f"{'costs' if amount < 0 else 'earns'} {abs(amount):.3g}"
+        if amount < 0:
+            return f"costs {-amount:.3g}"
+        return f"earns {amount:.3g}"
 
     @property
     def shown(self) -> str:
         """The amount with its sign."""
         amount = self.amount or 0.0
-        return f"{'−' if amount < 0 else '+'}{abs(amount):.3g}"
+        if amount < 0:
+            return f"−{-amount:.3g}"
+        return f"+{amount:.3g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +131,11 @@ class Side:
         for token in self.moved:
             text = self.text[token.start : token.end]
             blank = len(text) - len(text.lstrip())
-            first = token.start if blank == len(text) else token.start + blank
-            begin, stop = max(first, place), min(token.end, end)
+            first = token.start
+            if blank < len(text):
+                first += blank
+            begin = max(first, place)
+            stop = min(token.end, end)
             if begin >= stop:
                 continue
             if place < begin:
@@ -142,16 +151,18 @@ class Side:
         """How many of its tokens are moved up and how many down; "" where none is."""
         counts = Counter("up" if token.bias > 0 else "down" for token in self.moved)
         words = ", ".join(f"{counts[side]} {side}" for side in ("up", "down") if counts[side])
-        return f"tokens moved: {words}" if words else ""
+        if words:
+            return f"tokens moved: {words}"
+        return ""
 
     @property
     def stopped(self) -> str:
-        known = {
+        reasons = {
             "stop": "ended by itself",
             "length": "cut off at the token limit",
             "content_filter": "content filter",
         }
-        return known.get(self.finish_reason, self.finish_reason or "end not told")
+        return reasons.get(self.finish_reason, self.finish_reason or "end not told")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,19 +188,23 @@ class ExampleCard:
             return None
         if rewards[0] == rewards[1]:
             return "same"
-        return "mended" if rewards[1] > rewards[0] else "broken"
+        if rewards[1] > rewards[0]:
+            return "mended"
+        return "broken"
 
 
 def status_counts(examples: Iterable[ExampleCard]) -> dict[Status, int]:
     """Status -> how many examples have it; nothing where no example has one."""
     counts = Counter(example.status for example in examples if example.status is not None)
-    return {status: counts[status] for status in STATUSES} if counts else {}
+    if counts:
+        return {status: counts[status] for status in STATUSES}
+    return {}
 
 
 def _apart(spans: Iterable[Span], length: int) -> list[tuple[int, int, float]]:
-    """Start, end and amount of the places of a text of ``length`` characters, in their order, those
-    that touch or overlap as one. A single place that is the whole text shows nothing, and is left
-    out.
+    """Start, end and amount of the places of a text of ``length`` characters, in order. Places that
+    touch or overlap are merged. Where one place covers the whole text, marking it would show
+    nothing, and the list is empty.
     """
     places: list[tuple[int, int, float]] = []
     inside = [span for span in spans if 0 <= span.start <= span.end <= length]
@@ -199,8 +214,10 @@ def _apart(spans: Iterable[Span], length: int) -> list[tuple[int, int, float]]:
             places.append((start, max(end, span.end), amount + span.amount))
         else:
             places.append((span.start, span.end, span.amount))
-    whole = [place for place in places if place[:2] == (0, length)]
-    return [] if whole and length else places
+    full_spans = [place for place in places if place[:2] == (0, length)]
+    if full_spans and length:
+        return []
+    return places
 
 
 def _between(pieces: Iterable[Piece], start: int, end: int) -> tuple[Piece, ...]:
@@ -221,38 +238,42 @@ def compared(sides: Sequence[Side]) -> tuple[Side, ...]:
     """
     if len(sides) < 2:
         return tuple(replace(side, pieces=(Piece(side.text, False),)) for side in sides)
-    first, *others = sides
-    done = [_against(first, others[0])]
+    first, *rest = sides
+    done = [_against(first, rest[0])]
     done += [
         replace(_against(side, first), stop_changed=side.finish_reason != first.finish_reason)
-        for side in others
+        for side in rest
     ]
     return tuple(done)
 
 
 def _against(side: Side, other: Side) -> Side:
-    own = WORDS.findall(side.text)
+    words = WORDS.findall(side.text)
     theirs = WORDS.findall(other.text)
-    if max(len(own), len(theirs)) > MOST_WORDS:
+    if max(len(words), len(theirs)) > MOST_WORDS:
         return replace(side, pieces=(Piece(side.text, False),))
     pieces: list[Piece] = []
-    for kind, start, end, _, _ in SequenceMatcher(None, own, theirs, autojunk=False).get_opcodes():
+    for kind, start, end, _, _ in SequenceMatcher(
+        None, words, theirs, autojunk=False
+    ).get_opcodes():
         if start < end:
-            pieces.append(Piece("".join(own[start:end]), kind != "equal"))
+            pieces.append(Piece("".join(words[start:end]), kind != "equal"))
     return replace(side, pieces=tuple(pieces), marked=True)
 
 
 def evaluated(evaluation: Evaluation) -> tuple[tuple[ExampleCard, ...], str]:
     """The examples of an evaluation and their source."""
-    shown = evaluation.examples
-    judged = max((policy.prompts for policy in evaluation.policies), default=len(shown))
-    caption = _caption(len(shown), max(judged, len(shown)), "of the evaluation")
-    return _cards(shown), f"{caption}, those with different answers first"
+    examples = evaluation.examples
+    judged = max((policy.prompts for policy in evaluation.policies), default=len(examples))
+    caption = _caption(len(examples), max(judged, len(examples)), "of the evaluation")
+    return _cards(examples), f"{caption}, those with different answers first"
 
 
 def judged(answers: ShownAnswers) -> tuple[tuple[ExampleCard, ...], str]:
     """The answers that a fit was judged by, and their source."""
-    setting = "with greedy decoding" if answers.setting == "greedy" else f"at {answers.setting}"
+    setting = "with greedy decoding"
+    if answers.setting != "greedy":
+        setting = f"at {answers.setting}"
     caption = _caption(len(answers.shown), answers.prompts, f"of the fit {setting}")
     return _cards(answers.shown), caption
 

@@ -53,13 +53,12 @@ def plots(run: RunDocuments, label: str) -> dict[str, Plot]:
     Raises InputError: matplotlib is missing, or a variable keeps it from being loaded.
     """
     result = run.result
-    found = [
-        None if result is None else _pareto(result, label),
-        None if result is None else _reward_kl(result, label),
-        None if result is None else _confusion(result),
-        None if run.bias.operating is None else _operating(run.bias.operating),
-    ]
-    return {plot.name: plot for plot in found if plot is not None}
+    candidates: list[Plot | None] = []
+    if result is not None:
+        candidates += [_pareto(result, label), _reward_kl(result, label), _confusion(result)]
+    if run.bias.operating is not None:
+        candidates.append(_operating(run.bias.operating))
+    return {plot.name: plot for plot in candidates if plot is not None}
 
 
 def _confusion(result: Result) -> Plot | None:
@@ -69,14 +68,16 @@ def _confusion(result: Result) -> Plot | None:
     setting, pair = next(iter(result.decisions.items()))
     figure = _empty()
     names = [row.label for row in pair.base.labels]
-    said = [*names, "no label"]
+    answers = [*names, "no label"]
     figure.set_size_inches(1.6 + 1.15 * len(names) + 2.2, 1.5 + 0.42 * len(names))
     axes = figure.subplots(1, 2, sharey=True)
-    for axis, told, title in zip(
+    for axis, decisions, title in zip(
         axes, (pair.base, pair.biased), ("without the bias", "with the bias"), strict=True
     ):
-        _matrix(axis, told.confusion, said, names)
-        axis.set_title(f"{title}: {_share(told.accuracy)} right", fontsize=10, color=COLOURS["ink"])
+        _matrix(axis, decisions.confusion, answers, names)
+        axis.set_title(
+            f"{title}: {_share(decisions.accuracy)} right", fontsize=10, color=COLOURS["ink"]
+        )
     alternative = (
         f"Confusion matrices at {setting}: {_share(pair.base.accuracy)} right and"
         f" {_share(pair.base.no_label)} without a label before, {_share(pair.biased.accuracy)} and"
@@ -84,9 +85,9 @@ def _confusion(result: Result) -> Plot | None:
     )
     rows: list[list[str | float]] = [
         [side, name, label, number]
-        for side, told in (("without", pair.base), ("with", pair.biased))
-        for name, cells in zip(names, told.confusion, strict=True)
-        for label, number in zip(said, cells, strict=True)
+        for side, decisions in (("without", pair.base), ("with", pair.biased))
+        for name, cells in zip(names, decisions.confusion, strict=True)
+        for label, number in zip(answers, cells, strict=True)
     ]
     columns = ("bias", "right label", "said", "completions")
     table = numbers_table(
@@ -133,7 +134,9 @@ def _operating(curve: OperatingCurve) -> Plot:
     )
     rows: list[list[str | float]] = []
     for point in curve.points:
-        mark = "chosen" if point.shift == curve.shift else ""
+        mark = ""
+        if point.shift == curve.shift:
+            mark = "chosen"
         texts = [share.text for share in curve.measured(point)]
         rows.append([f"{point.shift:+.2f}", *texts, mark])
     table = numbers_table(
@@ -156,10 +159,12 @@ def _matrix(
     axis: Any, cells: Sequence[Sequence[int]], said: Sequence[str], right: Sequence[str]
 ) -> None:
     for y, row in enumerate(cells):
-        whole = sum(row) or 1
+        total = sum(row) or 1
         for x, value in enumerate(row):
-            colour = COLOURS["second"] if x == len(row) - 1 or x != y else COLOURS["first"]
-            shade = FAINTEST + (STRONGEST - FAINTEST) * value / whole
+            colour = COLOURS["first"]
+            if x == len(row) - 1 or x != y:
+                colour = COLOURS["second"]
+            shade = FAINTEST + (STRONGEST - FAINTEST) * value / total
             axis.barh(y, 0.94, left=x - 0.47, height=0.9, color=colour, alpha=shade, linewidth=0)
             axis.text(
                 x, y, f"{value:,}", ha="center", va="center", fontsize=9, color=COLOURS["ink"]
@@ -168,12 +173,12 @@ def _matrix(
     axis.set_ylim(len(right) - 0.5, -0.5)
     axis.set_xticks(
         range(len(said)),
-        [drawn(each) for each in said],
+        [drawn(label) for label in said],
         rotation=30,
         ha="right",
         fontsize=9,
     )
-    axis.set_yticks(range(len(right)), [drawn(each) for each in right], fontsize=9)
+    axis.set_yticks(range(len(right)), [drawn(label) for label in right], fontsize=9)
     axis.tick_params(colors=COLOURS["muted"], length=0)
     axis.set_facecolor("none")
     for spine in axis.spines.values():
@@ -181,7 +186,9 @@ def _matrix(
 
 
 def _share(value: float | None) -> str:
-    return "unknown" if value is None else f"{100 * value:.1f} %"
+    if value is None:
+        return "unknown"
+    return f"{100 * value:.1f} %"
 
 
 def _empty() -> Any:
@@ -242,23 +249,26 @@ def _taus(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) -> None:
         max(spread) - min(spread) or 1.0
         for spread in zip(*((x, y) for _, x, y in rows), strict=True)
     )
-    told: list[tuple[float, float]] = []
-    for each, x, y in sorted(rows, key=lambda row: row[0].status != "chosen"):
-        tau = each.settings.get("tau")
-        apart = all(abs(x - left) > 0.16 * wide or abs(y - low) > 0.1 * high for left, low in told)
+    labelled: list[tuple[float, float]] = []
+    for candidate, x, y in sorted(rows, key=lambda row: row[0].status != "chosen"):
+        tau = candidate.settings.get("tau")
+        apart = all(
+            abs(x - label_x) > 0.16 * wide or abs(y - label_y) > 0.1 * high
+            for label_x, label_y in labelled
+        )
         if isinstance(tau, int | float) and apart:
             style = {"textcoords": "offset points", "fontsize": 8.5, "color": COLOURS["muted"]}
             axis.annotate(f"τ {tau:g}", (x, y), xytext=(6, 6), **style)
-            told.append((x, y))
+            labelled.append((x, y))
 
 
 def _candidates(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) -> None:
     """The candidates by estimator, joined in the order of tau, with the chosen one ringed."""
-    estimators = list(dict.fromkeys(each.estimator for each, _, _ in rows))
+    estimators = list(dict.fromkeys(candidate.estimator for candidate, _, _ in rows))
     marks = "os^Dv"
     colours = (COLOURS["first"], COLOURS["second"])
     for number, name in enumerate(estimators):
-        line = [(x, y) for each, x, y in rows if each.estimator == name]
+        line = [(x, y) for candidate, x, y in rows if candidate.estimator == name]
         mark = marks[number % len(marks)]
         colour = colours[number % 2]
         axis.plot(
@@ -269,8 +279,8 @@ def _candidates(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) ->
             linestyle="none",
             label=drawn(name),
         )
-    for each, x, y in rows:
-        if each.status == "chosen":
+    for candidate, x, y in rows:
+        if candidate.status == "chosen":
             axis.plot(
                 [x],
                 [y],
@@ -289,8 +299,10 @@ def _base_lines(axis: Any, base: Point, x: float | None, y: float | None) -> Non
     style = {"color": COLOURS["base"], "linestyle": (0, (4, 3)), "linewidth": 1.1}
     if y is not None:
         axis.axhline(y, **style, label="base model")
-    if x is not None:
-        axis.axvline(x, **style, **({} if y is not None else {"label": "base model"}))
+    if x is not None and y is None:
+        axis.axvline(x, **style, label="base model")
+    elif x is not None:
+        axis.axvline(x, **style)
     if x is not None and y is not None:
         axis.plot([x], [y], "X", color=COLOURS["base"], markersize=8, linestyle="none")
 
@@ -301,52 +313,70 @@ def _pareto(result: Result, label: str) -> Plot | None:
     """
     tried = result.validation.tried
     base = result.validation.base
-    known = all(each.accuracy is not None for each in tried if each.tokens is not None)
-    metric = "accuracy" if known and any(each.accuracy is not None for each in tried) else label
-    scale = 100 if metric == "accuracy" else 1
+    judged = all(
+        candidate.accuracy is not None for candidate in tried if candidate.tokens is not None
+    )
+    metric = "accuracy"
+    if not (judged and any(candidate.accuracy is not None for candidate in tried)):
+        metric = label
+    scale = 1
+    axis_label = label
+    if metric == "accuracy":
+        scale = 100
+        axis_label = "accuracy (%)"
 
     def of(point: Point) -> float | None:
-        value = point.accuracy if metric == "accuracy" else point.reward
-        return None if value is None else scale * value
+        value = point.reward
+        if metric == "accuracy":
+            value = point.accuracy
+        if value is None:
+            return None
+        return scale * value
 
     rows = [
-        (each, each.tokens, y)
-        for each in tried
-        if each.tokens is not None and (y := of(each)) is not None
+        (candidate, candidate.tokens, y)
+        for candidate in tried
+        if candidate.tokens is not None and (y := of(candidate)) is not None
     ]
     if not rows:
         return None
     figure, axis = _figure()
     _candidates(axis, rows)
     _base_lines(axis, base, base.tokens, of(base))
-    _label(axis, "mean tokens of a completion", "accuracy (%)" if metric == "accuracy" else label)
+    _label(axis, "mean tokens of a completion", axis_label)
     axis.margins(0.16)
     _legend(axis)
-    chosen = next(((x, y) for each, x, y in rows if each.status == "chosen"), None)
-    told = f"{len(rows)} candidates on the validation prompts: {metric} against mean tokens."
+    chosen = next(((x, y) for candidate, x, y in rows if candidate.status == "chosen"), None)
+    alternative = f"{len(rows)} candidates on the validation prompts: {metric} against mean tokens."
     if chosen is not None:
-        told += (
+        alternative += (
             f" The chosen one has {metric} {amount(metric, chosen[1] / scale)} with {chosen[0]:.1f}"
             " tokens"
         )
         if (at := of(base)) is not None:
-            told += f", the base {amount(metric, at / scale)}"
-            told += "" if base.tokens is None else f" with {base.tokens:.1f}"
-        told += "."
-    note = "Up and to the left is better." + (
-        "" if base.tokens is None else " Dashed lines: the base model."
-    )
+            alternative += f", the base {amount(metric, at / scale)}"
+            if base.tokens is not None:
+                alternative += f" with {base.tokens:.1f}"
+        alternative += "."
+    note = "Up and to the left is better."
+    if base.tokens is not None:
+        note += " Dashed lines: the base model."
     return Plot(
-        "pareto", f"{metric.capitalize()} against length", note, told, tried_table(tried), figure
+        "pareto",
+        f"{metric.capitalize()} against length",
+        note,
+        alternative,
+        tried_table(tried),
+        figure,
     )
 
 
 def _reward_kl(result: Result, label: str) -> Plot | None:
     base = result.validation.base.reward
     rows = [
-        (each, kl, each.reward)
-        for each in result.validation.tried
-        if (kl := each.kl_nats_per_completion) is not None and each.reward is not None
+        (candidate, kl, candidate.reward)
+        for candidate in result.validation.tried
+        if (kl := candidate.kl_nats_per_completion) is not None and candidate.reward is not None
     ]
     if not rows:
         return None
@@ -358,16 +388,16 @@ def _reward_kl(result: Result, label: str) -> Plot | None:
     _legend(axis)
     kls = [x for _, x, _ in rows]
     rewards = [y for *_, y in rows]
-    told = (
+    alternative = (
         f"{len(rows)} candidates: {label} between {short(min(rewards))} and {short(max(rewards))}"
         " at a KL "
     )
-    told += f"between {short(min(kls))} and {short(max(kls))} nats a completion."
+    alternative += f"between {short(min(kls))} and {short(max(kls))} nats a completion."
     table = numbers_table(
         "reward-kl-numbers",
         "Reward and KL of each candidate",
         ("candidate", "KL (nats)", "reward"),
-        [(each.name, x, y) for each, x, y in rows],
+        [(candidate.name, x, y) for candidate, x, y in rows],
     )
     note = "How far from the base model a candidate goes, and what it gains there."
-    return Plot("reward-kl", "Reward against KL", note, told, table, figure)
+    return Plot("reward-kl", "Reward against KL", note, alternative, table, figure)

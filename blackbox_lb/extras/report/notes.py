@@ -44,11 +44,11 @@ def _own_bias(bias: Bias, values: Mapping[int, float]) -> str:
     moved = sorted(
         bias.entries, key=lambda entry: -abs(values.get(entry.id, 0.0) - common[entry.id])
     )[:4]
-    told = ", ".join(
-        f"'{each.readable}' {values.get(each.id, 0.0):+.2f} (of all prompts {each.bias:+.2f})"
-        for each in moved
+    biases = ", ".join(
+        f"'{entry.readable}' {values.get(entry.id, 0.0):+.2f} (of all prompts {entry.bias:+.2f})"
+        for entry in moved
     )
-    return f"its own bias: {told}".replace("-", "−")
+    return f"its own bias: {biases}".replace("-", "−")
 
 
 def costs(run: RunDocuments) -> Facts:
@@ -67,14 +67,17 @@ def costs(run: RunDocuments) -> Facts:
     yield "learned from", f"{run.bias.rollouts:,} completions with {run.bias.tokens:,} tokens"
     for row in rows_of(run):
         if row.metric == "tokens" and row.base > 0:
-            told = f"{row.base:,.1f} → {row.biased:,.1f} ({row.difference / row.base:+.0%})"
-            yield f"completion tokens, {row.setting}", told.replace("-", "−")
+            change = f"{row.base:,.1f} → {row.biased:,.1f} ({row.difference / row.base:+.0%})"
+            yield f"completion tokens, {row.setting}", change.replace("-", "−")
     if evaluation is not None:
         priced = [
             (policy, policy.cost) for policy in evaluation.policies if policy.cost is not None
         ]
-        for each, cost in priced:
-            yield f"1,000 answers, {each.name}, {each.setting}", f"{short(cost)} US dollars"
+        for priced_policy, cost in priced:
+            yield (
+                f"1,000 answers, {priced_policy.name}, {priced_policy.setting}",
+                f"{short(cost)} US dollars",
+            )
         if not priced:
             yield "money", "not known: no prices were given to blb eval (--price)"
     yield "distance from the base", _kl(result)
@@ -85,8 +88,11 @@ def _kl(result: Result | None) -> str:
         return "not known without result.json"
     if result.kl_nats_per_completion is None:
         return f"not computed: {result.kl_missing or 'no reason recorded'}"
-    given = "" if result.kl_whole else ", given where each completion ends"
-    return f"{short(result.kl_nats_per_completion)} nats of KL a completion at temperature 1{given}"
+    condition = ", given where each completion ends"
+    if result.kl_whole:
+        condition = ""
+    nats = short(result.kl_nats_per_completion)
+    return f"{nats} nats of KL a completion at temperature 1{condition}"
 
 
 def counts(run: RunDocuments) -> Facts:
@@ -94,27 +100,29 @@ def counts(run: RunDocuments) -> Facts:
     bias = run.bias
     result = run.result
     if result is not None and result.training is not None:
-        found = result.training
+        training = result.training
         yield (
             "incomplete",
             (
-                f"{found.incomplete:,} completions left out of the fit, whose tokens were not all"
-                " listed"
+                f"{training.incomplete:,} completions left out of the fit, whose tokens were not"
+                " all listed"
             ),
         )
         yield (
             "filtered",
-            f"{found.filtered:,} completions left out of the fit, stopped by a content filter",
+            f"{training.filtered:,} completions left out of the fit, stopped by a content filter",
         )
         yield (
             "encoded",
-            f"{found.encoded:,} completions whose tokens are not the provider’s own list",
+            f"{training.encoded:,} completions whose tokens are not the provider’s own list",
         )
-    listed = bias.sampling.top_logprobs if bias.sampling else None
-    yield (
-        "kept back by the provider",
-        bias.censoring.sentence(listed) if bias.censoring else "not recorded",
-    )
+    listed = None
+    if bias.sampling:
+        listed = bias.sampling.top_logprobs
+    censoring = "not recorded"
+    if bias.censoring:
+        censoring = bias.censoring.sentence(listed)
+    yield "kept back by the provider", censoring
     yield from _compiled(run)
     if run.evaluation is not None:
         left_out = sum(policy.left_out for policy in run.evaluation.policies)
@@ -124,32 +132,33 @@ def counts(run: RunDocuments) -> Facts:
 
 
 def _compiled(run: RunDocuments) -> Facts:
-    found = run.bias.compiled
+    compiled = run.bias.compiled
     entries = len(run.bias.entries)
-    if found is None:
+    if compiled is None:
         yield "biased tokens", f"{entries:,}; what a compile kept and lost is not recorded"
         return
-    limit = "no limit" if found.entries_limit is None else f"at most {found.entries_limit:,}"
-    yield (
-        "biased tokens",
-        f"{entries:,} ({limit}{', whole numbers only' if found.integers else ''})",
-    )
-    yield "clipped", f"{found.clipped:,} values on the limit of the range"
-    yield "rounded", f"{found.rounded:,} values that became 0 as whole numbers"
-    yield "dropped", f"{found.dropped:,} learned values that are not listed"
-    if found.kept_share is not None:
-        yield "kept", f"{found.kept_share:.1%} of the estimated gain".replace("%", " %")
-    if found.kl_lost_nats_per_token is not None:
-        yield "lost by the compile", f"{found.kl_lost_nats_per_token:.5f} nats of KL a token"
-    if found.exact is not None:
-        kept = f"{found.exact.kept_share:.1%}".replace("%", " %")
-        lost = found.exact.kl_lost_nats_per_token
-        positions = found.exact.positions
+    limit = "no limit"
+    if compiled.entries_limit is not None:
+        limit = f"at most {compiled.entries_limit:,}"
+    if compiled.integers:
+        limit += ", whole numbers only"
+    yield "biased tokens", f"{entries:,} ({limit})"
+    yield "clipped", f"{compiled.clipped:,} values on the limit of the range"
+    yield "rounded", f"{compiled.rounded:,} values that became 0 as whole numbers"
+    yield "dropped", f"{compiled.dropped:,} learned values that are not listed"
+    if compiled.kept_share is not None:
+        yield "kept", f"{compiled.kept_share:.1%} of the estimated gain".replace("%", " %")
+    if compiled.kl_lost_nats_per_token is not None:
+        yield "lost by the compile", f"{compiled.kl_lost_nats_per_token:.5f} nats of KL a token"
+    if compiled.exact is not None:
+        kept_share = f"{compiled.exact.kept_share:.1%}".replace("%", " %")
+        lost = compiled.exact.kl_lost_nats_per_token
+        positions = compiled.exact.positions
         yield (
             "checked exactly",
             (
-                f"{kept} kept and {lost:.5f} nats a token lost, from all logprobs at {positions:,}"
-                " positions"
+                f"{kept_share} kept and {lost:.5f} nats a token lost, from all logprobs at"
+                f" {positions:,} positions"
             ),
         )
 
@@ -169,9 +178,9 @@ def _analysed(found: Analysis) -> Facts:
             "outside the lists",
             f"{found.outside:,} positions whose score rests on the model of the tail",
         )
-    unvisited = (
-        "not known" if found.unvisited is None else f"{found.unvisited:,} tokens of the vocabulary"
-    )
+    unvisited = "not known"
+    if found.unvisited is not None:
+        unvisited = f"{found.unvisited:,} tokens of the vocabulary"
     yield "never generated", unvisited
 
 
@@ -185,7 +194,7 @@ def chosen_by(run: RunDocuments) -> str:
         chosen = f"{chosen} ({run.result.origin})"
     if len(tried) == 1:
         return f"There was one candidate, {chosen}, so nothing was chosen."
-    sampled = sum(each.samples > 0 for each in tried)
+    sampled = sum(candidate.samples > 0 for candidate in tried)
     return (
         f"{len(tried)} candidates were tried on the validation prompts, {sampled} with fresh"
         f" completions. Chosen: {chosen}. The numbers here chose, so they flatter what was chosen;"
@@ -197,22 +206,22 @@ def learned(run: RunDocuments) -> str:
     bias = run.bias
     up = sum(entry.bias > 0 for entry in bias.entries)
     down = sum(entry.bias < 0 for entry in bias.entries)
-    told = f"The bias promotes {up:,} tokens and suppresses {down:,}, in every context alike."
+    text = f"The bias promotes {up:,} tokens and suppresses {down:,}, in every context alike."
     if bias.learned is not None:
-        found = bias.learned
-        whole = (
+        vector = bias.learned
+        statistics = (
             " Over the whole vocabulary, before the compile and centred:"
-            f" {found.sampled_fraction:.1%} of tokens sampled, standard deviation"
-            f" {short(found.sigma)} nats, least {short(found.low)}, largest {short(found.high)},"
-            f" {found.selected_fraction:.2%} above 5 medians."
+            f" {vector.sampled_fraction:.1%} of tokens sampled, standard deviation"
+            f" {short(vector.sigma)} nats, least {short(vector.low)}, largest {short(vector.high)},"
+            f" {vector.selected_fraction:.2%} above 5 medians."
         )
-        told += whole.replace(" -", " −")
-        if found.reliability is not None:
-            told += (
-                f" Other prompts of the same kind would bring back {max(found.reliability, 0):.0%}"
+        text += statistics.replace(" -", " −")
+        if vector.reliability is not None:
+            text += (
+                f" Other prompts of the same kind would bring back {max(vector.reliability, 0):.0%}"
                 " of it."
             )
-    return told.replace("%", " %")
+    return text.replace("%", " %")
 
 
 def missing(run: RunDocuments) -> Iterator[tuple[str, str, str]]:
@@ -222,15 +231,15 @@ def missing(run: RunDocuments) -> Iterator[tuple[str, str, str]]:
     if not rows_of(run):
         yield "a verdict", f"Fresh completions of unseen prompts, {same}:", f"{judge} --save"
     if run.evaluation is None:
-        what = f"Instructions, lower temperatures and token limits beside the bias, {same}:"
+        purpose = f"Instructions, lower temperatures and token limits beside the bias, {same}:"
         yield (
             "what you could do instead",
-            what,
+            purpose,
             f"{judge} --baseline-prompt 'Answer in one short sentence.'",
         )
     if run.analysis is None:
-        what = f"How far each token moves, score bands, families and minimal pairs, {same}:"
-        yield "scores of tokens", what, _blb("analyze", run)
+        purpose = f"How far each token moves, score bands, families and minimal pairs, {same}:"
+        yield "scores of tokens", purpose, _blb("analyze", run)
     if not run.examples:
         yield (
             "examples before and after",
@@ -256,40 +265,33 @@ def origin(run: RunDocuments) -> Facts:
     yield "task", bias.task or "not recorded"
     yield "reward", bias.reward
     yield "data (SHA-256)", bias.data_hash or "not recorded"
-    yield (
-        "estimator",
-        f"{bias.estimator}: {settings_text(bias.settings)}" if bias.settings else bias.estimator,
-    )
+    estimator: str = bias.estimator
+    if bias.settings:
+        estimator = f"{estimator}: {settings_text(bias.settings)}"
+    yield "estimator", estimator
     if bias.vocab_size is not None:
         yield "vocabulary", f"{bias.vocab_size:,} tokens"
-    if drawn := bias.sampling:
-        told = (
-            f"at most {drawn.max_tokens:,} tokens, {drawn.top_logprobs} logprobs a token,"
-            f" {drawn.endpoint} endpoint"
+    if sampling := bias.sampling:
+        limits = (
+            f"at most {sampling.max_tokens:,} tokens, {sampling.top_logprobs} logprobs a token,"
+            f" {sampling.endpoint} endpoint"
         )
-        yield "training completions", told
+        yield "training completions", limits
     yield "bias made", f"{bias.created:%Y-%m-%d %H:%M} UTC by blackbox_lb {bias.blackbox_lb}"
 
 
 def written(found: Mapping[str, Any]) -> str:
     """Date, machine and versions of a document, where it records them."""
     versions = found.get("versions")
-    named = (
-        ", ".join(f"{key} {value}" for key, value in versions.items())
-        if isinstance(versions, dict)
-        else ""
-    )
-    parts = (
-        found.get("date"),
-        f"Python {found['python']}" if "python" in found else None,
-        found.get("machine"),
-        named,
-    )
+    named = ""
+    if isinstance(versions, dict):
+        named = ", ".join(f"{key} {value}" for key, value in versions.items())
+    parts = [found.get("date")]
+    if "python" in found:
+        parts.append(f"Python {found['python']}")
+    parts += [found.get("machine"), named]
     settings = found.get("settings")
-    given = (
-        ", ".join(f"{key} = {value}" for key, value in settings.items())
-        if isinstance(settings, dict)
-        else ""
-    )
-    rest = (*parts, f"from blb.toml or the environment: {given}" if given else None)
-    return " · ".join(str(part) for part in rest if part)
+    if isinstance(settings, dict) and settings:
+        values = ", ".join(f"{key} = {value}" for key, value in settings.items())
+        parts.append(f"from blb.toml or the environment: {values}")
+    return " · ".join(str(part) for part in parts if part)

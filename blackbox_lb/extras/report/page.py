@@ -57,14 +57,14 @@ def write_report(
     file cannot be written.
     """
     run = read_run(folder)
-    drawn = plots(run, _label(run))
+    plots_by_name = plots(run, _label(run))
     path = out or folder / "report.html"
-    text = render(run, drawn, wording)
+    text = render(run, plots_by_name, wording)
     with explained(f"write the report {path}", "give another --out"):
         write_whole(path, text.encode())
     saved: list[Path] = []
     if plots_folder is not None:
-        saved = [written for plot in drawn.values() for written in save(plot, plots_folder)]
+        saved = [written for plot in plots_by_name.values() for written in save(plot, plots_folder)]
     return WrittenReport(path, tuple(saved), tuple(places(run)))
 
 
@@ -78,12 +78,12 @@ def render(
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     rows = rows_of(run)
     parts = judged(rows)
-    found: set[str] = {first.verdict for first, *_ in parts}
+    words: set[str] = {first.verdict for first, *_ in parts}
     text: str = environment.from_string(_asset("page.html.j2")).render(
         run=run,
         rows=rows,
         parts=parts,
-        words=[word for word in ORDER if word in found] or ["UNVERIFIED"],
+        words=[word for word in ORDER if word in words] or ["UNVERIFIED"],
         drawn=plots(run, _label(run)) if drawn is None else drawn,
         notes=notes,
         own_biases=notes.own_biases(run),
@@ -126,7 +126,9 @@ def _label(run: RunDocuments) -> str:
     rows = rows_of(run)
     if rows:
         return rows[0].metric
-    return "reward" if run.evaluation is None else run.evaluation.label
+    if run.evaluation is None:
+        return "reward"
+    return run.evaluation.label
 
 
 def inline(plot: Plot) -> str:

@@ -9,10 +9,12 @@ from blackbox_lb.safety.secrets import redacted
 
 
 def tame(value: Any, masking: Callable[[str], str] = redacted) -> Any:
-    """Text without secrets, every character of UNSAFE but line ends and tabs named as ⟨U+202E⟩; no
-    text, or our HTML, as it is.
+    """The text without secrets, with every character of UNSAFE except line ends and tabs written as
+    ⟨U+202E⟩. A value that is no plain string, such as our own HTML, is returned unchanged.
     """
-    return named(masking(value).replace("\r\n", "\n")) if type(value) is str else value
+    if type(value) is str:
+        return named(masking(value).replace("\r\n", "\n"))
+    return value
 
 
 def named(text: str) -> str:
@@ -30,4 +32,6 @@ def drawn(text: str) -> str:
 
 def _named(character: str) -> str:
     unsafe = unicodedata.category(character) in UNSAFE and character not in "\n\t"
-    return f"⟨U+{ord(character):04X}⟩" if unsafe else character
+    if unsafe:
+        return f"⟨U+{ord(character):04X}⟩"
+    return character

@@ -45,7 +45,8 @@ class Bar:
         """The bar of a row; ``widest``: the largest end of an interval of the same metric, by
         default the row's own.
         """
-        widest = farthest(row) if widest is None else widest
+        if widest is None:
+            widest = farthest(row)
         low, point, high = (
             value / widest if widest else 0.0 for value in (row.low, row.difference, row.high)
         )
@@ -92,14 +93,16 @@ def number(value: float | None, text: str | None = None, note: str = "") -> Cell
     """A cell with a number, empty where it is not known."""
     if value is None:
         return Cell("", kind="number")
-    return Cell(
-        (text if text is not None else short(value)).replace("-", "−"), value, "number", note
-    )
+    if text is None:
+        text = short(value)
+    return Cell(text.replace("-", "−"), value, "number", note)
 
 
 def count(value: int | None) -> Cell:
     """A cell with a whole number, empty where it is not known."""
-    return number(value, None if value is None else f"{value:,}")
+    if value is None:
+        return number(None)
+    return number(value, f"{value:,}")
 
 
 def signed(value: float) -> Cell:
@@ -133,12 +136,19 @@ def table(
     counted.
     """
     cells = tuple(tuple(row) for row in rows)
-    kept = cells[:MOST_ROWS]
+    page_rows = cells[:MOST_ROWS]
     numbers = frozenset(
-        place for row in kept for place, cell in enumerate(row) if cell.kind == "number"
+        place for row in page_rows for place, cell in enumerate(row) if cell.kind == "number"
     )
     return PageTable(
-        name, caption, tuple(columns), kept, numbers, searchable, len(cells) - len(kept), where
+        name,
+        caption,
+        tuple(columns),
+        page_rows,
+        numbers,
+        searchable,
+        len(cells) - len(page_rows),
+        where,
     )
 
 
@@ -152,7 +162,9 @@ def numbers_table(
 def _plain(value: str | float) -> Cell:
     if isinstance(value, str):
         return Cell(value)
-    return count(value) if isinstance(value, int) else number(value)
+    if isinstance(value, int):
+        return count(value)
+    return number(value)
 
 
 def _bars(rows: Sequence[Verdict]) -> list[Cell]:
@@ -166,13 +178,17 @@ def _bars(rows: Sequence[Verdict]) -> list[Cell]:
 
 
 def _p(value: float | None) -> Cell:
-    return number(value, None if value is None else f"{value:.3f}" if value >= 0.0005 else "<0.001")
+    if value is None:
+        return number(None)
+    if value >= 0.0005:
+        return number(value, f"{value:.3f}")
+    return number(value, "<0.001")
 
 
 def _metric(row: Verdict) -> Cell:
-    return Cell(
-        row.metric, note="higher is better" if row.better == "higher" else "fewer is better"
-    )
+    if row.better == "higher":
+        return Cell(row.metric, note="higher is better")
+    return Cell(row.metric, note="fewer is better")
 
 
 def _means(row: Verdict) -> list[Cell]:
@@ -218,7 +234,7 @@ def verdict_table(rows: Sequence[Verdict]) -> PageTable:
 
 def comparisons_table(evaluation: Evaluation) -> PageTable:
     pairs = list(zip(evaluation.comparisons, as_verdicts(evaluation), strict=True))
-    wished = any(each.needed_for_effect is not None for each, _ in pairs)
+    wished = any(comparison.needed_for_effect is not None for comparison, _ in pairs)
     columns = (
         "setting",
         "instead of",
@@ -239,27 +255,30 @@ def comparisons_table(evaluation: Evaluation) -> PageTable:
     cells = [
         [
             Cell(row.setting),
-            Cell(each.base),
-            Cell(each.other),
+            Cell(comparison.base),
+            Cell(comparison.other),
             _metric(row),
             word(row.verdict),
             *_means(row),
             bar,
             number(
-                each.percentile_low,
+                comparison.percentile_low,
                 interval(
                     row.model_copy(
-                        update={"low": each.percentile_low, "high": each.percentile_high}
+                        update={
+                            "low": comparison.percentile_low,
+                            "high": comparison.percentile_high,
+                        }
                     )
                 ),
             ),
             _p(row.p),
-            _p(each.p_sign),
+            _p(comparison.p_sign),
             count(row.n_prompts),
-            count(each.needed),
-            *([count(each.needed_for_effect)] if wished else []),
+            count(comparison.needed),
+            *([count(comparison.needed_for_effect)] if wished else []),
         ]
-        for (each, row), bar in zip(pairs, _bars([row for _, row in pairs]), strict=True)
+        for (comparison, row), bar in zip(pairs, _bars([row for _, row in pairs]), strict=True)
     ]
     return table("comparisons", "Each pair that was compared, prompt by prompt", columns, cells)
 
@@ -268,7 +287,9 @@ def policies_table(evaluation: Evaluation) -> PageTable:
     metrics = list(dict.fromkeys(name for policy in evaluation.policies for name in policy.metrics))
     costs = any(policy.cost is not None for policy in evaluation.policies)
     columns = ["policy", "setting", *metrics, "prompt tokens", "completion tokens"]
-    columns += [*(["US dollars for 1,000"] if costs else []), "prompts", "left out"]
+    if costs:
+        columns.append("US dollars for 1,000")
+    columns += ["prompts", "left out"]
     rows = [
         [
             Cell(policy.name, note=_what(policy)),
@@ -291,14 +312,14 @@ def policies_table(evaluation: Evaluation) -> PageTable:
 
 
 def _what(policy: PolicyResult) -> str:
-    told = (
+    parts = (
         (policy.bias is not None or policy.entries > 0) and f"{policy.entries:,} biased tokens",
         policy.instruction is not None and f"prompt adds “{policy.instruction}”",
         policy.best_of > 1 and f"best of {policy.best_of}",
         policy.shots > 0 and f"{policy.shots:,} messages before the prompt",
         policy.kind == "decisions" and "decided by this program",
     )
-    return "; ".join(each for each in told if each)
+    return "; ".join(part for part in parts if part)
 
 
 def _mean(metric: str, found: Mean | None) -> Cell:
@@ -342,13 +363,17 @@ def token_tables(bias: Bias, analysis: Analysis | None) -> list[PageTable]:
     return [
         *features,
         entries_table(bias),
-        *(found for each in of if analysis and (found := each(analysis)).rows),
+        *(
+            made_table
+            for make_table in of
+            if analysis and (made_table := make_table(analysis)).rows
+        ),
     ]
 
 
 def features_table(bias: Bias) -> PageTable:
     """The vectors of the features, and the tokens that they move, the strongest first."""
-    rows = [[Cell(name), Cell(told.replace("-", "−"))] for name, told in strongest(bias)]
+    rows = [[Cell(name), Cell(tokens.replace("-", "−"))] for name, tokens in strongest(bias)]
     return table(
         "features",
         f"What each feature moves (depends on {bias.depends_on}); the bias below is that of the"
@@ -363,10 +388,15 @@ def features_table(bias: Bias) -> PageTable:
 def _odds(nats: float) -> Cell:
     bounded = min(max(nats, -700.0), 700.0)
     factor = 2.718281828459045 ** abs(bounded)
-    text = (
-        f"{factor:,.2f}" if factor < 100 else f"{factor:,.0f}" if factor < 1e6 else f"{factor:.1e}"
-    )
-    return number(bounded, f"{'× ' if nats >= 0 else '÷ '}{text}")
+    if factor < 100:
+        text = f"{factor:,.2f}"
+    elif factor < 1e6:
+        text = f"{factor:,.0f}"
+    else:
+        text = f"{factor:.1e}"
+    if nats >= 0:
+        return number(bounded, f"× {text}")
+    return number(bounded, f"÷ {text}")
 
 
 def scores_table(analysis: Analysis) -> PageTable:
@@ -384,17 +414,17 @@ def scores_table(analysis: Analysis) -> PageTable:
     )
     rows = [
         [
-            token(each.text) if each.text else Cell(f"<token {each.id}>", kind="token"),
-            number(each.id, str(each.id)),
-            signed(each.score),
-            number(each.se),
-            signed(each.bias),
-            count(each.count),
-            Cell(each.surface),
-            Cell(each.family),
-            Cell("\n".join(each.contexts), kind="lines"),
+            token(row.text) if row.text else Cell(f"<token {row.id}>", kind="token"),
+            number(row.id, str(row.id)),
+            signed(row.score),
+            number(row.se),
+            signed(row.bias),
+            count(row.count),
+            Cell(row.surface),
+            Cell(row.family),
+            Cell("\n".join(row.contexts), kind="lines"),
         ]
-        for each in sorted(analysis.tokens, key=lambda each: -abs(each.score))
+        for row in sorted(analysis.tokens, key=lambda row: -abs(row.score))
     ]
     caption = (
         "Tokens generated under the bias: how much likelier (S above 0) or unlikelier it made them"
@@ -421,7 +451,9 @@ def families_table(analysis: Analysis) -> PageTable:
         ]
         for family in analysis.families
     ]
-    kind = "surface class" if analysis.grouping == "surface" else "clusters of their embedding"
+    kind = "clusters of their embedding"
+    if analysis.grouping == "surface":
+        kind = "surface class"
     columns = ("family", "side", "tokens", "positions", "mean S (nats)", "moved most")
     return table(
         "families",
@@ -465,16 +497,16 @@ def delta_table(analysis: Analysis) -> PageTable:
     """The statistics of the paper's table."""
     rows = [
         [
-            Cell(each.of),
-            count(each.vocabulary),
-            count(each.entries),
-            _percent(each.sampled_fraction),
-            number(each.sigma),
-            number(each.min),
-            number(each.max),
-            _percent(each.selected_fraction),
+            Cell(row.of),
+            count(row.vocabulary),
+            count(row.entries),
+            _percent(row.sampled_fraction),
+            number(row.sigma),
+            number(row.min),
+            number(row.max),
+            _percent(row.selected_fraction),
         ]
-        for each in analysis.delta
+        for row in analysis.delta
     ]
     columns = (
         "bias",
@@ -490,7 +522,9 @@ def delta_table(analysis: Analysis) -> PageTable:
 
 
 def _percent(share: float | None) -> Cell:
-    return number(share, None if share is None else f"{share:.2%}".replace("%", " %"))
+    if share is None:
+        return number(None)
+    return number(share, f"{share:.2%}".replace("%", " %"))
 
 
 def tried_table(tried: Sequence[CandidateRow]) -> PageTable:
@@ -508,19 +542,22 @@ def tried_table(tried: Sequence[CandidateRow]) -> PageTable:
     )
     rows = [
         [
-            Cell(each.name),
-            Cell(each.origin),
-            count(each.entries),
-            number(each.reward),
+            Cell(candidate.name),
+            Cell(candidate.origin),
+            count(candidate.entries),
+            number(candidate.reward),
             number(
-                each.accuracy, None if each.accuracy is None else amount("accuracy", each.accuracy)
+                candidate.accuracy,
+                None if candidate.accuracy is None else amount("accuracy", candidate.accuracy),
             ),
-            number(each.tokens, None if each.tokens is None else f"{each.tokens:,.1f}"),
-            number(each.kl_nats_per_completion),
-            count(each.samples),
-            Cell(each.status),
+            number(
+                candidate.tokens, None if candidate.tokens is None else f"{candidate.tokens:,.1f}"
+            ),
+            number(candidate.kl_nats_per_completion),
+            count(candidate.samples),
+            Cell(candidate.status),
         ]
-        for each in tried
+        for candidate in tried
     ]
     return table(
         "tried", "Every candidate on the validation prompts, which chose among them", columns, rows
@@ -543,9 +580,9 @@ def labels_table(setting: str, pair: DecisionsPair) -> PageTable:
             Cell(base.label),
             count(base.count),
             *(
-                _score(each, name)
+                _score(scores, name)
                 for name in ("precision", "recall", "f1")
-                for each in (base, biased)
+                for scores in (base, biased)
             ),
         ]
         for base, biased in zip(pair.base.labels, pair.biased.labels, strict=True)
@@ -561,14 +598,16 @@ def shares_table(setting: str, drawn: Mapping[str, Sequence[SharesOfGroup]]) -> 
     """The wanted share of each label and that of every policy, group after group, with both
     distances.
     """
-    wanted = next(iter(drawn.values()))
-    labels = list(wanted[0].wanted)
+    targets = next(iter(drawn.values()))
+    labels = list(targets[0].wanted)
     rows = []
-    for place, group in enumerate(wanted):
+    for place, group in enumerate(targets):
         name = Cell(group.group or "all prompts")
-        asked = [number(group.wanted[label], f"{group.wanted[label]:.2f}") for label in labels]
+        target_cells = [
+            number(group.wanted[label], f"{group.wanted[label]:.2f}") for label in labels
+        ]
         chance = number(group.chance_level, f"{group.chance_level:.2f}", "by chance alone")
-        rows.append([name, Cell("wanted"), *asked, number(None), chance, number(None)])
+        rows.append([name, Cell("wanted"), *target_cells, number(None), chance, number(None)])
         for policy, groups in drawn.items():
             if place < len(groups):
                 rows.append([name, Cell(policy), *_shares_of(groups[place], labels)])
@@ -601,13 +640,15 @@ def _majority(told: Decisions) -> str:
 
 def _score(row: LabelScores, name: str) -> Cell:
     value = getattr(row, name)
-    return number(value, None if value is None else f"{value:.2f}")
+    if value is None:
+        return number(None)
+    return number(value, f"{value:.2f}")
 
 
 def _summary(told: Decisions) -> str:
-    error = (
-        ""
-        if told.calibration_error is None
-        else f", calibration error {told.calibration_error:.2f}"
-    )
-    return f"macro-F1 {'unknown' if told.macro_f1 is None else f'{told.macro_f1:.2f}'}{error}"
+    error = ""
+    if told.calibration_error is not None:
+        error = f", calibration error {told.calibration_error:.2f}"
+    if told.macro_f1 is None:
+        return f"macro-F1 unknown{error}"
+    return f"macro-F1 {told.macro_f1:.2f}{error}"

@@ -33,8 +33,8 @@ def unchanged(row: Verdict) -> bool:
 
 
 def rows_of(run: RunDocuments) -> tuple[Verdict, ...]:
-    """The bias against the base: the verdict in the bias file, else the evaluation's comparison of
-    the two; maybe nothing.
+    """The bias against the base. The rows come from the verdict in the bias file, or else from the
+    evaluation; they are empty where neither compares the two.
     """
     if run.bias.verdict or run.evaluation is None:
         return run.bias.verdict
@@ -43,7 +43,9 @@ def rows_of(run: RunDocuments) -> tuple[Verdict, ...]:
         for policy in run.evaluation.policies
         if policy.bias is not None and policy.name == policy.bias
     ]
-    return tuple(verdicts(run.evaluation, biases[0])) if biases else ()
+    if biases:
+        return tuple(verdicts(run.evaluation, biases[0]))
+    return ()
 
 
 def judged(rows: Iterable[Verdict]) -> tuple[Judged, ...]:
@@ -61,14 +63,21 @@ def amount(metric: str, value: float) -> str:
     """A mean of this metric: accuracy as a percentage, tokens with one decimal, others with three
     digits.
     """
-    return _size(metric, value).replace("-", "−") + (" %" if metric == "accuracy" else "")
+    text = _size(metric, value).replace("-", "−")
+    if metric == "accuracy":
+        return f"{text} %"
+    return text
 
 
 def change(metric: str, value: float) -> str:
     """A difference of this metric with its sign; accuracy in percentage points."""
     text = _size(metric, abs(value))
     zero = not any(digit in "123456789" for digit in text)
-    return text if zero else f"{'−' if value < 0 else '+'}{text}"
+    if zero:
+        return text
+    if value < 0:
+        return f"−{text}"
+    return f"+{text}"
 
 
 def _size(metric: str, value: float) -> str:
@@ -79,7 +88,9 @@ def _size(metric: str, value: float) -> str:
     size = abs(value)
     if value == 0 or 0.1 <= size < 100_000:
         return f"{value:,.2f}"
-    return f"{value:.3f}" if 0.01 <= size < 0.1 else f"{value:.3g}"
+    if 0.01 <= size < 0.1:
+        return f"{value:.3f}"
+    return f"{value:.3g}"
 
 
 def _unit(metric: str) -> str:
@@ -99,11 +110,9 @@ def _share(row: Verdict) -> str:
     if row.metric == "accuracy" or row.base <= 0 or not math.isfinite(row.difference / row.base):
         return ""
     share = row.difference / row.base
-    return (
-        f", {'−' if share < 0 else '+'}{abs(share):.0%}".replace("%", " %")
-        if abs(share) >= 0.005
-        else ""
-    )
+    if abs(share) >= 0.005:
+        return f", {share:+.0%}".replace("-", "−").replace("%", " %")
+    return ""
 
 
 def measured(row: Verdict) -> str:
@@ -130,8 +139,12 @@ def plain(row: Verdict, compared: int) -> str:
         )
     if row.verdict == "NO EVIDENCE":
         return f"Measured on {prompts}. {_doubt(row, compared)} Do not count on a benefit here."
-    better = "better" if row.verdict == "HELPS" else "worse"
-    advice = "" if row.verdict == "HELPS" else " Do not use the bias at this setting."
+    better = "worse"
+    if row.verdict == "HELPS":
+        better = "better"
+    advice = " Do not use the bias at this setting."
+    if row.verdict == "HELPS":
+        advice = ""
     return (
         f"Measured on {prompts}, the result is {better} by more than chance explains: with other"
         " prompts of the same kind, expect a change between"
@@ -160,17 +173,21 @@ def headline(parts: Sequence[Judged]) -> str:
         "NO EVIDENCE": "shows no proven benefit",
         "NOTHING": "changes nothing",
     }
-    said = [
-        (part[0].setting, "NOTHING" if all(map(unchanged, part)) else part[0].verdict)
-        for part in parts
+    outcomes = []
+    for part in parts:
+        outcome: str = part[0].verdict
+        if all(map(unchanged, part)):
+            outcome = "NOTHING"
+        outcomes.append((part[0].setting, outcome))
+    groups = [
+        (word, [setting for setting, verdict in outcomes if verdict == word]) for word in words
     ]
-    groups = [(word, [setting for setting, told in said if told == word]) for word in words]
-    told = [
-        f"{words[word]} {_and([setting_words(each) for each in found])}"
-        for word, found in groups
-        if found
+    clauses = [
+        f"{words[word]} {_and([setting_words(setting_name) for setting_name in settings])}"
+        for word, settings in groups
+        if settings
     ]
-    return f"The bias {', but '.join(told)}{_aside(parts)}."
+    return f"The bias {', but '.join(clauses)}{_aside(parts)}."
 
 
 def _aside(parts: Sequence[Judged]) -> str:
@@ -189,16 +206,18 @@ def _aside(parts: Sequence[Judged]) -> str:
         {_name(row.metric) for _, *more in parts for row in more if row.verdict == "HELPS"}
     )
     none = all(first.verdict == "NO EVIDENCE" for first, *_ in parts)
-    return (
-        f"; only {_and(better)} {'gets' if len(better) == 1 else 'get'} better"
-        if better and none
-        else ""
-    )
+    if better and none:
+        return f"; only {_and(better)} {'gets' if len(better) == 1 else 'get'} better"
+    return ""
 
 
 def _name(metric: str) -> str:
-    return "the length" if metric == "tokens" else metric
+    if metric == "tokens":
+        return "the length"
+    return metric
 
 
 def _and(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    if len(words) == 1:
+        return words[0]
+    return f"{', '.join(words[:-1])} and {words[-1]}"

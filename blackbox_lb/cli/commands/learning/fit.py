@@ -51,7 +51,9 @@ class _Strength(click.ParamType["float | str"]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float | str:
         """A number, or "cv"."""
-        return "cv" if value == "cv" else float(AMOUNT.convert(value, param, ctx))
+        if value == "cv":
+            return "cv"
+        return float(AMOUNT.convert(value, param, ctx))
 
 
 @options

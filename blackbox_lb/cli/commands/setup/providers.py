@@ -70,7 +70,9 @@ def providers_command(name: str | None, models: bool, hosts: str | None, as_json
         return
     from blackbox_lb.providers.profile import load_profile
 
-    profiles = [load_profile(each) for each in ([name] if name else profile_names())]
+    profiles = [
+        load_profile(profile_name) for profile_name in ([name] if name else profile_names())
+    ]
     if as_json:
         print_json([profile.model_dump(mode="json") for profile in profiles])
     elif name:
@@ -164,30 +166,35 @@ def _overview(profiles: list[Profile]) -> None:
 
 def _learns_from(profile: Profile) -> str:
     several = profile.reference is not None or profile.answers.continues is not False
-    return f"samples, {'answers' if several else 'labels'}: {_most(profile.logprobs.limit)}"
+    limit = _most(profile.logprobs.limit)
+    if several:
+        return f"samples, answers: {limit}"
+    return f"samples, labels: {limit}"
 
 
 def _takes(profile: Profile) -> str:
     rules = profile.bias
-    return (
-        f"{_most(rules.entries)}{'' if rules.fractions else ' whole'}, {rules.low:g} to"
-        f" {rules.high:g}"
-    )
+    entries = _most(rules.entries)
+    if not rules.fractions:
+        entries += " whole"
+    return f"{entries}, {rules.low:g} to {rules.high:g}"
 
 
 def _proven(profile: Profile) -> str:
     if not all(map(profile.is_known, NEEDED)):
         return "unknown"
-    found = [evidence_of(profile, row) for row in NEEDED]
+    evidence = [evidence_of(profile, row) for row in NEEDED]
     best = [
-        min(map(list(GRADES).index, each[1].grade.split(", "))) if each else len(GRADES)
-        for each in found
+        min(map(list(GRADES).index, proof[1].grade.split(", "))) if proof else len(GRADES)
+        for proof in evidence
     ]
     return [*GRADES.values(), "no evidence"][max(best)]
 
 
 def _most(limit: int | None) -> str:
-    return "any" if limit is None else f"{limit:,}"
+    if limit is None:
+        return "any"
+    return f"{limit:,}"
 
 
 def _details(profile: Profile) -> None:
@@ -196,14 +203,14 @@ def _details(profile: Profile) -> None:
     for row, value in shown_rows(profile).items():
         table, _, key = row.rpartition(".")
         sections.setdefault(table or row, {})[key or row] = value
-    told: set[str] = set()
+    printed: set[str] = set()
     for table, rows in sections.items():
         echo(f"\n[{table}]")
-        for line in _section(profile, table, rows, told):
+        for line in _section(profile, table, rows, printed):
             echo(line)
-    for key, seen in profile.evidence.items():
+    for key, evidence in profile.evidence.items():
         if key in DOCUMENTATION:
-            echo(f"\n[{key}]\n  {seen.seen}\n      {_grade(seen)}  {seen.source}")
+            echo(f"\n[{key}]\n  {evidence.seen}\n      {_grade(evidence)}  {evidence.source}")
     echo(f"\n{LEGEND}")
 
 
@@ -211,18 +218,20 @@ def _section(
     profile: Profile, table: str, rows: Mapping[str, Any], told: set[str]
 ) -> Iterator[str]:
     """The lines of one table. ``told``: evidence with a printed remark; each is printed once."""
-    lefts = {key: f"{key} = {_value(value)}" for key, value in rows.items()}
-    width = max((len(left) for left in lefts.values() if len(left) <= WIDEST), default=0)
-    for key, left in lefts.items():
+    labels = {key: f"{key} = {_value(value)}" for key, value in rows.items()}
+    width = max((len(label) for label in labels.values() if len(label) <= WIDEST), default=0)
+    for key, label in labels.items():
         row = key if key == table else f"{table}.{key}"
-        found = evidence_of(profile, row)
-        yield f"  {left:<{width}}  {_known(profile, row, found)}"
+        evidence = evidence_of(profile, row)
+        yield f"  {label:<{width}}  {_known(profile, row, evidence)}"
         if isinstance(rows[key], list) and rows[key] and isinstance(rows[key][0], Mapping):
             yield from (f"      {_entry(entry)}" for entry in rows[key])
-        if found is not None and found[1].seen and found[0] not in told:
-            told.add(found[0])
-            about = "" if found[0] == row else f"{found[0]}: "
-            yield f"      {about}{found[1].seen}"
+        if evidence is not None and evidence[1].seen and evidence[0] not in told:
+            told.add(evidence[0])
+            about = ""
+            if evidence[0] != row:
+                about = f"{evidence[0]}: "
+            yield f"      {about}{evidence[1].seen}"
 
 
 def _entry(table: Mapping[str, Any]) -> str:
@@ -248,12 +257,18 @@ def _value(value: Any) -> str:
 
 
 def _known(profile: Profile, row: str, found: tuple[str, Evidence] | None) -> str:
-    mark = "" if profile.is_known(row) else "UNKNOWN  "
+    mark = "UNKNOWN  "
+    if profile.is_known(row):
+        mark = ""
     if found is None:
-        return mark + ("(a setting of this package)" if row in CHOICES else "(no evidence)")
+        if row in CHOICES:
+            return f"{mark}(a setting of this package)"
+        return f"{mark}(no evidence)"
     return f"{mark}{_grade(found[1])}  {found[1].source}"
 
 
 def _grade(seen: Evidence) -> str:
     proven = any(grade in "SRL" for grade in seen.grade)
-    return f"{seen.grade} {seen.date}{'' if proven else ' unproven'}"
+    if proven:
+        return f"{seen.grade} {seen.date}"
+    return f"{seen.grade} {seen.date} unproven"

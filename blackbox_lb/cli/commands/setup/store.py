@@ -46,20 +46,24 @@ def check_command(store: Path, as_json: bool) -> None:
     """
     from blackbox_lb.store.upkeep import check
 
-    found = check(store)
+    result = check(store)
     if as_json:
-        seen = {"schema": found.schema, "rows": found.rows, "damaged": found.damaged}
-        print_json({"store": str(store), "sound": found.sound, **seen, "problems": found.problems})
+        counts = {"schema": result.schema, "rows": result.rows, "damaged": result.damaged}
+        print_json(
+            {"store": str(store), "sound": result.sound, **counts, "problems": result.problems}
+        )
     else:
-        echo(f"{store}: schema {found.schema}; read {_counted(found.rows)}")
-        for problem in found.problems[:TOLD]:
+        echo(f"{store}: schema {result.schema}; read {_counted(result.rows)}")
+        for problem in result.problems[:TOLD]:
             echo(f"  {problem}")
-        if len(found.problems) > TOLD:
-            echo(f"  and {len(found.problems) - TOLD:,} more; --json lists them")
-    if not found.sound:
-        damaged = f", damaged: {_counted(found.damaged)}" if found.damaged else ""
+        if len(result.problems) > TOLD:
+            echo(f"  and {len(result.problems) - TOLD:,} more; --json lists them")
+    if not result.sound:
+        damaged = ""
+        if result.damaged:
+            damaged = f", damaged: {_counted(result.damaged)}"
         raise StoreCorrupt(
-            f"{store} is not sound ({len(found.problems):,} problems{damaged}); blb store recover"
+            f"{store} is not sound ({len(result.problems):,} problems{damaged}); blb store recover"
             f" {store} NEW copies what is intact"
         )
     if not as_json:
@@ -83,13 +87,13 @@ def merge_command(stores: tuple[Path, ...], out: Path, as_json: bool) -> None:
 
     done = merge(stores, out)
     if as_json:
-        seen = {
+        counts = {
             "added": done.added,
             "same": done.same,
             "differing": done.differing,
             "damaged": done.damaged,
         }
-        print_json({"store": str(out), **seen})
+        print_json({"store": str(out), **counts})
         return
     echo(f"{out}: added {_counted(done.added)}; there already: {_counted(done.same)}")
     if done.differing:

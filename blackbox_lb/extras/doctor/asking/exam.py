@@ -67,7 +67,9 @@ class Exam:
     @property
     def high(self) -> float:
         """The largest bias, in nats, that acts in full, by the profile or by what was seen."""
-        return self.profile.bias.high if self.clip is None else float(self.clip)
+        if self.clip is None:
+            return self.profile.bias.high
+        return float(self.clip)
 
     @property
     def slack(self) -> float:
@@ -85,7 +87,9 @@ class Exam:
     def highest_id(self) -> int | None:
         """The highest id that a bias may name, by the profile or by the size of the vocabulary."""
         highest = self.probe.session.highest_id
-        return self.vocabulary_size - 1 if highest is None and self.vocabulary_size else highest
+        if highest is None and self.vocabulary_size:
+            return self.vocabulary_size - 1
+        return highest
 
     def completions(self) -> Iterator[Completion]:
         """All that were drawn neutrally."""
@@ -110,12 +114,12 @@ class Exam:
         """Ids that a bias may name and that no opening lists, as far as they are known from later
         positions.
         """
-        seen = {
+        tokens = {
             token
             for completion in self.completions()
             for token in completion.top_ids.ravel().tolist()
         }
-        return sorted(filter(self.may_name, seen.difference(*self.openings())))
+        return sorted(filter(self.may_name, tokens.difference(*self.openings())))
 
     def may_name(self, token: int) -> bool:
         """Whether a bias may name a token and would leave something to see: it has text."""
@@ -139,8 +143,8 @@ class Exam:
     @property
     def knows_texts(self) -> bool:
         """Whether ``has_text`` rests on knowledge."""
-        told = any(completion.token_bytes for completion in self.completions())
-        return told or self.probe.session.vocabulary is not None
+        with_bytes = any(completion.token_bytes for completion in self.completions())
+        return with_bytes or self.probe.session.vocabulary is not None
 
     async def text_of(self, token: int) -> str | None:
         """The text of a token by the vocabulary or by the server, asked once; None where neither
@@ -185,10 +189,16 @@ def gaps(rows: Sequence[Mapping[int, float]]) -> npt.NDArray[np.float64]:
     """How far each listed token is below the likeliest of its list, in nats, the likeliest left
     out.
     """
-    found = [np.sort(-np.array(list(row.values())))[1:] - -max(row.values()) for row in rows if row]
-    return np.concatenate(found) if found else np.zeros(0)
+    distances = [
+        np.sort(-np.array(list(row.values())))[1:] - -max(row.values()) for row in rows if row
+    ]
+    if distances:
+        return np.concatenate(distances)
+    return np.zeros(0)
 
 
 def count_listed(completion: Completion) -> int:
     """The longest list of alternatives of a completion, tokens without an id included."""
-    return int((completion.top_ids != NO_TOKEN).sum(axis=1).max()) if completion.top_ids.size else 0
+    if completion.top_ids.size:
+        return int((completion.top_ids != NO_TOKEN).sum(axis=1).max())
+    return 0

@@ -47,19 +47,20 @@ class Findings:
         """What was seen of ``row``. A reason why it was not checked gives way to any finding, and
         to a later reason.
         """
-        known = self._rows.get(row)
+        finding = self._rows.get(row)
         if (
-            known is None
-            or known.status == "NOT CHECKED"
-            or (known.status, status) == ("CONFIRMED", "CONTRADICTED")
+            finding is None
+            or finding.status == "NOT CHECKED"
+            or (finding.status, status) == ("CONFIRMED", "CONTRADICTED")
         ):
             self._rows[row] = RowFinding(row, claim_of(self._profile, row), status, evidence, found)
 
     def agree(self, row: str, agrees: bool, evidence: str, found: Json | None = None) -> None:
         """CONFIRMED or CONTRADICTED; ``found`` is what a contradicted row should say."""
-        self.add(
-            row, "CONFIRMED" if agrees else "CONTRADICTED", evidence, None if agrees else found
-        )
+        if agrees:
+            self.add(row, "CONFIRMED", evidence)
+        else:
+            self.add(row, "CONTRADICTED", evidence, found)
 
     def skip(self, rows: Iterable[str], reason: str) -> None:
         """NOT CHECKED, for each of ``rows`` that nothing has been found of."""
@@ -125,16 +126,18 @@ class Report:
 def claim_of(profile: Profile, row: str) -> str:
     """What the profile says of a dotted row, in words; "" where it has no such row."""
     if row == "bias":
-        said = "takes effect"
+        claim = "takes effect"
     elif row == "neutral":
-        said = "softmax(logits + bias)"
+        claim = "softmax(logits + bias)"
     else:
         try:
             value = value_of(profile.model_dump(), row)
         except (KeyError, TypeError):
             return ""
-        said = _in_words(value)
-    return said if profile.is_known(row) else f"{said} (a guess)"
+        claim = _in_words(value)
+    if profile.is_known(row):
+        return claim
+    return f"{claim} (a guess)"
 
 
 def _in_words(value: Any) -> str:

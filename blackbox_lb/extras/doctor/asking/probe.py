@@ -133,7 +133,7 @@ class Probe:
         where = draw.endpoint or self.session.endpoint
         bias = draw.bias or {}
         completions = None
-        left = SLIPS
+        retries = SLIPS
         while completions is None:
             try:
                 answer = await session.answer(prompt, draw, n)
@@ -145,11 +145,12 @@ class Probe:
                     f"a test prompt was refused by the content filter: {refusal}"
                 ) from refusal
             except (NoLogprobs, CorruptResponse) as slip:
-                if not left or (isinstance(slip, NoLogprobs) and not self.completion_tokens):
+                if not retries or (isinstance(slip, NoLogprobs) and not self.completion_tokens):
                     raise
                 self.count()
-                left -= 1
-        self.prompt_tokens += completions[0].prompt_tokens if completions else 0
+                retries -= 1
+        if completions:
+            self.prompt_tokens += completions[0].prompt_tokens
         self.completion_tokens += sum(completion.n_tokens for completion in completions)
         self.entries = max(self.entries, len(bias))
         self.named = max([*bias, *([] if self.named is None else [self.named])], default=None)

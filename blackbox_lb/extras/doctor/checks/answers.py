@@ -53,12 +53,14 @@ async def check_n(exam: Exam) -> None:
             for completion in completions
         }
     )
-    said = f"{n} asked for, {len(completions)} came, with {distinct} different first tokens"
+    evidence = f"{n} asked for, {len(completions)} came, with {distinct} different first tokens"
     if len(completions) != n or (distinct == 1 and _varies(exam)):
         del exam.probe.draws[before:]
-        return exam.findings.agree(rows[0], False, said, 1)
+        return exam.findings.agree(rows[0], False, evidence, 1)
     exam.n = n
-    exam.findings.agree(rows[0], True, said if n == claimed else f"{said}; {claimed:,} are claimed")
+    if n != claimed:
+        evidence = f"{evidence}; {claimed:,} are claimed"
+    exam.findings.agree(rows[0], True, evidence)
     return _shared(exam, rows[1], completions[0].prompt_tokens, n)
 
 
@@ -74,10 +76,10 @@ def _shared(exam: Exam, row: str, prompt_tokens: int, n: int) -> None:
     ][:1]
     if not prompt_tokens or not singles:
         return exam.findings.skip([row], "the answer does not count the tokens of the prompt")
-    said = f"{prompt_tokens} prompt tokens counted for {n} completions, {singles[0]} for one"
+    evidence = f"{prompt_tokens} prompt tokens counted for {n} completions, {singles[0]} for one"
     if exam.profile.sampling.shares_prompt:
-        return exam.findings.agree(row, prompt_tokens == singles[0], said, False)
-    return exam.findings.add(row, "MEASURED", said)
+        return exam.findings.agree(row, prompt_tokens == singles[0], evidence, False)
+    return exam.findings.add(row, "MEASURED", evidence)
 
 
 async def check_seed(exam: Exam) -> None:
@@ -86,32 +88,32 @@ async def check_seed(exam: Exam) -> None:
     if not exam.profile.sampling.seed:
         return exam.findings.skip([row], "none is sent where the profile says that none is taken")
     try:
-        drawn = await exam.probe.repeat(2, WORDS, seed=SEED, max_tokens=SEEDED_TOKENS)
+        completions = await exam.probe.repeat(2, WORDS, seed=SEED, max_tokens=SEEDED_TOKENS)
     except (ConnectionFailed, ServerFailed) as error:
         return exam.findings.agree(
             row, False, f"the server failed at a request with a seed: {error}", False
         )
-    same = "equal" if len({completion.text for completion in drawn}) == 1 else "different"
-    said = (
-        f"two completions with seed {SEED} are {same}"
-        if len(drawn) > 1
-        else "the content filter kept one back"
-    )
-    return exam.findings.agree(row, True, f"accepted; {said}")
+    same = "different"
+    if len({completion.text for completion in completions}) == 1:
+        same = "equal"
+    evidence = "the content filter kept one back"
+    if len(completions) > 1:
+        evidence = f"two completions with seed {SEED} are {same}"
+    return exam.findings.agree(row, True, f"accepted; {evidence}")
 
 
 def check_usage(exam: Exam) -> None:
     """From all that came so far: token counts against lists, and finish reasons."""
     all_ = list(exam.completions())
     endpoint = exam.probe.session.endpoint
-    counted = [each for each in all_ if each.generated is not None]
-    off = sum(each.generated != len(each.token_ids) for each in counted)
-    said = (
+    counted = [completion for completion in all_ if completion.generated is not None]
+    off = sum(completion.generated != len(completion.token_ids) for completion in counted)
+    evidence = (
         f"in {len(counted)} of {len(all_)} completions; {off} of these list another number of"
         " tokens"
     )
-    exam.findings.add(f"{endpoint} usage", "MEASURED", f"counted {said}")
-    reasons = Counter(each.finish_reason for each in all_)
+    exam.findings.add(f"{endpoint} usage", "MEASURED", f"counted {evidence}")
+    reasons = Counter(completion.finish_reason for completion in all_)
     exam.findings.add(
         f"{endpoint} finish_reason",
         "MEASURED",
@@ -120,45 +122,47 @@ def check_usage(exam: Exam) -> None:
 
 
 async def check_continues(exam: Exam) -> None:
-    """After the first two tokens of a completion, given back as an assistant message, the list is
-    that of its third; a host that is not known to go on is tried with the message alone."""
+    """Give the first two tokens of a completion back as an assistant message. A host that continues
+    it answers with the list of the third token. A host of which this is not known gets the message
+    without further fields."""
     row = "answers.continues"
     fields = exam.profile.answers.continues
     session = exam.probe.session
-    drawn = _telling(exam, 0, PREFIX) if session.endpoint == "chat" else None
-    if drawn is None:
+    draw = _telling(exam, 0, PREFIX) if session.endpoint == "chat" else None
+    if draw is None:
         return exam.findings.skip(
             [row],
             "no chat completion of known ids has lists that tell its third token from its first",
         )
-    prompt, own = drawn
+    prompt, completion = draw
     exam.probe.count(session.vocabulary is None)
     try:
-        text = await session.decode(own.token_ids[:PREFIX].tolist())
+        text = await session.decode(completion.token_ids[:PREFIX].tolist())
         if not text.strip() or "\N{REPLACEMENT CHARACTER}" in text:
             return exam.findings.skip([row], f"{text!r} is no text to begin a message with")
         begun = replace(prompt, messages=(*prompt.messages, Message("assistant", text)))
-        (said,) = await exam.probe.ask(begun, top=exam.probe.top, fields=fields or {})
+        (answer,) = await exam.probe.ask(begun, top=exam.probe.top, fields=fields or {})
     except InputError as error:
         return exam.findings.skip([row], str(error))
     except RequestRejected as refusal:
         return _conclude(exam, row, fields is not False, np.inf, f"refused: {refusal}")
-    if not len(said.token_ids):
+    if not len(answer.token_ids):
         return exam.findings.skip([row], "the answer lists no token")
-    here, anew = (_apart(listed(said, 0), listed(own, t)) for t in (PREFIX, 0))
-    seen = (
-        f"after {text!r} total variation {here:.2g} from the list that was seen there, {anew:.2g}"
-        " from that of a new answer"
+    distance = _apart(listed(answer, 0), listed(completion, PREFIX))
+    distance_anew = _apart(listed(answer, 0), listed(completion, 0))
+    evidence = (
+        f"after {text!r} total variation {distance:.2g} from the list that was seen there,"
+        f" {distance_anew:.2g} from that of a new answer"
     )
-    _conclude(exam, row, fields is not False, here, seen)
-    if here <= _limit(exam):
-        repeats = said.text.startswith(text)
-        seen = f"the answer after {text!r} begins with {said.text[:40]!r}"
+    _conclude(exam, row, fields is not False, distance, evidence)
+    if distance <= _limit(exam):
+        repeats = answer.text.startswith(text)
+        evidence = f"the answer after {text!r} begins with {answer.text[:40]!r}"
         if fields is False:
-            exam.findings.add("answers.repeats", "MEASURED", seen, repeats)
+            exam.findings.add("answers.repeats", "MEASURED", evidence, repeats)
         else:
             exam.findings.agree(
-                "answers.repeats", repeats == exam.profile.answers.repeats, seen, repeats
+                "answers.repeats", repeats == exam.profile.answers.repeats, evidence, repeats
             )
     return None
 
@@ -174,27 +178,31 @@ async def check_prompt_logprobs(exam: Exam) -> None:
     top = exam.probe.top
     if field is False or rules is None:
         return None
-    drawn = (
+    example = (
         _telling(exam, *range(1, GIVEN)) if exam.profile.follows_ids(session.vocabulary) else None
     )
-    if drawn is None:
+    if example is None:
         return exam.findings.skip(
             [row], "no completion of known ids has lists that tell its tokens apart"
         )
-    prompt, own = drawn
+    prompt, completion = example
     exam.probe.count(3)
     draw = Draw(Sampling(1.0, 1, top), endpoint=rules.endpoint, fields={field: top})
     try:
-        said = await scored_along(session, draw, prompt, tuple(own.token_ids[:GIVEN].tolist()))
+        scored = await scored_along(
+            session, draw, prompt, tuple(completion.token_ids[:GIVEN].tolist())
+        )
     except (CorruptResponse, RequestRejected) as error:
         return _conclude(exam, row, True, np.inf, str(error))
-    here = float(np.mean([_apart(listed(said, t - 1), listed(own, t)) for t in range(1, GIVEN)]))
+    distance = float(
+        np.mean([_apart(listed(scored, t - 1), listed(completion, t)) for t in range(1, GIVEN)])
+    )
     return _conclude(
         exam,
         row,
         True,
-        here,
-        f"along {GIVEN} tokens total variation {here:.2g} from the lists that were seen there",
+        distance,
+        f"along {GIVEN} tokens total variation {distance:.2g} from the lists that were seen there",
     )
 
 
@@ -204,7 +212,9 @@ def _conclude(exam: Exam, row: str, claimed: bool, apart: float, said: str) -> N
     evidence = f"{said} (limit {_limit(exam):.2g})"
     if claimed:
         return exam.findings.agree(row, agrees, evidence, False)
-    return exam.findings.add(row, "MEASURED", evidence, {} if agrees else None)
+    if agrees:
+        return exam.findings.add(row, "MEASURED", evidence, {})
+    return exam.findings.add(row, "MEASURED", evidence)
 
 
 def _limit(exam: Exam) -> float:
@@ -227,27 +237,27 @@ def _telling(exam: Exam, *places: int) -> tuple[Prompt, Completion] | None:
             and len(pair[1].token_ids) > GIVEN
         )
         usable = usable and all(map(exam.has_text, pair[1].token_ids[:GIVEN].tolist()))
-        return (
-            min(_apart(listed(pair[1], a), listed(pair[1], b)) for a, b in pairwise(places))
-            if usable
-            else 0.0
-        )
+        if usable:
+            return min(_apart(listed(pair[1], a), listed(pair[1], b)) for a, b in pairwise(places))
+        return 0.0
 
     best = max(exam.probe.draws, key=least, default=None)
-    return best if best is not None and least(best) > 2 * _limit(exam) else None
+    if best is not None and least(best) > 2 * _limit(exam):
+        return best
+    return None
 
 
 def _apart(one: Mapping[int, float], other: Mapping[int, float]) -> float:
-    """The least total variation that two lists, id -> logprob, leave possible: what one does not
-    list has at most its least.
+    """The smallest total variation that is possible between the distributions of two lists, id ->
+    logprob. A token that a list lacks is at most as likely as its least likely token.
     """
     size = min(len(one), len(other))
-    left, right = (
-        {token: float(np.exp(value)) for token, value in list(each.items())[:size]}
-        for each in (one, other)
+    first, second = (
+        {token: float(np.exp(value)) for token, value in list(listed_logprobs.items())[:size]}
+        for listed_logprobs in (one, other)
     )
-    both = sum(abs(left[token] - right[token]) for token in left.keys() & right.keys())
-    pairs = ((left, right), (right, left)) if size else ()
+    both = sum(abs(first[token] - second[token]) for token in first.keys() & second.keys())
+    pairs = ((first, second), (second, first)) if size else ()
     return (
         both
         + sum(

@@ -136,12 +136,12 @@ async def _clipped(exam: Exam, range_finding: RangeFinding) -> None:
     exam.works = True
     exam.clip = highest
     exam.findings.agree("bias", True, f"acts, up to a limit: {range_finding.evidence}")
-    found = float(highest) if highest > max(low, 0) else None
-    exam.findings.agree("bias.high", False, range_finding.evidence, found)
-    if found is None:
+    clip = float(highest) if highest > max(low, 0) else None
+    exam.findings.agree("bias.high", False, range_finding.evidence, clip)
+    if clip is None:
         return exam.findings.skip(["bias.low"], "hardly any bias acts")
-    said = f"not told apart from a clip at {-highest}, which is right in any case"
-    return exam.findings.add("bias.low", "MEASURED", said, max(low, -found))
+    evidence = f"not told apart from a clip at {-highest}, which is right in any case"
+    return exam.findings.add("bias.low", "MEASURED", evidence, max(low, -clip))
 
 
 async def _force(exam: Exam, token: int, high: float, temperature: float = 1.0) -> _Forced:
@@ -155,56 +155,62 @@ async def _force(exam: Exam, token: int, high: float, temperature: float = 1.0) 
         return _Forced(token, came, came == token)
     if exam.profile.endpoint(where).ask_logprobs != "no":
         return _Forced(token, None, False)
-    said = completion.text.strip()
+    answer = completion.text.strip()
     text = (await exam.text_of(token) or "").strip()
-    return _Forced(token, said or None, bool(text) and said == text)
+    return _Forced(token, answer or None, bool(text) and answer == text)
 
 
 async def _disobeyed(exam: Exam, forced: list[_Forced], high: float) -> None:
-    """Other tokens came: any, and one of the likeliest from a greedy server, if the bias is
-    ignored; always the same unlikely one if the ids in answers are not those that a bias names."""
+    """Say why other tokens than the raised ones came first. If the bias is ignored, they differ and
+    a greedy answer begins with one of the likeliest. If the ids in answers are not those that a
+    bias names, it is always the same unlikely token."""
     rows = ("bias", "bias.high", "bias.low")
     forced = [*forced, await _force(exam, forced[0].token, high, temperature=0.0)]
-    said = f"token {', '.join(str(each.token) for each in forced)} with {high:+g}: "
-    said += (
-        ", ".join("nothing" if each.came is None else repr(each.came) for each in forced)
+    evidence = f"token {', '.join(str(attempt.token) for attempt in forced)} with {high:+g}: "
+    evidence += (
+        ", ".join("nothing" if attempt.came is None else repr(attempt.came) for attempt in forced)
         + " came first"
     )
     same = {
-        each.came if isinstance(each.came, int) else None
-        for each in forced
-        if each.token == forced[0].token
+        attempt.came if isinstance(attempt.came, int) else None
+        for attempt in forced
+        if attempt.token == forced[0].token
     }
     likeliest = {token for row in exam.openings() for token in list(row)[:LIKELIEST]}
-    if all(each.came is None for each in forced):
+    if all(attempt.came is None for attempt in forced):
         return exam.findings.skip(rows, "the answers name no token")
     if len(same) == 1 and not same & {None, forced[0].token, *likeliest}:
         exam.trusted = False
-        exam.findings.agree("tokens.id", False, said)
+        exam.findings.agree("tokens.id", False, evidence)
         return exam.findings.skip(rows, "the ids are not those that a bias names")
     exam.works = False
     for refusal in exam.profile.bias.refused:
         if refusal.ignored_before:
-            said += f"; an older version does so where {refusal.why}: {refusal.remedy}"
-    exam.findings.agree("bias", False, f"ignored: {said}")
+            evidence += f"; an older version does so where {refusal.why}: {refusal.remedy}"
+    exam.findings.agree("bias", False, f"ignored: {evidence}")
     return exam.findings.skip(rows[1:], "the bias is ignored")
 
 
 async def _suppress(exam: Exam, tokens: list[int], low: float) -> None:
     where = exam.probe.session.biased_endpoint
     bias = dict.fromkeys(tokens, low)
-    drawn = await exam.probe.repeat(2, WORDS, top=1, temperature=0.0, bias=bias, endpoint=where)
-    came = [int(completion.token_ids[0]) for completion in drawn if len(completion.token_ids)]
+    completions = await exam.probe.repeat(
+        2, WORDS, top=1, temperature=0.0, bias=bias, endpoint=where
+    )
+    came = [int(completion.token_ids[0]) for completion in completions if len(completion.token_ids)]
     if not came:
         return await _unsaid(
-            exam, tokens, low, [said for each in drawn if (said := each.text.strip())]
+            exam,
+            tokens,
+            low,
+            [answer for completion in completions if (answer := completion.text.strip())],
         )
     back = sum(token in bias for token in came)
-    said = (
+    evidence = (
         f"the {len(tokens)} likeliest with {low:+g}: one of them came first in {back} of"
         f" {len(came)} greedy answers"
     )
-    return exam.findings.agree("bias.low", back == 0, said)
+    return exam.findings.agree("bias.low", back == 0, evidence)
 
 
 async def _unsaid(exam: Exam, tokens: list[int], low: float, came: list[str]) -> None:
@@ -215,12 +221,12 @@ async def _unsaid(exam: Exam, tokens: list[int], low: float, came: list[str]) ->
     texts = [(await exam.text_of(token) or "").strip() for token in tokens]
     if not came or not all(texts):
         return exam.findings.skip([row], "the answer names no token")
-    said = (
+    evidence = (
         f"the {len(tokens)} likeliest, {texts}, with {low:+g}: {came} came first in greedy answers"
     )
     if any(word.startswith(text) for word in came for text in texts):
-        return exam.findings.skip([row], f"{said}, which other tokens may print as")
-    return exam.findings.agree(row, True, said)
+        return exam.findings.skip([row], f"{evidence}, which other tokens may print as")
+    return exam.findings.agree(row, True, evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,22 +274,22 @@ async def check_fractions(exam: Exam) -> None:
     wins = []
     try:
         for side in (-1, 1):
-            drawn = await exam.probe.repeat(
+            completions = await exam.probe.repeat(
                 DUELS, WORDS, top=1, temperature=0.0, bias=duel.bias(side)
             )
             wins.append(
                 sum(
-                    len(each.token_ids) > 0 and int(each.token_ids[0]) == duel.behind
-                    for each in drawn
+                    len(completion.token_ids) > 0 and int(completion.token_ids[0]) == duel.behind
+                    for completion in completions
                 )
             )
     except RequestRejected as refusal:
         return exam.findings.agree(row, not claimed, f"refused ({refusal})", False)
-    said = (
+    evidence = (
         f"a token {duel.gap:.2f} nat behind won {wins[0]} of {DUELS} greedy answers with a lead"
         f" {duel.margin:.2f} below that, {wins[1]} of {DUELS} with one {duel.margin:.2f} above"
     )
-    return _fractions(exam, row, wins, said, sure=duel.margin > exam.step)
+    return _fractions(exam, row, wins, evidence, sure=duel.margin > exam.step)
 
 
 def _fractions(exam: Exam, row: str, wins: list[int], said: str, *, sure: bool) -> None:
@@ -318,7 +324,7 @@ def _duel(tokens: Mapping[int, float], high: float) -> _Duel | None:
 async def check_highest_id(exam: Exam) -> None:
     """The highest id that a bias may name is accepted; those above it are never tried."""
     row = "bias.highest_id"
-    told = exam.highest_id
+    claimed_id = exam.highest_id
     untold = "neither the profile nor the server tells the highest id"
     if exam.works is False:
         return exam.findings.skip([row], "no bias can be seen to act here")
@@ -326,20 +332,20 @@ async def check_highest_id(exam: Exam) -> None:
     listed = (
         token for completion in exam.completions() for token in completion.top_ids.ravel().tolist()
     )
-    highest = (
-        max(listed, default=-1) if told is None else told
-    )  # a bias must be able to name what is listed
+    highest = claimed_id
+    if highest is None:
+        highest = max(listed, default=-1)  # a bias must be able to name what is listed
     if highest < 0:
         return exam.findings.skip([row], untold)
     try:
         await exam.probe.ask(WORDS, top=1, bias={highest: 1.0}, endpoint=where)
     except RequestRejected as refusal:
-        found = None
+        accepted = None
         for lower in [number for number in hinted(refusal) if BASE < number < highest][:1]:
             await exam.probe.ask(WORDS, top=1, bias={lower: 1.0}, endpoint=where)
-            found = lower
-        return exam.findings.agree(row, False, f"{highest:,} refused ({refusal})", found)
-    if told is None:
+            accepted = lower
+        return exam.findings.agree(row, False, f"{highest:,} refused ({refusal})", accepted)
+    if claimed_id is None:
         return exam.findings.skip(
             [row], f"{untold}; the highest that was listed, {highest:,}, is accepted"
         )
@@ -419,11 +425,9 @@ async def _bisect(exam: Exam, accepted: int, refused: int, refusal: Exception) -
 
 async def _acting(exam: Exam, row: str, size: int, claimed: int | None) -> None:
     """All of ``size`` entries act, the first and the last: two tokens lead by turns."""
-    words = (
-        f"{size:,} of {claimed:,} that are claimed"
-        if claimed is not None and size < claimed
-        else f"{size:,}"
-    )
+    words = f"{size:,}"
+    if claimed is not None and size < claimed:
+        words = f"{words} of {claimed:,} that are claimed"
     high = exam.high
     tokens = sorted(_liftable(exam.biasable(), high - FILLER))
     if not exam.works or not exam.rules.bias or len(tokens) < 2 or size < 2:
@@ -435,13 +439,13 @@ async def _acting(exam: Exam, row: str, size: int, claimed: int | None) -> None:
     behind = max(high - LEAD, exam.profile.bias.low)
     for front, back in ((high, behind), (behind, high)):
         bias = {first: front, **dict.fromkeys(fillers, FILLER), last: back}
-        drawn = (await exam.probe.ask(WORDS, top=1, temperature=0.0, bias=bias))[0]
-        came.append(int(drawn.token_ids[0]) if len(drawn.token_ids) else None)
-    said = (
+        completion = (await exam.probe.ask(WORDS, top=1, temperature=0.0, bias=bias))[0]
+        came.append(int(completion.token_ids[0]) if len(completion.token_ids) else None)
+    evidence = (
         f"{words} entries accepted; with the most on token {first}, then {last}, tokens {came[0]},"
         f" {came[1]} came first"
     )
-    return exam.findings.agree(row, came == [first, last], said, None)
+    return exam.findings.agree(row, came == [first, last], evidence, None)
 
 
 def _liftable(tokens: Mapping[int, float], nats: float) -> list[int]:

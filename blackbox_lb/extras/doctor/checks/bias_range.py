@@ -114,8 +114,8 @@ async def _leads(exam: Exam, pair: _Pair, level: int) -> bool:
 
 async def _comes_first(exam: Exam, pair: _Pair, level: int, lead: int) -> bool:
     bias = {pair.ahead: float(level), pair.behind: float(level + lead)}
-    (drawn,) = await exam.probe.ask(WORDS, top=1, temperature=0.0, bias=bias)
-    return len(drawn.token_ids) > 0 and int(drawn.token_ids[0]) == pair.behind
+    (completion,) = await exam.probe.ask(WORDS, top=1, temperature=0.0, bias=bias)
+    return len(completion.token_ids) > 0 and int(completion.token_ids[0]) == pair.behind
 
 
 async def _halved(exam: Exam, pair: _Pair, top: int) -> RangeFinding:

@@ -35,30 +35,32 @@ async def check_strength(exam: Exam) -> None:
     strength is from 1. Where tokens are not drawn from their lists without a bias either, it would
     tell of that.
     """
-    known = exam.profile.logprobs.meaning == "before bias" and exam.findings.confirmed(
+    testable = exam.profile.logprobs.meaning == "before bias" and exam.findings.confirmed(
         "logprobs.meaning"
     )
-    known = known and (exam.findings.confirmed("neutral") or not exam.findings.settled("neutral"))
+    testable = testable and (
+        exam.findings.confirmed("neutral") or not exam.findings.settled("neutral")
+    )
     strength_sent = min(STRENGTH, exam.high)
     bias = dict.fromkeys(_rare(exam), strength_sent)
-    if not (known and exam.works and exam.trusted and exam.rules.bias and bias):
+    if not (testable and exam.works and exam.trusted and exam.rules.bias and bias):
         return
-    drawn = await exam.probe.repeat(REQUESTS, STORY, max_tokens=TOKENS, bias=bias)
+    completions = await exam.probe.repeat(REQUESTS, STORY, max_tokens=TOKENS, bias=bias)
     score, variance, draws = np.sum(
-        [_score(exam, completion, bias) for completion in drawn], axis=0
+        [_score(exam, completion, bias) for completion in completions], axis=0
     )
     if variance <= 0:
         return
     p = 2 * float(ndtr(-abs(score) / np.sqrt(variance)))
     strength = 1 + score / variance
-    said = (
+    evidence = (
         f"{draws:.0f} tokens drawn under {strength_sent:+g} on {len(bias)} of them: it acts"
         f" {strength:.2f} times as strongly as sent (p = {p:.2g}); {SEEN / np.sqrt(variance):.2f}"
         " more or less would be found"
     )
-    exam.findings.add("bias.strength", "MEASURED", said)
+    exam.findings.add("bias.strength", "MEASURED", evidence)
     if p < CONTRADICTS:
-        exam.findings.agree("bias", False, said)
+        exam.findings.agree("bias", False, evidence)
         why = f"the bias acts {strength:.2f} times as strongly as sent, so that no lead is as sent"
         exam.findings.withdraw("bias.fractions", why)
 
@@ -91,13 +93,13 @@ def _score(
     for token, ids, logprobs in zip(
         completion.token_ids.tolist(), completion.top_ids, completion.top_logprobs, strict=True
     ):
-        seen = (ids != NO_TOKEN) & np.array(
-            [bool(exam.end_listed) or exam.has_text(each) for each in ids.tolist()]
+        visible = (ids != NO_TOKEN) & np.array(
+            [bool(exam.end_listed) or exam.has_text(listed_token) for listed_token in ids.tolist()]
         )
-        if token not in ids[seen]:
+        if token not in ids[visible]:
             continue
-        values = np.array([bias.get(each, 0.0) for each in ids[seen].tolist()])
-        weights = np.exp(logprobs[seen].astype(np.float64) + values)
+        values = np.array([bias.get(listed_token, 0.0) for listed_token in ids[visible].tolist()])
+        weights = np.exp(logprobs[visible].astype(np.float64) + values)
         weights /= weights.sum()
         mean = float(weights @ values)
         score += bias.get(token, 0.0) - mean

@@ -40,28 +40,32 @@ async def check_lists(exam: Exam) -> None:
     Raises ProviderError: not even one alternative is to be had, so that nothing can be checked.
     """
     endpoint = exam.probe.session.endpoint
-    own = exam.rules.top_logprobs is not None
-    row = f"endpoints.{endpoint}.top_logprobs" if own else "logprobs.limit"
+    has_own_limit = exam.rules.top_logprobs is not None
+    row = "logprobs.limit"
+    if has_own_limit:
+        row = f"endpoints.{endpoint}.top_logprobs"
     claimed = exam.profile.most_logprobs(endpoint)
-    wanted = min(
+    count = min(
         USUAL if claimed is None else claimed,
         exam.vocabulary_size or USUAL if claimed is None else claimed,
     )
-    refused = await _first(exam, wanted)
+    refused = await _first(exam, count)
     exam.probe.top = min(exam.alternatives, USUAL)
     with suppress(Withheld):  # one list is enough to go on with
         await exam.probe.repeat(REPEATS - (refused is None), WORDS)
-    seen = max(count_listed(completion) for completion in exam.completions())
+    most_listed = max(count_listed(completion) for completion in exam.completions())
     sure = _sure(exam.rules, exam.alternatives, exam.vocabulary_size)
     if refused is not None:
         exam.findings.agree(
             row,
             False,
-            f"{wanted} refused ({refused}); {exam.alternatives} accepted",
+            f"{count} refused ({refused}); {exam.alternatives} accepted",
             exam.alternatives,
         )
-    elif seen < FEWER * sure:
-        exam.findings.agree(row, False, f"{exam.alternatives} asked for, {seen} listed", seen)
+    elif most_listed < FEWER * sure:
+        exam.findings.agree(
+            row, False, f"{exam.alternatives} asked for, {most_listed} listed", most_listed
+        )
     elif claimed is None:
         try:
             await _no_limit(exam, row)
@@ -74,14 +78,19 @@ async def check_lists(exam: Exam) -> None:
 
 def _sure(rules: EndpointRules, asked: int, vocabulary: int | None) -> int:
     """How many of the listed alternatives are sure to be the likeliest."""
-    sure = asked - 1 if rules.sampled_in_list == "replaces the last" else asked
-    return min(sure, vocabulary) if vocabulary else sure
+    sure = asked
+    if rules.sampled_in_list == "replaces the last":
+        sure -= 1
+    if vocabulary:
+        return min(sure, vocabulary)
+    return sure
 
 
 async def _first(exam: Exam, wanted: int) -> RequestRejected | None:
     """Settle ``exam.alternatives``; returns why ``wanted`` were refused, None if they were not."""
     try:
-        exam.probe.top = exam.alternatives = wanted
+        exam.alternatives = wanted
+        exam.probe.top = wanted
         await exam.probe.ask(WORDS)
     except RequestRejected as refusal:
         if wanted <= 1 or type(refusal) is not RequestRejected:
@@ -117,15 +126,15 @@ async def _no_limit(exam: Exam, row: str) -> None:
         if not len(completion.token_ids):  # it ended at once, with a token that is not listed
             completion = (await exam.probe.ask(WORDS, top=wide))[0]
     except (RequestRejected, ServerFailed) as refusal:
-        hint = [each for each in hinted(refusal) if exam.alternatives <= each < wide]
+        hint = [number for number in hinted(refusal) if exam.alternatives <= number < wide]
         return exam.findings.agree(
             row, False, f"{wide} refused ({refusal})", hint[0] if hint else exam.alternatives
         )
-    seen = count_listed(completion)
-    if not seen:
+    listed = count_listed(completion)
+    if not listed:
         return exam.findings.skip([row], "the answers end at once")
-    short = seen < FEWER * _sure(exam.rules, wide, exam.vocabulary_size)
-    return exam.findings.agree(row, not short, f"{wide:,} asked for, {seen:,} listed", seen)
+    short = listed < FEWER * _sure(exam.rules, wide, exam.vocabulary_size)
+    return exam.findings.agree(row, not short, f"{wide:,} asked for, {listed:,} listed", listed)
 
 
 def hinted(refusal: ProviderError) -> list[int]:
@@ -137,7 +146,9 @@ def _steadiness(exam: Exam) -> None:
     rows = exam.openings()
     common = mean_logprobs(rows)
     values = np.array([[row[token] for token in common] for row in rows])
-    exam.noise = float(np.ptp(values, axis=0).max()) if values.size else 0.0
+    exam.noise = 0.0
+    if values.size:
+        exam.noise = float(np.ptp(values, axis=0).max())
     exam.findings.add(
         "logprobs.noise",
         "MEASURED",
@@ -150,12 +161,12 @@ def _steadiness(exam: Exam) -> None:
         if below.any() and np.all(np.abs(below / step - np.rint(below / step)) * step < EXACT)
     )
     exam.step = next(fit, 0.0)
-    said = (
-        f"a multiple of 1/{1 / exam.step:g} nat"
-        if exam.step
-        else f"no common step down to 1/{1 / STEPS[-1]:g} nat"
+    evidence = f"no common step down to 1/{1 / STEPS[-1]:g} nat"
+    if exam.step:
+        evidence = f"a multiple of 1/{1 / exam.step:g} nat"
+    exam.findings.add(
+        "logprobs.step", "MEASURED", f"{len(below)} gaps to the likeliest: {evidence}"
     )
-    exam.findings.add("logprobs.step", "MEASURED", f"{len(below)} gaps to the likeliest: {said}")
 
 
 async def check_outside(exam: Exam) -> None:
@@ -178,24 +189,30 @@ async def check_outside(exam: Exam) -> None:
 
 async def _where(exam: Exam, row: str, token: int, high: float) -> None:
     completion = await exam.probe.uncut(WORDS, top=2, bias={token: high})
-    here = dict(
+    listed = dict(
         zip(completion.top_ids[0].tolist(), completion.top_logprobs[0].tolist(), strict=True)
     )
-    if completion.token_ids[0] != token or here.get(token, -np.inf) > SETTLED:
+    if completion.token_ids[0] != token or listed.get(token, -np.inf) > SETTLED:
         return exam.findings.skip(
             [row], "a bias makes the forced token the likeliest, so that it is always listed"
         )
-    kind = "no" if token not in here else "added" if len(here) > 2 else "replaces the last"
-    said = (
-        f"2 alternatives asked for, {len(here)} listed, the sampled token"
-        f" {'' if token in here else 'not '}among them"
-    )
+    evidence = f"2 alternatives asked for, {len(listed)} listed, the sampled token"
+    if token not in listed:
+        kind = "no"
+        evidence += " not among them"
+    else:
+        kind = "replaces the last"
+        if len(listed) > 2:
+            kind = "added"
+        evidence += " among them"
     claimed = exam.rules.sampled_in_list
     if kind == claimed:
-        return exam.findings.agree(row, True, said)
+        return exam.findings.agree(row, True, evidence)
     if kind == "replaces the last":
-        return exam.findings.agree(row, False, said, kind)
-    return exam.findings.add(row, "MEASURED", f"{said}: {kind!r}, which is read right too", kind)
+        return exam.findings.agree(row, False, evidence, kind)
+    return exam.findings.add(
+        row, "MEASURED", f"{evidence}: {kind!r}, which is read right too", kind
+    )
 
 
 async def _censored(exam: Exam, high: float) -> None:
@@ -220,7 +237,7 @@ async def _censored(exam: Exam, high: float) -> None:
         return exam.findings.agree(
             row, True, f"{place} came with {exam.profile.logprobs.censored:g}"
         )
-    said = f"{place} came with its logprob, {completion.logprobs[0]:.2f}"
+    evidence = f"{place} came with its logprob, {completion.logprobs[0]:.2f}"
     if exam.profile.logprobs.censored is None:
-        return exam.findings.agree(row, True, said)
-    return exam.findings.skip([row], said)
+        return exam.findings.agree(row, True, evidence)
+    return exam.findings.skip([row], evidence)

@@ -60,7 +60,7 @@ async def check_meaning(exam: Exam) -> None:
     shifts = {f"temperature {COLD:g}": cold}
     if exam.works and exam.rules.bias and len(plain) > 1:
         shifts = {f"bias +{_tilt(exam):g}": await _biased(exam, plain), **shifts}
-    evidence = "; ".join(f"{what}: {shift}" for what, shift in shifts.items())
+    evidence = "; ".join(f"{comparison}: {shift}" for comparison, shift in shifts.items())
     _conclude(exam, [shift.reading(exam.slack) for shift in shifts.values()], evidence)
 
 
@@ -74,10 +74,12 @@ def _conclude(exam: Exam, readings: list[bool | None], evidence: str) -> None:
         return exam.findings.agree(row, False, f"neither before nor after: {evidence}")
     if len(readings) < 2 and not any(readings):
         return exam.findings.skip([row], f"no bias can be seen to act here; {evidence}")
-    found = "after bias" if any(readings) else "before bias"
+    meaning = "before bias"
+    if any(readings):
+        meaning = "after bias"
     if claimed == "unknown":
-        return exam.findings.add(row, "MEASURED", evidence, found)
-    return exam.findings.agree(row, found == claimed, evidence, found)
+        return exam.findings.add(row, "MEASURED", evidence, meaning)
+    return exam.findings.agree(row, meaning == claimed, evidence, meaning)
 
 
 def _tilt(exam: Exam) -> float:
@@ -96,9 +98,9 @@ def _cold(exam: Exam, completions: list[Completion]) -> _Shift:
     pairs = np.array(
         [(before[token] - before[top], now[token] - now[top]) for token in common if token != top]
     )
-    plain, found = pairs.T
+    plain, cold = pairs.T
     return _Shift(
-        float(np.abs(found - plain).mean()), float(np.abs(found - plain / COLD).mean()), len(pairs)
+        float(np.abs(cold - plain).mean()), float(np.abs(cold - plain / COLD).mean()), len(pairs)
     )
 
 
@@ -138,12 +140,12 @@ def _propensity(exam: Exam, completions: list[Completion], expected: Mapping[int
     ]
     if not pairs:
         return exam.findings.skip([row], "no listed token was sampled with a bias")
-    off = float(np.mean([abs(found - tilted) for found, tilted in pairs]))
-    said = (
+    off = float(np.mean([abs(returned - tilted) for returned, tilted in pairs]))
+    evidence = (
         f"`{name}` of {len(pairs)} tokens sampled with a bias is {off:.2g} nat from the tilted"
         " distribution"
     )
-    return exam.findings.agree(row, off <= max(FINE, exam.slack), said)
+    return exam.findings.agree(row, off <= max(FINE, exam.slack), evidence)
 
 
 async def check_end(exam: Exam) -> None:
@@ -164,34 +166,40 @@ async def settle_end(exam: Exam) -> None:
     stopped = [
         completion for completion in exam.completions() if completion.finish_reason == "stop"
     ]
-    seen = [
-        verdict for verdict in [await _ends(exam, each) for each in stopped] if verdict is not None
+    verdicts = [
+        verdict
+        for verdict in [await _ends(exam, completion) for completion in stopped]
+        if verdict is not None
     ]
-    if not seen:
+    if not verdicts:
         return exam.findings.skip(
             [row], f"of {len(stopped)} completions that ended by themselves, none shows it"
         )
-    yes = sum(seen)
-    said = f"listed at the end of {yes} of {len(seen)} completions that ended by themselves"
-    if 0 < yes < len(seen):
-        return exam.findings.agree(row, False, said)
+    yes = sum(verdicts)
+    evidence = f"listed at the end of {yes} of {len(verdicts)} completions that ended by themselves"
+    if 0 < yes < len(verdicts):
+        return exam.findings.agree(row, False, evidence)
     exam.end_listed = yes > 0
     if claimed is None:
-        return exam.findings.add(row, "MEASURED", said, exam.end_listed)
-    return exam.findings.agree(row, exam.end_listed == claimed, said, exam.end_listed)
+        return exam.findings.add(row, "MEASURED", evidence, exam.end_listed)
+    return exam.findings.agree(row, exam.end_listed == claimed, evidence, exam.end_listed)
 
 
 async def _ends(exam: Exam, completion: Completion) -> bool | None:
     """Whether the last listed token is the end token; None where its text does not tell."""
     if not len(completion.token_ids):
-        return False if not completion.text else None
+        if not completion.text:
+            return False
+        return None
     if _complete_without_last(exam, completion):
         return True
     text = await _last_text(exam, completion)
     if text is None or "\N{REPLACEMENT CHARACTER}" in text:
         return None
     if not text.strip():
-        return None if text else True
+        if text:
+            return None
+        return True
     return not completion.text.rstrip().endswith(text.rstrip())
 
 

@@ -58,7 +58,11 @@ async def check_neutral(exam: Exam) -> None:
     """
     exam.probe.top = _alternatives(exam)
     several = exam.n >= AT_ONCE
-    batch, n = (BATCH, AT_ONCE) if several else (REQUESTS, 1)
+    batch = REQUESTS
+    n = 1
+    if several:
+        batch = BATCH
+        n = AT_ONCE
     await exam.probe.repeat(batch // 2, WORDS, max_tokens=TOKENS, n=n)
     await exam.probe.repeat(batch // 2, STORY, max_tokens=TOKENS, n=n)
     await settle_end(exam)
@@ -97,7 +101,9 @@ def _is_open(exam: Exam, verdict: UniformityVerdict, rounds: int) -> bool:
 
 def _threshold(exam: Exam) -> float:
     """The p-value below which sampling is contradicted."""
-    return CONTRADICTS / (ROUNDS - 1) if exam.thorough else CONTRADICTS
+    if exam.thorough:
+        return CONTRADICTS / (ROUNDS - 1)
+    return CONTRADICTS
 
 
 def _all(exam: Exam) -> list[CellDraw]:
@@ -124,7 +130,7 @@ def _conclude(
 ) -> None:
     if verdict is None:
         return exam.findings.skip(["neutral"], "no token was listed")
-    said = (
+    evidence = (
         f"{verdict.draws} tokens: chi-square p = {verdict.chi_square:.2g}, {verdict.beyond} outside"
         f" the top 90 % of the mass ({verdict.expected:.1f} expected){_first(exam)}"
     )
@@ -136,14 +142,21 @@ def _conclude(
             f"p = {verdict.p:.1g}, {verdict.reason}; likeliest temperature"
             f" {temperature_of(draws):.2f}"
         )
-        return exam.findings.agree("neutral", False, f"{why}; {different} different texts; {said}")
+        return exam.findings.agree(
+            "neutral", False, f"{why}; {different} different texts; {evidence}"
+        )
     if exam.step >= COARSE:
         return exam.findings.skip(
-            ["neutral"], f"not tested: logprobs are rounded to steps of {exam.step:g} nat; {said}"
+            ["neutral"],
+            f"not tested: logprobs are rounded to steps of {exam.step:g} nat; {evidence}",
         )
     if verdict.expected < EXPECTED:
-        return exam.findings.skip(["neutral"], f"too little variety to see a truncation; {said}")
-    return exam.findings.agree("neutral", True, f"{said}; smallest p of all tests {verdict.p:.2g}")
+        return exam.findings.skip(
+            ["neutral"], f"too little variety to see a truncation; {evidence}"
+        )
+    return exam.findings.agree(
+        "neutral", True, f"{evidence}; smallest p of all tests {verdict.p:.2g}"
+    )
 
 
 def draws_of(exam: Exam, completion: Completion) -> list[CellDraw]:
@@ -152,27 +165,32 @@ def draws_of(exam: Exam, completion: Completion) -> list[CellDraw]:
     Where the end token is not listed, a draw is one from the tokens that do not end the completion:
     those without text are taken out of the list, because they could not have been seen.
     """
-    found = []
+    draws = []
     for t, (token, logprob) in enumerate(
         zip(completion.token_ids.tolist(), completion.logprobs.tolist(), strict=True)
     ):
         ids = completion.top_ids[t]
         values = completion.top_logprobs[t].astype(np.float64)
-        seen = ids != NO_TOKEN
+        visible = ids != NO_TOKEN
         if not exam.end_listed:
-            ends = np.array([_may_end(exam, completion, each) for each in ids.tolist()], dtype=bool)
+            ends = np.array(
+                [_may_end(exam, completion, listed_token) for listed_token in ids.tolist()],
+                dtype=bool,
+            )
             if _may_end(exam, completion, token) and token in ids:
                 continue
-            values = values - np.log1p(-min(float(np.exp(values[ends & seen]).sum()), 0.999))
-            seen &= ~ends
-        here = np.flatnonzero(seen & (ids == token))
+            values = values - np.log1p(-min(float(np.exp(values[ends & visible]).sum()), 0.999))
+            visible &= ~ends
+        positions = np.flatnonzero(visible & (ids == token))
         if token == UNNAMED:  # several may be listed: it is the one with its logprob
-            here = here[np.argsort(np.abs(values[here] - logprob))][:1]
-        listed = np.flatnonzero(seen)
-        cell = int(np.flatnonzero(listed == here[0])[0]) if len(here) else len(listed)
+            positions = positions[np.argsort(np.abs(values[positions] - logprob))][:1]
+        listed = np.flatnonzero(visible)
+        cell = len(listed)
+        if len(positions):
+            cell = int(np.flatnonzero(listed == positions[0])[0])
         again = (ids[listed] >= 0) & np.isin(ids[listed], completion.token_ids[:t])
-        found.append(CellDraw.of(np.exp(values[listed]), cell, again))
-    return found
+        draws.append(CellDraw.of(np.exp(values[listed]), cell, again))
+    return draws
 
 
 def _may_end(exam: Exam, completion: Completion, token: int) -> bool:
@@ -188,9 +206,9 @@ def _first(exam: Exam) -> str:
     between requests.
     """
     firsts = [
-        int(each.token_ids[0])
-        for prompt, each in exam.probe.draws
-        if prompt is WORDS and len(each.token_ids)
+        int(completion.token_ids[0])
+        for prompt, completion in exam.probe.draws
+        if prompt is WORDS and len(completion.token_ids)
     ]
     means = dict(sorted(mean_logprobs(exam.openings()).items()))
     shares = np.exp(list(means.values()))
@@ -199,4 +217,6 @@ def _first(exam: Exam) -> str:
         np.append(shares, max(1 - shares.sum(), 0.0)),
         np.append(counts, len(firsts) - counts.sum()).astype(np.int64),
     )
-    return "" if p is None else f"; {len(firsts)} first tokens: p = {p:.2g}"
+    if p is None:
+        return ""
+    return f"; {len(firsts)} first tokens: p = {p:.2g}"

@@ -42,7 +42,9 @@ async def check_tokenizer(exam: Exam) -> None:
     exam.vocabulary_size = tokenizer.vocabulary_size or (
         session.vocabulary.size if session.vocabulary else None
     )
-    size = f", {exam.vocabulary_size:,} tokens" if exam.vocabulary_size else ""
+    size = ""
+    if exam.vocabulary_size:
+        size = f", {exam.vocabulary_size:,} tokens"
     exam.findings.agree("tokenizer.tokenize", True, f"{tokenizer.fingerprint}{size}")
 
 
@@ -68,10 +70,9 @@ async def _samples(exam: Exam, scripts: bool) -> list[Completion]:
     where that is the first.
     """
     samples = [(await exam.probe.ask(WORDS, max_tokens=TOKENS))[0]]
-    more: list[tuple[Prompt, int]] = [
-        (EMOJI, TOKENS),
-        *([(SCRIPTS, SCRIPT_TOKENS)] if scripts else []),
-    ]
+    more: list[tuple[Prompt, int]] = [(EMOJI, TOKENS)]
+    if scripts:
+        more.append((SCRIPTS, SCRIPT_TOKENS))
     for prompt, tokens in more:
         with suppress(Withheld):
             samples += await exam.probe.ask(prompt, max_tokens=tokens)
@@ -90,48 +91,51 @@ def _named(exam: Exam, vocabulary: Vocabulary, exact: bool) -> None:
         if token != NO_TOKEN
     ]
     unnamed = sum(token == UNNAMED for token in ids)
-    said = f"{unnamed} of {len(ids)} listed tokens have no id under {vocabulary.name}"
+    evidence = f"{unnamed} of {len(ids)} listed tokens have no id under {vocabulary.name}"
     exam.trusted = unnamed <= STRANGE * len(ids)
     if exact:
         sampled = [_words(completion) for completion in completions]
-        lost = sum(each.count(UNNAMED) for each in sampled)
+        lost = sum(tokens.count(UNNAMED) for tokens in sampled)
         total = sum(map(len, sampled))
         listed = [
             completion
             for completion in completions
             if 1 < len(completion.token_ids) >= completion.n_tokens - 1
         ]  # an end token may be missing
-        found, split = _shared(listed, vocabulary)
-        said += (
-            f", {lost} of {total} sampled ones; {found} of {split} tokens in its own splitting of"
+        shared, split = _shared(listed, vocabulary)
+        evidence += (
+            f", {lost} of {total} sampled ones; {shared} of {split} tokens in its own splitting of"
             " the texts were sampled"
         )
-        exam.trusted = exam.trusted and lost <= LOST and found >= ALIKE * split
-    exam.findings.agree("tokens.id", exam.trusted, said)
+        exam.trusted = exam.trusted and lost <= LOST and shared >= ALIKE * split
+    exam.findings.agree("tokens.id", exam.trusted, evidence)
 
 
 def _words(completion: Completion) -> list[int]:
     """The sampled ids, without an end token, which may have none."""
     ids: list[int] = completion.token_ids.tolist()
-    return ids[:-1] if completion.finish_reason == "stop" else ids
+    if completion.finish_reason == "stop":
+        return ids[:-1]
+    return ids
 
 
 def _shared(completions: Sequence[Completion], vocabulary: Vocabulary) -> tuple[int, int]:
     """How many tokens of the vocabulary's own splitting of the texts were sampled, in order, and
     how many it has.
     """
-    found = split = 0
+    shared = 0
+    split = 0
     for completion in completions:
         try:
-            own = vocabulary.encode(completion.text.rstrip("\N{REPLACEMENT CHARACTER}"))
+            encoded = vocabulary.encode(completion.text.rstrip("\N{REPLACEMENT CHARACTER}"))
         except InputError:  # it has no token for a byte of the text
-            own = [NO_TOKEN] * len(completion.token_ids)
+            encoded = [NO_TOKEN] * len(completion.token_ids)
         same = SequenceMatcher(
-            a=own, b=completion.token_ids.tolist(), autojunk=False
+            a=encoded, b=completion.token_ids.tolist(), autojunk=False
         ).get_matching_blocks()
-        found = found + sum(block.size for block in same)
-        split = split + len(own)
-    return found, split
+        shared += sum(block.size for block in same)
+        split += len(encoded)
+    return shared, split
 
 
 async def _printed(exam: Exam, completion: Completion) -> None:
@@ -146,21 +150,21 @@ async def _printed(exam: Exam, completion: Completion) -> None:
         return exam.findings.agree(
             "tokens.id", False, f"the tokenizer refuses an id that was listed: {refusal}"
         )
-    known = [(token, text) for token, text in zip(ids, texts, strict=True) if text is not None]
-    wrong = [token for token, text in known if _differs(completion, token, text)]
+    looked_up = [(token, text) for token, text in zip(ids, texts, strict=True) if text is not None]
+    wrong = [token for token, text in looked_up if _differs(completion, token, text)]
     begun = set(completion.token_ids.tolist()[:SAMPLED])
-    told = "".join(text for token, text in known if token in begun)
-    follows = "\N{REPLACEMENT CHARACTER}" in told or _dense(completion.text).startswith(
-        _dense(told)
+    beginning = "".join(text for token, text in looked_up if token in begun)
+    follows = "\N{REPLACEMENT CHARACTER}" in beginning or _dense(completion.text).startswith(
+        _dense(beginning)
     )
-    said = (
-        f"{len(known)} ids looked up, {len(wrong)} print other bytes than listed; {told!r} begins"
-        f" {completion.text[:40]!r}"
+    evidence = (
+        f"{len(looked_up)} ids looked up, {len(wrong)} print other bytes than listed;"
+        f" {beginning!r} begins {completion.text[:40]!r}"
     )
-    if len(known) < FEWEST:
-        return exam.findings.skip(["tokens.id"], f"only {said}")
+    if len(looked_up) < FEWEST:
+        return exam.findings.skip(["tokens.id"], f"only {evidence}")
     exam.trusted = not wrong and follows
-    return exam.findings.agree("tokens.id", exam.trusted, said)
+    return exam.findings.agree("tokens.id", exam.trusted, evidence)
 
 
 def _lookups(completion: Completion) -> list[int]:
@@ -168,9 +172,11 @@ def _lookups(completion: Completion) -> list[int]:
     out: it has no text.
     """
     ids = completion.token_ids.tolist()
-    sampled = ids[:-1] if completion.finish_reason == "stop" else ids
-    others = [token for token in completion.token_bytes if token not in sampled]
-    return [*sampled[:SAMPLED], *others][:LOOKED_UP]
+    sampled = ids
+    if completion.finish_reason == "stop":
+        sampled = ids[:-1]
+    unsampled = [token for token in completion.token_bytes if token not in sampled]
+    return [*sampled[:SAMPLED], *unsampled][:LOOKED_UP]
 
 
 def _differs(completion: Completion, token: int, text: str) -> bool:
@@ -207,12 +213,12 @@ def _bytes(exam: Exam, completions: list[Completion]) -> None:
         )
     if not checked:
         return exam.findings.skip([row], "no completion tells the bytes of all its tokens")
-    said = f"the bytes of {checked} tokens, {parts} of them parts of a character, "
+    evidence = f"the bytes of {checked} tokens, {parts} of them parts of a character, "
     if wrong:
-        return exam.findings.agree(row, False, f"{said}are not those of the text", False)
+        return exam.findings.agree(row, False, f"{evidence}are not those of the text", False)
     if not parts:
-        return exam.findings.skip([row], f"{said}are those of the text")
-    return exam.findings.agree(row, True, f"{said}are those of the text")
+        return exam.findings.skip([row], f"{evidence}are those of the text")
+    return exam.findings.agree(row, True, f"{evidence}are those of the text")
 
 
 def _pieces(exam: Exam, completion: Completion) -> list[bytes] | None:
@@ -222,13 +228,17 @@ def _pieces(exam: Exam, completion: Completion) -> list[bytes] | None:
     vocabulary = exam.probe.session.vocabulary
     ids = completion.token_ids.tolist()
     ended = completion.finish_reason == "stop" and ids and ids[-1] not in completion.token_bytes
+    complete = completion.generated is None or completion.generated <= len(ids)
+    if ended:
+        ids = ids[:-1]
     pieces = [
         completion.token_bytes.get(token)
         or (vocabulary.ordinary.get(token) if vocabulary else None)
-        for token in (ids[:-1] if ended else ids)
+        for token in ids
     ]
-    whole = completion.generated is None or completion.generated <= len(ids)
-    return [piece for piece in pieces if piece] if whole and None not in pieces else None
+    if complete and None not in pieces:
+        return [piece for piece in pieces if piece]
+    return None
 
 
 def _is_part(piece: bytes) -> bool:

@@ -68,9 +68,9 @@ class CellDraw:
     def of(cls, listed: Vector, cell: int, again: Cells | None = None) -> CellDraw:
         """From the probabilities of the listed tokens, most likely first; ``cell`` is their number
         where none was drawn, ``again`` says which of them stand before in the completion."""
-        whole = np.append(listed, max(1.0 - float(listed.sum()), LEAST_UNLISTED))
+        probabilities = np.append(listed, max(1.0 - float(listed.sum()), LEAST_UNLISTED))
         return cls(
-            whole / whole.sum(),
+            probabilities / probabilities.sum(),
             cell,
             np.append(np.zeros(len(listed), bool) if again is None else again, False),
         )
@@ -100,8 +100,9 @@ def judge(draws: Sequence[CellDraw], seed: int = 0, step: float = 0.0) -> Unifor
     both ways, tokens that were drawn before (the score test of a presence penalty, exactly), and
     the temperature.
 
-    The smallest p-value counts, times what it is one of (Bonferroni): half of all false accusations
-    are left to the temperature, which takes the most draws to see, and the others share the rest.
+    The smallest p-value counts, multiplied for the number of tests (Bonferroni). Half of all false
+    accusations are left to the temperature, which takes the most draws to see; the other tests
+    share the other half.
     ``step``: nats to which the logprobs are rounded.
     """
     outside = [_unlisted(draw) for draw in draws]
@@ -116,22 +117,24 @@ def judge(draws: Sequence[CellDraw], seed: int = 0, step: float = 0.0) -> Unifor
     }
     (low, high) = _surprise(draws)
     chi_square = _transform(draws, seed)
-    heat = (
-        "sharper than returned, as a temperature below 1" if low < high else "flatter than returned"
-    )
-    least = (
-        np.exp(-step) if step >= COARSE else 1.0
-    )  # of every probability, whichever way it was rounded
-    tests = {name: _lower_tail(least * p, seen) for name, (p, seen) in events.items()}
+    heat = "flatter than returned"
+    if low < high:
+        heat = "sharper than returned, as a temperature below 1"
+    least = 1.0  # share of every probability that is sure, whichever way it was rounded
+    if step >= COARSE:
+        least = float(np.exp(-step))
+    tests = {name: _lower_tail(least * p, occurrences) for name, (p, occurrences) in events.items()}
     tests |= {heat: 2 * min(low, high), "not uniform over the listed mass": chi_square}
-    mass, drawn = _events(draws, outside)
-    tests[SCALED] = 1.0 - _lower_tail(np.maximum(mass, ROUNDED), drawn - 1) if drawn else 1.0
+    mass, occurred = _events(draws, outside)
+    tests[SCALED] = 1.0
+    if occurred:
+        tests[SCALED] -= _lower_tail(np.maximum(mass, ROUNDED), occurred - 1)
     if step >= COARSE:
         tests = {name: p if name in events else 1.0 for name, p in tests.items()}
-    others = [p for name, p in tests.items() if name != heat]
+    other_p_values = [p for name, p in tests.items() if name != heat]
     probabilities, beyond = next(iter(events.values()))
     return UniformityVerdict(
-        p=min(1.0, 2 * tests[heat], 2 * len(others) * min(others)),
+        p=min(1.0, 2 * tests[heat], 2 * len(other_p_values) * min(other_p_values)),
         reason=_reason(events, tests, heat),
         draws=len(draws),
         chi_square=chi_square,
@@ -146,7 +149,9 @@ def _reason(events: Mapping[str, tuple[Vector, int]], tests: Mapping[str, float]
     of all.
     """
     gone = [
-        name for name, (p, seen) in events.items() if p.sum() >= WORTH and seen <= GONE * p.sum()
+        name
+        for name, (p, occurrences) in events.items()
+        if p.sum() >= WORTH and occurrences <= GONE * p.sum()
     ]
     suspects = (
         (AGAIN, min(SUSPECT, tests[heat], tests[SCALED])),
@@ -154,7 +159,9 @@ def _reason(events: Mapping[str, tuple[Vector, int]], tests: Mapping[str, float]
         (heat, SUSPECT),
     )
     clear = [*gone, *(name for name, below in suspects if tests[name] < below)]
-    return clear[0] if clear else min(tests, key=lambda name: tests[name])
+    if clear:
+        return clear[0]
+    return min(tests, key=lambda name: tests[name])
 
 
 def expected_beyond(draws: Sequence[CellDraw], step: float = 0.0) -> float:
@@ -188,13 +195,15 @@ def alike(listed: Vector, counts: npt.NDArray[np.int64]) -> float | None:
     expected = listed / max(listed.sum(), LEAST_UNLISTED) * counts.sum()
     big = expected >= 5
     pooled = np.append(expected[big], expected[~big].sum())
-    seen = np.append(counts[big], counts[~big].sum())
+    observed = np.append(counts[big], counts[~big].sum())
     if pooled[-1] < 5:
         if len(pooled) < 2:
             return None
         pooled = np.append(pooled[:-2], pooled[-2:].sum())
-        seen = np.append(seen[:-2], seen[-2:].sum())
-    return float(chisquare(seen, pooled).pvalue) if len(pooled) > 1 else None
+        observed = np.append(observed[:-2], observed[-2:].sum())
+    if len(pooled) > 1:
+        return float(chisquare(observed, pooled).pvalue)
+    return None
 
 
 def _transform(draws: Sequence[CellDraw], seed: int) -> float:
@@ -230,16 +239,17 @@ def _unlisted(draw: CellDraw) -> Cells:
 def _events(
     draws: Sequence[CellDraw], inside: Sequence[Cells], step: float = 0.0
 ) -> tuple[Vector, int]:
-    """Probability of each draw's event (t,), and how many happened. Without the unlisted mass that
-    may be the listed tokens', where their logprobs are rounded to a step: half of it each."""
-    whole = np.array(
+    """Probability of each draw's event (t,), and the number of events that happened. Where logprobs
+    are rounded to ``step`` nats, the part of the unlisted mass that half a step could give to the
+    listed tokens is left out."""
+    probabilities = np.array(
         [float(draw.probabilities[cells].sum()) for draw, cells in zip(draws, inside, strict=True)]
     )
     doubtful = [
         cells[-1] * min(np.expm1(step / 2), draw.probabilities[-1])
         for draw, cells in zip(draws, inside, strict=True)
     ]
-    return np.maximum(whole - doubtful, 0.0), sum(
+    return np.maximum(probabilities - doubtful, 0.0), sum(
         bool(cells[draw.cell]) for draw, cells in zip(draws, inside, strict=True)
     )
 
@@ -274,14 +284,11 @@ def _sum(densities: Sequence[Vector]) -> Vector:
     if len(densities) == 1:
         return densities[0]
     middle = len(densities) // 2
-    left = _sum(densities[:middle])
-    right = _sum(densities[middle:])
-    both = (
-        np.convolve(left, right)
-        if min(len(left), len(right)) < DIRECT
-        else fftconvolve(left, right)
-    )
-    return np.maximum(both, 0.0)
+    first = _sum(densities[:middle])
+    second = _sum(densities[middle:])
+    if min(len(first), len(second)) < DIRECT:
+        return np.maximum(np.convolve(first, second), 0.0)
+    return np.maximum(fftconvolve(first, second), 0.0)
 
 
 def _levels(draw: CellDraw) -> npt.NDArray[np.int64]:
