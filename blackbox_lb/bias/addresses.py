@@ -59,12 +59,12 @@ class Address:
         """Keyword arguments for the address, the key and the query under the names of one
         library.
         """
-        given = [] if self.url is None else [f"{url}={self.url}"]
+        parts = [] if self.url is None else [f"{url}={self.url}"]
         if self.key is not None:
-            given.append(f"api_key={self.key}")
+            parts.append(f"api_key={self.key}")
             if self.header != "Authorization":
-                given.append(f"{headers}={{{literal(self.header)}: {self.key}}}")
-        return given if self.query is None else [*given, f"{query}={self.query}"]
+                parts.append(f"{headers}={{{literal(self.header)}: {self.key}}}")
+        return parts if self.query is None else [*parts, f"{query}={self.query}"]
 
 
 def _query(rules: Connection) -> tuple[str | None, str]:
@@ -77,13 +77,13 @@ def _query(rules: Connection) -> tuple[str | None, str]:
     python = []
     shell = []
     for name, value in parameters.items():
-        given = literal(value)
+        argument = literal(value)
         text = quote(value, safe="")
         variable = rules.query_env.get(name)
         if variable is not None:
-            given = f"os.environ.get({literal(variable)}, {given})"
+            argument = f"os.environ.get({literal(variable)}, {argument})"
             text = f"${{{variable}:-{text}}}"
-        python.append(f"{literal(name)}: {given}")
+        python.append(f"{literal(name)}: {argument}")
         shell.append(f"{quote(name, safe='')}={text}")
     return f"{{{', '.join(python)}}}", f'"?{"&".join(shell)}"'
 

@@ -476,8 +476,8 @@ def _sentence(error: ValidationError) -> str:
     """One sentence on the first finding, with its field and value, and the number of further
     findings.
     """
-    found = error.errors(include_url=False)
-    first = found[0]
+    problems = error.errors(include_url=False)
+    first = problems[0]
     field = "".join(
         f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]
     ).lstrip(".")
@@ -489,7 +489,7 @@ def _sentence(error: ValidationError) -> str:
         message = str(first["ctx"]["error"])
     else:
         message = f"field {printable(field)} is {_shown(first['input'])}: {first['msg']}"
-    return message + (f" (and {len(found) - 1} more)" if len(found) > 1 else "")
+    return message + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
 
 
 def _shown(value: object) -> str:

@@ -95,8 +95,8 @@ class Feature(Row):
         rows = errors or [()] * len(values)
         return self.replacing(
             vectors=tuple(
-                vector.replacing(values=tuple(own), errors=tuple(error))
-                for vector, own, error in zip(self.vectors, values, rows, strict=True)
+                vector.replacing(values=tuple(row), errors=tuple(error))
+                for vector, row, error in zip(self.vectors, values, rows, strict=True)
             )
         )
 
@@ -144,10 +144,10 @@ class PromptFeature(Feature):
         them; its vectors have no values yet.
         """
         counts = Counter(key for text in texts for key in self.counted(text))
-        kept = [key for key, count in counts.items() if self._tells(count, len(texts))]
-        names = self.shown(kept, texts)
+        keys = [key for key, count in counts.items() if self._tells(count, len(texts))]
+        names = self.shown(keys, texts)
         vectors = []
-        for key in sorted(kept, key=str):
+        for key in sorted(keys, key=str):
             weight = 1.0
             if self.weighs_rare:
                 weight = round(log((1 + len(texts)) / (1 + counts[key])) + 1, 6)

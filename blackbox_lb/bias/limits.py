@@ -128,14 +128,14 @@ def vocabulary_of(
             )
     if name is None:
         return None
-    found = load_vocabulary(name)
-    if not bias.tokenizer.startswith("model:") and found.fingerprint != bias.tokenizer:
+    vocabulary = load_vocabulary(name)
+    if not bias.tokenizer.startswith("model:") and vocabulary.fingerprint != bias.tokenizer:
         raise TokenizerMismatch(
             f"the bias was learned under tokenizer {printable(bias.tokenizer)} (model"
-            f" {printable(bias.model)}), and {found.name} is {found.fingerprint}: its token ids"
-            " mean other tokens there; give the vocabulary of the bias's own model"
+            f" {printable(bias.model)}), and {vocabulary.name} is {vocabulary.fingerprint}: its"
+            " token ids mean other tokens there; give the vocabulary of the bias's own model"
         )
-    return found
+    return vocabulary
 
 
 def highest_id(profile: Profile, vocabulary: Vocabulary | None) -> int | None:

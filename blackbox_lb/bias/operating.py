@@ -174,24 +174,24 @@ class OperatingCurve(Row):
         Raises:
             BiasError: the validation prompts show no point that keeps it.
         """
-        kept = promised(self.points, measure, level, self.training, self.validation)
-        if not kept:
+        promising = promised(self.points, measure, level, self.training, self.validation)
+        if not promising:
             raise BiasError(self._missing(measure, level))
-        return kept[-1]
+        return promising[-1]
 
     def _missing(self, measure: Measure, level: float) -> str:
         """Why no point keeps a promise, and what would."""
         validation = self.validation
         if measure == "rate":
             needed = math.ceil(math.log(RISK) / math.log1p(-level))
-            known = f"{validation.prompts} validation prompts"
+            evidence = f"{validation.prompts} validation prompts"
         else:
             needed = math.ceil(math.log(RISK) / math.log(level))
-            known = f"{validation.positives} of {validation.prompts} validation prompts have it"
+            evidence = f"{validation.positives} of {validation.prompts} validation prompts have it"
         limit = "at most" if measure == "rate" else "at least"
         return (
             f"no point for the label {self.positive!r} is shown to have a {measure} of {limit}"
-            f" {level:g} with 95 % confidence ({known}; it takes at least {needed} without an"
+            f" {level:g} with 95 % confidence ({evidence}; it takes at least {needed} without an"
             f" error); choose another level, or give more ``validation_data``{self._best(measure)}"
         )
 
@@ -231,14 +231,14 @@ def promised(
         bar = min(chances) ** NEARLY
         start = next(place for place, chance in enumerate(chances) if chance <= bar)
         ordered = ordered[start:]
-    kept = []
+    promising = []
     for point in ordered:
         if failure_chance(point.validation, measure, level, validation) > RISK:
             break
-        kept.append(point)
+        promising.append(point)
     if measure == "recall":
-        kept.sort(key=lambda point: (share_of_right(point.validation), -point.shift))
-    return kept
+        promising.sort(key=lambda point: (share_of_right(point.validation), -point.shift))
+    return promising
 
 
 def share_of_right(counts: DecisionCounts) -> float:
@@ -364,20 +364,20 @@ class PromiseCheck:
         """That of ``promise`` on these counts."""
         counts = checked.decisions
         prompts = checked.prompts
-        part, whole = {
+        part, total = {
             "precision": (counts.right, counts.decided),
             "recall": (counts.right, prompts.positives),
             "rate": (counts.decided, prompts.prompts),
         }[promise.measure]
-        value = share_of(part, whole)
+        value = share_of(part, total)
         if promise.measure == "rate":
-            bound = upper_bound(part, whole)
+            bound = upper_bound(part, total)
             is_shown = bound <= promise.level
-            is_broken = lower_bound(part, whole) > promise.level
+            is_broken = lower_bound(part, total) > promise.level
         else:
-            bound = lower_bound(part, whole)
+            bound = lower_bound(part, total)
             is_shown = bound >= promise.level
-            is_broken = upper_bound(part, whole) < promise.level
+            is_broken = upper_bound(part, total) < promise.level
         word: Literal["HOLDS", "NOT SHOWN", "BROKEN"] = "NOT SHOWN"
         if is_shown:
             word = "HOLDS"

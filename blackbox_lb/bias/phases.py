@@ -196,7 +196,7 @@ class Phases:
 
         Raises InputError: one is not known, or see ``Phases``.
         """
-        names = [name for each in given for name in _KINDS.split(each) if name != REST]
+        names = [name for spec in given for name in _KINDS.split(spec) if name != REST]
         if not names or len(set(names)) < len(names):
             raise InputError(
                 f"``phases={printable(','.join(names))!r}`` names"
@@ -256,11 +256,11 @@ class Phases:
         return (bits, 0) if begins_held else (0, bits)
 
     def _bits(self, kind: type[PrefixFeature]) -> int:
-        held = 0
+        bits = 0
         for j, feature in enumerate(self.features):
             if isinstance(feature, kind):
-                held |= 1 << j
-        return held
+                bits |= 1 << j
+        return bits
 
     @cached_property
     def steps(self) -> tuple[tuple[int, ...], ...]:
@@ -282,15 +282,15 @@ class Phases:
 
     def of_state(self, state: int, tokens: int) -> int:
         """The phase of the next token, after so many tokens."""
-        held = self.held_in[self.second(state)]
+        bits = self.held_in[self.second(state)]
         if tokens < self.first:
-            held |= self.held_first
-        return held
+            bits |= self.held_first
+        return bits
 
     def name_of(self, phase: int) -> str:
         """The features that hold in a phase, in one text."""
-        held = [name for j, name in enumerate(self.names) if phase & 1 << j]
-        return " + ".join(held) or REST
+        names = [name for j, name in enumerate(self.names) if phase & 1 << j]
+        return " + ".join(names) or REST
 
     def of(self, prefix: Prefix) -> int:
         """The phase of the token after ``prefix``."""
@@ -298,8 +298,8 @@ class Phases:
 
     def boundary(self, state: int, tokens: int) -> Boundary:
         """Where the phase may change next."""
-        left = self.first - tokens
-        return Boundary(left if left > 0 else None, self.awaited(state))
+        remaining = self.first - tokens
+        return Boundary(remaining if remaining > 0 else None, self.awaited(state))
 
     def second(self, state: int) -> bool:
         """Whether a state belongs to the second stretch."""

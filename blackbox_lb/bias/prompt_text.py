@@ -42,9 +42,11 @@ class PromptText:
     def of(cls, messages: Iterable[tuple[str, str]], group: str | None = None) -> PromptText:
         """From ``(role, text)`` pairs; without a user message the last one counts as such."""
         rows = list(messages)
-        said = [text for role, text in rows if role == "user"] or [text for _, text in rows[-1:]]
+        user_texts = [text for role, text in rows if role == "user"] or [
+            text for _, text in rows[-1:]
+        ]
         system = "\n\n".join(text for role, text in rows if role in ("system", "developer"))
-        return cls(said[-1] if said else "", system, group)
+        return cls(user_texts[-1] if user_texts else "", system, group)
 
     @classmethod
     def of_prompt(cls, prompt: Prompt) -> PromptText:

@@ -23,10 +23,10 @@ Scalar: TypeAlias = Flag | Annotated[int, Strict()] | Finite | str | None
 
 def settings_text(settings: Mapping[str, Scalar]) -> str:
     """The settings of an estimator that are set, as a sentence part; not safe to print."""
-    told = ((name, value) for name, value in settings.items() if value is not None)
+    items = ((name, value) for name, value in settings.items() if value is not None)
     return ", ".join(
         f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in told
+        for name, value in items
     )
 
 
@@ -160,12 +160,12 @@ class Compiled(Row):
     @property
     def sentence(self) -> str:
         """The whole record in words, without ``exact``."""
-        known = (
+        facts = (
             (self.kept_share, "{:.1%} of the estimated gain kept"),
             (self.kl_lost_nats_per_token, "{:.5f} nats of KL lost a token"),
         )
-        told = [text.format(value) for value, text in known if value is not None]
-        told += [
+        phrases = [text.format(value) for value, text in facts if value is not None]
+        phrases += [
             f"{self.clipped:,} clipped",
             f"{self.rounded:,} rounded to 0",
             f"{self.dropped:,} dropped",
@@ -173,7 +173,7 @@ class Compiled(Row):
         rows = ", ".join(
             f"{row.entries:,}: {row.gain:.4f} ± {row.error:.4f}" for row in self.held_out
         )
-        return ", ".join(told) + (
+        return ", ".join(phrases) + (
             f"; held-out gain by entries, in nats a weighted token: {rows}" if rows else ""
         )
 

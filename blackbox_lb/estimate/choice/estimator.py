@@ -124,16 +124,16 @@ class EstimatorInput:
 
     def statistics(self, sweep: Sweep) -> Statistics:
         """The sums for all estimators of ``sweep``, gathered in one pass and kept."""
-        wanted = {estimator.facts.sums for estimator in estimators(sweep).values()}
-        drawn = self.drawn
+        sums = {estimator.facts.sums for estimator in estimators(sweep).values()}
+        rollouts = self.drawn
         recipe = Recipe(
             sweep.tau,
-            float(drawn.rewards[drawn.lengths > 0].max(initial=-np.inf)),
+            float(rollouts.rewards[rollouts.lengths > 0].max(initial=-np.inf)),
             sweep.positions,
             sweep.seed,
             sweep.unobserved,
             sweep.clip,
-            tuple(name for name in get_args(Counted) if name in wanted),
+            tuple(name for name in get_args(Counted) if name in sums),
         )
         if recipe not in self._made:
             self._made[recipe] = self._gathered(recipe)

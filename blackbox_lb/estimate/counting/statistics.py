@@ -130,11 +130,11 @@ class Statistics:
                 @ factors
             )
 
-        found = dict[str, Vector]()
+        totals = dict[str, Vector]()
         if "ips" in recipe.estimators:
-            found["inverse"] = sums(cells.inverse, weights)
+            totals["inverse"] = sums(cells.inverse, weights)
         if "ratio" in recipe.estimators:
-            found["counted"] = sums(cells.counts.astype(np.float64), weights)
+            totals["counted"] = sums(cells.counts.astype(np.float64), weights)
         return cls(
             recipe=recipe,
             rollouts=n,
@@ -147,7 +147,7 @@ class Statistics:
             drawn_tokens=cells.drawn_tokens,
             keys=tuple(sorted(block.keys)[:REMEMBERED]),
             weights=np.stack((weights.sum(axis=0), lengths @ weights)),
-            sums=found,
+            sums=totals,
         )
 
     def __add__(self, other: Statistics) -> Statistics:
@@ -158,9 +158,10 @@ class Statistics:
             return other if self.recipe is None else self
         if self.recipe != other.recipe:
             names = [
-                each.name
-                for each in fields(Recipe)
-                if getattr(self.recipe, each.name) != getattr(other.recipe, each.name)
+                recipe_field.name
+                for recipe_field in fields(Recipe)
+                if getattr(self.recipe, recipe_field.name)
+                != getattr(other.recipe, recipe_field.name)
             ]
             raise InputError(
                 f"two parts of the statistics have another {', '.join(names)}: use one highest"
@@ -204,9 +205,11 @@ class Statistics:
         completion earned a reward.
         """
         if self.recipe is None or positive("tau", tau) not in self.recipe.tau:
-            known = ", ".join(f"{each:g}" for each in self.recipe.tau) if self.recipe else "none"
+            strengths = (
+                ", ".join(f"{value:g}" for value in self.recipe.tau) if self.recipe else "none"
+            )
             raise InputError(
-                f"these statistics were gathered for tau {known}, and not {tau:g}; gather them"
+                f"these statistics were gathered for tau {strengths}, and not {tau:g}; gather them"
                 " again for that"
             )
         if self.recipe.highest == -np.inf:

@@ -119,7 +119,7 @@ class Feasibility:
             if len(behind)
             else ""
         )
-        found = (
+        prediction = (
             f"greedy decoding {'is' if self.whole else 'begins'} right on {self.base:.0%} of"
             f" {len(self.margins)} prompts, always saying the commonest label on"
             f" {self.majority:.0%}"
@@ -134,7 +134,7 @@ class Feasibility:
             else "can begin {} of the answers right"
         )
         rest = "" if self.after is None else self.after.sentence
-        told = {
+        conclusion = {
             "fixed": (
                 f"a fixed bias {can.format(f'{self.predicted:.0%}')} (standard error"
                 f" {self.error:.0%}), it {mends}{rest}"
@@ -154,7 +154,7 @@ class Feasibility:
                 f" ({self.majority:.0%})"
             ),
         }[self.answer]
-        return f"{told}; {found}{margin}"
+        return f"{conclusion}; {prediction}{margin}"
 
 
 def feasibility(
@@ -175,23 +175,28 @@ def feasibility(
     numbers = labels.tolist()
     tokens = [
         np.concatenate(
-            [ids for ids, own in zip(accepted, numbers, strict=True) if own == number] or [NOBODY]
+            [
+                ids
+                for ids, label_logprobs in zip(accepted, numbers, strict=True)
+                if label_logprobs == number
+            ]
+            or [NOBODY]
         )
         for number in range(size)
     ]
     members = np.stack([np.isin(lists.ids, ids) for ids in tokens])
     logprobs = lists.logprobs.astype(np.float64)
     best = np.stack([np.where(member, logprobs, -np.inf).max(axis=1) for member in members], 1)
-    other = np.where(members.any(axis=0), -np.inf, logprobs).max(axis=1)
+    rival = np.where(members.any(axis=0), -np.inf, logprobs).max(axis=1)
     begins = begins_right(lists.greedy({}), accepted)
     hit = begins if right is None else right
-    own = best[np.arange(len(labels)), labels]
-    margins = np.where(begins, 0.0, logprobs.max(axis=1) - own)
+    label_logprobs = best[np.arange(len(labels)), labels]
+    margins = np.where(begins, 0.0, logprobs.max(axis=1) - label_logprobs)
     wrong = ~hit
-    listed = float(np.isfinite(own[wrong]).mean()) if wrong.any() else 1.0
+    listed = float(np.isfinite(label_logprobs[wrong]).mean()) if wrong.any() else 1.0
     floor = logprobs[np.isfinite(logprobs)].min(initial=0.0)
     scores = np.where(np.isfinite(best), best, floor)
-    fixed, informed = _predicted(scores, other, labels)
+    fixed, informed = _predicted(scores, rival, labels)
     majority = labels == np.bincount(labels).argmax()
     gain = fixed.astype(np.float64) - begins
     answer = _answer(hit, listed, gain, informed.astype(np.float64) - majority)
@@ -236,13 +241,13 @@ def _predicted(scores: Vector, other: Vector, labels: Ids) -> tuple[Bools, Bools
     fixed = np.zeros(len(labels), np.bool_)
     informed = np.zeros(len(labels), np.bool_)
     for number in range(int(fold.max()) + 1):
-        held = fold == number
+        test = fold == number
         train = fold != number
         _, offsets = label_fit(scores[train], labels[train], other[train])
-        tilted = scores[held] + offsets
-        fixed[held] = (tilted.argmax(axis=1) == labels[held]) & (tilted.max(axis=1) > other[held])
+        tilted = scores[test] + offsets
+        fixed[test] = (tilted.argmax(axis=1) == labels[test]) & (tilted.max(axis=1) > other[test])
         slope, weighed = label_fit(scores[train], labels[train], weighed=True)
-        informed[held] = (slope * scores[held] + weighed).argmax(axis=1) == labels[held]
+        informed[test] = (slope * scores[test] + weighed).argmax(axis=1) == labels[test]
     return fixed, informed
 
 
@@ -280,10 +285,10 @@ def label_fit(
 
     from scipy import optimize  # a quarter of a second, where a command starts
 
-    found = optimize.minimize(
+    optimum = optimize.minimize(
         loss, np.zeros(size + weighed), jac=True, method="L-BFGS-B", options={"ftol": ftol}
     )
-    x = np.asarray(found.x, np.float64)
+    x = np.asarray(optimum.x, np.float64)
     return (float(x[0]), x[1:]) if weighed else (1.0, x)
 
 

@@ -330,13 +330,13 @@ def samples(seen: Precision | None, given: bool = False, why_none: str = "") -> 
         return Finding("samples", "PASS", sentence)
     needed = seen.prompts_needed()
     per_prompt = seen.completions / seen.prompts
-    what = "at least " if seen.signal <= SMALL_KL else "about "
+    bound = "at least " if seen.signal <= SMALL_KL else "about "
     more = (
-        f"collect {what}{needed:,} prompts with {per_prompt:.3g} completions each"
+        f"collect {bound}{needed:,} prompts with {per_prompt:.3g} completions each"
         f" ({math.ceil(needed * per_prompt):,} rollouts)"
     )
     if given:
-        more = f"learn from the answers of {what}{needed:,} prompts"
+        more = f"learn from the answers of {bound}{needed:,} prompts"
     remedy = f"{more} for a reliability of {RELIABILITY.good:g}, or send fewer entries"
     return Finding("samples", seen.word, sentence, remedy)
 

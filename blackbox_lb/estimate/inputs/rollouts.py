@@ -166,8 +166,8 @@ class Rollouts:
     @property
     def policy_is_known(self) -> npt.NDArray[np.bool_]:
         """(n,) whether a known policy drew each; False for a given answer."""
-        drawn = ~self.given
-        return drawn if self.origins is None else drawn & (self.origins != NOT_KNOWN)
+        is_sampled = ~self.given
+        return is_sampled if self.origins is None else is_sampled & (self.origins != NOT_KNOWN)
 
     def summed(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """(n,) the sum of ``values`` (m,) over each rollout's positions."""
@@ -219,8 +219,8 @@ class Rollouts:
         """
         is_kept = np.zeros(len(self.keys), np.bool_)
         is_kept[self.rollout_of[positions]] = True
-        kept = self.take(is_kept).at(positions[is_kept[self.rollout_of]])
-        return np.flatnonzero(is_kept), kept
+        rollouts = self.take(is_kept).at(positions[is_kept[self.rollout_of]])
+        return np.flatnonzero(is_kept), rollouts
 
     def without_lists(self) -> Self:
         """The same rollouts, with the sampled token alone at each position."""

@@ -205,8 +205,10 @@ class NextToken:
         def one(numbered: tuple[int, Part]) -> Shares:
             number, part = numbered
             table = part.table if out is None else out.lists.parts[number].table
-            kept = self.lists.allocate(table.nnz, table.dtype.type) if out is None else table.data
-            return share(part, tail[part.where], after, total, (old[part.where], before), kept)
+            storage = (
+                self.lists.allocate(table.nnz, table.dtype.type) if out is None else table.data
+            )
+            return share(part, tail[part.where], after, total, (old[part.where], before), storage)
 
         lists, spread, rounding = _shared(self.lists, one)
         lost = self.rest - self.unnamed - np.where(nobody, self.tail_mass, 0.0)
@@ -322,8 +324,8 @@ class NextToken:
             return Sums(dot(weights, shift + np.log(scaled)), up, dot(spread, q))
 
         counting = [part for part in self.lists.parts if position_weights[part.where].any()]
-        found = Sums.of(in_order(one, counting), len(on_columns))
-        return replace(found, listed=self.on_support(found.listed))
+        totals = Sums.of(in_order(one, counting), len(on_columns))
+        return replace(totals, listed=self.on_support(totals.listed))
 
     def kl(self, delta: npt.ArrayLike) -> Vector:
         """(m,) ``KL(pi_delta || pi_0)`` at each position in nats."""
@@ -409,7 +411,7 @@ def assembled(blocks: list[Listed], tail: Tail | None, allocate: Allocate = empt
     if not blocks:
         raise InputError("the rollouts hold no token position; collect completions first")
     names = ("outside", "bare", "overfull", "tail", "unnamed", "scale")
-    outside, bare, overfull, left, unnamed, scale = (
+    outside, bare, overfull, remainder, unnamed, scale = (
         end_to_end([getattr(b, name) for b in blocks]) for name in names
     )
     tail = (
@@ -429,18 +431,18 @@ def assembled(blocks: list[Listed], tail: Tail | None, allocate: Allocate = empt
 
     def one(numbered: tuple[int, Part]) -> Shares:
         part = numbered[1]
-        kept = allocate(part.table.nnz, np.float64) if entries <= EXACT else part.table.data
-        return share(part, left[part.where], unigram, total, scale[part.where], kept)
+        storage = allocate(part.table.nnz, np.float64) if entries <= EXACT else part.table.data
+        return share(part, remainder[part.where], unigram, total, scale[part.where], storage)
 
     lists, spread, rounding = _shared(lists, one)
     rest = rounding
-    np.add(rest, left, out=rest, where=spread <= 0)
+    np.add(rest, remainder, out=rest, where=spread <= 0)
     if bare.any() and not listless:
         lists = lists.with_row(everything / everything.sum(), bare)
         spread[bare] = rest[bare] = 0.0
     return NextToken(
         token_ids=token_ids,
-        tail_mass=left,
+        tail_mass=remainder,
         sampled=sampled,
         sampled_outside=outside,
         scaled_down=overfull,

@@ -156,11 +156,11 @@ class _Folds:
         gains = np.zeros((size, len(self.tokens)))
         unfitted = 0
         for fold in range(self.count):
-            held = self.fold_of == fold
-            if not self.tokens[~held].any():
+            is_held_out = self.fold_of == fold
+            if not self.tokens[~is_held_out].any():
                 unfitted += 1
                 continue
-            gains[:, held] = score(~held)[:, held]
+            gains[:, is_held_out] = score(~is_held_out)[:, is_held_out]
         return gains, unfitted
 
 
@@ -211,7 +211,7 @@ def _path(
     out = np.zeros((len(strengths), len(train)))
     pairs: Sequence[Pair] = ()
     for row, l2 in enumerate(strengths):
-        found = maximise(
+        maximum = maximise(
             linear,
             table,
             weights.values,
@@ -221,8 +221,8 @@ def _path(
             shortfall=SETTLED,
             pairs=pairs,
         )
-        delta = found.delta
-        pairs = found.pairs
+        delta = maximum.delta
+        pairs = maximum.pairs
         out[row] = linear_terms(rollouts, table, target, delta)
         out[row] -= rollouts.summed(target.values * table.log_normaliser(delta))
     return out

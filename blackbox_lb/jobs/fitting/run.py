@@ -163,8 +163,12 @@ class _Fit:
         """Refuse an impossible plan before training completions cost anything."""
         check_plan(self.trials, self.task, self.plan)
         labels = self.plan.labels
-        told = [] if labels is None else list(about_labels(labels, self.trials.reward))
-        for sentence in [*self.plan.notices, *told, *([self.task.note] if self.task.note else [])]:
+        notices = [] if labels is None else list(about_labels(labels, self.trials.reward))
+        for sentence in [
+            *self.plan.notices,
+            *notices,
+            *([self.task.note] if self.task.note else []),
+        ]:
             self.trials.report.notice(sentence)
 
     async def first_look(self) -> None:
@@ -189,14 +193,14 @@ class _Fit:
             trials.report.notice(self._censored(plan.sweep).sentence(trials.top_logprobs))
         scorer = await self._scorer()
         point = self._read_labels(scorer)
-        beside = Knowledge()
+        facts = Knowledge()
         if plan.searches != "named":
             lists = await self._decided(scorer)
-            beside = await knowledge(trials, self.training, self.limits, lists, self._label_tokens)
-            self.training = with_knowledge(self.training, beside)
+            facts = await knowledge(trials, self.training, self.limits, lists, self._label_tokens)
+            self.training = with_knowledge(self.training, facts)
         search = Search.of(plan)
         limits = search.limits(self.limits)
-        field: Iterable[Candidate] = proposals(self.training, plan, limits, beside)
+        field: Iterable[Candidate] = proposals(self.training, plan, limits, facts)
         if plan.goal.is_promise:
             # A promise on fresh prompts: the validation answers choose the point and nothing else.
             field = islice(field, 1)
@@ -292,24 +296,24 @@ class _Fit:
         phases, phase_of = await self._phases()
         for feature in plan.depends_on:
             model = embedding_model([feature], self.trials.store)
-            found = await asyncio.to_thread(PromptFeatures.of, feature, self.examples, model)
-            self.features.append(found)
+            features = await asyncio.to_thread(PromptFeatures.of, feature, self.examples, model)
+            self.features.append(features)
             if model is not None and model.tokens:
                 self.trials.report.notice(
                     f"{model.tokens:,} tokens of prompts were embedded by {model.name}"
                 )
         if isinstance(scorer, FromLists) and self.given is not None:
-            given = self.given
+            answers = self.given
             return [
                 ByLists(
-                    found,
+                    features,
                     len(self.examples),
-                    given,
+                    answers,
                     scorer.first,
                     self.limits,
                     plan.sweep.seed,
                 )
-                for found in self.features
+                for features in self.features
             ]
         label_tokens: frozenset[int] = frozenset()
         if isinstance(scorer, SharesFromLists):
@@ -327,10 +331,10 @@ class _Fit:
                 label_tokens,
             )
 
-        proposers = [by_samples(found, Phases()) for found in self.features]
+        proposers = [by_samples(features, Phases()) for features in self.features]
         if phases.features:
             proposers.append(by_samples(None, phases))
-            proposers += [by_samples(found, phases) for found in self.features]
+            proposers += [by_samples(features, phases) for features in self.features]
         return proposers
 
     async def _phases(self) -> tuple[Phases, Ids]:
@@ -342,22 +346,22 @@ class _Fit:
         if self.plan.phases is None:
             return Phases(), nowhere
         trials = self.trials
-        known = trials.store.token_bytes(trials.tokenizer.fingerprint)
-        phase_of = await phases_of(trials.session, self.plan.phases, rollouts, known)
-        kept = []
+        token_bytes = trials.store.token_bytes(trials.tokenizer.fingerprint)
+        phase_of = await phases_of(trials.session, self.plan.phases, rollouts, token_bytes)
+        features_kept = []
         for j, feature in enumerate(self.plan.phases.features):
-            held = int(((phase_of >> j) & 1).sum())
-            if LEAST_HELD <= held <= len(phase_of) - LEAST_HELD:
-                kept.append(feature)
+            positions = int(((phase_of >> j) & 1).sum())
+            if LEAST_HELD <= positions <= len(phase_of) - LEAST_HELD:
+                features_kept.append(feature)
                 continue
             trials.report.notice(
-                f"phase {feature.spec}: it holds at {held:,} of {len(phase_of):,} positions, and"
-                f" {LEAST_HELD} with and without it are needed: it is left out"
+                f"phase {feature.spec}: it holds at {positions:,} of {len(phase_of):,} positions,"
+                f" and {LEAST_HELD} with and without it are needed: it is left out"
             )
-        phases = Phases(tuple(kept))
-        if not kept:
+        phases = Phases(tuple(features_kept))
+        if not features_kept:
             return phases, nowhere
-        return phases, await phases_of(trials.session, phases, rollouts, known)
+        return phases, await phases_of(trials.session, phases, rollouts, token_bytes)
 
     @property
     def sent(self) -> AnyBias:
@@ -378,8 +382,10 @@ class _Fit:
             if labels is None:
                 continue
             pair = [
-                await decision_scores(self.trials, self.task.test, setting, count, each, labels)
-                for each in (None, bias)
+                await decision_scores(
+                    self.trials, self.task.test, setting, count, candidate, labels
+                )
+                for candidate in (None, bias)
             ]
             self.decisions[setting.name] = (pair[0], pair[1])
             if self.operating is not None:
@@ -400,7 +406,7 @@ class _Fit:
         specs: list[str] = []
         if isinstance(sent, RequestBias):
             specs = [feature.spec for feature in sent.features]
-        chosen = [found for found in self.features if found.feature.spec in specs]
+        chosen = [features for features in self.features if features.feature.spec in specs]
         return chosen or self.features
 
     async def _compare_shares(self, bias: AnyBias) -> None:

@@ -89,15 +89,15 @@ async def calibrated(
 
 def _lifted(prior: Prior, table: NextToken, limits: CompileLimits) -> Candidate:
     """The calibration with the smallest lift that makes nearly all answers begin with a label."""
-    made = [
+    candidates = [
         candidate
         for candidate in calibrations(prior, table, limits)
         if candidate.settings["calibration"] == BATCH
     ]
-    for candidate in made:
+    for candidate in candidates:
         if _share_of_labels(candidate, prior.lifted, table) >= MOSTLY:
             return candidate
-    return made[-1]
+    return candidates[-1]
 
 
 def _share_of_labels(candidate: Candidate, labels: Ids, table: NextToken) -> float:

@@ -147,8 +147,8 @@ def shown_answers(pairs: Sequence[AnswerPair]) -> ShownAnswers | None:
     setting = "greedy" if "greedy" in settings else pairs[-1].setting
     chosen = [pair for pair in pairs if pair.setting == setting]
     prompts = len({pair.example.id for pair in chosen})
-    shown = tuple(_shown_prompt(pair) for pair in telling(chosen, MOST_SHOWN))
-    return ShownAnswers(setting=setting, prompts=prompts, shown=shown)
+    shown_prompts = tuple(_shown_prompt(pair) for pair in telling(chosen, MOST_SHOWN))
+    return ShownAnswers(setting=setting, prompts=prompts, shown=shown_prompts)
 
 
 def _shown_prompt(pair: AnswerPair) -> ShownPrompt:
@@ -280,6 +280,6 @@ def cut_middle(text: str, width: int) -> str:
     """The beginning and the end of a text, with an ellipsis where it is cut."""
     if len(text) <= width:
         return text
-    kept = max(width - 3, 0)
-    head = kept // 2
-    return f"{text[:head]}...{text[len(text) - (kept - head) :]}"
+    size = max(width - 3, 0)
+    head = size // 2
+    return f"{text[:head]}...{text[len(text) - (size - head) :]}"

@@ -184,9 +184,9 @@ def _step_lines(steps: Sequence[NextStep], room: int) -> list[str]:
     widest = max(short, default=0)
     lines = []
     for step in steps:
-        beside = f"{step.command:<{widest}}  {step.purpose}".rstrip()
-        if len(beside) <= room:
-            lines.append(beside)
+        line = f"{step.command:<{widest}}  {step.purpose}".rstrip()
+        if len(line) <= room:
+            lines.append(line)
         elif step.command.startswith("blb "):
             lines += _command_lines(step.command, room)
         else:
@@ -282,7 +282,7 @@ def chosen_rows(verdict: Sequence[Verdict], label: str) -> list[Verdict]:
     rewards = [row for row in verdict if row.metric == label]
     most = 3 if overall(rewards) == "HELPS" else 2
     last = verdict[-1].setting if verdict else ""
-    others = [
+    rest = [
         row
         for row in verdict
         if row.setting == last
@@ -290,7 +290,7 @@ def chosen_rows(verdict: Sequence[Verdict], label: str) -> list[Verdict]:
         and not any(_same_numbers(row, reward) for reward in rewards)
         and row.metric != label
     ]
-    return [*rewards, *others][: max(most, len(rewards))]
+    return [*rewards, *rest][: max(most, len(rewards))]
 
 
 def _same_numbers(row: Verdict, other: Verdict) -> bool:
@@ -306,7 +306,7 @@ def effect_lines(rows: Sequence[Verdict], label: str) -> list[str]:
     there are several, and the verdict where it is not that of all.
     """
     several = len({row.setting for row in rows}) > 1
-    whole = overall([row for row in rows if row.metric == label])
+    verdict = overall([row for row in rows if row.metric == label])
     values = [f"{level(row, row.base)} -> {level(row, row.biased)}" for row in rows]
     value_width = max(map(len, values), default=0)
     numbers = []
@@ -318,10 +318,10 @@ def effect_lines(rows: Sequence[Verdict], label: str) -> list[str]:
         words = f"{value:<{value_width}}  {change(row, row.difference)}{unit} ({interval})"
         if several:
             words += f"  {row.setting.replace('temperature ', 'T = ')}"
-        if several or row.verdict == "HURTS" != whole:
+        if several or row.verdict == "HURTS" != verdict:
             words += f"  {row.verdict}"
         numbers.append(words)
-    room = WIDTH - max(INDENT, len(whole) + 2) - 2
+    room = WIDTH - max(INDENT, len(verdict) + 2) - 2
     longest = max(map(len, numbers), default=0)
     names = [cut(printable(row.metric), max(LEAST_NAME, room - longest)) for row in rows]
     name_width = max(map(len, names), default=0)
@@ -374,11 +374,11 @@ def decision_lines(
     if not decisions:
         return []
     base, biased = list(decisions.values())[-1]
-    shown = "which it beats" if above_commonest(biased) else "NOT shown to be beaten"
+    comparison = "which it beats" if above_commonest(biased) else "NOT shown to be beaten"
     commonest = cut(printable(biased.commonest), 12)
     return [
         f"macro-F1  {number(base.macro_f1)} -> {number(biased.macro_f1)}; always saying"
-        f" {commonest}: {100 * biased.majority:.0f} %, {shown}"
+        f" {commonest}: {100 * biased.majority:.0f} %, {comparison}"
     ]
 
 

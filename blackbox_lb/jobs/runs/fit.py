@@ -192,7 +192,7 @@ async def fit_async(
         count=count,
         labels=decision_labels,
     )
-    asked = FitPlan(
+    specification = FitPlan(
         samples=samples_per_prompt,
         limit=limit,
         validation_samples=validation_samples,
@@ -223,7 +223,7 @@ async def fit_async(
         phases=Phases.parse([phases]) if phases else None,
     )
     plan = completed_plan(
-        asked,
+        specification,
         loaded,
         scored,
         learn_from=learn_from,

@@ -52,9 +52,9 @@ def parse_goal(
         return Goal("cost", kl_price, positive=positive, costs=costs)
     name, equals, number = objective.partition("=")
     level = _level(objective, number) if equals else None
-    for known in get_args(Objective):
-        if name == known:
-            return Goal(known, kl_price, level, positive)
+    for metric in get_args(Objective):
+        if name == metric:
+            return Goal(metric, kl_price, level, positive)
     raise InputError(f"``objective={objective}`` is unknown; choose {', '.join(choices())}")
 
 

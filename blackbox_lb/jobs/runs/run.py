@@ -48,12 +48,12 @@ async def decide_async(
 ) -> tuple[LabelDecision, ...]:
     """See ``Run.decide``."""
     calibration = calibration_of_bias(run.bias, abstain_below)
-    asked = [Prompt.user(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
-    if not asked:
+    questions = [Prompt.user(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+    if not questions:
         return ()
-    distinct = [_example(prompt) for prompt in dict.fromkeys(asked)]
+    distinct = [_example(prompt) for prompt in dict.fromkeys(questions)]
     budget = running_budget()
-    longest = max(len(prompt.text) for prompt in asked)
+    longest = max(len(prompt.text) for prompt in questions)
     async with connect(
         **run.server, max_tokens=1, longest_prompt=longest, needs=NEEDS, budget=budget
     ) as session:
@@ -77,7 +77,7 @@ async def decide_async(
     }
     return tuple(
         label_decision(run.bias, calibration, prompt, lists[prompt], abstain_below)
-        for prompt in asked
+        for prompt in questions
     )
 
 

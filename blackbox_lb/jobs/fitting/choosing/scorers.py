@@ -38,12 +38,12 @@ class Measured:
 
     def as_json(self) -> dict[str, Any]:
         """The numbers for JSON: null where not known."""
-        told = {
+        fields = {
             "reward": _known(self.reward),
             "tokens": _known(self.tokens),
             "accuracy": _known(self.accuracy),
         }
-        return told if self.setting is None else {"setting": self.setting, **told}
+        return fields if self.setting is None else {"setting": self.setting, **fields}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class TriedCandidate:
             "accuracy": _known(self.accuracy),
             "kl_nats_per_completion": _known(self.kl),
             "samples": self.samples,
-            "by_setting": [each.as_json() for each in self.by_setting],
+            "by_setting": [score.as_json() for score in self.by_setting],
             "fate": self.status,
             "origin": self.origin,
         }

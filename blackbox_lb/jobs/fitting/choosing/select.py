@@ -434,8 +434,8 @@ class _Race:
                 await self._score(entrant, samples)
                 is_as_good = self._is_as_good(entrant, winner)
             else:
-                kept = (1 - MOST_LOST) * self._foreseen(winner.candidate)
-                is_as_good = self._foreseen(candidate) >= kept
+                threshold = (1 - MOST_LOST) * self._foreseen(winner.candidate)
+                is_as_good = self._foreseen(candidate) >= threshold
             if not is_as_good:
                 entrant.status = "fewer entries earn less"
                 continue
@@ -461,18 +461,18 @@ class _Race:
 
     def _second(self, winner: _Entrant) -> _Entrant | None:
         """The best scored candidate of another origin than the winner."""
-        others = [
+        rivals = [
             entrant
             for entrant in self.entrants
             if entrant.scored is not None
             and _family(entrant.candidate) != _family(winner.candidate)
             and entrant.candidate.estimator != "sum"
         ]
-        if not others:
+        if not rivals:
             return None
-        most = max(_scored(entrant).samples for entrant in others)
+        most = max(_scored(entrant).samples for entrant in rivals)
         return self._ranked(
-            [entrant for entrant in others if _scored(entrant).samples == most] or others
+            [entrant for entrant in rivals if _scored(entrant).samples == most] or rivals
         )[0]
 
     def _gain(self, entrant: _Entrant) -> float:

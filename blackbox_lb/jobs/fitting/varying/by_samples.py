@@ -100,9 +100,11 @@ class _Search:
             proposer.features, proposer.phases, prompt_of, proposer.phase_of, self.size
         )
         ids = self.table.named().token_ids
-        whole = self.positions(ids if limits.highest_id is None else ids[ids <= limits.highest_id])
+        positions = self.positions(
+            ids if limits.highest_id is None else ids[ids <= limits.highest_id]
+        )
         screened = self.positions(
-            np.sort(whole.token_ids[np.argsort(-whole.occurrence)[:SCREENED]])
+            np.sort(positions.token_ids[np.argsort(-positions.occurrence)[:SCREENED]])
         )
         common = np.array(
             [standing.logit_bias.get(token, 0.0) for token in screened.token_ids.tolist()]
@@ -135,7 +137,7 @@ class _Search:
         fold_of = folds[self.matrix.prompts]
         positions = self.positions(np.sort(self.order[:COMPARED]))
         strengths = (NO_SLOPE, *SLOPE_L2)
-        held = np.zeros(len(strengths))
+        log_likelihoods = np.zeros(len(strengths))
         for fold in range(FOLDS):
             left_out = fold_of == fold
             train = positions.only(~left_out)
@@ -144,6 +146,6 @@ class _Search:
                 continue
             for row, slope_l2 in enumerate(strengths):
                 start = fit_features(train, table, l2=self.l2, slope_l2=slope_l2, start=start)
-                held[row] += positions.log_likelihood(start.bias(table))[left_out].sum()
-        best = int(np.argmax(held))
+                log_likelihoods[row] += positions.log_likelihood(start.bias(table))[left_out].sum()
+        best = int(np.argmax(log_likelihoods))
         return strengths[best] if best else None
