@@ -42,7 +42,9 @@ class Address:
         url, set_url = _address(rules, base_url)
         key, value = _key(rules)
         scheme = "Bearer " if rules.api_key_header == "Authorization" else ""
-        shell = f"{rules.api_key_header}: {scheme}{value}" if value else ""
+        shell = ""
+        if value:
+            shell = f"{rules.api_key_header}: {scheme}{value}"
         query, shell_query = _query(rules)
         shell_path = shlex.quote(prefix + route) + shell_query
         if rules.api_key_required and (rules.base_url_env, rules.api_key_env) == (
@@ -64,7 +66,9 @@ class Address:
             parts.append(f"api_key={self.key}")
             if self.header != "Authorization":
                 parts.append(f"{headers}={{{literal(self.header)}: {self.key}}}")
-        return parts if self.query is None else [*parts, f"{query}={self.query}"]
+        if self.query is None:
+            return parts
+        return [*parts, f"{query}={self.query}"]
 
 
 def _query(rules: Connection) -> tuple[str | None, str]:
@@ -126,4 +130,6 @@ def literal(value: object) -> str:
     escaped.
     """
     text = ascii(value)
-    return text if '"' in text else text.replace("'", '"')
+    if '"' in text:
+        return text
+    return text.replace("'", '"')

@@ -56,7 +56,9 @@ def _beta_share(first: int, second: int, share: float) -> float:
 
 
 def _not_zero(value: float) -> float:
-    return value if abs(value) > TINY else TINY
+    if abs(value) > TINY:
+        return value
+    return TINY
 
 
 def lower_bound(successes: int, trials: int, risk: float = RISK) -> float:

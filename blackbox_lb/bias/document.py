@@ -352,11 +352,10 @@ class Bias(Row):
                 )
             return bias
         except BiasError as error:
-            remedy = (
-                ""
-                if "; " in str(error)
-                else "; correct it, or restore the file as `blb fit` wrote it"
-            )
+            if "; " in str(error):
+                remedy = ""
+            else:
+                remedy = "; correct it, or restore the file as `blb fit` wrote it"
             raise BiasError(f"{path}: {error}{remedy}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -496,4 +495,6 @@ def _shown(value: object) -> str:
     if isinstance(value, list | tuple | dict):
         return f"{type(value).__name__} of {len(value):,}"
     text = f'"{printable(value)}"' if isinstance(value, str) else printable(repr(value))
-    return text if len(text) <= 80 else text[:77] + "..."
+    if len(text) <= 80:
+        return text
+    return text[:77] + "..."

@@ -124,5 +124,9 @@ def _phased(rows: list[PhaseOf3], fields: dict[str, Any]) -> dict[str, Any]:
 
 def _number(entry: Any) -> float:
     """The bias of an entry; 0 where it is none, which the entries' own check says."""
-    value = entry.get("bias") if isinstance(entry, dict) else None
-    return float(value) if isinstance(value, int | float) else 0.0
+    value = None
+    if isinstance(entry, dict):
+        value = entry.get("bias")
+    if isinstance(value, int | float):
+        return float(value)
+    return 0.0

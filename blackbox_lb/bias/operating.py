@@ -33,7 +33,9 @@ first to be tested. Of 150 draws of 150 prompts each, 9 % found no point with .8
 
 def share_of(part: int, whole: int) -> float | None:
     """A share; None of nothing."""
-    return part / whole if whole else None
+    if whole:
+        return part / whole
+    return None
 
 
 class PromptCounts(Row):
@@ -389,7 +391,9 @@ class PromiseCheck:
     def sentence(self) -> str:
         """The check in words."""
         limit = "at most" if self.measure == "rate" else "at least"
-        value = "none" if self.value is None else f"{self.value:.2f}"
+        value = "none"
+        if self.value is not None:
+            value = f"{self.value:.2f}"
         return (
             f"{self.measure} {limit} {self.level:g}: {value} on unseen prompts (95 %: {limit}"
             f" {self.bound:.2f})"

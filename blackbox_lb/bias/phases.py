@@ -85,7 +85,9 @@ class FirstTokens(PrefixFeature):
     @property
     def spec(self) -> str:
         """See ``Feature``."""
-        return "first" if self.tokens == 1 else f"opening:{self.tokens}"
+        if self.tokens == 1:
+            return "first"
+        return f"opening:{self.tokens}"
 
 
 class TextFeature(PrefixFeature):
@@ -226,12 +228,16 @@ class Phases:
     @cached_property
     def until(self) -> str:
         """The text that ends the first of two stretches, "" where no feature has texts."""
-        return "" if self._text is None else self._text.first_end
+        if self._text is None:
+            return ""
+        return self._text.first_end
 
     @cached_property
     def back(self) -> str:
         """The text that leads from the second stretch back, "" where it has no end."""
-        return "" if self._text is None else self._text.second_end
+        if self._text is None:
+            return ""
+        return self._text.second_end
 
     @property
     def closing(self) -> str:
@@ -253,7 +259,9 @@ class Phases:
         """The phase of the features with texts, in either stretch."""
         bits = self._bits(TextFeature)
         begins_held = self._text is not None and self._text.begins_held
-        return (bits, 0) if begins_held else (0, bits)
+        if begins_held:
+            return (bits, 0)
+        return (0, bits)
 
     def _bits(self, kind: type[PrefixFeature]) -> int:
         bits = 0
@@ -307,7 +315,9 @@ class Phases:
 
     def awaited(self, state: int) -> str:
         """The text at which the stretch of a state ends, "" where it does not."""
-        return self.back if self.second(state) else self.until
+        if self.second(state):
+            return self.back
+        return self.until
 
     def after(self, state: int, raw: bytes) -> int:
         """The state after the bytes of one more token."""
@@ -331,16 +341,21 @@ def _parsed(name: str) -> PrefixFeature:
     fields: dict[str, Any] = {}
     made: type[PrefixFeature] | None = None
     if name == "first":
-        made, fields = FirstTokens, {"tokens": 1}
+        made = FirstTokens
+        fields = {"tokens": 1}
     elif kind == "opening" and text.isdecimal():
-        made, fields = FirstTokens, {"tokens": int(text)}
+        made = FirstTokens
+        fields = {"tokens": int(text)}
     elif kind == "until":
-        made, fields = Until, {"text": text}
+        made = Until
+        fields = {"text": text}
     elif kind == "after":
-        made, fields = After, {"text": text}
+        made = After
+        fields = {"text": text}
     elif kind == "inside" and ".." in text:
         opens, _, closes = text.partition("..")
-        made, fields = Inside, {"opens": opens, "closes": closes}
+        made = Inside
+        fields = {"opens": opens, "closes": closes}
     try:
         if made is not None:
             return made(**fields)

@@ -64,12 +64,18 @@ class PromptText:
         group = group if isinstance(group, str) else None
         if isinstance(messages, list):
             pairs = [pair for pair in map(_message, messages) if pair is not None]
-            return cls.of(pairs, group) if group or any(text for _, text in pairs) else None
+            if group or any(text for _, text in pairs):
+                return cls.of(pairs, group)
+            return None
         prompt = document.get("prompt")
         if isinstance(prompt, list) and len(prompt) == 1:
             prompt = prompt[0]
-        text = prompt if isinstance(prompt, str) else ""
-        return cls(text, group=group) if text or group else None
+        text = ""
+        if isinstance(prompt, str):
+            text = prompt
+        if text or group:
+            return cls(text, group=group)
+        return None
 
 
 def _message(message: object) -> tuple[str, str] | None:

@@ -59,7 +59,9 @@ class Entry(Row):
         """The token in printable form: its text, else its bytes, else its id."""
         if self.text:
             return printable(self.text)
-        return f"<bytes {self.bytes}>" if self.bytes else f"<token {self.id}>"
+        if self.bytes:
+            return f"<bytes {self.bytes}>"
+        return f"<token {self.id}>"
 
 
 class SamplingRecord(Row):
@@ -98,7 +100,9 @@ class Censored(Row):
 
     def sentence(self, listed: int | None = None) -> str:
         """The whole record in words; ``listed``: alternatives that were asked for at a position."""
-        share = self.outside / self.positions if self.positions else 0.0
+        share = 0.0
+        if self.positions:
+            share = self.outside / self.positions
         done = {None: "", "bound": ", which is taken for it", "drop": "; they are left out"}[
             self.unobserved
         ]

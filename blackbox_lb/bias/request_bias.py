@@ -237,8 +237,11 @@ class RequestBias:
 
     def _rounded(self, values: Sequence[float]) -> dict[int, float]:
         """Token id -> nats as they are sent, without zeros."""
-        low, high = self.sent.low, self.sent.high
-        digits = None if self.sent.integers else DIGITS
+        low = self.sent.low
+        high = self.sent.high
+        digits = None
+        if not self.sent.integers:
+            digits = DIGITS
         sent = {
             token: round(min(max(value, low), high), digits)
             for token, value in zip(self.token_ids, values, strict=True)
@@ -318,6 +321,8 @@ def strongest(bias: Bias, shown: int = 3) -> list[tuple[str, str]]:
                 for entry, value, error in moved
                 if value
             ]
-            largest = abs(moved[0][1]) if moved else 0.0
+            largest = 0.0
+            if moved:
+                largest = abs(moved[0][1])
             rows.append((largest, name, ", ".join(phrases)))
     return [(name, phrases) for _, name, phrases in sorted(rows, key=lambda row: -row[0])]

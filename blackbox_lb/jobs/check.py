@@ -120,11 +120,10 @@ def after_label(
         for labelled, text, number in begun
     ]
     refused = [text for example, text in tested if not matcher(example, text)]
-    remedies = (
-        [f"``max_tokens={longest}`` leaves no room for more than the longest label"]
-        if longest < reward.max_tokens
-        else []
-    )
+    if longest < reward.max_tokens:
+        remedies = [f"``max_tokens={longest}`` leaves no room for more than the longest label"]
+    else:
+        remedies = []
     if matcher.spec == "exact-match":
         option = "``reward`` accuracy" if reward.spec == matcher.spec else "leaving out ``correct``"
         remedies.append(f"{option} accepts an answer by the first label that it names")

@@ -176,7 +176,9 @@ class DecidedSplit:
 
 
 def _interval(value: tuple[float, float, float] | None) -> dict[str, float] | None:
-    return None if value is None else dict(zip(("mean", "low", "high"), value, strict=True))
+    if value is None:
+        return None
+    return dict(zip(("mean", "low", "high"), value, strict=True))
 
 
 def _accepts(example: Example, label: str | None) -> bool:

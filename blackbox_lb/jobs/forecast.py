@@ -223,7 +223,9 @@ def _validation_samples(plan: FitPlan, setting: Setting, candidates: int, prompt
 
 
 def _count(setting: Setting, samples: int) -> int:
-    return 1 if setting.deterministic else samples
+    if setting.deterministic:
+        return 1
+    return samples
 
 
 def eval_stages(

@@ -143,7 +143,9 @@ class Group:
     @property
     def accuracy(self) -> float | None:
         """Mean over prompts; None where an example has no answer."""
-        return None if self.scores.correct is None else _mean(self.scores.correct)
+        if self.scores.correct is None:
+            return None
+        return _mean(self.scores.correct)
 
     @property
     def tokens(self) -> float:
@@ -318,7 +320,9 @@ async def _scored(
             " they could not be read"
         )
     is_known = all(flag is not None for flags in correct for flag in flags)
-    right = tuple(np.array(flags, dtype=float) for flags in correct) if is_known else None
+    right = None
+    if is_known:
+        right = tuple(np.array(flags, dtype=float) for flags in correct)
     return PolicyScores(tuple(rewards), right, tuple(tokens), left_out)
 
 

@@ -119,7 +119,9 @@ class Candidate:
     @property
     def sent(self) -> AnyBias:
         """The bias as requests get it."""
-        return self.logit_bias if self.varying is None else self.varying
+        if self.varying is None:
+            return self.logit_bias
+        return self.varying
 
     @property
     def logit_bias(self) -> dict[int, float]:
@@ -211,7 +213,9 @@ def _support(data: EstimatorInput, made: Projected, limits: CompileLimits) -> Id
     allowed = ~np.isin(next_token.token_ids, limits.forbidden(next_token))
     used = allowed & (learned != 0)
     if limits.entries is None or used.sum() <= limits.entries:
-        return next_token.token_ids[used] if used.sum() < np.count_nonzero(learned) else None
+        if used.sum() < np.count_nonzero(learned):
+            return next_token.token_ids[used]
+        return None
     table = next_token.named()
     rollouts = replace(data.rollouts, shares=made.shares)
     weights = made.rule.weights(rollouts)

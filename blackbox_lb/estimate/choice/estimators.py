@@ -158,7 +158,8 @@ class Ratio(FittedEstimator):
     def fit(self, positions: Logged, weights: RewardTilt) -> Self:
         """Learn from the completions of ``positions``. Raises InputError: as ``IPS.fit``."""
         estimate = TokenRatio(_gathered(positions, _recipe("ratio", positions, weights)))
-        self.token_ids_, self.values_ = estimate.token_ids, estimate.delta(weights.tau, self.kappa)
+        self.token_ids_ = estimate.token_ids
+        self.values_ = estimate.delta(weights.tau, self.kappa)
         return self
 
 

@@ -35,7 +35,9 @@ class ByPrompt:
     def value(self) -> float:
         """The mean of the parts; NaN where there is none."""
         parts = self.parts[~np.isnan(self.parts)]
-        return float(parts.mean()) if parts.size else math.nan
+        if parts.size:
+            return float(parts.mean())
+        return math.nan
 
     @property
     def standard_error(self) -> float:
@@ -43,7 +45,9 @@ class ByPrompt:
         than two.
         """
         parts = self.parts[~np.isnan(self.parts)]
-        return float(parts.std(ddof=1) / math.sqrt(parts.size)) if parts.size > 1 else math.inf
+        if parts.size > 1:
+            return float(parts.std(ddof=1) / math.sqrt(parts.size))
+        return math.inf
 
     def minus(self, other: ByPrompt, times: float = 1.0) -> ByPrompt:
         """``self - times * other``, over the prompts that both have."""
@@ -165,7 +169,9 @@ def race_cost(plan: Sequence[Rung], cost: Callable[[int], int]) -> int:
     """
     total = 0
     for rung, following in zip_longest(plan, plan[1:]):
-        survivors = following.candidates if following is not None else 0
+        survivors = 0
+        if following is not None:
+            survivors = following.candidates
         dropped = rung.candidates - survivors
         total += dropped * rung.prompts * cost(rung.samples)
     return total

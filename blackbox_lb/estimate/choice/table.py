@@ -67,4 +67,6 @@ def rule(sweep: Sweep) -> Unobserved | None:
     None.
     """
     read = any(entry.facts.reads_propensities for entry in estimators(sweep).values())
-    return sweep.unobserved if read else None
+    if read:
+        return sweep.unobserved
+    return None

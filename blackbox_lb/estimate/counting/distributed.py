@@ -65,11 +65,15 @@ class Share:
 
     def log_normaliser(self, tail: Tail, delta: Vector) -> Vector:
         """(m,)."""
-        return np.zeros(0) if self.unlisted is None else self.table(tail).log_normaliser(delta)
+        if self.unlisted is None:
+            return np.zeros(0)
+        return self.table(tail).log_normaliser(delta)
 
     def mean(self, tail: Tail, values: Vector, delta: Vector) -> Vector:
         """(m,)."""
-        return np.zeros(0) if self.unlisted is None else self.table(tail).mean(values, delta)
+        if self.unlisted is None:
+            return np.zeros(0)
+        return self.table(tail).mean(values, delta)
 
     def statistics(self, recipe: Recipe) -> Statistics:
         """The statistics of these rollouts, to be added up."""

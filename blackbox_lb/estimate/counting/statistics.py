@@ -155,7 +155,9 @@ class Statistics:
         be in both.
         """
         if self.recipe is None or other.recipe is None:
-            return other if self.recipe is None else self
+            if self.recipe is None:
+                return other
+            return self
         if self.recipe != other.recipe:
             names = [
                 recipe_field.name
@@ -205,9 +207,9 @@ class Statistics:
         completion earned a reward.
         """
         if self.recipe is None or positive("tau", tau) not in self.recipe.tau:
-            strengths = (
-                ", ".join(f"{value:g}" for value in self.recipe.tau) if self.recipe else "none"
-            )
+            strengths = "none"
+            if self.recipe:
+                strengths = ", ".join(f"{value:g}" for value in self.recipe.tau)
             raise InputError(
                 f"these statistics were gathered for tau {strengths}, and not {tau:g}; gather them"
                 " again for that"
@@ -222,7 +224,9 @@ class Statistics:
     def log_scale(self, tau: float) -> float:
         """``highest / tau`` in nats: the log of the factor divided out of all weights."""
         self.column(tau)
-        return 0.0 if self.recipe is None else self.recipe.highest / tau
+        if self.recipe is None:
+            return 0.0
+        return self.recipe.highest / tau
 
     def total_weights(self, tau: float) -> tuple[float, float]:
         """``sum_n v_n`` and ``sum_n T_n v_n``, both over exp(log_scale)."""

@@ -114,11 +114,12 @@ class Feasibility:
     @property
     def sentence(self) -> str:
         behind = self.margins[np.isfinite(self.margins) & (self.margins > 0)]
-        margin = (
-            f"; right answers are {np.median(behind):.1f} nats behind (median of the wrong ones)"
-            if len(behind)
-            else ""
-        )
+        margin = ""
+        if len(behind):
+            margin = (
+                f"; right answers are {np.median(behind):.1f} nats behind"
+                " (median of the wrong ones)"
+            )
         prediction = (
             f"greedy decoding {'is' if self.whole else 'begins'} right on {self.base:.0%} of"
             f" {len(self.margins)} prompts, always saying the commonest label on"
@@ -128,12 +129,13 @@ class Feasibility:
             f"mends {self.repaired:.0%} of the wrong ones and breaks {self.broken:.0%} of the right"
             " ones"
         )
-        can = (
-            "can: predicted {} right"
-            if self.after is None or not self.after.harms
-            else "can begin {} of the answers right"
-        )
-        rest = "" if self.after is None else self.after.sentence
+        if self.after is None or not self.after.harms:
+            can = "can: predicted {} right"
+        else:
+            can = "can begin {} of the answers right"
+        rest = ""
+        if self.after is not None:
+            rest = self.after.sentence
         conclusion = {
             "fixed": (
                 f"a fixed bias {can.format(f'{self.predicted:.0%}')} (standard error"
@@ -193,7 +195,9 @@ def feasibility(
     label_logprobs = best[np.arange(len(labels)), labels]
     margins = np.where(begins, 0.0, logprobs.max(axis=1) - label_logprobs)
     wrong = ~hit
-    listed = float(np.isfinite(label_logprobs[wrong]).mean()) if wrong.any() else 1.0
+    listed = 1.0
+    if wrong.any():
+        listed = float(np.isfinite(label_logprobs[wrong]).mean())
     floor = logprobs[np.isfinite(logprobs)].min(initial=0.0)
     scores = np.where(np.isfinite(best), best, floor)
     fixed, informed = _predicted(scores, rival, labels)
@@ -222,7 +226,9 @@ def _answer(hit: Bools, listed: float, gain: Vector, more: Vector) -> Answer:
         return "not listed"
     if _above(gain):
         return "fixed"
-    return "depends on the prompt" if _above(more) else "no skill"
+    if _above(more):
+        return "depends on the prompt"
+    return "no skill"
 
 
 def _above(difference: Vector) -> bool:
@@ -271,11 +277,10 @@ def label_fit(
 
     def loss(x: Vector) -> tuple[float, Vector]:
         weight, offsets = (x[0], x[1:]) if weighed else (1.0, x)
-        logits = (
-            weight * scores + offsets
-            if other is None
-            else np.column_stack([weight * scores + offsets, other])
-        )
+        if other is None:
+            logits = weight * scores + offsets
+        else:
+            logits = np.column_stack([weight * scores + offsets, other])
         logs = logits - _log_sums(logits)[:, None]
         away = np.exp(logs)
         away[rows, labels] -= 1.0
@@ -289,7 +294,9 @@ def label_fit(
         loss, np.zeros(size + weighed), jac=True, method="L-BFGS-B", options={"ftol": ftol}
     )
     x = np.asarray(optimum.x, np.float64)
-    return (float(x[0]), x[1:]) if weighed else (1.0, x)
+    if weighed:
+        return (float(x[0]), x[1:])
+    return (1.0, x)
 
 
 def _log_sums(rows: Vector) -> Vector:

@@ -64,11 +64,9 @@ class DecisionScores:
             raise InputError(f"a label is none of the {size} that were named")
         table = np.zeros((size, size + 1), np.int64)
         np.add.at(table, (truth, np.where(decisions < 0, size, decisions)), 1)
-        error = (
-            None
-            if confidence is None
-            else expected_calibration_error(confidence, truth == decisions)
-        )
+        error = None
+        if confidence is not None:
+            error = expected_calibration_error(confidence, truth == decisions)
         return cls(names, table, error)
 
     @property
@@ -119,7 +117,9 @@ class DecisionScores:
     def macro_f1(self) -> float:
         """The mean F1 over the labels that occur; NaN without a decision."""
         scores = self.f1[~np.isnan(self.f1)]
-        return float(scores.mean()) if scores.size else float("nan")
+        if scores.size:
+            return float(scores.mean())
+        return float("nan")
 
     def as_json(self) -> dict[str, Any]:
         """The scores for JSON; null where not known."""
@@ -171,7 +171,9 @@ def expected_calibration_error(confidence: npt.ArrayLike, right: npt.ArrayLike) 
 
 
 def _share(part: float, whole: float) -> float:
-    return part / whole if whole else float("nan")
+    if whole:
+        return part / whole
+    return float("nan")
 
 
 def _shares(part: npt.ArrayLike, whole: npt.ArrayLike) -> Vector:
@@ -181,4 +183,6 @@ def _shares(part: npt.ArrayLike, whole: npt.ArrayLike) -> Vector:
 
 
 def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
+    if np.isnan(value):
+        return None
+    return float(value)

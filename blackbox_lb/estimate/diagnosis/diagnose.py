@@ -194,7 +194,9 @@ def _test(facts: Facts, seen: Effect | None) -> Finding:
 
 
 def _unresolved(facts: Facts, seen: Effect, sentence: str) -> Finding:
-    small = math.inf if facts.headroom is None else SMALL_GAIN * facts.headroom.spread
+    small = math.inf
+    if facts.headroom is not None:
+        small = SMALL_GAIN * facts.headroom.spread
     if -small <= seen.low < seen.high <= small < math.inf:
         return Finding(
             "test",
@@ -213,11 +215,9 @@ def _unresolved(facts: Facts, seen: Effect, sentence: str) -> Finding:
         )
     half = (seen.high - seen.low) / 2
     reach = float(special.ndtri((1 + CONFIDENCE) / 2))
-    times = (
-        ((reach + float(special.ndtri(POWER))) / reach * half / abs(seen.difference)) ** 2
-        if seen.difference
-        else math.inf
-    )
+    times = math.inf
+    if seen.difference:
+        times = ((reach + float(special.ndtri(POWER))) / reach * half / abs(seen.difference)) ** 2
     if times > MANY_TIMES:
         return Finding(
             "test",

@@ -136,13 +136,15 @@ class Rollouts:
     @property
     def is_bounded(self) -> npt.NDArray[np.bool_]:
         """(m,) whether only an upper bound of the sampled token's logprob is known."""
-        return (
-            np.zeros(len(self.token_ids), dtype=np.bool_) if self.bounded is None else self.bounded
-        )
+        if self.bounded is None:
+            return np.zeros(len(self.token_ids), dtype=np.bool_)
+        return self.bounded
 
     @property
     def _shares(self) -> npt.NDArray[np.float64]:
-        return np.full(len(self.keys), np.nan) if self.shares is None else self.shares
+        if self.shares is None:
+            return np.full(len(self.keys), np.nan)
+        return self.shares
 
     @property
     def _answer_sets(self) -> npt.NDArray[np.int64]:
@@ -161,13 +163,17 @@ class Rollouts:
     @property
     def given(self) -> npt.NDArray[np.bool_]:
         """(n,) whether each rollout is a given answer."""
-        return np.zeros(len(self.keys), np.bool_) if self.shares is None else ~np.isnan(self.shares)
+        if self.shares is None:
+            return np.zeros(len(self.keys), np.bool_)
+        return ~np.isnan(self.shares)
 
     @property
     def policy_is_known(self) -> npt.NDArray[np.bool_]:
         """(n,) whether a known policy drew each; False for a given answer."""
         is_sampled = ~self.given
-        return is_sampled if self.origins is None else is_sampled & (self.origins != NOT_KNOWN)
+        if self.origins is None:
+            return is_sampled
+        return is_sampled & (self.origins != NOT_KNOWN)
 
     def summed(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """(n,) the sum of ``values`` (m,) over each rollout's positions."""

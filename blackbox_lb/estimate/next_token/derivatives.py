@@ -78,9 +78,11 @@ def expected_by(
         spread = next_token.spread[part.where]
         with part.wide() as table:
             once = 1 / next_token.total_at(part, next_token.mean_at(part, table, tilt), shift)
-            rows, lengths = (
-                (table, np.diff(table.indptr)) if part.rows is None else _rows(table, part.rows)
-            )
+            if part.rows is None:
+                rows = table
+                lengths = np.diff(table.indptr)
+            else:
+                rows, lengths = _rows(table, part.rows)
             at = np.repeat(groups_of_rows * np.int64(width), lengths) + rows.indices
             masses = rows.data * np.repeat(next_token.times_scale(part, once), lengths)
         first = masses * np.repeat(w, lengths)
@@ -100,11 +102,10 @@ def expected_by(
         tails += tail
     results = []
     for power, rows, tail in zip((1, 2), listed.reshape(2, groups, width), tails, strict=True):
-        out = (
-            rows
-            if next_token.columns is None
-            else np.stack([next_token.on_support(row) for row in rows])
-        )
+        if next_token.columns is None:
+            out = rows
+        else:
+            out = np.stack([next_token.on_support(row) for row in rows])
         for row, share in zip(out, tail.tolist(), strict=True):
             row += share * unigram**power
             row *= tilt**power

@@ -130,7 +130,9 @@ class NextToken:
         Raises InputError: no position at all, a NaN or positive logprob, a token listed twice, a
         list summing to more than 1.25; each names the rollout key.
         """
-        lent = None if tail is None else tail.lent()
+        lent = None
+        if tail is not None:
+            lent = tail.lent()
         return assembled(listed(blocks, vocab_size, allocate), lent, allocate).with_tokens(
             extra_ids
         )
@@ -205,9 +207,10 @@ class NextToken:
         def one(numbered: tuple[int, Part]) -> Shares:
             number, part = numbered
             table = part.table if out is None else out.lists.parts[number].table
-            storage = (
-                self.lists.allocate(table.nnz, table.dtype.type) if out is None else table.data
-            )
+            if out is None:
+                storage = self.lists.allocate(table.nnz, table.dtype.type)
+            else:
+                storage = table.data
             return share(part, tail[part.where], after, total, (old[part.where], before), storage)
 
         lists, spread, rounding = _shared(self.lists, one)
@@ -361,7 +364,9 @@ class NextToken:
 
     def times_scale(self, part: Part, values: Vector) -> Vector:
         """``values`` (b,) at the positions of ``part``, times ``scale``."""
-        return values if self.scale is None else values * self.scale[part.where]
+        if self.scale is None:
+            return values
+        return values * self.scale[part.where]
 
     def mean_at(self, part: Part, table: Table, values: Vector) -> Vector:
         """(b,) the expectation of ``values`` (s,) at the positions of ``part``, without
@@ -382,11 +387,15 @@ class NextToken:
             return self.total_at(part, self.mean_at(part, table, tilt), shift)
 
     def _on_columns(self, values: Vector) -> Vector:
-        return values if self.columns is None else values[self.columns]
+        if self.columns is None:
+            return values
+        return values[self.columns]
 
     def on_support(self, listed: Vector) -> Vector:
         """(s,) from (c,) values of columns."""
-        return listed if self.columns is None else moved(listed, self.columns, len(self.token_ids))
+        if self.columns is None:
+            return listed
+        return moved(listed, self.columns, len(self.token_ids))
 
 
 def listed(
@@ -414,11 +423,10 @@ def assembled(blocks: list[Listed], tail: Tail | None, allocate: Allocate = empt
     outside, bare, overfull, remainder, unnamed, scale = (
         end_to_end([getattr(b, name) for b in blocks]) for name in names
     )
-    tail = (
-        Unlisted.of(blocks).tail()
-        if tail is None
-        else tail.on(np.union1d(support(blocks), tail.token_ids))
-    )
+    if tail is None:
+        tail = Unlisted.of(blocks).tail()
+    else:
+        tail = tail.on(np.union1d(support(blocks), tail.token_ids))
     token_ids = tail.token_ids
     everything = tail.everything
     lists = SparseTable.of(tables(blocks, token_ids), allocate)

@@ -43,7 +43,9 @@ def use(threads: int) -> None:
 
 def cores() -> int:
     """The number of processor cores available to this process."""
-    return _cores() if _most is None else min(_most, _cores())
+    if _most is None:
+        return _cores()
+    return min(_most, _cores())
 
 
 def _cores() -> int:
@@ -159,9 +161,9 @@ class Part:
     @property
     def size(self) -> int:
         """b."""
-        return (
-            self.where.stop - self.where.start if isinstance(self.where, slice) else len(self.where)
-        )
+        if isinstance(self.where, slice):
+            return self.where.stop - self.where.start
+        return len(self.where)
 
     def positions(self, indices: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The positions among the m with ``indices`` in this part."""
@@ -185,7 +187,9 @@ class Part:
 
     def of_positions(self, values: Vector) -> Vector:
         """(b,) from one number a row of the block."""
-        return values if self.rows is None else values[self.rows]
+        if self.rows is None:
+            return values
+        return values[self.rows]
 
     def held(self, values: Vector) -> Vector:
         """(b,) the sum of ``values`` (c,) over the tokens that each position lists."""

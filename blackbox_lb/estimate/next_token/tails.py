@@ -127,11 +127,10 @@ class Unlisted:
         A token that most lists hold is seldom sampled outside one, because it seldom could be: its
         share of a tail that it belongs to is its count there over those tails.
         """
-        unigram = (
-            self.everything
-            if self.listless
-            else rates(self.outside, self.left - self.held, self.left)
-        )
+        if self.listless:
+            unigram = self.everything
+        else:
+            unigram = rates(self.outside, self.left - self.held, self.left)
         return Tail(self.token_ids, unigram, self.everything, self.listless, self.entries)
 
 

@@ -120,11 +120,10 @@ def choose_l2(
     )
     rows = _compare(strengths, gains, dealt.tokens, dealt.unit_of)
     best = min(rows, key=lambda row: row.behind)
-    good = (
-        [row.value for row in rows if row.gain >= keep * best.gain]
-        if best.gain > 0
-        else [best.value]
-    )
+    if best.gain > 0:
+        good = [row.value for row in rows if row.gain >= keep * best.gain]
+    else:
+        good = [best.value]
     return L2Choice(min(good), best.value, rows, dealt.units, dealt.rewarded, dealt.count, unfitted)
 
 

@@ -100,11 +100,9 @@ def fit_sets(
     fit = solve(rollouts, start=None)
     for _ in range(MOST_TURNS):
         shares, _ = posterior_shares(rollouts, table, table.align(fit.token_ids, fit.delta))
-        moved = (
-            np.nanmax(np.abs(shares - rollouts.shares), initial=0.0)
-            if rollouts.shares is not None
-            else 0.0
-        )
+        moved = 0.0
+        if rollouts.shares is not None:
+            moved = np.nanmax(np.abs(shares - rollouts.shares), initial=0.0)
         rollouts = replace(rollouts, shares=shares)
         if moved <= SETTLED:
             break
@@ -192,7 +190,9 @@ def projection(
     lifted = None
     if prior is not None:
         center = table.align(prior.token_ids, prior.means)
-        lifted = _support(table, prior.lifted) if len(prior.lifted) else None
+        lifted = None
+        if len(prior.lifted):
+            lifted = _support(table, prior.lifted)
     maximum = maximise(
         linear_term(rollouts, table, weights),
         table,

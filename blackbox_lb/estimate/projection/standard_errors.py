@@ -175,11 +175,10 @@ def standard_errors(
     weights = rule.weights(rollouts)
     w = weights.of_rollouts(rollouts)
     group_of, units = _groups(rollouts, w, seed)
-    free = (
-        np.ones(len(values), dtype=np.bool_)
-        if support is None
-        else np.isin(table.token_ids, np.asarray(support))
-    )
+    if support is None:
+        free = np.ones(len(values), dtype=np.bool_)
+    else:
+        free = np.isin(table.token_ids, np.asarray(support))
     group = np.repeat(group_of, rollouts.lengths)
     baselines = by_policy(rollouts, table, weights)
     problem = _Problem(
@@ -289,9 +288,11 @@ class _Problem:
         ``baseline_by``.
         """
         part = self._part()
-        part_usage, part_squares = (
-            (expected, squares) if part is self else part.expected_by(len(shares))
-        )
+        if part is self:
+            part_usage = expected
+            part_squares = squares
+        else:
+            part_usage, part_squares = part.expected_by(len(shares))
         growth = float(self.weights.sum() / part.weights.sum())
         part_shared = shared if part is self else part.baseline_by(len(shares))
         outside = self.tallied(len(shares), self.table.sampled_outside)

@@ -179,7 +179,7 @@ class FeaturePositions:
         return np.asarray(self.usage + np.abs(counted))
 
     def only(self, chosen: Bools) -> FeaturePositions:
-        """The positions of the is_chosen where ``chosen`` (c,) is True; the others count nothing."""
+        """The positions of the contexts where ``chosen`` (c,) is True; the others count nothing."""
         is_chosen = chosen[self.contexts]
         rows = (
             self.masses[is_chosen],
@@ -330,11 +330,10 @@ def fit_features(
             slope * unit
         ).ravel() / total
 
-    begin = (
-        np.zeros(unit.shape)
-        if start is None
-        else np.concatenate([start.common[None], start.slopes]) / unit
-    )
+    if start is None:
+        begin = np.zeros(unit.shape)
+    else:
+        begin = np.concatenate([start.common[None], start.slopes]) / unit
     descent = descend(loss, begin.ravel(), max_iterations=max_iterations, shortfall=1e-9)
     values = descent.x.reshape(1 + count, size) * unit
     gain = -descent.value - float((strengths * values * values).sum()) / 2 / total

@@ -67,11 +67,9 @@ def divergence(
     log_listed = np.minimum(np.logaddexp.reduce(terms, axis=1), log_all)
     log_tail = log_all + np.log(-np.expm1(np.minimum(log_listed - log_all, -1e-15)))
     listed = log_listed > -np.inf
-    factor = (
-        _factor(log_listed[listed], log_tail[listed], table.sampled_outside[listed])
-        if listed.any()
-        else 0.0
-    )
+    factor = 0.0
+    if listed.any():
+        factor = _factor(log_listed[listed], log_tail[listed], table.sampled_outside[listed])
     log_normaliser = np.logaddexp(log_listed, log_tail + np.where(listed, factor, 0.0))
     ratios = delta[table.sampled] - log_normaliser
     gained = np.minimum(

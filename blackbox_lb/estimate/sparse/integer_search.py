@@ -83,7 +83,9 @@ def integer_search(
     rounded[chosen] = np.clip(np.rint(start[chosen]), low, high)
     optima = [_descend(search, values) for values in (rounded, np.zeros_like(start))]
     best = min(optima, key=search.loss)
-    return _exchange(search, best) if exchanges else best
+    if exchanges:
+        return _exchange(search, best)
+    return best
 
 
 def _descend(search: _Search, values: Vector) -> Vector:
@@ -133,7 +135,9 @@ def _best_step(probability: Vector, weights: Vector, usage: float) -> tuple[int,
     """
     step = 1 if usage > weights @ probability else -1
     change = np.log1p(np.minimum(probability, 1.0) * math.expm1(step))
-    return (step, change) if weights @ change - usage * step < 0 else (0, change)
+    if weights @ change - usage * step < 0:
+        return (step, change)
+    return (0, change)
 
 
 def _exchange(search: _Search, values: Vector) -> Vector:

@@ -105,7 +105,8 @@ def _with_fewer_tokens(
         for feature in bias.features
     )
     is_integer = integers or not profile.bias.fractions
-    low, high = max(profile.bias.low, -WIDEST), min(profile.bias.high, WIDEST)
+    low = max(profile.bias.low, -WIDEST)
+    high = min(profile.bias.high, WIDEST)
     return bias.verified(()).replacing(
         provider=profile.name,
         compiled=Compiled(
@@ -119,13 +120,17 @@ def _with_fewer_tokens(
 
 def _picked(values: Sequence[T], places: Sequence[int]) -> tuple[T, ...]:
     """The values at these places; none where there are none."""
-    return tuple(values[place] for place in places) if values else ()
+    if values:
+        return tuple(values[place] for place in places)
+    return ()
 
 
 def _entry(old: Entry | None, token: int, value: float) -> Entry:
     if old is None:
         return Entry(id=token, bias=value)
-    return old if old.bias == value else old.replacing(bias=value, error=None)
+    if old.bias == value:
+        return old
+    return old.replacing(bias=value, error=None)
 
 
 @dataclass(frozen=True, slots=True)

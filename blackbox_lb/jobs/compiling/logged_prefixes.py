@@ -143,7 +143,9 @@ def _listed(name: str, profile: Profile) -> bool | None:
     """Whether a provider is known to list the token that ends a completion."""
     if name == profile.name:
         return profile.logprobs.end_token_listed
-    return load_profile(name).logprobs.end_token_listed if name in profile_names() else None
+    if name in profile_names():
+        return load_profile(name).logprobs.end_token_listed
+    return None
 
 
 def _read(

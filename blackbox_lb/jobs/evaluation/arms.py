@@ -240,10 +240,14 @@ class Arm:
 
     @property
     def drawn_at(self) -> Setting:
-        temperature = 0.0 if self.alternative.decision is not None else self.alternative.temperature
+        temperature = 0.0
+        if self.alternative.decision is None:
+            temperature = self.alternative.temperature
         if temperature is None:
             return self.setting
-        return Setting(f"temperature {temperature:g}", temperature) if temperature else GREEDY
+        if temperature:
+            return Setting(f"temperature {temperature:g}", temperature)
+        return GREEDY
 
 
 def arms_at(
@@ -377,7 +381,9 @@ async def draw(
     answers = sum(row.size for row in scores.tokens)
     if labels is not None:
         remark_on_others(trials, title, labels, decided)
-    decisions = None if labels is None else scores_of(labels, trials.reward, decided)
+    decisions = None
+    if labels is not None:
+        decisions = scores_of(labels, trials.reward, decided)
     return ArmResult(
         arm,
         scores,
@@ -472,7 +478,9 @@ def _best(group: Sequence[Completion]) -> Completion:
         float(completion.logprobs.mean()) if len(completion.logprobs) else -np.inf
         for completion in readable
     ]
-    return readable[int(np.argmax(means))] if readable else group[0]
+    if readable:
+        return readable[int(np.argmax(means))]
+    return group[0]
 
 
 def _paid(groups: Sequence[Sequence[Completion]], shared: bool) -> tuple[float, float]:
@@ -506,7 +514,9 @@ def _first(
         if completion is None:
             answers.append(None)
             continue
-        spans = reward.spans(example, completion) if reward.has_spans else None
+        spans = None
+        if reward.has_spans:
+            spans = reward.spans(example, completion)
         moved = moved_tokens(completion, spelled, arm.marked, example.prompt)
         answer = PolicyCompletion(
             policy=arm.name,

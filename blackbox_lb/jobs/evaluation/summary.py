@@ -20,7 +20,9 @@ def figure(value: float, *, sign: bool = False) -> str:
 
 def when(setting: str) -> str:
     """The beginning of a sentence about a setting."""
-    return "Greedy" if setting == "greedy" else f"At {setting}"
+    if setting == "greedy":
+        return "Greedy"
+    return f"At {setting}"
 
 
 def summarise(
@@ -100,7 +102,9 @@ def _prompts(row: Comparison) -> str:
 
 
 def _named(name: str) -> str:
-    return f"the {name}" if name.startswith("prompt +") else name
+    if name.startswith("prompt +"):
+        return f"the {name}"
+    return name
 
 
 def _effect_sentence(row: Comparison, policy: PolicyResult, rows: Sequence[Comparison]) -> str:
@@ -117,7 +121,9 @@ def _effect_sentence(row: Comparison, policy: PolicyResult, rows: Sequence[Compa
         f" ({words[rival_row.verdict]})"
         for rival_row in rival_rows
     )
-    tail = f"; {phrases}." if phrases else "."
+    tail = "."
+    if phrases:
+        tail = f"; {phrases}."
     name = _named(policy.name)
     begin = when(row.setting)
     if row.verdict == "NO EVIDENCE":

@@ -93,7 +93,9 @@ def explain(
     errors, no_precision = _errors(rollouts, next_token, chosen)
     effects = _effects(verdict, reward)
     sent = next_token.align(chosen.sparse.token_ids, chosen.sparse.values)
-    precision = None if errors is None else Precision.of(errors, rollouts)
+    precision = None
+    if errors is not None:
+        precision = Precision.of(errors, rollouts)
     facts = Facts(
         estimator=chosen.estimator,
         effect=effects[0] if effects else None,
@@ -114,7 +116,9 @@ def explain(
         statistics = delta_statistics(
             chosen.learned, vocab_size, sampled=len(np.unique(rollouts.token_ids))
         )
-    reliability = None if precision is None else precision.reliability
+    reliability = None
+    if precision is not None:
+        reliability = precision.reliability
     return Explanation(diagnose(facts), _of_sent(errors, chosen), statistics, reliability)
 
 

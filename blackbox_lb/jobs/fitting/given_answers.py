@@ -162,7 +162,9 @@ async def given_answers(
     # A label that no training row has, or that a list misses, is not impossible.
     first = first.with_tokens(of_labels.tolist())
     begins = np.unique(np.concatenate([of_labels, *first.accepted]))
-    after = await followed(trials, first) if plan.learn_from == "answers" else None
+    after = None
+    if plan.learn_from == "answers":
+        after = await followed(trials, first)
     if after is None:
         return AnswersToLearn(
             first.rollouts(_weights(first, plan)), first, None, begins, label_tokens=label_tokens

@@ -75,7 +75,9 @@ def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Train
 
 
 def _hex(raw: bytes | None) -> str | None:
-    return None if raw is None else raw.hex()
+    if raw is None:
+        return None
+    return raw.hex()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +135,10 @@ class FitResult:
         """The KL in words, or why there is none."""
         if self.kl_missing is not None:
             return f"KL to the base not computed: {self.kl_missing}"
-        condition = (
-            ""
-            if self.kl_whole
-            else ", given where each completion ends (what ends it is not listed)"
-        )
+        if self.kl_whole:
+            condition = ""
+        else:
+            condition = ", given where each completion ends (what ends it is not listed)"
         if self.kl == 0 and self.bias.entries:
             return f"KL to the base not distinguishable from 0 with so few completions{condition}"
         return f"KL to the base {self.kl:.2f} nats a completion at temperature 1{condition}"

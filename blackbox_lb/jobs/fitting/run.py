@@ -234,7 +234,9 @@ class _Fit:
 
     @property
     def _label_tokens(self) -> list[Ids] | None:
-        return None if self.given is None else self.given.label_tokens
+        if self.given is None:
+            return None
+        return self.given.label_tokens
 
     def _read_labels(self, scorer: Scorer) -> PointChoice | None:
         """Learn the probabilities of the labels from their first lists; return the decision whose
@@ -367,7 +369,9 @@ class _Fit:
     def sent(self) -> AnyBias:
         """The bias that is judged."""
         richer = self.choice.richer
-        return self.fixed if richer is None else richer.candidate.sent
+        if richer is None:
+            return self.fixed
+        return richer.candidate.sent
 
     async def judge(self) -> None:
         """Compare fresh completions of the test prompts, with the chosen bias and without."""
@@ -378,7 +382,9 @@ class _Fit:
             self.task.test, plan.settings, plan.test_samples, bias
         )
         for setting in plan.settings:
-            count = 1 if setting.deterministic else plan.test_samples
+            count = 1
+            if not setting.deterministic:
+                count = plan.test_samples
             if labels is None:
                 continue
             pair = [
@@ -493,9 +499,12 @@ class _Fit:
         choice = self.choice
         # The KL at temperature 1 is of the judged completions, else of a few drawn for it.
         judged = SAMPLED in self.plan.settings
-        examples, samples = (
-            (self.task.test, self.plan.test_samples) if judged else (self.task.test[:KL_PROMPTS], 1)
-        )
+        if judged:
+            examples = self.task.test
+            samples = self.plan.test_samples
+        else:
+            examples = self.task.test[:KL_PROMPTS]
+            samples = 1
         kl = await trials.kl(examples, samples, self.sent, training.next_token)
         return FitResult(
             bias=self.bias,
@@ -636,7 +645,9 @@ class _OpenDecision(_Fit):
 
 def _sweep_of(estimator: str, sweep: Sweep) -> Sweep:
     """``sweep`` with the estimator of the chosen bias alone, where an estimator made it."""
-    return replace(sweep, estimators=(estimator,)) if estimator in ROWS else sweep
+    if estimator in ROWS:
+        return replace(sweep, estimators=(estimator,))
+    return sweep
 
 
 def limits_of(session: Session, plan: FitPlan) -> CompileLimits:

@@ -234,15 +234,18 @@ class TrainingData:
         """
         if self.plan.uses_given_answers:
             self.given = await given_answers(self.trials, self.examples, self.plan)
-        answers = None if self.given is None else self.given.rollouts
+        answers = None
+        if self.given is not None:
+            answers = self.given.rollouts
         if answers is not None and self.plan.learn_from == "answers":
             return alone(answers, self.trials.tokenizer.vocabulary_size)
         keys = await self._drawn("training", self.examples)
         await spell_tokens(self.trials, self._source, self.examples, keys)
         engine = self.trials.engine
-        training = (
-            self._spread(engine, keys) if engine else self._read(self.examples, keys, answers)
-        )
+        if engine:
+            training = self._spread(engine, keys)
+        else:
+            training = self._read(self.examples, keys, answers)
         self._source.let_go()
         values = _announce(training, self.trials)
         if np.ptp(values) == 0 and not training.everything.given.any():
@@ -289,7 +292,9 @@ class TrainingData:
         needed = any(
             estimator.facts.needs_logprobs for estimator in estimators(self.plan.sweep).values()
         )
-        encode = vocabulary.encode if vocabulary and not needed else None
+        encode = None
+        if vocabulary and not needed:
+            encode = vocabulary.encode
         size = trials.tokenizer.vocabulary_size
         return training_set(
             self._source,

@@ -60,7 +60,9 @@ async def calibrated(
         InputError: two labels begin with the same tokens. NoLogprobs: no list holds the labels.
     """
     labels = plan.labels
-    tokens = None if labels is None else await own_label_tokens(trials, labels)
+    tokens = None
+    if labels is not None:
+        tokens = await own_label_tokens(trials, labels)
     if tokens is None:
         raise InputError(
             "two of the labels begin with the same tokens, so that the first one does not tell them"

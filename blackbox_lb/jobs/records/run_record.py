@@ -214,7 +214,9 @@ class Manifest:
         results: RunResults | None = None,
         restart: bool = False,
     ) -> None:
-        self.path, self.name, self.settings = folder / FILE, name, dict(settings)
+        self.path = folder / FILE
+        self.name = name
+        self.settings = dict(settings)
         self._document = self._read()
         self._written = False
         self._results = results
@@ -248,7 +250,8 @@ class Manifest:
         all_was_stored = error is None and run is not None and run.settings == self.settings
         if run is None or not (self._written or all_was_stored):
             return
-        run.finished, run.ended = error is None or isinstance(error, InputError), _now()
+        run.finished = error is None or isinstance(error, InputError)
+        run.ended = _now()
         run.stopped_by = None if error is None else type(error).__name__
         run.mixed = drift.mixed
         counts = {
@@ -261,7 +264,8 @@ class Manifest:
             provider, host, model = (self.settings[key] for key in ("provider", "host", "model"))
             answered = _Answered(provider=provider, host=host, model=model)
             self._document.answered.append(answered)
-        answered.models, answered.systems = dict(drift.models), dict(drift.systems)
+        answered.models = dict(drift.models)
+        answered.systems = dict(drift.systems)
         if error is None and self._results is not None:
             self._document.results[self.name] = self._question(self._results)
         self._write()

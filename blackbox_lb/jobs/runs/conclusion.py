@@ -75,13 +75,17 @@ def _counted(counts: dict[str, int]) -> str:
 
 def _meaning(reward: Reward) -> str:
     """The reward's name with its meaning, and what counts as right."""
-    form = "distribution[:COLUMN]" if reward.of_shares else reward.spec
+    form = "distribution[:COLUMN]"
+    if not reward.of_shares:
+        form = reward.spec
     meaning = REWARDS.get(form, "")
     words = f"{reward.spec} ({meaning})" if meaning else reward.spec
     if not reward.needs_answer or reward.of_shares:
         return words
     right = reward.accuracy_matcher.spec
-    rule = "the first label named is the right one" if right == FIRST_NAMED else right
+    rule = "the first label named is the right one"
+    if right != FIRST_NAMED:
+        rule = right
     return f"{words}; right: {rule}"
 
 
@@ -169,7 +173,9 @@ def _wrapped(line: str, room: int) -> list[str]:
 
 def _between(examples: Sequence[str]) -> list[str]:
     """Examples with a blank line on either side; one blank line where there are none."""
-    return ["", *examples, ""] if examples else [""]
+    if examples:
+        return ["", *examples, ""]
+    return [""]
 
 
 def _labelled(label: str, texts: Sequence[str], indent: int) -> list[str]:
@@ -228,13 +234,17 @@ def fit_conclusion(
         steps: what to do next where the bias helps.
     """
     bias = result.bias
-    check = None if bias.operating is None else bias.operating.check
+    check = None
+    if bias.operating is not None:
+        check = bias.operating.check
     rows = chosen_rows(bias.verdict, label)
     if result.decisions:
         rows = [row for row in rows if row.metric != "tokens"]
     verdict = overall([row for row in rows if row.metric == label])
     statements = effect_lines(rows, label)
-    prompts = f"{bias.verdict[0].n_prompts:,} unseen prompts" if bias.verdict else "not judged"
+    prompts = "not judged"
+    if bias.verdict:
+        prompts = f"{bias.verdict[0].n_prompts:,} unseen prompts"
     if len({row.setting for row in rows}) == 1:
         prompts += f", {rows[0].setting}"
     if bias.operating is not None:
@@ -281,7 +291,9 @@ def chosen_rows(verdict: Sequence[Verdict], label: str) -> list[Verdict]:
     """
     rewards = [row for row in verdict if row.metric == label]
     most = 3 if overall(rewards) == "HELPS" else 2
-    last = verdict[-1].setting if verdict else ""
+    last = ""
+    if verdict:
+        last = verdict[-1].setting
     rest = [
         row
         for row in verdict
@@ -330,18 +342,24 @@ def effect_lines(rows: Sequence[Verdict], label: str) -> list[str]:
 
 def level(row: Verdict, value: float) -> str:
     """A mean for display."""
-    return f"{100 * value:.0f} %" if row.metric in SHARES else f"{value:{_form(row)}}"
+    if row.metric in SHARES:
+        return f"{100 * value:.0f} %"
+    return f"{value:{_form(row)}}"
 
 
 def change(row: Verdict, value: float) -> str:
     """A difference of means for display."""
-    return f"{100 * value:+.0f}" if row.metric in SHARES else f"{value:+{_form(row)}}"
+    if row.metric in SHARES:
+        return f"{100 * value:+.0f}"
+    return f"{value:+{_form(row)}}"
 
 
 def _form(row: Verdict) -> str:
     """Two decimals, or three digits where all numbers of the row are too small or too large."""
     largest = max(map(abs, (row.base, row.biased, row.difference, row.low, row.high)))
-    return ".2f" if largest == 0 or 0.1 <= largest < 100_000 else ".3g"
+    if largest == 0 or 0.1 <= largest < 100_000:
+        return ".2f"
+    return ".3g"
 
 
 def number(value: float, *, sign: bool = False) -> str:
@@ -438,7 +456,9 @@ def spent_words(spent: Spent, seconds: float, priced: bool) -> str:
     """Requests, prompt + completion tokens, time and price of a command."""
     if spent.requests == 0:
         return f"no request: every completion was stored, {duration(seconds)}"
-    price = f", ${spent.dollars:.2f}" if priced else ""
+    price = ""
+    if priced:
+        price = f", ${spent.dollars:.2f}"
     return (
         f"{spent.requests:,} requests, {spent.prompt_tokens:,} + {spent.completion_tokens:,}"
         f" tokens, {duration(seconds)}{price}"

@@ -405,7 +405,9 @@ def _folder(out: str | Path | None, task: Task) -> Path:
 def _reporter(on_progress: Callable[[Progress], object] | None, quiet: bool) -> Reporter:
     if on_progress is not None:
         return Calling(on_progress, _ignore if quiet else _say)
-    return Silent() if quiet else Printing(_say)
+    if quiet:
+        return Silent()
+    return Printing(_say)
 
 
 def _say(text: str) -> None:

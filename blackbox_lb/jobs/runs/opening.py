@@ -73,7 +73,9 @@ def price_judge(
     Raises:
         InputError: the budget has a limit in dollars, and the judge's price is not known.
     """
-    judge = reward.remote.file if isinstance(reward.remote, Judge) else None
+    judge = None
+    if isinstance(reward.remote, Judge):
+        judge = reward.remote.file
     if judge is None:
         return
     budget.judge_prices = _judge_prices(judge.base_url, judge.model, table)
@@ -89,7 +91,9 @@ def _check_unpriced(budget: SpendLimit, provider: str, model: str, *, takes_pric
         "``price=PROMPT,COMPLETION`` in dollars for a million tokens (0,0 for what costs nothing),"
         " or "
     )
-    price_option = price if takes_price else ""
+    price_option = ""
+    if takes_price:
+        price_option = price
     raise InputError(
         f"``max_cost`` needs the price of {model} on {provider}, which is not known: give"
         f" {price_option}``prices=FILE`` with a row [[price]] whose provider is {provider!r};"

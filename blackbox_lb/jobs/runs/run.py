@@ -301,7 +301,9 @@ def _answer_of(example: Example) -> str | dict[str, float] | None:
     """The first accepted answer, or label -> wanted share; None where there is none."""
     if example.weights:
         return dict(zip(example.answers, example.weights, strict=True))
-    return example.answers[0] if example.answers else None
+    if example.answers:
+        return example.answers[0]
+    return None
 
 
 def _cells(pair: AnswerPair) -> tuple[str, str, str, str]:

@@ -69,7 +69,9 @@ class FromLists:
         answer_lists = None
         if first.longer and given.after is not None:
             after = await followed(trials, first, "validation")
-            answer_lists = None if after is None else after[0]
+            answer_lists = None
+            if after is not None:
+                answer_lists = after[0]
         return cls(first, given, plan.goal, plan.labels, answer_lists)
 
     @property
@@ -118,7 +120,9 @@ class FromLists:
     def described(self, bias: Mapping[int, float], scored: Scored, base: Scored) -> str:
         """What is predicted of the chosen bias, in words."""
         goal = NAMES.get(self.goal.objective, "right first tokens")
-        unsure = f", {scored.unsure} of them unsure" if scored.unsure else ""
+        unsure = ""
+        if scored.unsure:
+            unsure = f", {scored.unsure} of them unsure"
         return (
             f"; predicted for greedy decoding on {self.prompts} validation prompts, without"
             f" drawing: {goal} {scored.measured.reward:.3f} (base"

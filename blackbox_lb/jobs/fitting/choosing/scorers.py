@@ -43,7 +43,9 @@ class Measured:
             "tokens": _known(self.tokens),
             "accuracy": _known(self.accuracy),
         }
-        return fields if self.setting is None else {"setting": self.setting, **fields}
+        if self.setting is None:
+            return fields
+        return {"setting": self.setting, **fields}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,9 @@ class Choice:
 
 
 def _known(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else value
+    if value is None or not math.isfinite(value):
+        return None
+    return value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -287,8 +291,12 @@ class FromSamples:
             examples = [example for example, is_scored in pairs if is_scored]
         scores: dict[float, PolicyScores] = {}
         for setting in self.settings:
-            place = "" if len(self.settings) == 1 else f" at {setting.name}"
-            count = 1 if setting.deterministic else samples
+            place = ""
+            if len(self.settings) != 1:
+                place = f" at {setting.name}"
+            count = 1
+            if not setting.deterministic:
+                count = samples
             scores[setting.temperature] = await self.trials.scores(
                 f"validation{place}, {label}", examples, setting, count, bias
             )
@@ -340,7 +348,9 @@ class FromSamples:
             if rollouts is None:
                 return None
             settings.append(LocatedCosts.of(rollouts, setting.temperature))
-        return Foresight(len(self.examples), tuple(settings)) if settings else None
+        if settings:
+            return Foresight(len(self.examples), tuple(settings))
+        return None
 
     async def _base_rollouts(self, setting: Setting, samples: int) -> Rollouts | None:
         """The base model's stored completions at ``setting``, with the lists of their positions;
@@ -357,7 +367,9 @@ class FromSamples:
             )
         except NoLogprobs:
             return None
-        return rollouts if rollouts.costs is not None else None
+        if rollouts.costs is not None:
+            return rollouts
+        return None
 
 
 def outcome_of(settings: Collection[PolicyScores], kl: ByPrompt | None) -> Outcome:

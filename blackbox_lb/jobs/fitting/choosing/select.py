@@ -113,7 +113,9 @@ class Search:
         """``limits`` for the candidates that race: compiled quickly where the winner is compiled
         again with fewer entries.
         """
-        return replace(limits, quick=True) if self.sizes else limits
+        if self.sizes:
+            return replace(limits, quick=True)
+        return limits
 
     def race(self, candidates: int, prompts: int) -> tuple[Rung, ...]:
         """The plan of the race of so many proposals."""
@@ -337,7 +339,9 @@ class _Race:
             for entrant in order:
                 await self._score(entrant, rung.samples, among)
             order = self._ranked(order)
-            survivors = plan[number + 1].candidates if number + 1 < len(plan) else 1
+            survivors = 1
+            if number + 1 < len(plan):
+                survivors = plan[number + 1].candidates
             for entrant in order[survivors:]:
                 self._drop(entrant, rung)
             order = order[:survivors]
@@ -369,7 +373,9 @@ class _Race:
 
     async def _score(self, entrant: _Entrant, samples: int, among: Bools | None = None) -> None:
         """Score it with ``samples`` completions a prompt, unless it has as many."""
-        has = 0 if entrant.scored is None or among is not None else entrant.scored.samples
+        has = 0
+        if entrant.scored is not None and among is None:
+            has = entrant.scored.samples
         bias = entrant.candidate.sent
         entrant.scored = await self.scorer.score(
             entrant.candidate.label, bias, max(samples, has), among
@@ -651,7 +657,9 @@ def _family(candidate: Candidate) -> str:
 
 def _rung_text(rung: Rung, prompts: int) -> str:
     """A rung in words."""
-    samples = "1 sample" if rung.samples == 1 else f"{rung.samples} samples"
+    samples = "1 sample"
+    if rung.samples != 1:
+        samples = f"{rung.samples} samples"
     if rung.prompts < prompts:
         return f"{samples} on {rung.prompts} of the prompts for {rung.candidates}"
     return f"{samples} a prompt for {rung.candidates}"

@@ -152,7 +152,9 @@ async def against_others(
             right = classified(features, task.train[: plan.limit], task.test, plan.labels)
             rivals.append((f"classifier on {features.feature.kind}", tuple(right[:, None])))
     for setting in plan.settings:
-        count = 1 if setting.deterministic else plan.test_samples
+        count = 1
+        if not setting.deterministic:
+            count = plan.test_samples
         ours = await trials.scores(
             f"test at {setting.name}, biased", task.test, setting, count, sent
         )
@@ -268,7 +270,9 @@ class _Search:
             max(candidates, key=lambda row: (round(row.right, 9), row.likelihood))
             for candidates in (rows, nothing)
         )
-        return (best, fixed) if best.right > fixed.right else None
+        if best.right > fixed.right:
+            return (best, fixed)
+        return None
 
     def _held_out(self, weight: float, positions: FeaturePositions) -> list[_HeldOut]:
         """No dependence at all, then each strength."""

@@ -148,4 +148,6 @@ class _Search:
                 start = fit_features(train, table, l2=self.l2, slope_l2=slope_l2, start=start)
                 log_likelihoods[row] += positions.log_likelihood(start.bias(table))[left_out].sum()
         best = int(np.argmax(log_likelihoods))
-        return strengths[best] if best else None
+        if best:
+            return strengths[best]
+        return None

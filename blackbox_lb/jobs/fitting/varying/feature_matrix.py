@@ -58,7 +58,9 @@ class PromptFeatures:
 
 def _texts(examples: Sequence[Example], vectors: TextVectors | None) -> list[PromptText]:
     texts = [PromptText.of_prompt(example.prompt) for example in examples]
-    return texts if vectors is None else with_vectors(texts, vectors)
+    if vectors is None:
+        return texts
+    return with_vectors(texts, vectors)
 
 
 def _table(feature: PromptFeature, texts: Sequence[PromptText]) -> FeatureTable:

@@ -102,7 +102,9 @@ def learned_proposal(
         low=max(limits.low, -WIDEST), high=min(limits.high, WIDEST), integers=limits.integers
     )
     common = dict(zip(fit.token_ids.tolist(), values.tolist(), strict=True))
-    vectors = None if matrix.of_prompt is None else matrix.of_prompt.vectors
+    vectors = None
+    if matrix.of_prompt is not None:
+        vectors = matrix.of_prompt.vectors
     settings: dict[str, float | int | str | None] = {**standing.settings, "slope_l2": slope_l2}
     origin = f"depends on {matrix.spec}: {matrix.table.shape[1]:,} vectors, slope_l2 {slope_l2:g}"
     if matrix.of_prompt is not None:
