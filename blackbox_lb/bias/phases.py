@@ -307,7 +307,10 @@ class Phases:
     def boundary(self, state: int, tokens: int) -> Boundary:
         """Where the phase may change next."""
         remaining = self.first - tokens
-        return Boundary(remaining if remaining > 0 else None, self.awaited(state))
+        tokens_left = None
+        if remaining > 0:
+            tokens_left = remaining
+        return Boundary(tokens_left, self.awaited(state))
 
     def second(self, state: int) -> bool:
         """Whether a state belongs to the second stretch."""

@@ -46,7 +46,10 @@ class PromptText:
             text for _, text in rows[-1:]
         ]
         system = "\n\n".join(text for role, text in rows if role in ("system", "developer"))
-        return cls(user_texts[-1] if user_texts else "", system, group)
+        user = ""
+        if user_texts:
+            user = user_texts[-1]
+        return cls(user, system, group)
 
     @classmethod
     def of_prompt(cls, prompt: Prompt) -> PromptText:

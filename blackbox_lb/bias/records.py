@@ -177,9 +177,10 @@ class Compiled(Row):
         rows = ", ".join(
             f"{row.entries:,}: {row.gain:.4f} ± {row.error:.4f}" for row in self.held_out
         )
-        return ", ".join(phrases) + (
-            f"; held-out gain by entries, in nats a weighted token: {rows}" if rows else ""
-        )
+        ending = ""
+        if rows:
+            ending = f"; held-out gain by entries, in nats a weighted token: {rows}"
+        return ", ".join(phrases) + ending
 
 
 class Learned(Row):

@@ -128,9 +128,10 @@ def after_label(
         option = "``reward`` accuracy" if reward.spec == matcher.spec else "leaving out ``correct``"
         remedies.append(f"{option} accepts an answer by the first label that it names")
     remedy = ", or ".join(remedies) or "let the prompt ask for the label alone"
-    return AfterLabel(
-        len(tested), len(tested) - len(refused), matcher.spec, refused[0] if refused else "", remedy
-    )
+    example_text = ""
+    if refused:
+        example_text = refused[0]
+    return AfterLabel(len(tested), len(tested) - len(refused), matcher.spec, example_text, remedy)
 
 
 def judged(found: FirstTokens, labels: Labels, right: Bools | None = None) -> Feasibility:
@@ -144,9 +145,12 @@ def judged(found: FirstTokens, labels: Labels, right: Bools | None = None) -> Fe
             "none of the prompts that were looked at has one of the labels; name them with"
             " ``labels``"
         )
+    right_of_labelled = None
+    if right is not None:
+        right_of_labelled = right[has_label]
     return feasibility(
         FirstLists(found.ids[has_label], found.logprobs[has_label]),
         [ids for ids, has in zip(found.accepted, has_label.tolist(), strict=True) if has],
         np.array([number for number in numbers if number is not None], np.int64),
-        None if right is None else right[has_label],
+        right_of_labelled,
     )

@@ -86,6 +86,9 @@ class Cells:
         cell_rows = row_of[begins]
         share = np.maximum(lengths, 1).astype(np.float64)[cell_rows]
         sampled = np.diff(positions_from).astype(np.int64)
+        drawn_tokens = sampled
+        if mask is not None:
+            drawn_tokens = np.bincount(ids[mask], minlength=size)
         return cls(
             starts=np.append(cell_of, len(begins))[positions_from],
             rows=cell_rows,
@@ -96,7 +99,7 @@ class Cells:
             / share,
             drawn=lengths,
             sampled=sampled,
-            drawn_tokens=sampled if mask is None else np.bincount(ids[mask], minlength=size),
+            drawn_tokens=drawn_tokens,
         )
 
 

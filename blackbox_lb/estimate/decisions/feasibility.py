@@ -204,13 +204,19 @@ def feasibility(
     majority = labels == np.bincount(labels).argmax()
     gain = fixed.astype(np.float64) - begins
     answer = _answer(hit, listed, gain, informed.astype(np.float64) - majority)
+    mended = 0.0
+    if (~begins).any():
+        mended = float(fixed[~begins].mean())
+    broken = 0.0
+    if begins.any():
+        broken = float((~fixed)[begins].mean())
     return Feasibility(
         answer,
         float(hit.mean()),
         float(fixed.mean()),
         float(fixed.std() / np.sqrt(len(fixed))),
-        float(fixed[~begins].mean()) if (~begins).any() else 0.0,
-        float((~fixed)[begins].mean()) if begins.any() else 0.0,
+        mended,
+        broken,
         margins,
         listed,
         float(informed.mean()),

@@ -410,9 +410,12 @@ def touched(seen: Touched | None) -> Finding:
         f" {seen.biased:.1%} with it, {seen.per_completion:.2g} tokens of a completion"
     )
     word = TOUCHED.judge(seen.per_completion)
+    remedy = "send more entries, or check why common tokens have none"
+    if word == "PASS":
+        remedy = ""
     return Finding(
         "touched",
         word,
         sentence,
-        "" if word == "PASS" else "send more entries, or check why common tokens have none",
+        remedy,
     )

@@ -171,9 +171,7 @@ class Rollouts:
     def policy_is_known(self) -> npt.NDArray[np.bool_]:
         """(n,) whether a known policy drew each; False for a given answer."""
         is_sampled = ~self.given
-        if self.origins is None:
-            return is_sampled
-        return is_sampled & (self.origins != NOT_KNOWN)
+        return is_sampled if self.origins is None else is_sampled & (self.origins != NOT_KNOWN)
 
     def summed(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """(n,) the sum of ``values`` (m,) over each rollout's positions."""
@@ -209,10 +207,13 @@ class Rollouts:
         left. They have no ``costs``: what is earned at the other positions would be missing.
         """
         names = ("token_ids", "logprobs", "top_ids", "top_logprobs")
+        bounded = None
+        if self.bounded is not None:
+            bounded = self.bounded[positions]
         return replace(
             self,
             lengths=np.bincount(self.rollout_of[positions], minlength=len(self.keys)),
-            bounded=None if self.bounded is None else self.bounded[positions],
+            bounded=bounded,
             costs=None,
             **{name: getattr(self, name)[positions] for name in names},
         )
@@ -259,6 +260,18 @@ class Rollouts:
         shared = any(part.shares is not None for part in parts)
         costs = [part.costs for part in parts if part.costs is not None]
         policies = tuple(dict.fromkeys(policy for part in parts for policy in part.policies))
+        all_shares = None
+        if shared:
+            all_shares = np.concatenate([part._shares for part in parts])
+        all_costs = None
+        if len(costs) == len(parts):
+            all_costs = np.concatenate(costs)
+        origins = None
+        if any(part.origins is not None for part in parts):
+            origins = np.concatenate([part._origins_among(policies) for part in parts])
+        answer_sets = None
+        if any(part.answer_sets is not None for part in parts):
+            answer_sets = np.concatenate([part._answer_sets for part in parts])
         return Rollouts(
             keys=tuple(key for part in parts for key in part.keys),
             prompts=np.concatenate([part.prompts for part in parts]),
@@ -271,19 +284,11 @@ class Rollouts:
                 [padded(part.top_logprobs, width, -np.inf) for part in parts]
             ),
             bounded=np.concatenate([part.is_bounded for part in parts]),
-            shares=np.concatenate([part._shares for part in parts]) if shared else None,
-            costs=np.concatenate(costs) if len(costs) == len(parts) else None,
-            origins=(
-                np.concatenate([part._origins_among(policies) for part in parts])
-                if any(part.origins is not None for part in parts)
-                else None
-            ),
+            shares=all_shares,
+            costs=all_costs,
+            origins=origins,
             policies=policies,
-            answer_sets=(
-                np.concatenate([part._answer_sets for part in parts])
-                if any(part.answer_sets is not None for part in parts)
-                else None
-            ),
+            answer_sets=answer_sets,
         )
 
     def _origins_among(self, policies: Sequence[BiasedPolicy]) -> npt.NDArray[np.int64]:

@@ -148,6 +148,9 @@ class NextToken:
         picked = np.arange(self.n_positions)[chosen if chosen.size else chosen.astype(np.int64)]
         if not len(picked):
             raise InputError("no token position was chosen; choose at least one")
+        scale = None
+        if self.scale is not None:
+            scale = self.scale[picked]
         return replace(
             self,
             tail_mass=self.tail_mass[picked],
@@ -158,7 +161,7 @@ class NextToken:
             spread=self.spread[picked],
             rest=self.rest[picked],
             unnamed=self.unnamed[picked],
-            scale=None if self.scale is None else self.scale[picked],
+            scale=scale,
         )
 
     def with_tokens(self, extra_ids: npt.ArrayLike) -> NextToken:
@@ -448,6 +451,9 @@ def assembled(blocks: list[Listed], tail: Tail | None, allocate: Allocate = empt
     if bare.any() and not listless:
         lists = lists.with_row(everything / everything.sum(), bare)
         spread[bare] = rest[bare] = 0.0
+    unlisted = rest
+    if unnamed.any():
+        unlisted = rest + unnamed
     return NextToken(
         token_ids=token_ids,
         tail_mass=remainder,
@@ -457,7 +463,7 @@ def assembled(blocks: list[Listed], tail: Tail | None, allocate: Allocate = empt
         unigram=unigram,
         lists=lists,
         spread=spread,
-        rest=rest + unnamed if unnamed.any() else rest,
+        rest=unlisted,
         unnamed=unnamed,
     )
 

@@ -161,15 +161,15 @@ class Part:
     @property
     def size(self) -> int:
         """b."""
-        if isinstance(self.where, slice):
-            return self.where.stop - self.where.start
-        return len(self.where)
+        return (
+            self.where.stop - self.where.start if isinstance(self.where, slice) else len(self.where)
+        )
 
     def positions(self, indices: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The positions among the m with ``indices`` in this part."""
-        return np.asarray(
-            indices + self.where.start if isinstance(self.where, slice) else self.where[indices]
-        )
+        if isinstance(self.where, slice):
+            return np.asarray(indices + self.where.start)
+        return np.asarray(self.where[indices])
 
     def summed(self, values: Vector) -> Vector:
         """(rows,) the sum of ``values`` (b,) over the positions of each row of the block."""

@@ -193,13 +193,16 @@ def projection(
         lifted = None
         if len(prior.lifted):
             lifted = _support(table, prior.lifted)
+    begin = None
+    if start is not None:
+        begin = table.align(start.token_ids, start.delta)
     maximum = maximise(
         linear_term(rollouts, table, weights),
         table,
         weights.values,
         l2=l2,
         support=_support(table, support),
-        start=None if start is None else table.align(start.token_ids, start.delta),
+        start=begin,
         center=center,
         lifted=lifted,
     )

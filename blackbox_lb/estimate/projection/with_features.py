@@ -152,6 +152,9 @@ class FeaturePositions:
             of_tokens.append(named.unigram[chosen] * tilt)
         order = np.argsort(contexts, kind="stable")
         order = order[weights.values[order] > 0]
+        tail_counts = None
+        if by_context:
+            tail_counts = (np.stack(by_context, axis=1), np.stack(of_tokens))
         return cls(
             named.token_ids[chosen],
             all_masses[order],
@@ -160,7 +163,7 @@ class FeaturePositions:
             contexts[order],
             weights.values[order],
             sparse.csr_array(counts),
-            (np.stack(by_context, axis=1), np.stack(of_tokens)) if by_context else None,
+            tail_counts,
         )
 
     @property

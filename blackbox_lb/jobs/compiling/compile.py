@@ -74,10 +74,13 @@ def compile_bias(
     sent_entries = tuple(_entry(old.get(token), token, value) for token, value in values)
     sent = {entry.id: entry.bias for entry in sent_entries if entry.bias}
     is_same = sent == {token: value for token, value in bias.logit_bias.items() if value}
+    operating = None
+    if is_same:
+        operating = bias.operating
     return bias.verified(()).replacing(
         provider=profile.name,
         compiled=compile_report(sparse, limit, integers=is_integer),
-        operating=bias.operating if is_same else None,
+        operating=operating,
         entries=sent_entries,
     )
 

@@ -134,9 +134,10 @@ def _end_tokens(
             " model's vocabulary with ``tokenizer``, or ``provider`` with the TOML that they came"
             " through"
         )
-    return EndTokens(
-        listed.pop() if len(listed) == 1 else None, frozenset(vocabulary.special.values())
-    )
+    listed_end = None
+    if len(listed) == 1:
+        listed_end = listed.pop()
+    return EndTokens(listed_end, frozenset(vocabulary.special.values()))
 
 
 def _listed(name: str, profile: Profile) -> bool | None:

@@ -45,13 +45,22 @@ def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> P
     """
     arm = drawn.arm
     means = {name: mean_of(rows) for name, rows in drawn.scores.metrics(label).items()}
+    max_tokens = limit
+    if arm.alternative.max_tokens is not None:
+        max_tokens = arm.alternative.max_tokens
+    cost = None
+    if prices is not None:
+        cost = ANSWERS * prices.dollars(drawn.prompt_tokens, drawn.completion_tokens)
+    decisions = None
+    if drawn.decisions is not None:
+        decisions = Decisions.model_validate(drawn.decisions.as_json())
     return PolicyResult(
         name=arm.name,
         bias=arm.bias_name,
         entries=len(arm.sent),
         setting=arm.setting.name,
         temperature=arm.drawn_at.temperature,
-        max_tokens=limit if arm.alternative.max_tokens is None else arm.alternative.max_tokens,
+        max_tokens=max_tokens,
         instruction=arm.alternative.instruction,
         best_of=arm.alternative.best_of,
         kind="completions" if arm.alternative.decision is None else "decisions",
@@ -62,14 +71,8 @@ def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> P
         metrics=means,
         prompt_tokens=drawn.prompt_tokens,
         completion_tokens=drawn.completion_tokens,
-        cost=(
-            None
-            if prices is None
-            else ANSWERS * prices.dollars(drawn.prompt_tokens, drawn.completion_tokens)
-        ),
-        decisions=(
-            None if drawn.decisions is None else Decisions.model_validate(drawn.decisions.as_json())
-        ),
+        cost=cost,
+        decisions=decisions,
         shares=_shares(drawn.scores),
     )
 
@@ -167,6 +170,9 @@ def _comparison(base: ArmResult, other: ArmResult, label: str, metric: str) -> C
     interval = bootstrap(differences)
     mean = float(differences.mean())
     better: Literal["higher", "lower"] = "lower" if metric in LOWER else "higher"
+    deviation = 0.0
+    if len(differences) > 1:
+        deviation = float(differences.std(ddof=1))
     return Comparison(
         base=base.arm.name,
         other=other.arm.name,
@@ -182,7 +188,7 @@ def _comparison(base: ArmResult, other: ArmResult, label: str, metric: str) -> C
         percentile_high=interval.percentile_high,
         p=interval.p,
         p_sign=sign_test(differences),
-        sd=float(differences.std(ddof=1)) if len(differences) > 1 else 0.0,
+        sd=deviation,
         n_prompts=len(differences),
         verdict=decide(mean, better, interval.p),
     )

@@ -96,9 +96,12 @@ def explain(
     precision = None
     if errors is not None:
         precision = Precision.of(errors, rollouts)
+    effect = None
+    if effects:
+        effect = effects[0]
     facts = Facts(
         estimator=chosen.estimator,
-        effect=effects[0] if effects else None,
+        effect=effect,
         further_effects=effects[1:],
         headroom=room_for_gain(rollouts, reward, tau, training.base),
         precision=precision,

@@ -458,6 +458,9 @@ class _Fit:
         learned = None
         if why.statistics is not None:
             learned = Learned(**asdict(why.statistics), reliability=why.reliability)
+        censoring = None
+        if self.plan.learn_from not in ("answers", "unlabelled"):
+            censoring = self._censored(_sweep_of(chosen.estimator, self.plan.sweep))
         self.bias = Bias(
             features=sent.features if isinstance(sent, RequestBias) else (),
             sent=sent.sent if isinstance(sent, RequestBias) else None,
@@ -478,11 +481,7 @@ class _Fit:
                 top_logprobs=trials.top_logprobs,
                 endpoint=trials.session.endpoint,
             ),
-            censoring=(
-                None
-                if self.plan.learn_from in ("answers", "unlabelled")
-                else self._censored(_sweep_of(chosen.estimator, self.plan.sweep))
-            ),
+            censoring=censoring,
             compiled=compiled,
             learned=learned,
             findings=tuple(RecordedFinding(**asdict(finding)) for finding in why.findings),
@@ -506,13 +505,16 @@ class _Fit:
             examples = self.task.test[:KL_PROMPTS]
             samples = 1
         kl = await trials.kl(examples, samples, self.sent, training.next_token)
+        why_no_kl = None
+        if math.isnan(kl):
+            why_no_kl = _why_no_kl(trials.session)
         return FitResult(
             bias=self.bias,
             uncompiled=uncompiled_of(trials, self.bias, choice.candidate, training),
             base=choice.base,
             tried=choice.tried,
             kl=kl,
-            kl_missing=_why_no_kl(trials.session) if math.isnan(kl) else None,
+            kl_missing=why_no_kl,
             incomplete=training.incomplete,
             filtered=training.filtered,
             encoded=training.encoded,

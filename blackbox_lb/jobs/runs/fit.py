@@ -239,6 +239,9 @@ async def fit_async(
     report.notice(understood(loaded, scored, decision_labels, limit=limit))
     budget = running_budget()
     budget.limits = SpendingLimits(max_requests, max_tokens_total, max_cost)
+    price_file = None
+    if prices is not None:
+        price_file = Path(prices)
     job = _Job(
         task=loaded,
         reward=scored,
@@ -261,7 +264,7 @@ async def fit_async(
         },
         about={"reward": scored.spec, "correct": correct, "thinking": thinking, "count": count},
         price=price,
-        prices=None if prices is None else Path(prices),
+        prices=price_file,
         on_drift=on_drift,
         restart=restart,
     )

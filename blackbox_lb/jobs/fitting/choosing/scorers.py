@@ -377,10 +377,13 @@ def outcome_of(settings: Collection[PolicyScores], kl: ByPrompt | None) -> Outco
     completion at one of them. ``kl`` in nats a completion, None where the goal does not read it.
     """
     correct = [scores.correct for scores in settings if scores.correct is not None]
+    is_correct = None
+    if len(correct) == len(settings):
+        is_correct = _means(correct)
     return Outcome(
         reward=_means([scores.reward for scores in settings]),
         tokens=_means([scores.tokens for scores in settings]),
-        accuracy=_means(correct) if len(correct) == len(settings) else None,
+        accuracy=is_correct,
         kl=kl,
     )
 
@@ -412,9 +415,15 @@ def _spread(outcome: Outcome, among: Bools) -> Outcome:
         parts[among] = part.parts
         return ByPrompt(parts)
 
+    accuracy = None
+    if outcome.accuracy is not None:
+        accuracy = placed(outcome.accuracy)
+    kl = None
+    if outcome.kl is not None:
+        kl = placed(outcome.kl)
     return Outcome(
         placed(outcome.reward),
         placed(outcome.tokens),
-        None if outcome.accuracy is None else placed(outcome.accuracy),
-        None if outcome.kl is None else placed(outcome.kl),
+        accuracy,
+        kl,
     )

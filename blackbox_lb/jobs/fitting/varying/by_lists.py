@@ -244,9 +244,10 @@ class _Search:
     def positions(self, model_weight: float, tokens: Ids) -> FeaturePositions:
         """The given answers with the model's logits times ``model_weight``."""
         if model_weight not in self._tables:
-            self._tables[model_weight] = NextToken.of(
-                self.rollouts if model_weight == 1 else tempered(self.rollouts, model_weight)
-            )
+            rollouts = self.rollouts
+            if model_weight != 1:
+                rollouts = tempered(self.rollouts, model_weight)
+            self._tables[model_weight] = NextToken.of(rollouts)
         table = self._tables[model_weight]
         return FeaturePositions.of(
             table, self.rollouts, self.weights, tokens, self.matrix.contexts, self.size

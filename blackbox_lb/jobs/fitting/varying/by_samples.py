@@ -100,9 +100,10 @@ class _Search:
             proposer.features, proposer.phases, prompt_of, proposer.phase_of, self.size
         )
         ids = self.table.named().token_ids
-        positions = self.positions(
-            ids if limits.highest_id is None else ids[ids <= limits.highest_id]
-        )
+        usable_ids = ids
+        if limits.highest_id is not None:
+            usable_ids = ids[ids <= limits.highest_id]
+        positions = self.positions(usable_ids)
         screened = self.positions(
             np.sort(positions.token_ids[np.argsort(-positions.occurrence)[:SCREENED]])
         )
