@@ -42,7 +42,9 @@ class Address:
         url, set_url = _address(rules, base_url)
         key, value = _key(rules)
         scheme = "Bearer " if rules.api_key_header == "Authorization" else ""
-        shell = f"{rules.api_key_header}: {scheme}{value}" if value else ""
+        shell = ""
+        if value:
+            shell = f"{rules.api_key_header}: {scheme}{value}"
         query, shell_query = _query(rules)
         shell_path = shlex.quote(prefix + route) + shell_query
         if rules.api_key_required and (rules.base_url_env, rules.api_key_env) == (
@@ -59,12 +61,14 @@ class Address:
         """Keyword arguments for the address, the key and the query under the names of one
         library.
         """
-        given = [] if self.url is None else [f"{url}={self.url}"]
+        parts = [] if self.url is None else [f"{url}={self.url}"]
         if self.key is not None:
-            given.append(f"api_key={self.key}")
+            parts.append(f"api_key={self.key}")
             if self.header != "Authorization":
-                given.append(f"{headers}={{{literal(self.header)}: {self.key}}}")
-        return given if self.query is None else [*given, f"{query}={self.query}"]
+                parts.append(f"{headers}={{{literal(self.header)}: {self.key}}}")
+        if self.query is None:
+            return parts
+        return [*parts, f"{query}={self.query}"]
 
 
 def _query(rules: Connection) -> tuple[str | None, str]:
@@ -77,13 +81,13 @@ def _query(rules: Connection) -> tuple[str | None, str]:
     python = []
     shell = []
     for name, value in parameters.items():
-        given = literal(value)
+        argument = literal(value)
         text = quote(value, safe="")
         variable = rules.query_env.get(name)
         if variable is not None:
-            given = f"os.environ.get({literal(variable)}, {given})"
+            argument = f"os.environ.get({literal(variable)}, {argument})"
             text = f"${{{variable}:-{text}}}"
-        python.append(f"{literal(name)}: {given}")
+        python.append(f"{literal(name)}: {argument}")
         shell.append(f"{quote(name, safe='')}={text}")
     return f"{{{', '.join(python)}}}", f'"?{"&".join(shell)}"'
 
@@ -126,4 +130,6 @@ def literal(value: object) -> str:
     escaped.
     """
     text = ascii(value)
-    return text if '"' in text else text.replace("'", '"')
+    if '"' in text:
+        return text
+    return text.replace("'", '"')

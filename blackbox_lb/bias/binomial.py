@@ -22,10 +22,10 @@ def binomial_tail(least: int, trials: int, share: float) -> float:
         return 1.0
     if share <= 0 or least > trials:
         return 0.0
-    others = trials - least + 1
+    failures = trials - least + 1
     if share > (least + 1) / (trials + 3):  # there the fraction of the other end converges faster
-        return 1.0 - _beta_share(others, least, 1.0 - share)
-    return _beta_share(least, others, share)
+        return 1.0 - _beta_share(failures, least, 1.0 - share)
+    return _beta_share(least, failures, share)
 
 
 def _beta_share(first: int, second: int, share: float) -> float:
@@ -56,7 +56,9 @@ def _beta_share(first: int, second: int, share: float) -> float:
 
 
 def _not_zero(value: float) -> float:
-    return value if abs(value) > TINY else TINY
+    if abs(value) > TINY:
+        return value
+    return TINY
 
 
 def lower_bound(successes: int, trials: int, risk: float = RISK) -> float:

@@ -352,11 +352,10 @@ class Bias(Row):
                 )
             return bias
         except BiasError as error:
-            remedy = (
-                ""
-                if "; " in str(error)
-                else "; correct it, or restore the file as `blb fit` wrote it"
-            )
+            if "; " in str(error):
+                remedy = ""
+            else:
+                remedy = "; correct it, or restore the file as `blb fit` wrote it"
             raise BiasError(f"{path}: {error}{remedy}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -476,8 +475,8 @@ def _sentence(error: ValidationError) -> str:
     """One sentence on the first finding, with its field and value, and the number of further
     findings.
     """
-    found = error.errors(include_url=False)
-    first = found[0]
+    problems = error.errors(include_url=False)
+    first = problems[0]
     field = "".join(
         f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]
     ).lstrip(".")
@@ -489,11 +488,13 @@ def _sentence(error: ValidationError) -> str:
         message = str(first["ctx"]["error"])
     else:
         message = f"field {printable(field)} is {_shown(first['input'])}: {first['msg']}"
-    return message + (f" (and {len(found) - 1} more)" if len(found) > 1 else "")
+    return message + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
 
 
 def _shown(value: object) -> str:
     if isinstance(value, list | tuple | dict):
         return f"{type(value).__name__} of {len(value):,}"
     text = f'"{printable(value)}"' if isinstance(value, str) else printable(repr(value))
-    return text if len(text) <= 80 else text[:77] + "..."
+    if len(text) <= 80:
+        return text
+    return text[:77] + "..."

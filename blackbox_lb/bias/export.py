@@ -54,12 +54,12 @@ def logit_bias(
     loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
     if provider is not None:
         _check(loaded, load_profile(provider), tokenizer)
-    given: dict[Scope, object] = {"prompt": messages, "prefix": prefix}
-    known = [scope for scope, value in given.items() if value is not None]
+    values_by_scope: dict[Scope, object] = {"prompt": messages, "prefix": prefix}
+    scopes = [scope for scope, value in values_by_scope.items() if value is not None]
     missing = " and ".join(
         f"{name}=" for name, value in (("messages", messages), ("prefix", prefix)) if value is None
     )
-    loaded.check_scopes(known, f"logit_bias(bias) without {missing}")
+    loaded.check_scopes(scopes, f"logit_bias(bias) without {missing}")
     sent = to_request_bias(loaded)
     values: Mapping[int, float] = loaded.logit_bias
     if isinstance(sent, RequestBias):
@@ -132,9 +132,13 @@ def export(
     loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
     if at is not None:
         loaded = loaded.at_promise(Promise.parse(at))
-    known = loaded.provider if loaded.provider in profile_names() else None
-    name = provider or (VLLM if format == VLLM else known)
-    profile = None if name is None else load_profile(name)
+    profile_name = None
+    if loaded.provider in profile_names():
+        profile_name = loaded.provider
+    name = provider or (VLLM if format == VLLM else profile_name)
+    profile = None
+    if name is not None:
+        profile = load_profile(name)
     loaded.check_scopes(SCOPES.get(format, ()), f"blb export ``format={format}``")
     if profile is not None and format != VLLM:
         _check(loaded, profile, tokenizer)
@@ -147,9 +151,11 @@ def _check(bias: Bias, profile: Profile, tokenizer: str | None) -> None:
     """Check the limits; a bias compiled for this provider keeps to the limit on ids, so no
     vocabulary is needed for it.
     """
-    made = bias.compiled is not None and bias.provider == profile.name
-    asks = profile.bias.highest_id is not None and not made
-    vocabulary = vocabulary_of(bias, [profile], tokenizer) if asks else None
+    is_compiled = bias.compiled is not None and bias.provider == profile.name
+    asks = profile.bias.highest_id is not None and not is_compiled
+    vocabulary = None
+    if asks:
+        vocabulary = vocabulary_of(bias, [profile], tokenizer)
     check_bias(bias, profile, highest_id(profile, vocabulary))
 
 
@@ -176,18 +182,17 @@ class _Job:
         path = route = "/chat/completions" if self.chat else "/completions"
         if self.profile is not None and name in self.profile.endpoints:
             path = self.profile.endpoint(name).path.replace("{model}", quote(self.model, safe=""))
-        rules = (
-            ANY
-            if self.profile is None or self.profile.connection.embedded
-            else self.profile.connection
-        )
+        if self.profile is None or self.profile.connection.embedded:
+            rules = ANY
+        else:
+            rules = self.profile.connection
         return Address.of(rules, self.base_url, path.removesuffix(route), route)
 
     @property
     def prompt(self) -> dict[str, Any]:
-        return (
-            {"messages": [{"role": "user", "content": PROMPT}]} if self.chat else {"prompt": PROMPT}
-        )
+        if self.chat:
+            return {"messages": [{"role": "user", "content": PROMPT}]}
+        return {"prompt": PROMPT}
 
     @property
     def asked(self) -> str:

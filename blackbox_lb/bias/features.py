@@ -64,7 +64,9 @@ class FeatureVector(Row):
     @property
     def key(self) -> str | int:
         """What ``counted`` calls it."""
-        return self.name if self.bucket is None else self.bucket
+        if self.bucket is None:
+            return self.name
+        return self.bucket
 
 
 class Feature(Row):
@@ -95,8 +97,8 @@ class Feature(Row):
         rows = errors or [()] * len(values)
         return self.replacing(
             vectors=tuple(
-                vector.replacing(values=tuple(own), errors=tuple(error))
-                for vector, own, error in zip(self.vectors, values, rows, strict=True)
+                vector.replacing(values=tuple(row), errors=tuple(error))
+                for vector, row, error in zip(self.vectors, values, rows, strict=True)
             )
         )
 
@@ -133,7 +135,9 @@ class PromptFeature(Feature):
             if key in places
         }
         length = sqrt(sum(value * value for value in values.values()))
-        return {place: value / length for place, value in values.items()} if length else {}
+        if length:
+            return {place: value / length for place, value in values.items()}
+        return {}
 
     @cached_property
     def _places(self) -> dict[str | int, int]:
@@ -144,14 +148,16 @@ class PromptFeature(Feature):
         them; its vectors have no values yet.
         """
         counts = Counter(key for text in texts for key in self.counted(text))
-        kept = [key for key, count in counts.items() if self._tells(count, len(texts))]
-        names = self.shown(kept, texts)
+        keys = [key for key, count in counts.items() if self._tells(count, len(texts))]
+        names = self.shown(keys, texts)
         vectors = []
-        for key in sorted(kept, key=str):
+        for key in sorted(keys, key=str):
             weight = 1.0
             if self.weighs_rare:
                 weight = round(log((1 + len(texts)) / (1 + counts[key])) + 1, 6)
-            bucket = key if isinstance(key, int) else None
+            bucket = None
+            if isinstance(key, int):
+                bucket = key
             vectors.append(FeatureVector(name=names[key], bucket=bucket, weight=weight))
         return self.replacing(vectors=tuple(vectors))
 
@@ -178,7 +184,9 @@ class Words(PromptFeature):
     @classmethod
     def parsed(cls, text: str) -> Self | None:
         """See ``PromptFeature``."""
-        return None if text else cls()
+        if text:
+            return None
+        return cls()
 
     @property
     def spec(self) -> str:
@@ -265,7 +273,9 @@ class Groups(PromptFeature):
     @classmethod
     def parsed(cls, text: str) -> Self | None:
         """See ``PromptFeature``."""
-        return cls(column=text) if text else None
+        if text:
+            return cls(column=text)
+        return None
 
     @property
     def spec(self) -> str:
@@ -275,7 +285,9 @@ class Groups(PromptFeature):
     def counted(self, text: PromptText) -> dict[str | int, float]:
         """See ``PromptFeature``."""
         group = text.group or text.columns.get(self.column)
-        return {_short(group): 1.0} if group else {}
+        if group:
+            return {_short(group): 1.0}
+        return {}
 
 
 class SystemPrompt(PromptFeature):
@@ -286,7 +298,9 @@ class SystemPrompt(PromptFeature):
     @classmethod
     def parsed(cls, text: str) -> Self | None:
         """See ``PromptFeature``."""
-        return None if text else cls()
+        if text:
+            return None
+        return cls()
 
     @property
     def spec(self) -> str:
@@ -295,7 +309,9 @@ class SystemPrompt(PromptFeature):
 
     def counted(self, text: PromptText) -> dict[str | int, float]:
         """See ``PromptFeature``."""
-        return {_short(text.system): 1.0} if text.system else {}
+        if text.system:
+            return {_short(text.system): 1.0}
+        return {}
 
 
 class Embedding(PromptFeature):
@@ -312,7 +328,9 @@ class Embedding(PromptFeature):
     @classmethod
     def parsed(cls, text: str) -> Self | None:
         """See ``PromptFeature``."""
-        return cls(model=text) if text else None
+        if text:
+            return cls(model=text)
+        return None
 
     @property
     def spec(self) -> str:

@@ -29,7 +29,9 @@ def most_entries(profile: Profile, wanted: int | None) -> int | None:
         raise BiasError(
             f"{wanted} entries are wanted, {profile.name} takes at most {limit}; lower ``entries``"
         )
-    return limit if wanted is None else wanted
+    if wanted is None:
+        return limit
+    return wanted
 
 
 def check_bias(bias: Bias, profile: Profile, highest_id: int | None = None) -> None:
@@ -46,7 +48,8 @@ def check_bias(bias: Bias, profile: Profile, highest_id: int | None = None) -> N
         return
     check_limits(dict.fromkeys(bias.logit_bias, 0.0), profile, highest_id)
     rules = profile.bias
-    low, high = sent.sent.low, sent.sent.high
+    low = sent.sent.low
+    high = sent.sent.high
     if low < rules.low or high > rules.high or not (rules.fractions or sent.sent.integers):
         kind = "" if rules.fractions else ", whole numbers only"
         raise BiasError(
@@ -128,14 +131,14 @@ def vocabulary_of(
             )
     if name is None:
         return None
-    found = load_vocabulary(name)
-    if not bias.tokenizer.startswith("model:") and found.fingerprint != bias.tokenizer:
+    vocabulary = load_vocabulary(name)
+    if not bias.tokenizer.startswith("model:") and vocabulary.fingerprint != bias.tokenizer:
         raise TokenizerMismatch(
             f"the bias was learned under tokenizer {printable(bias.tokenizer)} (model"
-            f" {printable(bias.model)}), and {found.name} is {found.fingerprint}: its token ids"
-            " mean other tokens there; give the vocabulary of the bias's own model"
+            f" {printable(bias.model)}), and {vocabulary.name} is {vocabulary.fingerprint}: its"
+            " token ids mean other tokens there; give the vocabulary of the bias's own model"
         )
-    return found
+    return vocabulary
 
 
 def highest_id(profile: Profile, vocabulary: Vocabulary | None) -> int | None:
@@ -144,5 +147,7 @@ def highest_id(profile: Profile, vocabulary: Vocabulary | None) -> int | None:
     """
     highest = profile.bias.highest_id
     if highest == "end of text":
-        return None if vocabulary is None else vocabulary.end_of_text
+        if vocabulary is None:
+            return None
+        return vocabulary.end_of_text
     return highest

@@ -64,16 +64,16 @@ def upgraded(document: dict[str, Any]) -> dict[str, Any]:
         if later in fields:
             raise BiasError(f"unknown field {later}")
     parts = {2: "depends", 3: "phases"}
-    found = {name: fields.pop(name) for name in parts.values() if name in fields}
+    parts_present = {name: fields.pop(name) for name in parts.values() if name in fields}
     for of_version, name in parts.items():
-        if bool(found.get(name)) != (version == of_version):
-            beside = "without" if version == of_version else "with"
-            raise BiasError(f"version {version} {beside} {name}")
+        if bool(parts_present.get(name)) != (version == of_version):
+            preposition = "without" if version == of_version else "with"
+            raise BiasError(f"version {version} {preposition} {name}")
     try:
         if version == 2:
-            return fields | _dependent(DependenceOf2(**found["depends"]))
+            return fields | _dependent(DependenceOf2(**parts_present["depends"]))
         if version == 3:
-            return fields | _phased([PhaseOf3(**row) for row in found["phases"]], fields)
+            return fields | _phased([PhaseOf3(**row) for row in parts_present["phases"]], fields)
     except (ValidationError, TypeError) as error:
         reason = "it has another form"
         if isinstance(error, ValidationError):
@@ -117,12 +117,16 @@ def _phased(rows: list[PhaseOf3], fields: dict[str, Any]) -> dict[str, Any]:
                 " file, or fit again"
             )
         moved = [value - common for value, common in zip(row.values, rest, strict=True)]
-        made = feature.replacing(positions=row.positions).one_vector(moved)
-        features.append(made.model_dump())
+        phase_feature = feature.replacing(positions=row.positions).one_vector(moved)
+        features.append(phase_feature.model_dump())
     return {"features": features, "sent": {"low": -WIDEST, "high": WIDEST}}
 
 
 def _number(entry: Any) -> float:
     """The bias of an entry; 0 where it is none, which the entries' own check says."""
-    value = entry.get("bias") if isinstance(entry, dict) else None
-    return float(value) if isinstance(value, int | float) else 0.0
+    value = None
+    if isinstance(entry, dict):
+        value = entry.get("bias")
+    if isinstance(value, int | float):
+        return float(value)
+    return 0.0

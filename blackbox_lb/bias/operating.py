@@ -33,7 +33,9 @@ first to be tested. Of 150 draws of 150 prompts each, 9 % found no point with .8
 
 def share_of(part: int, whole: int) -> float | None:
     """A share; None of nothing."""
-    return part / whole if whole else None
+    if whole:
+        return part / whole
+    return None
 
 
 class PromptCounts(Row):
@@ -174,24 +176,24 @@ class OperatingCurve(Row):
         Raises:
             BiasError: the validation prompts show no point that keeps it.
         """
-        kept = promised(self.points, measure, level, self.training, self.validation)
-        if not kept:
+        promising = promised(self.points, measure, level, self.training, self.validation)
+        if not promising:
             raise BiasError(self._missing(measure, level))
-        return kept[-1]
+        return promising[-1]
 
     def _missing(self, measure: Measure, level: float) -> str:
         """Why no point keeps a promise, and what would."""
         validation = self.validation
         if measure == "rate":
             needed = math.ceil(math.log(RISK) / math.log1p(-level))
-            known = f"{validation.prompts} validation prompts"
+            evidence = f"{validation.prompts} validation prompts"
         else:
             needed = math.ceil(math.log(RISK) / math.log(level))
-            known = f"{validation.positives} of {validation.prompts} validation prompts have it"
+            evidence = f"{validation.positives} of {validation.prompts} validation prompts have it"
         limit = "at most" if measure == "rate" else "at least"
         return (
             f"no point for the label {self.positive!r} is shown to have a {measure} of {limit}"
-            f" {level:g} with 95 % confidence ({known}; it takes at least {needed} without an"
+            f" {level:g} with 95 % confidence ({evidence}; it takes at least {needed} without an"
             f" error); choose another level, or give more ``validation_data``{self._best(measure)}"
         )
 
@@ -231,14 +233,14 @@ def promised(
         bar = min(chances) ** NEARLY
         start = next(place for place, chance in enumerate(chances) if chance <= bar)
         ordered = ordered[start:]
-    kept = []
+    promising = []
     for point in ordered:
         if failure_chance(point.validation, measure, level, validation) > RISK:
             break
-        kept.append(point)
+        promising.append(point)
     if measure == "recall":
-        kept.sort(key=lambda point: (share_of_right(point.validation), -point.shift))
-    return kept
+        promising.sort(key=lambda point: (share_of_right(point.validation), -point.shift))
+    return promising
 
 
 def share_of_right(counts: DecisionCounts) -> float:
@@ -364,20 +366,20 @@ class PromiseCheck:
         """That of ``promise`` on these counts."""
         counts = checked.decisions
         prompts = checked.prompts
-        part, whole = {
+        part, total = {
             "precision": (counts.right, counts.decided),
             "recall": (counts.right, prompts.positives),
             "rate": (counts.decided, prompts.prompts),
         }[promise.measure]
-        value = share_of(part, whole)
+        value = share_of(part, total)
         if promise.measure == "rate":
-            bound = upper_bound(part, whole)
+            bound = upper_bound(part, total)
             is_shown = bound <= promise.level
-            is_broken = lower_bound(part, whole) > promise.level
+            is_broken = lower_bound(part, total) > promise.level
         else:
-            bound = lower_bound(part, whole)
+            bound = lower_bound(part, total)
             is_shown = bound >= promise.level
-            is_broken = upper_bound(part, whole) < promise.level
+            is_broken = upper_bound(part, total) < promise.level
         word: Literal["HOLDS", "NOT SHOWN", "BROKEN"] = "NOT SHOWN"
         if is_shown:
             word = "HOLDS"
@@ -389,7 +391,9 @@ class PromiseCheck:
     def sentence(self) -> str:
         """The check in words."""
         limit = "at most" if self.measure == "rate" else "at least"
-        value = "none" if self.value is None else f"{self.value:.2f}"
+        value = "none"
+        if self.value is not None:
+            value = f"{self.value:.2f}"
         return (
             f"{self.measure} {limit} {self.level:g}: {value} on unseen prompts (95 %: {limit}"
             f" {self.bound:.2f})"

@@ -85,7 +85,9 @@ class FirstTokens(PrefixFeature):
     @property
     def spec(self) -> str:
         """See ``Feature``."""
-        return "first" if self.tokens == 1 else f"opening:{self.tokens}"
+        if self.tokens == 1:
+            return "first"
+        return f"opening:{self.tokens}"
 
 
 class TextFeature(PrefixFeature):
@@ -196,7 +198,7 @@ class Phases:
 
         Raises InputError: one is not known, or see ``Phases``.
         """
-        names = [name for each in given for name in _KINDS.split(each) if name != REST]
+        names = [name for spec in given for name in _KINDS.split(spec) if name != REST]
         if not names or len(set(names)) < len(names):
             raise InputError(
                 f"``phases={printable(','.join(names))!r}`` names"
@@ -226,12 +228,16 @@ class Phases:
     @cached_property
     def until(self) -> str:
         """The text that ends the first of two stretches, "" where no feature has texts."""
-        return "" if self._text is None else self._text.first_end
+        if self._text is None:
+            return ""
+        return self._text.first_end
 
     @cached_property
     def back(self) -> str:
         """The text that leads from the second stretch back, "" where it has no end."""
-        return "" if self._text is None else self._text.second_end
+        if self._text is None:
+            return ""
+        return self._text.second_end
 
     @property
     def closing(self) -> str:
@@ -253,14 +259,16 @@ class Phases:
         """The phase of the features with texts, in either stretch."""
         bits = self._bits(TextFeature)
         begins_held = self._text is not None and self._text.begins_held
-        return (bits, 0) if begins_held else (0, bits)
+        if begins_held:
+            return (bits, 0)
+        return (0, bits)
 
     def _bits(self, kind: type[PrefixFeature]) -> int:
-        held = 0
+        bits = 0
         for j, feature in enumerate(self.features):
             if isinstance(feature, kind):
-                held |= 1 << j
-        return held
+                bits |= 1 << j
+        return bits
 
     @cached_property
     def steps(self) -> tuple[tuple[int, ...], ...]:
@@ -282,15 +290,15 @@ class Phases:
 
     def of_state(self, state: int, tokens: int) -> int:
         """The phase of the next token, after so many tokens."""
-        held = self.held_in[self.second(state)]
+        bits = self.held_in[self.second(state)]
         if tokens < self.first:
-            held |= self.held_first
-        return held
+            bits |= self.held_first
+        return bits
 
     def name_of(self, phase: int) -> str:
         """The features that hold in a phase, in one text."""
-        held = [name for j, name in enumerate(self.names) if phase & 1 << j]
-        return " + ".join(held) or REST
+        names = [name for j, name in enumerate(self.names) if phase & 1 << j]
+        return " + ".join(names) or REST
 
     def of(self, prefix: Prefix) -> int:
         """The phase of the token after ``prefix``."""
@@ -298,8 +306,11 @@ class Phases:
 
     def boundary(self, state: int, tokens: int) -> Boundary:
         """Where the phase may change next."""
-        left = self.first - tokens
-        return Boundary(left if left > 0 else None, self.awaited(state))
+        remaining = self.first - tokens
+        tokens_left = None
+        if remaining > 0:
+            tokens_left = remaining
+        return Boundary(tokens_left, self.awaited(state))
 
     def second(self, state: int) -> bool:
         """Whether a state belongs to the second stretch."""
@@ -307,7 +318,9 @@ class Phases:
 
     def awaited(self, state: int) -> str:
         """The text at which the stretch of a state ends, "" where it does not."""
-        return self.back if self.second(state) else self.until
+        if self.second(state):
+            return self.back
+        return self.until
 
     def after(self, state: int, raw: bytes) -> int:
         """The state after the bytes of one more token."""
@@ -331,16 +344,21 @@ def _parsed(name: str) -> PrefixFeature:
     fields: dict[str, Any] = {}
     made: type[PrefixFeature] | None = None
     if name == "first":
-        made, fields = FirstTokens, {"tokens": 1}
+        made = FirstTokens
+        fields = {"tokens": 1}
     elif kind == "opening" and text.isdecimal():
-        made, fields = FirstTokens, {"tokens": int(text)}
+        made = FirstTokens
+        fields = {"tokens": int(text)}
     elif kind == "until":
-        made, fields = Until, {"text": text}
+        made = Until
+        fields = {"text": text}
     elif kind == "after":
-        made, fields = After, {"text": text}
+        made = After
+        fields = {"text": text}
     elif kind == "inside" and ".." in text:
         opens, _, closes = text.partition("..")
-        made, fields = Inside, {"opens": opens, "closes": closes}
+        made = Inside
+        fields = {"opens": opens, "closes": closes}
     try:
         if made is not None:
             return made(**fields)

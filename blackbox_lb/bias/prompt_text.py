@@ -42,9 +42,14 @@ class PromptText:
     def of(cls, messages: Iterable[tuple[str, str]], group: str | None = None) -> PromptText:
         """From ``(role, text)`` pairs; without a user message the last one counts as such."""
         rows = list(messages)
-        said = [text for role, text in rows if role == "user"] or [text for _, text in rows[-1:]]
+        user_texts = [text for role, text in rows if role == "user"] or [
+            text for _, text in rows[-1:]
+        ]
         system = "\n\n".join(text for role, text in rows if role in ("system", "developer"))
-        return cls(said[-1] if said else "", system, group)
+        user = ""
+        if user_texts:
+            user = user_texts[-1]
+        return cls(user, system, group)
 
     @classmethod
     def of_prompt(cls, prompt: Prompt) -> PromptText:
@@ -62,12 +67,18 @@ class PromptText:
         group = group if isinstance(group, str) else None
         if isinstance(messages, list):
             pairs = [pair for pair in map(_message, messages) if pair is not None]
-            return cls.of(pairs, group) if group or any(text for _, text in pairs) else None
+            if group or any(text for _, text in pairs):
+                return cls.of(pairs, group)
+            return None
         prompt = document.get("prompt")
         if isinstance(prompt, list) and len(prompt) == 1:
             prompt = prompt[0]
-        text = prompt if isinstance(prompt, str) else ""
-        return cls(text, group=group) if text or group else None
+        text = ""
+        if isinstance(prompt, str):
+            text = prompt
+        if text or group:
+            return cls(text, group=group)
+        return None
 
 
 def _message(message: object) -> tuple[str, str] | None:

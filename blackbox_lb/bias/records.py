@@ -23,10 +23,10 @@ Scalar: TypeAlias = Flag | Annotated[int, Strict()] | Finite | str | None
 
 def settings_text(settings: Mapping[str, Scalar]) -> str:
     """The settings of an estimator that are set, as a sentence part; not safe to print."""
-    told = ((name, value) for name, value in settings.items() if value is not None)
+    items = ((name, value) for name, value in settings.items() if value is not None)
     return ", ".join(
         f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in told
+        for name, value in items
     )
 
 
@@ -59,7 +59,9 @@ class Entry(Row):
         """The token in printable form: its text, else its bytes, else its id."""
         if self.text:
             return printable(self.text)
-        return f"<bytes {self.bytes}>" if self.bytes else f"<token {self.id}>"
+        if self.bytes:
+            return f"<bytes {self.bytes}>"
+        return f"<token {self.id}>"
 
 
 class SamplingRecord(Row):
@@ -98,7 +100,9 @@ class Censored(Row):
 
     def sentence(self, listed: int | None = None) -> str:
         """The whole record in words; ``listed``: alternatives that were asked for at a position."""
-        share = self.outside / self.positions if self.positions else 0.0
+        share = 0.0
+        if self.positions:
+            share = self.outside / self.positions
         done = {None: "", "bound": ", which is taken for it", "drop": "; they are left out"}[
             self.unobserved
         ]
@@ -160,12 +164,12 @@ class Compiled(Row):
     @property
     def sentence(self) -> str:
         """The whole record in words, without ``exact``."""
-        known = (
+        facts = (
             (self.kept_share, "{:.1%} of the estimated gain kept"),
             (self.kl_lost_nats_per_token, "{:.5f} nats of KL lost a token"),
         )
-        told = [text.format(value) for value, text in known if value is not None]
-        told += [
+        phrases = [text.format(value) for value, text in facts if value is not None]
+        phrases += [
             f"{self.clipped:,} clipped",
             f"{self.rounded:,} rounded to 0",
             f"{self.dropped:,} dropped",
@@ -173,9 +177,10 @@ class Compiled(Row):
         rows = ", ".join(
             f"{row.entries:,}: {row.gain:.4f} ± {row.error:.4f}" for row in self.held_out
         )
-        return ", ".join(told) + (
-            f"; held-out gain by entries, in nats a weighted token: {rows}" if rows else ""
-        )
+        ending = ""
+        if rows:
+            ending = f"; held-out gain by entries, in nats a weighted token: {rows}"
+        return ", ".join(phrases) + ending
 
 
 class Learned(Row):

@@ -110,8 +110,8 @@ class RequestBias:
         self.scopes: frozenset[Scope] = frozenset(feature.scope for feature in features)
         self.unread = 0
         self.vectors = vectors or embedding_model(features, kept)
-        told = json.dumps([sorted(common.items()), features_hash(features, sent)])
-        self.identity = sha256(told.encode()).hexdigest()
+        serialized = json.dumps([sorted(common.items()), features_hash(features, sent)])
+        self.identity = sha256(serialized.encode()).hexdigest()
         self._of_prompt = [row for row in self.features if isinstance(row, PromptFeature)]
         self._of_phase = [self._summed(phase) for phase in range(self.phases.count)]
         self._arrays: tuple[Any, ...] | None = None
@@ -144,17 +144,17 @@ class RequestBias:
 
     def numbers(self, text: PromptText | None) -> dict[int, float]:
         """Place among all vectors of features of the prompt -> phi."""
-        found: dict[int, float] = {}
+        entries: dict[int, float] = {}
         start = 0
         if text is None:
-            return found
+            return entries
         if self.vectors is not None and not text.vector:
             (text,) = self.embedded([text])
         for feature in self._of_prompt:
             for place, value in feature.numbers(text).items():
-                found[start + place] = value
+                entries[start + place] = value
             start += len(feature.vectors)
-        return found
+        return entries
 
     def names_of_numbers(self) -> list[str]:
         """What each number of the prompt is called in a request to a server that computes the bias
@@ -199,8 +199,8 @@ class RequestBias:
             rounded = np.rint(values * SCALE) / SCALE
         if rounded.all():
             return dict(zip(self.token_ids, rounded.tolist(), strict=True))
-        there = rounded.nonzero()[0]
-        return dict(zip(ids[there].tolist(), rounded[there].tolist(), strict=True))
+        positions = rounded.nonzero()[0]
+        return dict(zip(ids[positions].tolist(), rounded[positions].tolist(), strict=True))
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Compute the embeddings of many prompts at once, where it depends on those."""
@@ -214,15 +214,15 @@ class RequestBias:
         if self.vectors is None:
             return list(texts)
         (feature,) = [row for row in self.features if isinstance(row, Embedding)]
-        known = self.vectors.of([PROBE])[0]
+        embedding = self.vectors.of([PROBE])[0]
         size = len(feature.vectors)
-        pairs = zip(known, feature.probe, strict=False)
+        pairs = zip(embedding, feature.probe, strict=False)
         far = max((abs(now - then) for now, then in pairs), default=0.0)
-        if len(known) != size or far > ROUNDING:
+        if len(embedding) != size or far > ROUNDING:
             raise BiasError(
                 f"the embedding model {self.vectors.name} gives other vectors than when the bias"
-                f" was learned ({len(known)} numbers, {size} expected; the largest difference is"
-                f" {far:.3f}); use the same model, or fit again"
+                f" was learned ({len(embedding)} numbers, {size} expected; the largest difference"
+                f" is {far:.3f}); use the same model, or fit again"
             )
         return with_vectors(texts, self.vectors)
 
@@ -237,8 +237,11 @@ class RequestBias:
 
     def _rounded(self, values: Sequence[float]) -> dict[int, float]:
         """Token id -> nats as they are sent, without zeros."""
-        low, high = self.sent.low, self.sent.high
-        digits = None if self.sent.integers else DIGITS
+        low = self.sent.low
+        high = self.sent.high
+        digits = None
+        if not self.sent.integers:
+            digits = DIGITS
         sent = {
             token: round(min(max(value, low), high), digits)
             for token, value in zip(self.token_ids, values, strict=True)
@@ -281,8 +284,8 @@ def with_vectors(texts: Sequence[PromptText], vectors: TextVectors) -> list[Prom
     """The texts with the embeddings of their last user messages, of which no more than
     ``MOST_READ`` characters are read.
     """
-    found = vectors.of([text.user[:MOST_READ] for text in texts])
-    return [replace(text, vector=vector) for text, vector in zip(texts, found, strict=True)]
+    embeddings = vectors.of([text.user[:MOST_READ] for text in texts])
+    return [replace(text, vector=vector) for text, vector in zip(texts, embeddings, strict=True)]
 
 
 def to_request_bias(bias: Bias, kept: AnswerStore | None = None) -> AnyBias:
@@ -313,11 +316,13 @@ def strongest(bias: Bias, shown: int = 3) -> list[tuple[str, str]]:
             moved = sorted(
                 zip(bias.entries, vector.values, errors, strict=True), key=lambda row: -abs(row[1])
             )[:shown]
-            told = [
+            phrases = [
                 f"'{entry.readable}' {value:+.2f}" + ("" if error is None else f" ± {error:.2f}")
                 for entry, value, error in moved
                 if value
             ]
-            largest = abs(moved[0][1]) if moved else 0.0
-            rows.append((largest, name, ", ".join(told)))
-    return [(name, told) for _, name, told in sorted(rows, key=lambda row: -row[0])]
+            largest = 0.0
+            if moved:
+                largest = abs(moved[0][1])
+            rows.append((largest, name, ", ".join(phrases)))
+    return [(name, phrases) for _, name, phrases in sorted(rows, key=lambda row: -row[0])]

@@ -68,28 +68,28 @@ async def check(
     keys = await trials.collect(
         title, looked, trials.draw(GREEDY, None, trials.session.biased_endpoint), 1
     )
-    drawn = [list(trials.store.completions(row)) for row in keys]
-    scores = trials.scored(title, looked, drawn)
-    said = [
-        (example, each.text)
-        for example, row in zip(looked, drawn, strict=True)
-        for each in row
-        if each.readable
+    completions = [list(trials.store.completions(row)) for row in keys]
+    scores = trials.scored(title, looked, completions)
+    answers = [
+        (example, completion.text)
+        for example, row in zip(looked, completions, strict=True)
+        for completion in row
+        if completion.readable
     ]
-    remark_on_others(trials, title, labels, said)
-    found = await first_tokens(trials, looked, "check", listed)
+    remark_on_others(trials, title, labels, answers)
+    lists = await first_tokens(trials, looked, "check", listed)
     right = None
     if scores.correct is not None:
-        whole = np.array([bool(row.size and row[0]) for row in scores.correct], np.bool_)
-        right = whole[found.places]
-    after = after_label(trials.reward, labels, said, max(map(len, found.spelled)))
+        is_right = np.array([bool(row.size and row[0]) for row in scores.correct], np.bool_)
+        right = is_right[lists.places]
+    after = after_label(trials.reward, labels, answers, max(map(len, lists.spelled)))
     wrong = tuple(
         (example.prompt.messages[-1].content, text, ", ".join(example.answers[:1]))
-        for example, text in said
+        for example, text in answers
         if not trials.reward.accuracy_matcher(example, text)
     )
-    feasible = replace(judged(found, labels, right), after=after)
-    return Checked(feasible, found.sentence, wrong)
+    feasible = replace(judged(lists, labels, right), after=after)
+    return Checked(feasible, lists.sentence, wrong)
 
 
 def after_label(
@@ -110,24 +110,28 @@ def after_label(
         for example, text in said
         if (number := labels.begun(text)) is not None
     ]
-    begun = [each for each in begun if matcher.judge is None or each[2] == labels.of(each[0])]
+    begun = [
+        labelled
+        for labelled in begun
+        if matcher.judge is None or labelled[2] == labels.of(labelled[0])
+    ]
     tested = [
-        (replace(each, answers=answers.get(number) or (labels.names[number],)), text)
-        for each, text, number in begun
+        (replace(labelled, answers=answers.get(number) or (labels.names[number],)), text)
+        for labelled, text, number in begun
     ]
     refused = [text for example, text in tested if not matcher(example, text)]
-    remedies = (
-        [f"``max_tokens={longest}`` leaves no room for more than the longest label"]
-        if longest < reward.max_tokens
-        else []
-    )
+    if longest < reward.max_tokens:
+        remedies = [f"``max_tokens={longest}`` leaves no room for more than the longest label"]
+    else:
+        remedies = []
     if matcher.spec == "exact-match":
         option = "``reward`` accuracy" if reward.spec == matcher.spec else "leaving out ``correct``"
         remedies.append(f"{option} accepts an answer by the first label that it names")
     remedy = ", or ".join(remedies) or "let the prompt ask for the label alone"
-    return AfterLabel(
-        len(tested), len(tested) - len(refused), matcher.spec, refused[0] if refused else "", remedy
-    )
+    example_text = ""
+    if refused:
+        example_text = refused[0]
+    return AfterLabel(len(tested), len(tested) - len(refused), matcher.spec, example_text, remedy)
 
 
 def judged(found: FirstTokens, labels: Labels, right: Bools | None = None) -> Feasibility:
@@ -135,15 +139,18 @@ def judged(found: FirstTokens, labels: Labels, right: Bools | None = None) -> Fe
     whether greedy answers are right.
     """
     numbers = [labels.of(example) for example in found.examples]
-    known = np.array([number is not None for number in numbers], np.bool_)
-    if not known.any():
+    has_label = np.array([number is not None for number in numbers], np.bool_)
+    if not has_label.any():
         raise InputError(
             "none of the prompts that were looked at has one of the labels; name them with"
             " ``labels``"
         )
+    right_of_labelled = None
+    if right is not None:
+        right_of_labelled = right[has_label]
     return feasibility(
-        FirstLists(found.ids[known], found.logprobs[known]),
-        [ids for ids, has in zip(found.accepted, known.tolist(), strict=True) if has],
+        FirstLists(found.ids[has_label], found.logprobs[has_label]),
+        [ids for ids, has in zip(found.accepted, has_label.tolist(), strict=True) if has],
         np.array([number for number in numbers if number is not None], np.int64),
-        None if right is None else right[known],
+        right_of_labelled,
     )

@@ -176,7 +176,9 @@ class DecidedSplit:
 
 
 def _interval(value: tuple[float, float, float] | None) -> dict[str, float] | None:
-    return None if value is None else dict(zip(("mean", "low", "high"), value, strict=True))
+    if value is None:
+        return None
+    return dict(zip(("mean", "low", "high"), value, strict=True))
 
 
 def _accepts(example: Example, label: str | None) -> bool:
@@ -226,7 +228,7 @@ def _stored_lists(store: RolloutStore) -> dict[Prompt, Completion]:
     """The completion with the longest first list of each prompt, without a bias; one drawn at
     temperature 1 goes before any other.
     """
-    found: dict[Prompt, Completion] = {}
+    completions: dict[Prompt, Completion] = {}
     ranks: dict[Prompt, tuple[bool, int]] = {}
     for request, settings in store.requests().items():
         if settings["bias"] or "prefix" in settings:
@@ -237,6 +239,6 @@ def _stored_lists(store: RolloutStore) -> dict[Prompt, Completion]:
             size = len(listed_tokens(completion))
             rank = (is_neutral, size)
             if size and rank > ranks.get(prompt, (False, 0)):
-                found[prompt] = completion
+                completions[prompt] = completion
                 ranks[prompt] = rank
-    return found
+    return completions

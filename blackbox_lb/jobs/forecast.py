@@ -112,14 +112,15 @@ def _of(settings: RequestSettings, stage: ForecastStage) -> Forecast:
         return _along_answers(settings.profile, stage)
     most = stage.max_tokens or settings.max_tokens
     sampling = Sampling(1.0, most, settings.top_logprobs, settings.seed, settings.stop)
-    each = -(-stage.samples // batch_of(settings.profile, settings.endpoint, sampling))
+    requests = -(-stage.samples // batch_of(settings.profile, settings.endpoint, sampling))
     prompts = {example.prompt for example in stage.examples}
     texts = [prompt.sent_texts for prompt in prompts]
     return Forecast(
-        requests=each * len(prompts),
+        requests=requests * len(prompts),
         completions=stage.samples * len(prompts),
-        prompt_tokens=each * sum(sum(map(len, parts)) // CHARACTERS_A_TOKEN + 1 for parts in texts),
-        most_prompt_tokens=each * sum(map(prompt_bound, texts)),
+        prompt_tokens=requests
+        * sum(sum(map(len, parts)) // CHARACTERS_A_TOKEN + 1 for parts in texts),
+        most_prompt_tokens=requests * sum(map(prompt_bound, texts)),
         most_completion_tokens=stage.samples * len(prompts) * most,
     )
 
@@ -222,7 +223,9 @@ def _validation_samples(plan: FitPlan, setting: Setting, candidates: int, prompt
 
 
 def _count(setting: Setting, samples: int) -> int:
-    return 1 if setting.deterministic else samples
+    if setting.deterministic:
+        return 1
+    return samples
 
 
 def eval_stages(
@@ -232,26 +235,26 @@ def eval_stages(
     lists for decisions here.
     """
     firsts = [
-        ForecastStage(other.decision.lists(), 1, 1)
-        for other in plan.alternatives
-        if other.decision is not None
+        ForecastStage(alternative.decision.lists(), 1, 1)
+        for alternative in plan.alternatives
+        if alternative.decision is not None
     ]
-    drawn = [
+    stages = [
         stage
         for setting in dict.fromkeys(plan.settings)
         for arm in arms_at(setting, biases, plan.alternatives)
         if arm.alternative.decision is None
         for stage in _arm_stages(task, arm, plan.samples)
     ]
-    return firsts + drawn
+    return firsts + stages
 
 
 def _arm_stages(task: Task, arm: Arm, samples: int) -> list[ForecastStage]:
     """The most that one arm asks for: a stage for each number of completions of a request."""
-    other = arm.alternative
-    asked: dict[int, list[Example]] = {}
+    alternative = arm.alternative
+    by_count: dict[int, list[Example]] = {}
     for example in task.test:
-        count = _count(arm.drawn_at, samples + other.best_of - 1)
-        for request, completions in other.requests(example, count):
-            asked.setdefault(completions, []).append(request)
-    return [ForecastStage(rows, count, other.max_tokens) for count, rows in asked.items()]
+        count = _count(arm.drawn_at, samples + alternative.best_of - 1)
+        for request, completions in alternative.requests(example, count):
+            by_count.setdefault(completions, []).append(request)
+    return [ForecastStage(rows, count, alternative.max_tokens) for count, rows in by_count.items()]

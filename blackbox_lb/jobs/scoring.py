@@ -43,8 +43,8 @@ class RewardMean:
     @classmethod
     def of(cls, values: npt.NDArray[np.float64]) -> RewardMean:
         """``values`` (n,): one a prompt."""
-        found = bootstrap(values)
-        return cls(float(values.mean()), found.low, found.high)
+        interval = bootstrap(values)
+        return cls(float(values.mean()), interval.low, interval.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,9 @@ class Group:
     @property
     def accuracy(self) -> float | None:
         """Mean over prompts; None where an example has no answer."""
-        return None if self.scores.correct is None else _mean(self.scores.correct)
+        if self.scores.correct is None:
+            return None
+        return _mean(self.scores.correct)
 
     @property
     def tokens(self) -> float:
@@ -153,7 +155,8 @@ class Group:
     def difference(self, base: Group) -> Difference | None:
         """The difference to a group of the same split; None where no prompt is in both."""
         rows, base_rows = (
-            dict(zip(each.scored, each.scores.reward, strict=True)) for each in (self, base)
+            dict(zip(rewards.scored, rewards.scores.reward, strict=True))
+            for rewards in (self, base)
         )
         shared = [
             name
@@ -162,8 +165,10 @@ class Group:
         ]
         if not shared:
             return None
-        one, other = paired([base_rows[name] for name in shared], [rows[name] for name in shared])
-        return Difference(RewardMean.of(other - one), len(shared))
+        base_values, values = paired(
+            [base_rows[name] for name in shared], [rows[name] for name in shared]
+        )
+        return Difference(RewardMean.of(values - base_values), len(shared))
 
 
 def _mean(rows: Sequence[npt.NDArray[np.float64]]) -> float:
@@ -193,8 +198,8 @@ async def rescore(
     """
     groups: list[Group] = []
     requests = store.requests()
-    others = 0
-    known = {example.prompt for split in SPLITS for example in task.split(split)}
+    foreign = 0
+    task_prompts = {example.prompt for split in SPLITS for example in task.split(split)}
     if task.note:
         report.notice(task.note)
 
@@ -207,13 +212,13 @@ async def rescore(
             canonical(settings),
         )
 
-    for request, settings in sorted(requests.items(), key=lambda each: order(each[1])):
+    for request, settings in sorted(requests.items(), key=lambda pair: order(pair[1])):
         if "prefix" in settings or not keep(
             settings
         ):  # a continuation of a given beginning is no answer of its own
             continue
         stored = _by_prompt(store.prompts(request))
-        others += sum(len(keys) for prompt, keys in stored.items() if prompt not in known)
+        foreign += sum(len(keys) for prompt, keys in stored.items() if prompt not in task_prompts)
         for split in splits:
             examples = [example for example in task.split(split) if example.prompt in stored]
             keys = [stored[example.prompt] for example in examples]
@@ -221,9 +226,9 @@ async def rescore(
                 reward = reward_of(settings["sampling"]["max_tokens"])
                 title = f"{split}, {'biased' if settings['bias'] else 'base'} {request[:8]}"
                 totals = PassageTotals()
-                seen = _counting(watch, reward, totals)
+                measure = _counting(watch, reward, totals)
                 scores = await _scored(
-                    store, reward, split, examples, keys, report, title, seen, budget
+                    store, reward, split, examples, keys, report, title, measure, budget
                 )
                 if any(row.size for row in scores.reward):
                     group = Group(
@@ -243,9 +248,9 @@ async def rescore(
             f" of requests, none of them to be scored, chosen here and of a prompt of {task.name};"
             " give the task that was collected, or other filters"
         )
-    if others:
+    if foreign:
         report.notice(
-            f"{others:,} stored completions are of prompts that are not this task's and are not"
+            f"{foreign:,} stored completions are of prompts that are not this task's and are not"
             " scored: with an instruction of blb eval, other examples before the question, other"
             " data"
         )
@@ -285,7 +290,9 @@ async def _scored(
 ) -> PolicyScores:
     """The scores of one group, prompt by prompt, so that memory holds the completions of one."""
     pairs = (
-        (e, each) for e, row in zip(examples, keys, strict=True) for each in store.completions(row)
+        (e, stored)
+        for e, row in zip(examples, keys, strict=True)
+        for stored in store.completions(row)
     )
     if reward.remote is not None:
         await fetch_rewards(store, reward, pairs, report, title, budget)
@@ -294,9 +301,11 @@ async def _scored(
     tokens = []
     left_out = 0
     for example, row in zip(examples, keys, strict=True):
-        each = zip(row, store.completions(row), strict=True)
+        stored = zip(row, store.completions(row), strict=True)
         with computing():
-            records = [_record(reward, split, example, key, completion) for key, completion in each]
+            records = [
+                _record(reward, split, example, key, completion) for key, completion in stored
+            ]
         for record in records:
             watch(record)
         read = [record for record in records if record.value is not None]
@@ -310,8 +319,10 @@ async def _scored(
             f"{title}: {left_out} completions are not scored: a content filter stopped them, or"
             " they could not be read"
         )
-    known = all(flag is not None for flags in correct for flag in flags)
-    right = tuple(np.array(flags, dtype=float) for flags in correct) if known else None
+    is_known = all(flag is not None for flags in correct for flag in flags)
+    right = None
+    if is_known:
+        right = tuple(np.array(flags, dtype=float) for flags in correct)
     return PolicyScores(tuple(rewards), right, tuple(tokens), left_out)
 
 

@@ -110,16 +110,18 @@ class Candidate:
         if self.estimator not in ROWS:
             return self.origin
         pairs = ((name, value) for name, value in self.settings.items() if value is not None)
-        told = (
+        settings = (
             f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}"
             for name, value in pairs
         )
-        return f"{self.estimator} ({', '.join(told)})"
+        return f"{self.estimator} ({', '.join(settings)})"
 
     @property
     def sent(self) -> AnyBias:
         """The bias as requests get it."""
-        return self.logit_bias if self.varying is None else self.varying
+        if self.varying is None:
+            return self.logit_bias
+        return self.varying
 
     @property
     def logit_bias(self) -> dict[int, float]:
@@ -145,8 +147,8 @@ def candidates(
     if _tau_is_inert(rollouts, sweep):
         sweep = replace(sweep, tau=sweep.tau[:1])
     data = EstimatorInput(rollouts, next_token, whole, priors)
-    for name, each in estimators(sweep).items():
-        for learned in each.learn(data, sweep):
+    for name, estimator in estimators(sweep).items():
+        for learned in estimator.learn(data, sweep):
             yield _candidate(name, learned, data, limits)
 
 
@@ -211,16 +213,18 @@ def _support(data: EstimatorInput, made: Projected, limits: CompileLimits) -> Id
     allowed = ~np.isin(next_token.token_ids, limits.forbidden(next_token))
     used = allowed & (learned != 0)
     if limits.entries is None or used.sum() <= limits.entries:
-        return next_token.token_ids[used] if used.sum() < np.count_nonzero(learned) else None
+        if used.sum() < np.count_nonzero(learned):
+            return next_token.token_ids[used]
+        return None
     table = next_token.named()
     rollouts = replace(data.rollouts, shares=made.shares)
     weights = made.rule.weights(rollouts)
     linear = linear_term(rollouts, table, weights)
     problem = Problem(table, linear, weights.values, allowed, made.l2)
-    found = best_support(
+    solution = best_support(
         problem, limits.entries, np.zeros(len(learned)), patience=0 if limits.quick else PATIENCE
     )
-    return next_token.token_ids[found.support]
+    return next_token.token_ids[solution.support]
 
 
 RULE_NATS = 2.0
@@ -328,8 +332,8 @@ def smaller(
     for size in sizes:
         if size >= winner.sparse.entries:
             continue
-        kept = order[:size]
-        smaller_one = _cut(winner, sent, kept, next_token, limits)
+        positions = order[:size]
+        smaller_one = _cut(winner, sent, positions, next_token, limits)
         if against(next_token, sent, smaller_one.sparse).kept < LEAST_KEPT:
             return
         yield smaller_one
@@ -359,11 +363,11 @@ def distinct(candidates: Iterable[Candidate]) -> tuple[list[Candidate], dict[int
     """``candidates``, and for each that sends the same bias as an earlier one its number -> the
     number of that one.
     """
-    kept = list(candidates)
+    distinct_candidates = list(candidates)
     first_of: dict[tuple[tuple[int, float], ...], int] = {}
     repeated: dict[int, int] = {}
-    for number, candidate in enumerate(kept):
+    for number, candidate in enumerate(distinct_candidates):
         first = first_of.setdefault(tuple(candidate.logit_bias.items()), number)
         if first != number:
             repeated[number] = first
-    return kept, repeated
+    return distinct_candidates, repeated

@@ -115,25 +115,29 @@ class EstimatorInput:
     @property
     def drawn(self) -> Rollouts:
         """All rollouts, without their lists where they are spread."""
-        return self.rollouts if self.whole is None else self.whole.rollouts
+        if self.whole is None:
+            return self.rollouts
+        return self.whole.rollouts
 
     @property
     def positions(self) -> LoggedPositions:
         """All positions of ``drawn``."""
-        return self.next_token if self.whole is None else self.whole.positions
+        if self.whole is None:
+            return self.next_token
+        return self.whole.positions
 
     def statistics(self, sweep: Sweep) -> Statistics:
         """The sums for all estimators of ``sweep``, gathered in one pass and kept."""
-        wanted = {estimator.facts.sums for estimator in estimators(sweep).values()}
-        drawn = self.drawn
+        sums = {estimator.facts.sums for estimator in estimators(sweep).values()}
+        rollouts = self.drawn
         recipe = Recipe(
             sweep.tau,
-            float(drawn.rewards[drawn.lengths > 0].max(initial=-np.inf)),
+            float(rollouts.rewards[rollouts.lengths > 0].max(initial=-np.inf)),
             sweep.positions,
             sweep.seed,
             sweep.unobserved,
             sweep.clip,
-            tuple(name for name in get_args(Counted) if name in wanted),
+            tuple(name for name in get_args(Counted) if name in sums),
         )
         if recipe not in self._made:
             self._made[recipe] = self._gathered(recipe)
@@ -235,7 +239,9 @@ class _Projection:
         start = None
         for tau, variant in itertools.product(sweep.tau, _variants(data, sweep)):
             rule = weighting(tau, sweep.weights, variant.gamma)
-            prior = None if variant.prior is None else variant.prior.at(tau)
+            prior = None
+            if variant.prior is not None:
+                prior = variant.prior.at(tau)
             strengths, choice = _strengths(drawn, table, variant.l2, rule)
             learned = dict[float, LearnedVector]()
             for l2 in strengths:

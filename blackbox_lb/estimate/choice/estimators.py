@@ -138,10 +138,10 @@ class IPS(FittedEstimator):
         recipe = _recipe(
             "ips", positions, weights, self.draws, self.seed, self.unobserved, self.clip
         )
-        found = TokenIPS(_gathered(positions, recipe))
+        estimate = TokenIPS(_gathered(positions, recipe))
         relative = self.alpha_scale == "relative"
-        self.token_ids_ = found.token_ids
-        self.values_ = found.delta(weights.tau, self.alpha, relative=relative)
+        self.token_ids_ = estimate.token_ids
+        self.values_ = estimate.delta(weights.tau, self.alpha, relative=relative)
         return self
 
 
@@ -157,8 +157,9 @@ class Ratio(FittedEstimator):
 
     def fit(self, positions: Logged, weights: RewardTilt) -> Self:
         """Learn from the completions of ``positions``. Raises InputError: as ``IPS.fit``."""
-        found = TokenRatio(_gathered(positions, _recipe("ratio", positions, weights)))
-        self.token_ids_, self.values_ = found.token_ids, found.delta(weights.tau, self.kappa)
+        estimate = TokenRatio(_gathered(positions, _recipe("ratio", positions, weights)))
+        self.token_ids_ = estimate.token_ids
+        self.values_ = estimate.delta(weights.tau, self.kappa)
         return self
 
 

@@ -34,16 +34,20 @@ class ByPrompt:
     @property
     def value(self) -> float:
         """The mean of the parts; NaN where there is none."""
-        known = self.parts[~np.isnan(self.parts)]
-        return float(known.mean()) if known.size else math.nan
+        parts = self.parts[~np.isnan(self.parts)]
+        if parts.size:
+            return float(parts.mean())
+        return math.nan
 
     @property
     def standard_error(self) -> float:
         """Standard error of the value, prompts being independent of each other; infinite with fewer
         than two.
         """
-        known = self.parts[~np.isnan(self.parts)]
-        return float(known.std(ddof=1) / math.sqrt(known.size)) if known.size > 1 else math.inf
+        parts = self.parts[~np.isnan(self.parts)]
+        if parts.size > 1:
+            return float(parts.std(ddof=1) / math.sqrt(parts.size))
+        return math.inf
 
     def minus(self, other: ByPrompt, times: float = 1.0) -> ByPrompt:
         """``self - times * other``, over the prompts that both have."""
@@ -132,24 +136,24 @@ def rungs(candidates: int, budget: float, prompts: int) -> tuple[Rung, ...]:
     if candidates == 1:
         return (Rung(1, max(math.floor(budget), 1), prompts),)
     plan: list[Rung] = []
-    left = float(budget)
+    remaining = float(budget)
     first = candidates
-    shown = max(math.floor(prompts * budget / 2 / candidates), LEAST_PROMPTS)
-    if candidates > max(budget, 2) and shown < prompts:
-        plan.append(Rung(candidates, 1, shown))
-        left -= candidates * shown / prompts
-        first = min(max(math.floor(left), 2), candidates - 1)
-    drawn = 0
+    prompts_shown = max(math.floor(prompts * budget / 2 / candidates), LEAST_PROMPTS)
+    if candidates > max(budget, 2) and prompts_shown < prompts:
+        plan.append(Rung(candidates, 1, prompts_shown))
+        remaining -= candidates * prompts_shown / prompts
+        first = min(max(math.floor(remaining), 2), candidates - 1)
+    samples = 0
     count = max(math.ceil(math.log2(first)), 1)
     for number in range(count):
         racing = max(math.ceil(first ** (1 - number / count) - 1e-9), 2)
-        more = math.floor(left / (count - number) / racing + 1e-9)
+        more = math.floor(remaining / (count - number) / racing + 1e-9)
         if number == 0:
             more = max(more, 1)
         if more > 0:
-            drawn += more
-            left -= more * racing
-            plan.append(Rung(racing, drawn, prompts))
+            samples += more
+            remaining -= more * racing
+            plan.append(Rung(racing, samples, prompts))
     return tuple(plan)
 
 
@@ -165,7 +169,9 @@ def race_cost(plan: Sequence[Rung], cost: Callable[[int], int]) -> int:
     """
     total = 0
     for rung, following in zip_longest(plan, plan[1:]):
-        survivors = following.candidates if following is not None else 0
+        survivors = 0
+        if following is not None:
+            survivors = following.candidates
         dropped = rung.candidates - survivors
         total += dropped * rung.prompts * cost(rung.samples)
     return total
@@ -289,9 +295,9 @@ class Goal:
 
         def place(index: int) -> tuple[bool, bool, float]:
             outcome = outcomes[index]
-            kept = self.keeps(base, outcome)
-            value = (self.gain(base, outcome) if kept else self._accuracy(base, outcome)).value
-            return (math.isnan(value), not kept, -value)
+            is_within = self.keeps(base, outcome)
+            value = (self.gain(base, outcome) if is_within else self._accuracy(base, outcome)).value
+            return (math.isnan(value), not is_within, -value)
 
         return sorted(range(len(outcomes)), key=place)
 

@@ -27,8 +27,8 @@ def estimator(name: str) -> Estimator:
     """Return the estimator of this name. Raises InputError: the table has none."""
     if name not in ROWS:
         raise InputError(f"estimator {name!r} is unknown; choose {', '.join(ROWS)}")
-    found: Estimator = pkgutil.resolve_name(ROWS[name])
-    return found
+    instance: Estimator = pkgutil.resolve_name(ROWS[name])
+    return instance
 
 
 def facts_of(name: str) -> EstimatorFacts:
@@ -66,5 +66,7 @@ def rule(sweep: Sweep) -> Unobserved | None:
     """``sweep.unobserved`` where an estimator reads the probabilities of sampled tokens, else
     None.
     """
-    read = any(each.facts.reads_propensities for each in estimators(sweep).values())
-    return sweep.unobserved if read else None
+    read = any(entry.facts.reads_propensities for entry in estimators(sweep).values())
+    if read:
+        return sweep.unobserved
+    return None

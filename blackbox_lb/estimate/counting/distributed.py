@@ -65,11 +65,15 @@ class Share:
 
     def log_normaliser(self, tail: Tail, delta: Vector) -> Vector:
         """(m,)."""
-        return np.zeros(0) if self.unlisted is None else self.table(tail).log_normaliser(delta)
+        if self.unlisted is None:
+            return np.zeros(0)
+        return self.table(tail).log_normaliser(delta)
 
     def mean(self, tail: Tail, values: Vector, delta: Vector) -> Vector:
         """(m,)."""
-        return np.zeros(0) if self.unlisted is None else self.table(tail).mean(values, delta)
+        if self.unlisted is None:
+            return np.zeros(0)
+        return self.table(tail).mean(values, delta)
 
     def statistics(self, recipe: Recipe) -> Statistics:
         """The statistics of these rollouts, to be added up."""
@@ -127,8 +131,8 @@ class Spread:
     def potential(self, delta: npt.ArrayLike, position_weights: Vector) -> tuple[float, Vector]:
         """``sum_m w_m log_normaliser_m`` and its gradient: one request to each share."""
         values = np.asarray(delta, dtype=np.float64)
-        found = self._workers.call("sums", (self._tail, values), self._cut(position_weights))
-        sums = Sums.of(found, len(self.token_ids))
+        totals = self._workers.call("sums", (self._tail, values), self._cut(position_weights))
+        sums = Sums.of(totals, len(self.token_ids))
         return sums.value, sums.gradient(values, self._tail.unigram)
 
     def expected(
@@ -148,10 +152,10 @@ class Spread:
         return self._by_position("mean", values, np.asarray(delta, dtype=np.float64))
 
     def _by_position(self, method: str, *vectors: Vector) -> Vector:
-        found: list[Vector] = self._workers.call(
+        parts: list[Vector] = self._workers.call(
             method, (self._tail, *vectors), [()] * len(self._ends)
         )
-        return np.concatenate(found)
+        return np.concatenate(parts)
 
     def _cut(self, weights: Vector) -> list[tuple[Vector]]:
         """The weights of each share, the same objects as long as ``weights`` is the same."""
@@ -178,7 +182,7 @@ class ShardedDataset:
         unlisted: Sequence[Unlisted | None],
     ) -> ShardedDataset:
         """Join the data of every share, in order. Raises InputError: none has a position."""
-        counted = [each for each in unlisted if each is not None]
+        counted = [part for part in unlisted if part is not None]
         if not counted:
             raise InputError("there are no rollouts to learn from; collect completions first")
         joined = Rollouts.join([rollout for rollout in rollouts if rollout is not None])

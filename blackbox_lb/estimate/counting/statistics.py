@@ -130,11 +130,11 @@ class Statistics:
                 @ factors
             )
 
-        found = dict[str, Vector]()
+        totals = dict[str, Vector]()
         if "ips" in recipe.estimators:
-            found["inverse"] = sums(cells.inverse, weights)
+            totals["inverse"] = sums(cells.inverse, weights)
         if "ratio" in recipe.estimators:
-            found["counted"] = sums(cells.counts.astype(np.float64), weights)
+            totals["counted"] = sums(cells.counts.astype(np.float64), weights)
         return cls(
             recipe=recipe,
             rollouts=n,
@@ -147,7 +147,7 @@ class Statistics:
             drawn_tokens=cells.drawn_tokens,
             keys=tuple(sorted(block.keys)[:REMEMBERED]),
             weights=np.stack((weights.sum(axis=0), lengths @ weights)),
-            sums=found,
+            sums=totals,
         )
 
     def __add__(self, other: Statistics) -> Statistics:
@@ -155,12 +155,15 @@ class Statistics:
         be in both.
         """
         if self.recipe is None or other.recipe is None:
-            return other if self.recipe is None else self
+            if self.recipe is None:
+                return other
+            return self
         if self.recipe != other.recipe:
             names = [
-                each.name
-                for each in fields(Recipe)
-                if getattr(self.recipe, each.name) != getattr(other.recipe, each.name)
+                recipe_field.name
+                for recipe_field in fields(Recipe)
+                if getattr(self.recipe, recipe_field.name)
+                != getattr(other.recipe, recipe_field.name)
             ]
             raise InputError(
                 f"two parts of the statistics have another {', '.join(names)}: use one highest"
@@ -204,9 +207,11 @@ class Statistics:
         completion earned a reward.
         """
         if self.recipe is None or positive("tau", tau) not in self.recipe.tau:
-            known = ", ".join(f"{each:g}" for each in self.recipe.tau) if self.recipe else "none"
+            strengths = "none"
+            if self.recipe:
+                strengths = ", ".join(f"{value:g}" for value in self.recipe.tau)
             raise InputError(
-                f"these statistics were gathered for tau {known}, and not {tau:g}; gather them"
+                f"these statistics were gathered for tau {strengths}, and not {tau:g}; gather them"
                 " again for that"
             )
         if self.recipe.highest == -np.inf:
@@ -219,7 +224,9 @@ class Statistics:
     def log_scale(self, tau: float) -> float:
         """``highest / tau`` in nats: the log of the factor divided out of all weights."""
         self.column(tau)
-        return 0.0 if self.recipe is None else self.recipe.highest / tau
+        if self.recipe is None:
+            return 0.0
+        return self.recipe.highest / tau
 
     def total_weights(self, tau: float) -> tuple[float, float]:
         """``sum_n v_n`` and ``sum_n T_n v_n``, both over exp(log_scale)."""

@@ -66,9 +66,9 @@ class Cells:
         rows = rollouts.rollout_of
         ids = _checked(rollouts)
         inverse = inverse_propensities(rollouts, rows)
-        kept = _kept(rollouts, positions, seed, drop)
-        if kept is not None:
-            inverse[~kept] = 0.0
+        mask = _kept(rollouts, positions, seed, drop)
+        if mask is not None:
+            inverse[~mask] = 0.0
         size = 1 + int(ids.max(initial=-1))
         ends = np.concatenate(([0], np.cumsum(rollouts.lengths))).astype(np.int32)
         by_token = sparse.csr_array((inverse, ids, ends), shape=(n, size)).tocsc()
@@ -82,10 +82,13 @@ class Cells:
         new[positions_from[:-1][positions_from[:-1] < positions_from[1:]]] = True
         begins = np.flatnonzero(new)
         cell_of = np.cumsum(new) - 1
-        drawn = rollouts.lengths if kept is None else np.bincount(rows[kept], minlength=n)
+        lengths = rollouts.lengths if mask is None else np.bincount(rows[mask], minlength=n)
         cell_rows = row_of[begins]
-        share = np.maximum(drawn, 1).astype(np.float64)[cell_rows]
+        share = np.maximum(lengths, 1).astype(np.float64)[cell_rows]
         sampled = np.diff(positions_from).astype(np.int64)
+        drawn_tokens = sampled
+        if mask is not None:
+            drawn_tokens = np.bincount(ids[mask], minlength=size)
         return cls(
             starts=np.append(cell_of, len(begins))[positions_from],
             rows=cell_rows,
@@ -94,9 +97,9 @@ class Cells:
                 cell_of, inverse if clip == np.inf else np.minimum(inverse, clip), len(begins)
             )
             / share,
-            drawn=drawn,
+            drawn=lengths,
             sampled=sampled,
-            drawn_tokens=sampled if kept is None else np.bincount(ids[kept], minlength=size),
+            drawn_tokens=drawn_tokens,
         )
 
 
@@ -155,14 +158,14 @@ def draw(rollouts: Rollouts, usable: Bools, positions: int | None, seed: int) ->
     The draw of a completion depends on its key, its own positions and ``seed``, and on no other
     completion.
     """
-    kept = usable.copy()
+    mask = usable.copy()
     if positions is None:
-        return kept
+        return mask
     ends = np.cumsum(rollouts.lengths)
     for key, end, length in zip(rollouts.keys, ends, rollouts.lengths, strict=True):
         if length > positions:
-            kept[end - length : end] = _draw_one(key, usable[end - length : end], positions, seed)
-    return kept
+            mask[end - length : end] = _draw_one(key, usable[end - length : end], positions, seed)
+    return mask
 
 
 def _draw_one(key: str, usable: Bools, positions: int, seed: int) -> Bools:
@@ -170,6 +173,6 @@ def _draw_one(key: str, usable: Bools, positions: int, seed: int) -> Bools:
     # are not.
     words = np.frombuffer(hashlib.sha256(f"{seed}\0{key}".encode()).digest(), dtype="<u4")
     order = np.argsort(np.random.PCG64(words.tolist()).random_raw(len(usable)), kind="stable")
-    kept = np.zeros(len(usable), dtype=np.bool_)
-    kept[order[usable[order]][:positions]] = True
-    return kept
+    mask = np.zeros(len(usable), dtype=np.bool_)
+    mask[order[usable[order]][:positions]] = True
+    return mask

@@ -114,12 +114,13 @@ class Feasibility:
     @property
     def sentence(self) -> str:
         behind = self.margins[np.isfinite(self.margins) & (self.margins > 0)]
-        margin = (
-            f"; right answers are {np.median(behind):.1f} nats behind (median of the wrong ones)"
-            if len(behind)
-            else ""
-        )
-        found = (
+        margin = ""
+        if len(behind):
+            margin = (
+                f"; right answers are {np.median(behind):.1f} nats behind"
+                " (median of the wrong ones)"
+            )
+        prediction = (
             f"greedy decoding {'is' if self.whole else 'begins'} right on {self.base:.0%} of"
             f" {len(self.margins)} prompts, always saying the commonest label on"
             f" {self.majority:.0%}"
@@ -128,13 +129,14 @@ class Feasibility:
             f"mends {self.repaired:.0%} of the wrong ones and breaks {self.broken:.0%} of the right"
             " ones"
         )
-        can = (
-            "can: predicted {} right"
-            if self.after is None or not self.after.harms
-            else "can begin {} of the answers right"
-        )
-        rest = "" if self.after is None else self.after.sentence
-        told = {
+        if self.after is None or not self.after.harms:
+            can = "can: predicted {} right"
+        else:
+            can = "can begin {} of the answers right"
+        rest = ""
+        if self.after is not None:
+            rest = self.after.sentence
+        conclusion = {
             "fixed": (
                 f"a fixed bias {can.format(f'{self.predicted:.0%}')} (standard error"
                 f" {self.error:.0%}), it {mends}{rest}"
@@ -154,7 +156,7 @@ class Feasibility:
                 f" ({self.majority:.0%})"
             ),
         }[self.answer]
-        return f"{told}; {found}{margin}"
+        return f"{conclusion}; {prediction}{margin}"
 
 
 def feasibility(
@@ -175,33 +177,46 @@ def feasibility(
     numbers = labels.tolist()
     tokens = [
         np.concatenate(
-            [ids for ids, own in zip(accepted, numbers, strict=True) if own == number] or [NOBODY]
+            [
+                ids
+                for ids, label_logprobs in zip(accepted, numbers, strict=True)
+                if label_logprobs == number
+            ]
+            or [NOBODY]
         )
         for number in range(size)
     ]
     members = np.stack([np.isin(lists.ids, ids) for ids in tokens])
     logprobs = lists.logprobs.astype(np.float64)
     best = np.stack([np.where(member, logprobs, -np.inf).max(axis=1) for member in members], 1)
-    other = np.where(members.any(axis=0), -np.inf, logprobs).max(axis=1)
+    rival = np.where(members.any(axis=0), -np.inf, logprobs).max(axis=1)
     begins = begins_right(lists.greedy({}), accepted)
     hit = begins if right is None else right
-    own = best[np.arange(len(labels)), labels]
-    margins = np.where(begins, 0.0, logprobs.max(axis=1) - own)
+    label_logprobs = best[np.arange(len(labels)), labels]
+    margins = np.where(begins, 0.0, logprobs.max(axis=1) - label_logprobs)
     wrong = ~hit
-    listed = float(np.isfinite(own[wrong]).mean()) if wrong.any() else 1.0
+    listed = 1.0
+    if wrong.any():
+        listed = float(np.isfinite(label_logprobs[wrong]).mean())
     floor = logprobs[np.isfinite(logprobs)].min(initial=0.0)
     scores = np.where(np.isfinite(best), best, floor)
-    fixed, informed = _predicted(scores, other, labels)
+    fixed, informed = _predicted(scores, rival, labels)
     majority = labels == np.bincount(labels).argmax()
     gain = fixed.astype(np.float64) - begins
     answer = _answer(hit, listed, gain, informed.astype(np.float64) - majority)
+    mended = 0.0
+    if (~begins).any():
+        mended = float(fixed[~begins].mean())
+    broken = 0.0
+    if begins.any():
+        broken = float((~fixed)[begins].mean())
     return Feasibility(
         answer,
         float(hit.mean()),
         float(fixed.mean()),
         float(fixed.std() / np.sqrt(len(fixed))),
-        float(fixed[~begins].mean()) if (~begins).any() else 0.0,
-        float((~fixed)[begins].mean()) if begins.any() else 0.0,
+        mended,
+        broken,
         margins,
         listed,
         float(informed.mean()),
@@ -217,7 +232,9 @@ def _answer(hit: Bools, listed: float, gain: Vector, more: Vector) -> Answer:
         return "not listed"
     if _above(gain):
         return "fixed"
-    return "depends on the prompt" if _above(more) else "no skill"
+    if _above(more):
+        return "depends on the prompt"
+    return "no skill"
 
 
 def _above(difference: Vector) -> bool:
@@ -236,13 +253,13 @@ def _predicted(scores: Vector, other: Vector, labels: Ids) -> tuple[Bools, Bools
     fixed = np.zeros(len(labels), np.bool_)
     informed = np.zeros(len(labels), np.bool_)
     for number in range(int(fold.max()) + 1):
-        held = fold == number
+        test = fold == number
         train = fold != number
         _, offsets = label_fit(scores[train], labels[train], other[train])
-        tilted = scores[held] + offsets
-        fixed[held] = (tilted.argmax(axis=1) == labels[held]) & (tilted.max(axis=1) > other[held])
+        tilted = scores[test] + offsets
+        fixed[test] = (tilted.argmax(axis=1) == labels[test]) & (tilted.max(axis=1) > other[test])
         slope, weighed = label_fit(scores[train], labels[train], weighed=True)
-        informed[held] = (slope * scores[held] + weighed).argmax(axis=1) == labels[held]
+        informed[test] = (slope * scores[test] + weighed).argmax(axis=1) == labels[test]
     return fixed, informed
 
 
@@ -266,11 +283,10 @@ def label_fit(
 
     def loss(x: Vector) -> tuple[float, Vector]:
         weight, offsets = (x[0], x[1:]) if weighed else (1.0, x)
-        logits = (
-            weight * scores + offsets
-            if other is None
-            else np.column_stack([weight * scores + offsets, other])
-        )
+        if other is None:
+            logits = weight * scores + offsets
+        else:
+            logits = np.column_stack([weight * scores + offsets, other])
         logs = logits - _log_sums(logits)[:, None]
         away = np.exp(logs)
         away[rows, labels] -= 1.0
@@ -280,11 +296,13 @@ def label_fit(
 
     from scipy import optimize  # a quarter of a second, where a command starts
 
-    found = optimize.minimize(
+    optimum = optimize.minimize(
         loss, np.zeros(size + weighed), jac=True, method="L-BFGS-B", options={"ftol": ftol}
     )
-    x = np.asarray(found.x, np.float64)
-    return (float(x[0]), x[1:]) if weighed else (1.0, x)
+    x = np.asarray(optimum.x, np.float64)
+    if weighed:
+        return (float(x[0]), x[1:])
+    return (1.0, x)
 
 
 def _log_sums(rows: Vector) -> Vector:

@@ -79,8 +79,10 @@ class FirstLists:
         if not len(token_ids):
             return self.logprobs.astype(np.float64)
         where = np.minimum(np.searchsorted(token_ids, self.ids), len(token_ids) - 1)
-        own = np.take_along_axis(values, where, axis=1)
-        return self.logprobs.astype(np.float64) + np.where(token_ids[where] == self.ids, own, 0.0)
+        shifts = np.take_along_axis(values, where, axis=1)
+        return self.logprobs.astype(np.float64) + np.where(
+            token_ids[where] == self.ids, shifts, 0.0
+        )
 
     def share(self, bias: Mapping[int, float], groups: Sequence[Ids]) -> Vector:
         """(p, g) the probability of each group of tokens under ``bias``, among all groups; NaN
@@ -94,16 +96,16 @@ class FirstLists:
             ],
             1,
         )
-        whole = parts.sum(axis=1, keepdims=True)
+        totals = parts.sum(axis=1, keepdims=True)
         return np.asarray(
-            np.divide(parts, whole, out=np.full(parts.shape, np.nan), where=whole > 0)
+            np.divide(parts, totals, out=np.full(parts.shape, np.nan), where=totals > 0)
         )
 
 
 def begins_right(tokens: Ids, accepted: Sequence[Ids]) -> Bools:
     """(p,) whether each token is one of those that begin an accepted answer of its prompt."""
     return np.array(
-        [token in wanted for token, wanted in zip(tokens.tolist(), accepted, strict=True)], np.bool_
+        [token in ids for token, ids in zip(tokens.tolist(), accepted, strict=True)], np.bool_
     )
 
 
@@ -133,8 +135,8 @@ def margins(lists: FirstLists, bias: Mapping[int, float], token_ids: Ids) -> Vec
     tilted = lists.tilted(bias)
     is_positive = np.isin(lists.ids, token_ids)
     positive = np.where(is_positive, tilted, -np.inf).max(axis=1)
-    other = np.where(is_positive, -np.inf, tilted).max(axis=1)
-    return np.asarray(positive - other)
+    rival = np.where(is_positive, -np.inf, tilted).max(axis=1)
+    return np.asarray(positive - rival)
 
 
 def label_margins(lists: FirstLists, token_ids: Ids, other_ids: Ids) -> Vector:

@@ -48,22 +48,25 @@ class DecisionScores:
         Raises InputError: different lengths, or a number that names no label.
         """
         truth = np.asarray(right, np.int64)
-        told = np.asarray(said, np.int64)
+        decisions = np.asarray(said, np.int64)
         size = len(names)
-        if truth.shape != told.shape or truth.ndim != 1:
+        if truth.shape != decisions.shape or truth.ndim != 1:
             raise InputError(
-                f"{truth.shape} labels and {told.shape} decisions; there must be one decision a"
-                " label"
+                f"{truth.shape} labels and {decisions.shape} decisions; there must be one decision"
+                " a label"
             )
         if truth.size and not (
-            truth.min() >= 0 and truth.max() < size and told.min() >= -1 and told.max() < size
+            truth.min() >= 0
+            and truth.max() < size
+            and decisions.min() >= -1
+            and decisions.max() < size
         ):
             raise InputError(f"a label is none of the {size} that were named")
         table = np.zeros((size, size + 1), np.int64)
-        np.add.at(table, (truth, np.where(told < 0, size, told)), 1)
-        error = (
-            None if confidence is None else expected_calibration_error(confidence, truth == told)
-        )
+        np.add.at(table, (truth, np.where(decisions < 0, size, decisions)), 1)
+        error = None
+        if confidence is not None:
+            error = expected_calibration_error(confidence, truth == decisions)
         return cls(names, table, error)
 
     @property
@@ -105,16 +108,18 @@ class DecisionScores:
         where none has it.
         """
         hits = np.diagonal(self.confusion)
-        there = self.confusion.sum(axis=1)
+        totals = self.confusion.sum(axis=1)
         return np.where(
-            there > 0, _shares(2 * hits, there + self.confusion[:, :-1].sum(axis=0)), np.nan
+            totals > 0, _shares(2 * hits, totals + self.confusion[:, :-1].sum(axis=0)), np.nan
         )
 
     @property
     def macro_f1(self) -> float:
         """The mean F1 over the labels that occur; NaN without a decision."""
-        found = self.f1[~np.isnan(self.f1)]
-        return float(found.mean()) if found.size else float("nan")
+        scores = self.f1[~np.isnan(self.f1)]
+        if scores.size:
+            return float(scores.mean())
+        return float("nan")
 
     def as_json(self) -> dict[str, Any]:
         """The scores for JSON; null where not known."""
@@ -155,18 +160,20 @@ def expected_calibration_error(confidence: npt.ArrayLike, right: npt.ArrayLike) 
     """
     sure = np.asarray(confidence, np.float64)
     hit = np.asarray(right, np.float64)
-    known = ~np.isnan(sure)
-    if not known.any():
+    mask = ~np.isnan(sure)
+    if not mask.any():
         return None
-    sure = sure[known]
-    hit = hit[known]
+    sure = sure[mask]
+    hit = hit[mask]
     bins = np.minimum((sure * BINS).astype(np.int64), BINS - 1)
     gaps = np.bincount(bins, weights=hit - sure, minlength=BINS)
     return float(np.abs(gaps).sum() / len(sure))
 
 
 def _share(part: float, whole: float) -> float:
-    return part / whole if whole else float("nan")
+    if whole:
+        return part / whole
+    return float("nan")
 
 
 def _shares(part: npt.ArrayLike, whole: npt.ArrayLike) -> Vector:
@@ -176,4 +183,6 @@ def _shares(part: npt.ArrayLike, whole: npt.ArrayLike) -> Vector:
 
 
 def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
+    if np.isnan(value):
+        return None
+    return float(value)

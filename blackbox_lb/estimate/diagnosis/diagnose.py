@@ -81,13 +81,13 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
     completions that were cut hide the reward, a reward that does not vary explains all that
     follows, censored data explain a bias that is noise, too few rollouts explain one that does not
     transfer. Then INCONCLUSIVE, NOT CHECKED and PASS in the same order. Codes: "test" (once for
-    each setting), "truncated" (rewards by length), "reward", "saturated", "tau", "censoring",
+    finding setting), "truncated" (rewards by length), "reward", "saturated", "tau", "censoring",
     "tail", "samples", "weights", "already", "touched".
     """
     room = facts.headroom
     estimator = facts.estimator
     width = facts.top_logprobs
-    found = [
+    result = [
         *([] if facts.truncation is None else [findings.truncated(facts.truncation)]),
         findings.reward(room),
         findings.saturated(room),
@@ -101,30 +101,36 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
         _test(facts, facts.effect),
         *(_test(facts, effect) for effect in facts.further_effects),
     ]
-    failed = {each.code for each in found if each.word == "FAIL"}
+    failed = {finding.code for finding in result if finding.word == "FAIL"}
     if facts.given:
-        found = _put_aside(
-            found, OF_SAMPLES, "does not arise: answers were given, and none was sampled"
+        result = _put_aside(
+            result, OF_SAMPLES, "does not arise: answers were given, and none was sampled"
         )
     elif "reward" in failed:
-        found = _put_aside(found, MOOT, "says nothing while the reward does not vary")
+        result = _put_aside(result, MOOT, "says nothing while the reward does not vary")
     if "truncated" in failed and facts.truncation is not None:
         remedy = f"first of all, {facts.truncation.remedy}"
-        found = [
-            (replace(each, remedy=remedy) if each.remedy and each.code in HIDDEN else each)
-            for each in found
+        result = [
+            (
+                replace(finding, remedy=remedy)
+                if finding.remedy and finding.code in HIDDEN
+                else finding
+            )
+            for finding in result
         ]
-    helped = next((each for each in found if each.code == "test" and each.word == "PASS"), None)
+    helped = next(
+        (finding for finding in result if finding.code == "test" and finding.word == "PASS"), None
+    )
     if helped is not None:
-        found = [_beside_help(finding) for finding in found]
+        result = [_beside_help(finding) for finding in result]
     ranks: dict[Word, int] = {"FAIL": 1, "INCONCLUSIVE": 2, "NOT CHECKED": 3, "PASS": 4}
     scarce = ("samples", "INCONCLUSIVE")  # which makes the others inconclusive
     return tuple(
         sorted(
-            found,
-            key=lambda each: (
-                0 if each is helped else ranks[each.word],
-                (each.code, each.word) != scarce,
+            result,
+            key=lambda finding: (
+                0 if finding is helped else ranks[finding.word],
+                (finding.code, finding.word) != scarce,
             ),
         )
     )
@@ -141,8 +147,12 @@ def _beside_help(finding: Finding) -> Finding:
 def _put_aside(found: list[Finding], codes: frozenset[str], why: str) -> list[Finding]:
     """The findings with those of ``codes`` as NOT CHECKED, for that reason and without a remedy."""
     return [
-        (replace(each, word="NOT CHECKED", sentence=why, remedy="") if each.code in codes else each)
-        for each in found
+        (
+            replace(finding, word="NOT CHECKED", sentence=why, remedy="")
+            if finding.code in codes
+            else finding
+        )
+        for finding in found
     ]
 
 
@@ -184,7 +194,9 @@ def _test(facts: Facts, seen: Effect | None) -> Finding:
 
 
 def _unresolved(facts: Facts, seen: Effect, sentence: str) -> Finding:
-    small = math.inf if facts.headroom is None else SMALL_GAIN * facts.headroom.spread
+    small = math.inf
+    if facts.headroom is not None:
+        small = SMALL_GAIN * facts.headroom.spread
     if -small <= seen.low < seen.high <= small < math.inf:
         return Finding(
             "test",
@@ -203,11 +215,9 @@ def _unresolved(facts: Facts, seen: Effect, sentence: str) -> Finding:
         )
     half = (seen.high - seen.low) / 2
     reach = float(special.ndtri((1 + CONFIDENCE) / 2))
-    times = (
-        ((reach + float(special.ndtri(POWER))) / reach * half / abs(seen.difference)) ** 2
-        if seen.difference
-        else math.inf
-    )
+    times = math.inf
+    if seen.difference:
+        times = ((reach + float(special.ndtri(POWER))) / reach * half / abs(seen.difference)) ** 2
     if times > MANY_TIMES:
         return Finding(
             "test",

@@ -59,7 +59,9 @@ class Precision:
     def reliability(self) -> float:
         """``signal / (signal + noise)``; 0 where there is neither."""
         total = self.signal + self.noise
-        return self.signal / total if total > 0 else 0.0
+        if total > 0:
+            return self.signal / total
+        return 0.0
 
     @property
     def most(self) -> float:
@@ -251,7 +253,9 @@ def tau(room: Headroom | None) -> Finding:
         # The gain is near Cov(r, v) / tau while it is small: aim at twice a small effect, or at the
         # ceiling.
         lower = room.tau * room.gain / min(2 * SMALL_GAIN * room.spread, room.ceiling)
-        remedy = f"lower tau, to about {lower:.2g}" if room.gain > 0 else "lower tau"
+        remedy = "lower tau"
+        if room.gain > 0:
+            remedy = f"lower tau, to about {lower:.2g}"
         return Finding(
             "tau", "FAIL", f"{sentence}: tau holds the policy too close to the base", remedy
         )
@@ -311,7 +315,9 @@ def tail(seen: TailCoverage | None, estimator: str, top_logprobs: int | None) ->
 
 
 def _wider(top_logprobs: int | None) -> str:
-    more = "" if top_logprobs is None else f" than {top_logprobs}"
+    more = ""
+    if top_logprobs is not None:
+        more = f" than {top_logprobs}"
     return f"ask for more alternatives{more} (``top_logprobs``), or a provider that returns more"
 
 
@@ -330,13 +336,13 @@ def samples(seen: Precision | None, given: bool = False, why_none: str = "") -> 
         return Finding("samples", "PASS", sentence)
     needed = seen.prompts_needed()
     per_prompt = seen.completions / seen.prompts
-    what = "at least " if seen.signal <= SMALL_KL else "about "
+    bound = "at least " if seen.signal <= SMALL_KL else "about "
     more = (
-        f"collect {what}{needed:,} prompts with {per_prompt:.3g} completions each"
+        f"collect {bound}{needed:,} prompts with {per_prompt:.3g} completions each"
         f" ({math.ceil(needed * per_prompt):,} rollouts)"
     )
     if given:
-        more = f"learn from the answers of {what}{needed:,} prompts"
+        more = f"learn from the answers of {bound}{needed:,} prompts"
     remedy = f"{more} for a reliability of {RELIABILITY.good:g}, or send fewer entries"
     return Finding("samples", seen.word, sentence, remedy)
 
@@ -358,21 +364,18 @@ def weights(size: float | None, given: bool = False) -> Finding:
             "how many completions carry the weight",
             "compute the effective sample size of the weights",
         )
-    sentence = (
-        f"the reward weights count as {size:.0f} equal completions"
-        if math.isfinite(size)
-        else f"the effective sample is {size}"
-    )
+    if math.isfinite(size):
+        sentence = f"the reward weights count as {size:.0f} equal completions"
+    else:
+        sentence = f"the effective sample is {size}"
     word = EFFECTIVE_SAMPLE.judge(size)
     if word == "PASS":
         return Finding("weights", word, sentence)
     if given:
         return Finding("weights", word, sentence, "learn from more answers")
-    more = (
-        f"collect {EFFECTIVE_SAMPLE.good / size:.2g} times as many rollouts"
-        if 0 < size < math.inf
-        else "collect more rollouts"
-    )
+    more = "collect more rollouts"
+    if 0 < size < math.inf:
+        more = f"collect {EFFECTIVE_SAMPLE.good / size:.2g} times as many rollouts"
     return Finding("weights", word, sentence, f"{more}, or raise tau so that more of them count")
 
 
@@ -407,9 +410,12 @@ def touched(seen: Touched | None) -> Finding:
         f" {seen.biased:.1%} with it, {seen.per_completion:.2g} tokens of a completion"
     )
     word = TOUCHED.judge(seen.per_completion)
+    remedy = "send more entries, or check why common tokens have none"
+    if word == "PASS":
+        remedy = ""
     return Finding(
         "touched",
         word,
         sentence,
-        "" if word == "PASS" else "send more entries, or check why common tokens have none",
+        remedy,
     )

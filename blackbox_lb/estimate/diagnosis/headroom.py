@@ -71,7 +71,9 @@ class Headroom:
     @property
     def gain_sentence(self) -> str:
         """The optimum's gain in words, with its interval where there is one."""
-        interval = f" ({self.low:.3g} to {self.high:.3g})" if math.isfinite(self.low) else ""
+        interval = ""
+        if math.isfinite(self.low):
+            interval = f" ({self.low:.3g} to {self.high:.3g})"
         return f"at tau {self.tau:g} the best policy there is would gain {self.gain:.3g}{interval}"
 
     @property
@@ -86,19 +88,21 @@ class Headroom:
     def sentence(self) -> str:
         if not self.varying:
             most = -math.expm1(math.log1p(-CONFIDENCE) / self.prompts)
-            found = (
+            text = (
                 f"the completions of each of {self.prompts} prompts all have one reward, so V_0 is"
                 f" 0 (at {CONFIDENCE:.0%} confidence at most {most:.0%} of prompts differ)"
             )
         else:
-            error = f" (standard error {self.v0_error:.2g})" if math.isfinite(self.v0_error) else ""
-            found = (
+            error = ""
+            if math.isfinite(self.v0_error):
+                error = f" (standard error {self.v0_error:.2g})"
+            text = (
                 f"V_0 is {self.v0:.3g}{error}, the variance of the reward within a prompt;"
                 f" completions differ in {self.varying} of {self.prompts} prompts;"
                 f" {self.gain_sentence} over the mean {self.mean:.3g}, and a fixed bias a part of"
                 " that"
             )
-        return f"{found}: {_MEANING[self.decision]}"
+        return f"{text}: {_MEANING[self.decision]}"
 
 
 _MEANING: dict[Decision, str] = {

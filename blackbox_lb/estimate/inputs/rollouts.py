@@ -136,13 +136,15 @@ class Rollouts:
     @property
     def is_bounded(self) -> npt.NDArray[np.bool_]:
         """(m,) whether only an upper bound of the sampled token's logprob is known."""
-        return (
-            np.zeros(len(self.token_ids), dtype=np.bool_) if self.bounded is None else self.bounded
-        )
+        if self.bounded is None:
+            return np.zeros(len(self.token_ids), dtype=np.bool_)
+        return self.bounded
 
     @property
     def _shares(self) -> npt.NDArray[np.float64]:
-        return np.full(len(self.keys), np.nan) if self.shares is None else self.shares
+        if self.shares is None:
+            return np.full(len(self.keys), np.nan)
+        return self.shares
 
     @property
     def _answer_sets(self) -> npt.NDArray[np.int64]:
@@ -161,13 +163,15 @@ class Rollouts:
     @property
     def given(self) -> npt.NDArray[np.bool_]:
         """(n,) whether each rollout is a given answer."""
-        return np.zeros(len(self.keys), np.bool_) if self.shares is None else ~np.isnan(self.shares)
+        if self.shares is None:
+            return np.zeros(len(self.keys), np.bool_)
+        return ~np.isnan(self.shares)
 
     @property
     def policy_is_known(self) -> npt.NDArray[np.bool_]:
         """(n,) whether a known policy drew each; False for a given answer."""
-        drawn = ~self.given
-        return drawn if self.origins is None else drawn & (self.origins != NOT_KNOWN)
+        is_sampled = ~self.given
+        return is_sampled if self.origins is None else is_sampled & (self.origins != NOT_KNOWN)
 
     def summed(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """(n,) the sum of ``values`` (m,) over each rollout's positions."""
@@ -203,10 +207,13 @@ class Rollouts:
         left. They have no ``costs``: what is earned at the other positions would be missing.
         """
         names = ("token_ids", "logprobs", "top_ids", "top_logprobs")
+        bounded = None
+        if self.bounded is not None:
+            bounded = self.bounded[positions]
         return replace(
             self,
             lengths=np.bincount(self.rollout_of[positions], minlength=len(self.keys)),
-            bounded=None if self.bounded is None else self.bounded[positions],
+            bounded=bounded,
             costs=None,
             **{name: getattr(self, name)[positions] for name in names},
         )
@@ -219,8 +226,8 @@ class Rollouts:
         """
         is_kept = np.zeros(len(self.keys), np.bool_)
         is_kept[self.rollout_of[positions]] = True
-        kept = self.take(is_kept).at(positions[is_kept[self.rollout_of]])
-        return np.flatnonzero(is_kept), kept
+        rollouts = self.take(is_kept).at(positions[is_kept[self.rollout_of]])
+        return np.flatnonzero(is_kept), rollouts
 
     def without_lists(self) -> Self:
         """The same rollouts, with the sampled token alone at each position."""
@@ -253,6 +260,18 @@ class Rollouts:
         shared = any(part.shares is not None for part in parts)
         costs = [part.costs for part in parts if part.costs is not None]
         policies = tuple(dict.fromkeys(policy for part in parts for policy in part.policies))
+        all_shares = None
+        if shared:
+            all_shares = np.concatenate([part._shares for part in parts])
+        all_costs = None
+        if len(costs) == len(parts):
+            all_costs = np.concatenate(costs)
+        origins = None
+        if any(part.origins is not None for part in parts):
+            origins = np.concatenate([part._origins_among(policies) for part in parts])
+        answer_sets = None
+        if any(part.answer_sets is not None for part in parts):
+            answer_sets = np.concatenate([part._answer_sets for part in parts])
         return Rollouts(
             keys=tuple(key for part in parts for key in part.keys),
             prompts=np.concatenate([part.prompts for part in parts]),
@@ -265,19 +284,11 @@ class Rollouts:
                 [padded(part.top_logprobs, width, -np.inf) for part in parts]
             ),
             bounded=np.concatenate([part.is_bounded for part in parts]),
-            shares=np.concatenate([part._shares for part in parts]) if shared else None,
-            costs=np.concatenate(costs) if len(costs) == len(parts) else None,
-            origins=(
-                np.concatenate([part._origins_among(policies) for part in parts])
-                if any(part.origins is not None for part in parts)
-                else None
-            ),
+            shares=all_shares,
+            costs=all_costs,
+            origins=origins,
             policies=policies,
-            answer_sets=(
-                np.concatenate([part._answer_sets for part in parts])
-                if any(part.answer_sets is not None for part in parts)
-                else None
-            ),
+            answer_sets=answer_sets,
         )
 
     def _origins_among(self, policies: Sequence[BiasedPolicy]) -> npt.NDArray[np.int64]:

@@ -40,7 +40,11 @@ class Threshold:
             return "FAIL"
         worst, best = ends if self.rising else [-end for end in reversed(ends)]
         good, bad = (self.good, self.bad) if self.rising else (-self.good, -self.bad)
-        return "PASS" if worst >= good else "FAIL" if best < bad else "INCONCLUSIVE"
+        if worst >= good:
+            return "PASS"
+        if best < bad:
+            return "FAIL"
+        return "INCONCLUSIVE"
 
 
 CONFIDENCE = 0.95

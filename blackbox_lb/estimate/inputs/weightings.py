@@ -89,8 +89,10 @@ class RewardTilt:
     def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
         """See ``Weighting.weights``. A prompt whose completions all have reward -inf weighs 0."""
         exponents = rollouts.rewards / positive("tau", self.tau)
-        drawn = ~rollouts.given if among is None else ~rollouts.given & among
-        weights, shared = _with_mean_one(exponents, rollouts.prompts, drawn, self.scale, rollouts)
+        is_sampled = ~rollouts.given if among is None else ~rollouts.given & among
+        weights, shared = _with_mean_one(
+            exponents, rollouts.prompts, is_sampled, self.scale, rollouts
+        )
         return PositionWeights(
             np.repeat(weights, rollouts.lengths), np.where(rollouts.policy_is_known, shared, 0.0)
         )
@@ -132,8 +134,8 @@ class RewardToGo:
                 " no position has a reward to go; use RewardTilt, or give the rollouts costs"
             )
         of = rollouts.rollout_of
-        drawn = ~rollouts.given
-        counted = (drawn if among is None else drawn & among)[of]
+        is_sampled = ~rollouts.given
+        counted = (is_sampled if among is None else is_sampled & among)[of]
         to_go = rewards_to_go(rollouts.costs, rollouts.lengths, self.gamma)
         weights, shared = _with_mean_one(
             to_go / tau, rollouts.prompts[of], counted, self.scale, rollouts
@@ -154,12 +156,12 @@ class GivenAnswers:
 
     def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
         """See ``Weighting.weights``."""
-        given = rollouts.given
+        is_given = rollouts.given
         weights = np.zeros(len(rollouts.keys))
         if among is not None:
-            given = given & among
+            is_given = is_given & among
         if rollouts.shares is not None:
-            weights[given] = rollouts.shares[given]
+            weights[is_given] = rollouts.shares[is_given]
         return PositionWeights(np.repeat(weights, rollouts.lengths), np.zeros(len(weights)))
 
 
@@ -220,9 +222,9 @@ def _with_mean_one(
     if not (values > -np.inf).any():
         if rollouts.given.any():
             return weights, shared
-        drawn = int(np.count_nonzero(~rollouts.given))
+        sampled = int(np.count_nonzero(~rollouts.given))
         raise InputError(
-            f"no completion earned a reward: all {drawn} are -inf; collect more rollouts, allow"
+            f"no completion earned a reward: all {sampled} are -inf; collect more rollouts, allow"
             " more tokens, or use a reward that the model sometimes earns"
         )
     groups = np.zeros(len(values), np.int64)

@@ -38,8 +38,8 @@ def hessian(
         once[part.where] = np.divide(q * q, weights[part.where], out=np.zeros_like(q), where=q > 0)
         return Sums(0.0, up, dot(next_token.spread[part.where], q))
 
-    found = Sums.of(in_order(first, counting), next_token.lists.width)
-    usage = replace(found, listed=next_token.on_support(found.listed)).gradient(
+    sums = Sums.of(in_order(first, counting), next_token.lists.width)
+    usage = replace(sums, listed=next_token.on_support(sums.listed)).gradient(
         delta, next_token.unigram
     )
 
@@ -52,8 +52,8 @@ def hessian(
                 up = np.asarray(table.T @ part.summed(next_token.times_scale(part, mean)))
             return Sums(0.0, up, dot(next_token.spread[part.where], mean))
 
-        found = Sums.of(in_order(one, counting), next_token.lists.width)
-        both = next_token.on_support(found.listed) + next_token.unigram * found.tail
+        sums = Sums.of(in_order(one, counting), next_token.lists.width)
+        both = next_token.on_support(sums.listed) + next_token.unigram * sums.tail
         return np.asarray(usage * direction - tilt * both)
 
     return usage, along
@@ -70,22 +70,28 @@ def expected_by(
     unigram = next_token.unigram
     listed = np.zeros((2, groups * width))
     tails = np.zeros((2, groups))
-    beside = unigram if next_token.columns is None else unigram[next_token.columns]
+    listed_unigram = unigram if next_token.columns is None else unigram[next_token.columns]
 
     def one(part: Part) -> tuple[npt.NDArray[np.integer], Vector, Vector, Vector]:
-        own = group[part.where]
+        groups_of_rows = group[part.where]
         w = weights[part.where]
         spread = next_token.spread[part.where]
         with part.wide() as table:
             once = 1 / next_token.total_at(part, next_token.mean_at(part, table, tilt), shift)
-            rows, lengths = (
-                (table, np.diff(table.indptr)) if part.rows is None else _rows(table, part.rows)
-            )
-            at = np.repeat(own * np.int64(width), lengths) + rows.indices
+            if part.rows is None:
+                rows = table
+                lengths = np.diff(table.indptr)
+            else:
+                rows, lengths = _rows(table, part.rows)
+            at = np.repeat(groups_of_rows * np.int64(width), lengths) + rows.indices
             masses = rows.data * np.repeat(next_token.times_scale(part, once), lengths)
         first = masses * np.repeat(w, lengths)
-        second = first * (masses + 2 * np.repeat(once * spread, lengths) * beside[rows.indices])
-        tail = [np.bincount(own, w * (once * spread) ** power, groups) for power in (1, 2)]
+        second = first * (
+            masses + 2 * np.repeat(once * spread, lengths) * listed_unigram[rows.indices]
+        )
+        tail = [
+            np.bincount(groups_of_rows, w * (once * spread) ** power, groups) for power in (1, 2)
+        ]
         return at, first, second, np.array(tail, dtype=np.float64)
 
     for at, first, second, tail in in_order(
@@ -94,18 +100,17 @@ def expected_by(
         np.add.at(listed[0], at, first)
         np.add.at(listed[1], at, second)
         tails += tail
-    found = []
+    results = []
     for power, rows, tail in zip((1, 2), listed.reshape(2, groups, width), tails, strict=True):
-        out = (
-            rows
-            if next_token.columns is None
-            else np.stack([next_token.on_support(row) for row in rows])
-        )
+        if next_token.columns is None:
+            out = rows
+        else:
+            out = np.stack([next_token.on_support(row) for row in rows])
         for row, share in zip(out, tail.tolist(), strict=True):
             row += share * unigram**power
             row *= tilt**power
-        found.append(np.maximum(out, 0.0, out=out))
-    return found[0], found[1]
+        results.append(np.maximum(out, 0.0, out=out))
+    return results[0], results[1]
 
 
 def _rows(table: Table, rows: Ids) -> tuple[Table, npt.NDArray[np.int32]]:
@@ -128,7 +133,7 @@ def squares(next_token: NextToken, weights: Vector) -> tuple[Vector, Vector]:
         return np.asarray(twice), cross
 
     both = np.zeros((2, next_token.lists.width))
-    for each in in_order(one, next_token.lists.parts):
-        both[0] += each[0]
-        both[1] += each[1]
+    for pair in in_order(one, next_token.lists.parts):
+        both[0] += pair[0]
+        both[1] += pair[1]
     return next_token.on_support(both[0]), next_token.on_support(both[1])

@@ -130,7 +130,9 @@ class NextToken:
         Raises InputError: no position at all, a NaN or positive logprob, a token listed twice, a
         list summing to more than 1.25; each names the rollout key.
         """
-        lent = None if tail is None else tail.lent()
+        lent = None
+        if tail is not None:
+            lent = tail.lent()
         return assembled(listed(blocks, vocab_size, allocate), lent, allocate).with_tokens(
             extra_ids
         )
@@ -146,6 +148,9 @@ class NextToken:
         picked = np.arange(self.n_positions)[chosen if chosen.size else chosen.astype(np.int64)]
         if not len(picked):
             raise InputError("no token position was chosen; choose at least one")
+        scale = None
+        if self.scale is not None:
+            scale = self.scale[picked]
         return replace(
             self,
             tail_mass=self.tail_mass[picked],
@@ -156,7 +161,7 @@ class NextToken:
             spread=self.spread[picked],
             rest=self.rest[picked],
             unnamed=self.unnamed[picked],
-            scale=None if self.scale is None else self.scale[picked],
+            scale=scale,
         )
 
     def with_tokens(self, extra_ids: npt.ArrayLike) -> NextToken:
@@ -205,8 +210,11 @@ class NextToken:
         def one(numbered: tuple[int, Part]) -> Shares:
             number, part = numbered
             table = part.table if out is None else out.lists.parts[number].table
-            kept = self.lists.allocate(table.nnz, table.dtype.type) if out is None else table.data
-            return share(part, tail[part.where], after, total, (old[part.where], before), kept)
+            if out is None:
+                storage = self.lists.allocate(table.nnz, table.dtype.type)
+            else:
+                storage = table.data
+            return share(part, tail[part.where], after, total, (old[part.where], before), storage)
 
         lists, spread, rounding = _shared(self.lists, one)
         lost = self.rest - self.unnamed - np.where(nobody, self.tail_mass, 0.0)
@@ -322,8 +330,8 @@ class NextToken:
             return Sums(dot(weights, shift + np.log(scaled)), up, dot(spread, q))
 
         counting = [part for part in self.lists.parts if position_weights[part.where].any()]
-        found = Sums.of(in_order(one, counting), len(on_columns))
-        return replace(found, listed=self.on_support(found.listed))
+        totals = Sums.of(in_order(one, counting), len(on_columns))
+        return replace(totals, listed=self.on_support(totals.listed))
 
     def kl(self, delta: npt.ArrayLike) -> Vector:
         """(m,) ``KL(pi_delta || pi_0)`` at each position in nats."""
@@ -359,7 +367,9 @@ class NextToken:
 
     def times_scale(self, part: Part, values: Vector) -> Vector:
         """``values`` (b,) at the positions of ``part``, times ``scale``."""
-        return values if self.scale is None else values * self.scale[part.where]
+        if self.scale is None:
+            return values
+        return values * self.scale[part.where]
 
     def mean_at(self, part: Part, table: Table, values: Vector) -> Vector:
         """(b,) the expectation of ``values`` (s,) at the positions of ``part``, without
@@ -380,11 +390,15 @@ class NextToken:
             return self.total_at(part, self.mean_at(part, table, tilt), shift)
 
     def _on_columns(self, values: Vector) -> Vector:
-        return values if self.columns is None else values[self.columns]
+        if self.columns is None:
+            return values
+        return values[self.columns]
 
     def on_support(self, listed: Vector) -> Vector:
         """(s,) from (c,) values of columns."""
-        return listed if self.columns is None else moved(listed, self.columns, len(self.token_ids))
+        if self.columns is None:
+            return listed
+        return moved(listed, self.columns, len(self.token_ids))
 
 
 def listed(
@@ -409,14 +423,13 @@ def assembled(blocks: list[Listed], tail: Tail | None, allocate: Allocate = empt
     if not blocks:
         raise InputError("the rollouts hold no token position; collect completions first")
     names = ("outside", "bare", "overfull", "tail", "unnamed", "scale")
-    outside, bare, overfull, left, unnamed, scale = (
+    outside, bare, overfull, remainder, unnamed, scale = (
         end_to_end([getattr(b, name) for b in blocks]) for name in names
     )
-    tail = (
-        Unlisted.of(blocks).tail()
-        if tail is None
-        else tail.on(np.union1d(support(blocks), tail.token_ids))
-    )
+    if tail is None:
+        tail = Unlisted.of(blocks).tail()
+    else:
+        tail = tail.on(np.union1d(support(blocks), tail.token_ids))
     token_ids = tail.token_ids
     everything = tail.everything
     lists = SparseTable.of(tables(blocks, token_ids), allocate)
@@ -429,25 +442,28 @@ def assembled(blocks: list[Listed], tail: Tail | None, allocate: Allocate = empt
 
     def one(numbered: tuple[int, Part]) -> Shares:
         part = numbered[1]
-        kept = allocate(part.table.nnz, np.float64) if entries <= EXACT else part.table.data
-        return share(part, left[part.where], unigram, total, scale[part.where], kept)
+        storage = allocate(part.table.nnz, np.float64) if entries <= EXACT else part.table.data
+        return share(part, remainder[part.where], unigram, total, scale[part.where], storage)
 
     lists, spread, rounding = _shared(lists, one)
     rest = rounding
-    np.add(rest, left, out=rest, where=spread <= 0)
+    np.add(rest, remainder, out=rest, where=spread <= 0)
     if bare.any() and not listless:
         lists = lists.with_row(everything / everything.sum(), bare)
         spread[bare] = rest[bare] = 0.0
+    unlisted = rest
+    if unnamed.any():
+        unlisted = rest + unnamed
     return NextToken(
         token_ids=token_ids,
-        tail_mass=left,
+        tail_mass=remainder,
         sampled=sampled,
         sampled_outside=outside,
         scaled_down=overfull,
         unigram=unigram,
         lists=lists,
         spread=spread,
-        rest=rest + unnamed if unnamed.any() else rest,
+        rest=unlisted,
         unnamed=unnamed,
     )
 

@@ -111,13 +111,15 @@ def aligned(support: Ids, token_ids: npt.ArrayLike, values: npt.ArrayLike) -> Ve
     of one shape (k,).
     """
     ids = np.asarray(token_ids, dtype=np.int64)
-    given = np.asarray(values, dtype=np.float64)
-    if ids.shape != given.shape or ids.ndim != 1:
-        raise InputError(f"token_ids {ids.shape} and values {given.shape} must have one shape (k,)")
+    numbers = np.asarray(values, dtype=np.float64)
+    if ids.shape != numbers.shape or ids.ndim != 1:
+        raise InputError(
+            f"token_ids {ids.shape} and values {numbers.shape} must have one shape (k,)"
+        )
     where = np.searchsorted(support, ids)
-    known = support[np.minimum(where, len(support) - 1)] == ids
+    is_supported = support[np.minimum(where, len(support) - 1)] == ids
     full = np.zeros(len(support))
-    full[where[known]] = given[known]
+    full[where[is_supported]] = numbers[is_supported]
     return full
 
 

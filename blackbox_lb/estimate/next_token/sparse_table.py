@@ -43,7 +43,9 @@ def use(threads: int) -> None:
 
 def cores() -> int:
     """The number of processor cores available to this process."""
-    return _cores() if _most is None else min(_most, _cores())
+    if _most is None:
+        return _cores()
+    return min(_most, _cores())
 
 
 def _cores() -> int:
@@ -165,9 +167,9 @@ class Part:
 
     def positions(self, indices: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The positions among the m with ``indices`` in this part."""
-        return np.asarray(
-            indices + self.where.start if isinstance(self.where, slice) else self.where[indices]
-        )
+        if isinstance(self.where, slice):
+            return np.asarray(indices + self.where.start)
+        return np.asarray(self.where[indices])
 
     def summed(self, values: Vector) -> Vector:
         """(rows,) the sum of ``values`` (b,) over the positions of each row of the block."""
@@ -185,7 +187,9 @@ class Part:
 
     def of_positions(self, values: Vector) -> Vector:
         """(b,) from one number a row of the block."""
-        return values if self.rows is None else values[self.rows]
+        if self.rows is None:
+            return values
+        return values[self.rows]
 
     def held(self, values: Vector) -> Vector:
         """(b,) the sum of ``values`` (c,) over the tokens that each position lists."""
@@ -310,15 +314,15 @@ class SparseTable:
 
     def columns(self, chosen: Ids) -> TableColumns:
         """The columns at the indices ``chosen``, gathered block by block; NO_COLUMN is empty."""
-        known = chosen != NO_COLUMN
+        has_column = chosen != NO_COLUMN
         counts = np.zeros(len(chosen), dtype=np.int64)
-        for _, table in self._by_column(chosen[known]):
-            counts[known] += np.diff(table.indptr)
+        for _, table in self._by_column(chosen[has_column]):
+            counts[has_column] += np.diff(table.indptr)
         starts = np.concatenate(([0], np.cumsum(counts)))
         rows = self.allocate(int(starts[-1]), np.int32)
         values = self.allocate(int(starts[-1]), np.float64)
-        free = starts[:-1][known]
-        for part, table in self._by_column(chosen[known]):
+        free = starts[:-1][has_column]
+        for part, table in self._by_column(chosen[has_column]):
             sizes = np.diff(table.indptr)
             to = np.repeat(free - table.indptr[:-1], sizes) + np.arange(table.nnz)
             rows[to] = part.positions(table.indices)
@@ -334,8 +338,10 @@ class SparseTable:
 
 def _part(table: Table, where: Ids, rows: Ids) -> Part:
     """The part with runs of numbers as slices, so that whole blocks stay as fast as before."""
-    whole = len(rows) == table.shape[0] and bool((np.diff(rows) == 1).all())
+    is_complete = len(rows) == table.shape[0] and bool((np.diff(rows) == 1).all())
     run = int(where[-1]) - int(where[0]) == len(where) - 1
     return Part(
-        table, slice(int(where[0]), int(where[-1]) + 1) if run else where, None if whole else rows
+        table,
+        slice(int(where[0]), int(where[-1]) + 1) if run else where,
+        None if is_complete else rows,
     )

@@ -81,27 +81,27 @@ class Unlisted:
         size = len(token_ids)
 
         def one(block: Listed) -> tuple[Vector, float]:
-            left = np.where(block.bare, 0.0, block.tail)
+            masses = np.where(block.bare, 0.0, block.tail)
             sampled = column_of(block.sampled)
             counted = (
                 np.bincount(sampled[block.outside & ~block.bare], minlength=size),
                 np.bincount(sampled, minlength=size),
-                np.bincount(column_of(block.ids), np.repeat(left, block.lengths), size),
+                np.bincount(column_of(block.ids), np.repeat(masses, block.lengths), size),
             )
-            return np.array(counted, dtype=np.float64), float(left.sum())
+            return np.array(counted, dtype=np.float64), float(masses.sum())
 
         counts = np.zeros((3, size))
-        left = 0.0
-        for each, rest in in_order(one, blocks):
-            counts += each
-            left += rest
+        mass = 0.0
+        for block_counts, rest in in_order(one, blocks):
+            counts += block_counts
+            mass += rest
         listless = all(bool(block.bare.all()) for block in blocks)
         return cls(
             token_ids,
             counts[0],
             counts[1],
             counts[2],
-            left,
+            mass,
             listless,
             sum(len(block.ids) for block in blocks),
         )
@@ -109,16 +109,16 @@ class Unlisted:
     def __add__(self, other: Unlisted) -> Unlisted:
         token_ids = np.union1d(self.token_ids, other.token_ids)
         counts = np.zeros((3, len(token_ids)))
-        for each in (self, other):
-            counts[:, np.searchsorted(token_ids, each.token_ids)] += (
-                each.outside,
-                each.everything,
-                each.held,
+        for part in (self, other):
+            counts[:, np.searchsorted(token_ids, part.token_ids)] += (
+                part.outside,
+                part.everything,
+                part.held,
             )
-        left = self.left + other.left
+        mass = self.left + other.left
         listless = self.listless and other.listless
         entries = self.entries + other.entries
-        return Unlisted(token_ids, counts[0], counts[1], counts[2], left, listless, entries)
+        return Unlisted(token_ids, counts[0], counts[1], counts[2], mass, listless, entries)
 
     def tail(self) -> Tail:
         """The unigram: a token's count for each unit of the mass left over by the lists that miss
@@ -127,11 +127,10 @@ class Unlisted:
         A token that most lists hold is seldom sampled outside one, because it seldom could be: its
         share of a tail that it belongs to is its count there over those tails.
         """
-        unigram = (
-            self.everything
-            if self.listless
-            else rates(self.outside, self.left - self.held, self.left)
-        )
+        if self.listless:
+            unigram = self.everything
+        else:
+            unigram = rates(self.outside, self.left - self.held, self.left)
         return Tail(self.token_ids, unigram, self.everything, self.listless, self.entries)
 
 
@@ -192,13 +191,13 @@ class Listed:
         last = int(self.lengths[:high].sum())
         entries = ("ids", "values")
         pieces = (
-            slice(first, last) if each.name in entries else slice(low, high)
-            for each in fields(self)
+            slice(first, last) if field.name in entries else slice(low, high)
+            for field in fields(self)
         )
         return Listed(
             *(
-                getattr(self, each.name)[piece]
-                for each, piece in zip(fields(self), pieces, strict=True)
+                getattr(self, field.name)[piece]
+                for field, piece in zip(fields(self), pieces, strict=True)
             )
         )
 
@@ -269,9 +268,9 @@ def _joined(pieces: Sequence[Listed], allocate: Allocate) -> Listed:
     np.concatenate([piece.ids for piece in pieces], out=ids)
     np.concatenate([piece.values for piece in pieces], out=values)
     joined: dict[str, npt.NDArray[Any]] = {"ids": ids, "values": values}
-    for each in fields(Listed):
-        if each.name not in joined:
-            joined[each.name] = end_to_end([getattr(piece, each.name) for piece in pieces])
+    for field in fields(Listed):
+        if field.name not in joined:
+            joined[field.name] = end_to_end([getattr(piece, field.name) for piece in pieces])
     return Listed(**joined)
 
 
@@ -299,10 +298,10 @@ def support(blocks: Sequence[Listed]) -> Ids:
                 [np.unique(part) for block in blocks for part in (block.ids, block.sampled)]
             )
         )
-    seen = np.zeros(highest + 1, dtype=np.bool_)
+    is_present = np.zeros(highest + 1, dtype=np.bool_)
     for block in blocks:
-        seen[block.ids] = seen[block.sampled] = True
-    return np.flatnonzero(seen)
+        is_present[block.ids] = is_present[block.sampled] = True
+    return np.flatnonzero(is_present)
 
 
 def columns_of(token_ids: Ids) -> Callable[..., npt.NDArray[np.int32]]:
@@ -312,10 +311,10 @@ def columns_of(token_ids: Ids) -> Callable[..., npt.NDArray[np.int32]]:
     if int(token_ids[-1]) >= DENSE_IDS:
 
         def sought(ids: Ids, out: npt.NDArray[np.int32] | None = None) -> npt.NDArray[np.int32]:
-            found = np.searchsorted(token_ids, ids).astype(np.int32)
+            columns = np.searchsorted(token_ids, ids).astype(np.int32)
             if out is None:
-                return found
-            out[:] = found
+                return columns
+            out[:] = columns
             return out
 
         return sought
@@ -333,16 +332,16 @@ def tables(blocks: Sequence[Listed], token_ids: Ids) -> list[Table]:
     changed into columns.
     """
     column_of = columns_of(token_ids)
-    made = []
+    pieces = []
     for block in blocks:
         column_of(block.ids, out=block.ids)
         starts = np.concatenate(([0], np.cumsum(block.lengths))).astype(np.int32)
-        made.append(
+        pieces.append(
             sparse.csr_array(
                 (block.values, block.ids, starts), shape=(len(block.lengths), len(token_ids))
             )
         )
-    return made
+    return pieces
 
 
 @dataclass(frozen=True, slots=True, eq=False)

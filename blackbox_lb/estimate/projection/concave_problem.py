@@ -67,26 +67,26 @@ def descend(
     It ends where the largest slope is at most 1e-7, the value falls by less than 1e-13 of itself,
     or half the squared slope, an estimate of the distance to the minimum, is at most ``shortfall``.
     """
-    found = Descent(start, *function(start), 0)
+    descent = Descent(start, *function(start), 0)
     memory = deque(((s, y, bend) for s, y in pairs if (bend := dot(s, y)) > 0), maxlen=PAIRS)
-    while found.iterations < max_iterations:
+    while descent.iterations < max_iterations:
         if (
-            np.abs(found.slope).max(initial=0.0) <= FLAT
-            or dot(found.slope, found.slope) / 2 <= shortfall
+            np.abs(descent.slope).max(initial=0.0) <= FLAT
+            or dot(descent.slope, descent.slope) / 2 <= shortfall
         ):
             break
-        following = _step(function, found, _direction(found.slope, memory))
+        following = _step(function, descent, _direction(descent.slope, memory))
         if following is None:
             break
-        s = following.x - found.x
-        y = following.slope - found.slope
+        s = following.x - descent.x
+        y = following.slope - descent.slope
         if (bend := dot(s, y)) > 0:
             memory.append((s, y, bend))
-        fall = found.value - following.value
-        found = following
-        if fall <= LEAST_FALL * max(abs(found.value), 1.0):
+        fall = descent.value - following.value
+        descent = following
+        if fall <= LEAST_FALL * max(abs(descent.value), 1.0):
             break
-    return replace(found, pairs=tuple((s, y) for s, y, _ in memory))
+    return replace(descent, pairs=tuple((s, y) for s, y, _ in memory))
 
 
 def _direction(slope: Vector, memory: deque[tuple[Vector, Vector, float]]) -> Vector:
@@ -265,23 +265,23 @@ def maximise(
     if not len(free) or low == high:
         return Maximum(np.zeros(size), 0.0, 0, 0.0)
     if low == -np.inf and high == np.inf:
-        known = [(s * scale, (y + l2 * s) / scale / total) for s, y in pairs]
-        found = descend(
+        scaled_pairs = [(s * scale, (y + l2 * s) / scale / total) for s, y in pairs]
+        descent = descend(
             problem.loss,
             begin[free] * scale,
             max_iterations=max_iterations,
             shortfall=shortfall,
-            pairs=known,
+            pairs=scaled_pairs,
         )
-        for s, y in found.pairs:  # in place: they are as large as the rest of a fit together
+        for s, y in descent.pairs:  # in place: they are as large as the rest of a fit together
             s /= scale
             y *= scale * total
             y -= l2 * s
-        missing = dot(found.slope, found.slope) / 2
-        result = _maximum(problem, found.x, found.value, found.iterations, missing)
+        missing = dot(descent.slope, descent.slope) / 2
+        result = _maximum(problem, descent.x, descent.value, descent.iterations, missing)
         if lifted is not None:  # the curvature of their penalty is not l2 in every direction
             return result
-        return replace(result, pairs=found.pairs)
+        return replace(result, pairs=descent.pairs)
     return _within(
         problem, np.clip(begin[free], low, high) * scale, low * scale, high * scale, max_iterations
     )
@@ -292,7 +292,7 @@ def _within(
 ) -> Maximum:
     from scipy import optimize  # a quarter of a second, where a command starts
 
-    found = optimize.minimize(
+    optimum = optimize.minimize(
         problem.loss,
         start,
         jac=True,
@@ -306,11 +306,11 @@ def _within(
             "gtol": 1e-7,
         },
     )
-    x = np.asarray(found.x, dtype=np.float64)
+    x = np.asarray(optimum.x, dtype=np.float64)
     value, gradient = problem.loss(x)
     # At a bound only a step back into the range counts.
     step = np.clip(x - gradient, low, high) - x
-    return _maximum(problem, x, value, int(found.nit), float(step @ step) / 2)
+    return _maximum(problem, x, value, int(optimum.nit), float(step @ step) / 2)
 
 
 def _maximum(

@@ -120,11 +120,10 @@ def choose_l2(
     )
     rows = _compare(strengths, gains, dealt.tokens, dealt.unit_of)
     best = min(rows, key=lambda row: row.behind)
-    good = (
-        [row.value for row in rows if row.gain >= keep * best.gain]
-        if best.gain > 0
-        else [best.value]
-    )
+    if best.gain > 0:
+        good = [row.value for row in rows if row.gain >= keep * best.gain]
+    else:
+        good = [best.value]
     return L2Choice(min(good), best.value, rows, dealt.units, dealt.rewarded, dealt.count, unfitted)
 
 
@@ -156,11 +155,11 @@ class _Folds:
         gains = np.zeros((size, len(self.tokens)))
         unfitted = 0
         for fold in range(self.count):
-            held = self.fold_of == fold
-            if not self.tokens[~held].any():
+            is_held_out = self.fold_of == fold
+            if not self.tokens[~is_held_out].any():
                 unfitted += 1
                 continue
-            gains[:, held] = score(~held)[:, held]
+            gains[:, is_held_out] = score(~is_held_out)[:, is_held_out]
         return gains, unfitted
 
 
@@ -211,7 +210,7 @@ def _path(
     out = np.zeros((len(strengths), len(train)))
     pairs: Sequence[Pair] = ()
     for row, l2 in enumerate(strengths):
-        found = maximise(
+        maximum = maximise(
             linear,
             table,
             weights.values,
@@ -221,8 +220,8 @@ def _path(
             shortfall=SETTLED,
             pairs=pairs,
         )
-        delta = found.delta
-        pairs = found.pairs
+        delta = maximum.delta
+        pairs = maximum.pairs
         out[row] = linear_terms(rollouts, table, target, delta)
         out[row] -= rollouts.summed(target.values * table.log_normaliser(delta))
     return out

@@ -68,10 +68,10 @@ def by_policy(
     """
     size = len(table.token_ids)
     for number in range(len(rollouts.policies) + 1):
-        own = weights.baseline
+        group_baseline = weights.baseline
         if rollouts.origins is not None:
-            own = np.where(rollouts.origins == number, own, 0.0)
-        baseline = np.repeat(own, rollouts.lengths)
+            group_baseline = np.where(rollouts.origins == number, group_baseline, 0.0)
+        baseline = np.repeat(group_baseline, rollouts.lengths)
         if not baseline.any():
             continue
         if number == BASE:
@@ -100,11 +100,9 @@ def fit_sets(
     fit = solve(rollouts, start=None)
     for _ in range(MOST_TURNS):
         shares, _ = posterior_shares(rollouts, table, table.align(fit.token_ids, fit.delta))
-        moved = (
-            np.nanmax(np.abs(shares - rollouts.shares), initial=0.0)
-            if rollouts.shares is not None
-            else 0.0
-        )
+        moved = 0.0
+        if rollouts.shares is not None:
+            moved = np.nanmax(np.abs(shares - rollouts.shares), initial=0.0)
         rollouts = replace(rollouts, shares=shares)
         if moved <= SETTLED:
             break
@@ -121,20 +119,20 @@ def posterior_shares(
     The spellings of an answer keep the sum of their shares, which is its weight; drawn completions
     keep NaN.
     """
-    given = rollouts.given
-    shares = np.full(len(given), np.nan)
-    if not given.any():
+    is_given = rollouts.given
+    shares = np.full(len(is_given), np.nan)
+    if not is_given.any():
         return shares, 0.0
-    base = np.bincount(rollouts.rollout_of, weights=rollouts.logprobs, minlength=len(given))
-    scores = (base + log_policy_ratios(rollouts, table, delta))[given]
-    answers = np.unique(rollouts.weighed_together[given], return_inverse=True)[1]
+    base = np.bincount(rollouts.rollout_of, weights=rollouts.logprobs, minlength=len(is_given))
+    scores = (base + log_policy_ratios(rollouts, table, delta))[is_given]
+    answers = np.unique(rollouts.weighed_together[is_given], return_inverse=True)[1]
     highest = np.full(int(answers.max()) + 1, -np.inf)
     np.maximum.at(highest, answers, scores)
     parts = np.exp(scores - highest[answers])
     totals = np.bincount(answers, weights=parts)
-    before = (rollouts.shares if rollouts.shares is not None else np.ones(len(given)))[given]
+    before = (rollouts.shares if rollouts.shares is not None else np.ones(len(is_given)))[is_given]
     weights = np.bincount(answers, weights=before)
-    shares[given] = parts / totals[answers] * weights[answers]
+    shares[is_given] = parts / totals[answers] * weights[answers]
     return shares, float((weights @ (highest + np.log(totals))) / weights.sum())
 
 
@@ -177,8 +175,8 @@ def projection(
     reward anywhere.
     """
     positive("l2", l2)
-    given: LoggedPositions = NextToken.of(rollouts) if next_token is None else next_token
-    table = given.named()
+    positions: LoggedPositions = NextToken.of(rollouts) if next_token is None else next_token
+    table = positions.named()
     if table.n_positions != len(rollouts.token_ids):
         raise InputError(
             f"next_token has {table.n_positions} positions, the rollouts {len(rollouts.token_ids)}"
@@ -192,24 +190,29 @@ def projection(
     lifted = None
     if prior is not None:
         center = table.align(prior.token_ids, prior.means)
-        lifted = _support(table, prior.lifted) if len(prior.lifted) else None
-    found = maximise(
+        lifted = None
+        if len(prior.lifted):
+            lifted = _support(table, prior.lifted)
+    begin = None
+    if start is not None:
+        begin = table.align(start.token_ids, start.delta)
+    maximum = maximise(
         linear_term(rollouts, table, weights),
         table,
         weights.values,
         l2=l2,
         support=_support(table, support),
-        start=None if start is None else table.align(start.token_ids, start.delta),
+        start=begin,
         center=center,
         lifted=lifted,
     )
     return Fit(
         token_ids=table.token_ids,
-        delta=found.delta,
-        gain=found.value / float(weights.values.sum()),
-        converged=found.converged,
-        shortfall=found.shortfall,
-        iterations=found.iterations,
+        delta=maximum.delta,
+        gain=maximum.value / float(weights.values.sum()),
+        converged=maximum.converged,
+        shortfall=maximum.shortfall,
+        iterations=maximum.iterations,
         effective_sample_size=effective_sample_size(weights.of_rollouts(rollouts)),
         rollouts=len(rollouts.keys),
     )
@@ -219,6 +222,6 @@ def _support(table: LoggedPositions, support: npt.ArrayLike | None) -> Ids | Non
     """Indices of the wanted tokens that were seen."""
     if support is None:
         return None
-    wanted = np.unique(np.asarray(support, dtype=np.int64))
-    _, indices, _ = np.intersect1d(table.token_ids, wanted, return_indices=True)
+    token_ids = np.unique(np.asarray(support, dtype=np.int64))
+    _, indices, _ = np.intersect1d(table.token_ids, token_ids, return_indices=True)
     return indices.astype(np.int64)

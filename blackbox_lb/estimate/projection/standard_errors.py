@@ -102,9 +102,10 @@ class StandardErrors:
         if not 0 < level < 1:
             raise InputError(f"level is {level}; it must be between 0 and 1")
         reach = np.full(len(self.delta), np.inf)
-        known = self.informants > 1 + SAME
-        reach[known] = (
-            special.stdtrit(self.informants[known] - 1, (1 + level) / 2) * self.errors[known]
+        is_finite = self.informants > 1 + SAME
+        reach[is_finite] = (
+            special.stdtrit(self.informants[is_finite] - 1, (1 + level) / 2)
+            * self.errors[is_finite]
         )
         reach[~self.contributions.any(axis=0)] = 0.0
         return self.delta - reach, self.delta + reach
@@ -174,11 +175,10 @@ def standard_errors(
     weights = rule.weights(rollouts)
     w = weights.of_rollouts(rollouts)
     group_of, units = _groups(rollouts, w, seed)
-    free = (
-        np.ones(len(values), dtype=np.bool_)
-        if support is None
-        else np.isin(table.token_ids, np.asarray(support))
-    )
+    if support is None:
+        free = np.ones(len(values), dtype=np.bool_)
+    else:
+        free = np.isin(table.token_ids, np.asarray(support))
     group = np.repeat(group_of, rollouts.lengths)
     baselines = by_policy(rollouts, table, weights)
     problem = _Problem(
@@ -243,23 +243,23 @@ class _Problem:
         """(s,) the expected counts of the baselines under ``table``, without those of ``group``."""
         total = np.zeros(len(self.delta))
         for bias, baseline in self.baselines:
-            own = np.where(self.group == group, 0.0, baseline)
-            if own.any():
-                total += table.expected(bias, own)
+            group_baseline = np.where(self.group == group, 0.0, baseline)
+            if group_baseline.any():
+                total += table.expected(bias, group_baseline)
         return total
 
     def tallied(self, groups: int, weights: Vector | Bools) -> Vector:
         """(g, s) the sum of ``weights`` (m,) over each group's samples of each token."""
         size = len(self.delta)
-        found = np.zeros(groups * size)
+        sums = np.zeros(groups * size)
         for at in stretches(len(weights)):
-            kept = np.flatnonzero(weights[at])
+            nonzero = np.flatnonzero(weights[at])
             np.add.at(
-                found,
-                self.group[at][kept] * np.int64(size) + self.table.sampled[at][kept],
-                weights[at][kept],
+                sums,
+                self.group[at][nonzero] * np.int64(size) + self.table.sampled[at][nonzero],
+                weights[at][nonzero],
             )
-        return found.reshape(groups, size)
+        return sums.reshape(groups, size)
 
     def check(self, gradient: Vector, expected: Vector) -> None:
         """Raise InputError unless delta is the maximum, where the parts cancel."""
@@ -288,24 +288,30 @@ class _Problem:
         ``baseline_by``.
         """
         part = self._part()
-        seen, seen_squares = (expected, squares) if part is self else part.expected_by(len(shares))
+        if part is self:
+            part_usage = expected
+            part_squares = squares
+        else:
+            part_usage, part_squares = part.expected_by(len(shares))
         growth = float(self.weights.sum() / part.weights.sum())
         part_shared = shared if part is self else part.baseline_by(len(shares))
         outside = self.tallied(len(shares), self.table.sampled_outside)
-        drawn = outside.sum(axis=0)
+        counts = outside.sum(axis=0)
         everything = _Others(expected, squares)
-        part_of = everything if part is self else _Others(seen, seen_squares)
+        part_of = everything if part is self else _Others(part_usage, part_squares)
         without: NextToken | None = None
         steps = np.empty_like(scores)
         for group, (share, gone) in enumerate(zip(shares.tolist(), outside, strict=True)):
             table = part.table
             if gone.any():
-                kept = np.divide(drawn - gone, drawn, out=np.ones_like(drawn), where=drawn > 0)
-                table = without = table.with_unigram(table.unigram * kept, out=without)
-            usage, along = hessian(
+                shares_left = np.divide(
+                    counts - gone, counts, out=np.ones_like(counts), where=counts > 0
+                )
+                table = without = table.with_unigram(table.unigram * shares_left, out=without)
+            usage, curvature = hessian(
                 table, self.delta, np.where(part.group == group, 0.0, part.weights)
             )
-            known, bend = everything.without(group)
+            usage_without, bend = everything.without(group)
             seen_of_it, seen_bend = part_of.without(group)
             change = growth * (usage - seen_of_it) if gone.any() else np.zeros_like(usage)
             right = scores[group] + np.where(self.free, change, 0.0)
@@ -314,10 +320,10 @@ class _Problem:
                 before = part_shared.sum(axis=0) - part_shared[group]
                 moved = part.baseline(table, group) - before
                 right -= np.where(self.free, growth * moved, 0.0)
-            diagonal = np.maximum(known + change, 0.0) * bend
+            diagonal = np.maximum(usage_without + change, 0.0) * bend
             if part is not self:
-                along = _matched(along, usage, usage * seen_bend, diagonal, growth)
-            steps[group] = self._solved(right, along, diagonal + ridge, ridge)
+                curvature = _matched(curvature, usage, usage * seen_bend, diagonal, growth)
+            steps[group] = self._solved(right, curvature, diagonal + ridge, ridge)
         return steps
 
     def _part(self) -> _Problem:

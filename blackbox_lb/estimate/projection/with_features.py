@@ -116,15 +116,15 @@ class FeaturePositions:
 
         InputError: none of ``token_ids`` was ever listed or sampled, or no position has a weight.
         """
-        given = table.named()
-        chosen = np.flatnonzero(np.isin(given.token_ids, token_ids))
+        named = table.named()
+        chosen = np.flatnonzero(np.isin(named.token_ids, token_ids))
         if not len(chosen) or not weights.values.any():
             raise InputError(
                 "nothing can depend on features: no position has both a weight and a token that may"
                 " be biased"
             )
-        masses = given.by_token(chosen)
-        m = given.n_positions
+        masses = named.by_token(chosen)
+        m = named.n_positions
         listed = masses.listed
         scale = np.ones(m) if masses.scale is None else masses.scale
         columns = np.repeat(np.arange(len(chosen)), np.diff(listed.starts))
@@ -132,34 +132,38 @@ class FeaturePositions:
         all_masses = sparse.csr_array(
             (listed.values * scale[rows], (rows, columns)), shape=(m, len(chosen))
         )
-        place = np.full(len(given.token_ids), -1)
+        place = np.full(len(named.token_ids), -1)
         place[chosen] = np.arange(len(chosen))
-        sampled = place[given.sampled]
-        own = differences(rollouts, weights)
-        known = (sampled >= 0) & (own != 0)
+        sampled = place[named.sampled]
+        token_weights = differences(rollouts, weights)
+        is_chosen = (sampled >= 0) & (token_weights != 0)
         counts = sparse.csr_array(
-            (own[known], (contexts[known], sampled[known])), shape=(size, len(chosen))
+            (token_weights[is_chosen], (contexts[is_chosen], sampled[is_chosen])),
+            shape=(size, len(chosen)),
         )
         by_context: list[Vector] = []
         of_tokens: list[Vector] = []
-        for bias, baseline in by_policy(rollouts, given, weights):
+        for bias, baseline in by_policy(rollouts, named, weights):
             tilt = np.exp(np.minimum(bias[chosen], LARGEST))
-            once = baseline * np.exp(-given.log_normaliser(bias))
+            once = baseline * np.exp(-named.log_normaliser(bias))
             summing = sparse.csr_array((once, (contexts, np.arange(m))), shape=(size, m))
             counts = counts + (summing @ all_masses) @ sparse.diags_array(tilt)
-            by_context.append(np.asarray(summing @ given.spread))
-            of_tokens.append(given.unigram[chosen] * tilt)
+            by_context.append(np.asarray(summing @ named.spread))
+            of_tokens.append(named.unigram[chosen] * tilt)
         order = np.argsort(contexts, kind="stable")
         order = order[weights.values[order] > 0]
+        tail_counts = None
+        if by_context:
+            tail_counts = (np.stack(by_context, axis=1), np.stack(of_tokens))
         return cls(
-            given.token_ids[chosen],
+            named.token_ids[chosen],
             all_masses[order],
-            given.spread[order],
-            given.unigram[chosen],
+            named.spread[order],
+            named.unigram[chosen],
             contexts[order],
             weights.values[order],
             sparse.csr_array(counts),
-            (np.stack(by_context, axis=1), np.stack(of_tokens)) if by_context else None,
+            tail_counts,
         )
 
     @property
@@ -179,13 +183,13 @@ class FeaturePositions:
 
     def only(self, chosen: Bools) -> FeaturePositions:
         """The positions of the contexts where ``chosen`` (c,) is True; the others count nothing."""
-        here = chosen[self.contexts]
+        is_chosen = chosen[self.contexts]
         rows = (
-            self.masses[here],
-            self.tails[here],
+            self.masses[is_chosen],
+            self.tails[is_chosen],
             self.unigram,
-            self.contexts[here],
-            self.weights[here],
+            self.contexts[is_chosen],
+            self.weights[is_chosen],
         )
         return FeaturePositions(self.token_ids, *rows, *self._counted(chosen.astype(np.float64)))
 
@@ -226,14 +230,14 @@ class FeaturePositions:
         of_common = np.zeros(common.shape)
         of_slopes = np.zeros(slopes.shape)
         for rows, positions in self._blocks(features.shape[0]):
-            own = features[rows]
-            delta = np.minimum(common + own @ slopes, LARGEST)
+            batch = features[rows]
+            delta = np.minimum(common + batch @ slopes, LARGEST)
             part, slope = self._block(delta, rows.start, positions)
             linear = self._linear(rows)
             value += part - float((linear * delta).sum())
             slope = slope - linear
             of_common += slope.sum(axis=0)
-            of_slopes += np.asarray(own.T @ slope)
+            of_slopes += np.asarray(batch.T @ slope)
         return value, of_common, of_slopes
 
     def log_likelihood(self, delta: npt.NDArray[np.float64]) -> Vector:
@@ -329,15 +333,14 @@ def fit_features(
             slope * unit
         ).ravel() / total
 
-    begin = (
-        np.zeros(unit.shape)
-        if start is None
-        else np.concatenate([start.common[None], start.slopes]) / unit
-    )
-    found = descend(loss, begin.ravel(), max_iterations=max_iterations, shortfall=1e-9)
-    values = found.x.reshape(1 + count, size) * unit
-    gain = -found.value - float((strengths * values * values).sum()) / 2 / total
-    return FeatureFit(positions.token_ids, values[0], values[1:], gain, found.iterations)
+    if start is None:
+        begin = np.zeros(unit.shape)
+    else:
+        begin = np.concatenate([start.common[None], start.slopes]) / unit
+    descent = descend(loss, begin.ravel(), max_iterations=max_iterations, shortfall=1e-9)
+    values = descent.x.reshape(1 + count, size) * unit
+    gain = -descent.value - float((strengths * values * values).sum()) / 2 / total
+    return FeatureFit(positions.token_ids, values[0], values[1:], gain, descent.iterations)
 
 
 def standard_errors(
@@ -361,13 +364,13 @@ def standard_errors(
     estimate, not distances from the truth.
     """
     rng = np.random.default_rng(seed)
-    found = []
+    fits = []
     for _ in range(draws):
         amounts = rng.standard_exponential(int(prompts.max(initial=0)) + 1)
-        drawn = positions.times(amounts[prompts])
+        resample = positions.times(amounts[prompts])
         again = fit_features(
-            drawn, features, l2=l2, slope_l2=slope_l2, start=fit, max_iterations=50
+            resample, features, l2=l2, slope_l2=slope_l2, start=fit, max_iterations=50
         )
-        found.append(np.vstack([again.common, again.slopes]))
-    spread = np.std(found, axis=0, ddof=1)
+        fits.append(np.vstack([again.common, again.slopes]))
+    spread = np.std(fits, axis=0, ddof=1)
     return spread[0], spread[1:]

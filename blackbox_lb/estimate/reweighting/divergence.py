@@ -67,17 +67,15 @@ def divergence(
     log_listed = np.minimum(np.logaddexp.reduce(terms, axis=1), log_all)
     log_tail = log_all + np.log(-np.expm1(np.minimum(log_listed - log_all, -1e-15)))
     listed = log_listed > -np.inf
-    factor = (
-        _factor(log_listed[listed], log_tail[listed], table.sampled_outside[listed])
-        if listed.any()
-        else 0.0
-    )
+    factor = 0.0
+    if listed.any():
+        factor = _factor(log_listed[listed], log_tail[listed], table.sampled_outside[listed])
     log_normaliser = np.logaddexp(log_listed, log_tail + np.where(listed, factor, 0.0))
     ratios = delta[table.sampled] - log_normaliser
     gained = np.minimum(
         *(
-            _grouped_kl(terms - whole[:, None], of_listed - whole[:, None])
-            for whole in (log_normaliser, log_all)
+            _grouped_kl(terms - log_total[:, None], of_listed - log_total[:, None])
+            for log_total in (log_normaliser, log_all)
         )
     )
     summed = np.zeros(len(rollouts.keys))
@@ -135,8 +133,8 @@ def _grouped_kl(log_tilted: Vector, log_ratios: Vector) -> Vector:
     biased_rest = np.clip(1.0 - tilted.sum(axis=1), 1e-12, 1.0)
     base_rest = np.clip(1.0 - np.exp(log_tilted - log_ratios).sum(axis=1), 1e-12, 1.0)
     listed = (tilted * log_ratios).sum(axis=1)
-    whole = listed + biased_rest * np.log(biased_rest / base_rest)
-    return np.asarray(np.maximum(whole, 0.0), dtype=np.float64)
+    total = listed + biased_rest * np.log(biased_rest / base_rest)
+    return np.asarray(np.maximum(total, 0.0), dtype=np.float64)
 
 
 def _factor(log_listed: Vector, log_tail: Vector, outside: Bools) -> float:
@@ -205,14 +203,14 @@ def intervention_scores(
             f"tokens {tokens.shape}, completions {owner.shape} and shifts {values.shape} need one"
             " shape (m,)"
         )
-    known = np.isfinite(values)
-    if not known.any():
+    is_finite = np.isfinite(values)
+    if not is_finite.any():
         raise InputError(
             f"none of {len(values)} positions has a shift; collect completions with top logprobs"
         )
-    tokens = tokens[known]
-    owner = owner[known]
-    values = values[known]
+    tokens = tokens[is_finite]
+    owner = owner[is_finite]
+    values = values[is_finite]
     ids, place, counts = np.unique(tokens, return_inverse=True, return_counts=True)
     scores = np.bincount(place, weights=values) / counts
     return InterventionScores(
@@ -271,9 +269,9 @@ def shifts_after_bias(drawn: Rollouts, bias: Mapping[int, float], base: NextToke
     table = NextToken.of(drawn, extra_ids=np.union1d(base.token_ids, ids)).named()
     delta = table.align(ids, values)
     milder = np.maximum(delta, -STRONGEST)
-    known = base.named()
+    named = base.named()
     usage = (
-        known.expected(known.align(ids, np.maximum(values, -STRONGEST))) / known.n_positions
+        named.expected(named.align(ids, np.maximum(values, -STRONGEST))) / named.n_positions
     )  # mean probability of each token
     expected = table.align(base.token_ids, np.asarray(usage)) * table.n_positions
     scarce = (milder < 0) & (expected < FEW)

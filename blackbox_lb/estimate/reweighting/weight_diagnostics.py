@@ -152,9 +152,10 @@ def reward_variance(rewards: npt.ArrayLike, prompts: npt.ArrayLike) -> tuple[flo
     means = np.bincount(where, weights=r) / sizes
     variances = np.bincount(where, weights=(r - means[where]) ** 2)[several] / (sizes[several] - 1)
     count = len(variances)
-    return float(variances.mean()), (
-        float(variances.std(ddof=1)) / math.sqrt(count) if count > 1 else math.inf
-    )
+    error = math.inf
+    if count > 1:
+        error = float(variances.std(ddof=1)) / math.sqrt(count)
+    return float(variances.mean()), error
 
 
 def tail_coverage(next_token: NextToken) -> TailCoverage:

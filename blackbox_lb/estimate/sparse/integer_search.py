@@ -81,9 +81,11 @@ def integer_search(
     )
     rounded = np.zeros_like(start)
     rounded[chosen] = np.clip(np.rint(start[chosen]), low, high)
-    found = [_descend(search, values) for values in (rounded, np.zeros_like(start))]
-    best = min(found, key=search.loss)
-    return _exchange(search, best) if exchanges else best
+    optima = [_descend(search, values) for values in (rounded, np.zeros_like(start))]
+    best = min(optima, key=search.loss)
+    if exchanges:
+        return _exchange(search, best)
+    return best
 
 
 def _descend(search: _Search, values: Vector) -> Vector:
@@ -133,7 +135,9 @@ def _best_step(probability: Vector, weights: Vector, usage: float) -> tuple[int,
     """
     step = 1 if usage > weights @ probability else -1
     change = np.log1p(np.minimum(probability, 1.0) * math.expm1(step))
-    return (step, change) if weights @ change - usage * step < 0 else (0, change)
+    if weights @ change - usage * step < 0:
+        return (step, change)
+    return (0, change)
 
 
 def _exchange(search: _Search, values: Vector) -> Vector:
@@ -142,19 +146,19 @@ def _exchange(search: _Search, values: Vector) -> Vector:
     """
     best = values
     lowest = search.loss(values)
-    seen = {values.tobytes()}
+    visited = {values.tobytes()}
     stuck = 0
-    left = EVALUATIONS
+    remaining = EVALUATIONS
     least = 1e-9 * float(search.weights.sum())
-    while stuck < PATIENCE and left > 0:
+    while stuck < PATIENCE and remaining > 0:
         following = None
         loss = math.inf
-        for trial in _moves(search, values, seen):
-            seen.add(trial.tobytes())
-            left -= 1
-            if (found := search.loss(trial)) < loss:
+        for trial in _moves(search, values, visited):
+            visited.add(trial.tobytes())
+            remaining -= 1
+            if (trial_loss := search.loss(trial)) < loss:
                 following = trial
-                loss = found
+                loss = trial_loss
             if loss < lowest - least:
                 break
         if following is None:
@@ -183,16 +187,16 @@ def _moves(search: _Search, values: Vector, seen: set[bytes]) -> list[Vector]:
     pairs[more > search.entries - np.count_nonzero(values)] = np.inf
     first, second = np.triu_indices(len(tokens))
     worth = pairs[first, second]
-    found: list[Vector] = []
+    trials: list[Vector] = []
     for at in np.argsort(worth, kind="stable")[: TRIED + len(seen)]:
-        if not math.isfinite(worth[at]) or len(found) == TRIED:
+        if not math.isfinite(worth[at]) or len(trials) == TRIED:
             break
         trial = values.copy()
         for move in {int(first[at]), int(second[at])}:
             trial[tokens[move]] += steps[move]
         if trial.tobytes() not in seen:
-            found.append(trial)
-    return found
+            trials.append(trial)
+    return trials
 
 
 def _singles(search: _Search, values: Vector) -> tuple[Ids, Vector, Vector]:

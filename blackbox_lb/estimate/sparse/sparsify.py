@@ -59,7 +59,9 @@ class Sparse:
         pi_learned)``, if positions count as they do in the fit. With a penalty the learned policy
         stands in for the target.
         """
-        return 1.0 - self.kl_lost / self.kl_learned if self.kl_learned > 0 else 1.0
+        if self.kl_learned > 0:
+            return 1.0 - self.kl_lost / self.kl_learned
+        return 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,11 +176,9 @@ def above(next_token: NextToken, highest_id: int | None) -> Ids:
     """The ids of the support above ``highest_id``, which a provider with such a limit refuses; none
     where it is None.
     """
-    return (
-        next_token.token_ids[next_token.token_ids > highest_id]
-        if highest_id is not None
-        else np.zeros(0, np.int64)
-    )
+    if highest_id is not None:
+        return next_token.token_ids[next_token.token_ids > highest_id]
+    return np.zeros(0, np.int64)
 
 
 def _check(entries: int | None, low: float, high: float) -> None:

@@ -155,7 +155,7 @@ class Problem:
         """Minimise the loss with values on ``support`` only, starting at those of ``start``
         (s,).
         """
-        found = maximise(
+        maximum = maximise(
             self.linear,
             self.next_token,
             self.weights,
@@ -167,7 +167,9 @@ class Problem:
             max_iterations=300,
         )
         return Supported(
-            support, found.delta, self.l2 / 2 * float(found.delta @ found.delta) - found.value
+            support,
+            maximum.delta,
+            self.l2 / 2 * float(maximum.delta @ maximum.delta) - maximum.value,
         )
 
 
@@ -209,13 +211,13 @@ def best_support(
     """
     if entries == 0:
         return problem.fitted(np.zeros(0, np.int64), start)
-    found = problem.fitted(np.flatnonzero(start), start)
+    solution = problem.fitted(np.flatnonzero(start), start)
     for _ in range(SPLICES):
-        better = _splice(problem, entries, found)
+        better = _splice(problem, entries, solution)
         if better is None:
             break
-        found = better
-    return _exchange(problem, entries, found, patience)
+        solution = better
+    return _exchange(problem, entries, solution, patience)
 
 
 def _score(problem: Problem, entries: int, found: Supported) -> _Scores:
@@ -224,33 +226,33 @@ def _score(problem: Problem, entries: int, found: Supported) -> _Scores:
     local = Local.at(problem.next_token, problem.weights, values)
     free = problem.allowed.copy()
     free[members] = False
-    others = np.flatnonzero(free & (local.usage > LEAST * problem.weights.sum()))
+    nonmembers = np.flatnonzero(free & (local.usage > LEAST * problem.weights.sum()))
     steps, gain = local.best_steps(
-        others, problem.linear, values, problem.l2, problem.low, problem.high
+        nonmembers, problem.linear, values, problem.l2, problem.low, problem.high
     )
     top = np.argsort(-gain, kind="stable")[: max(entries, 2 * TRIED)]
-    others = others[top]
+    nonmembers = nonmembers[top]
     steps = steps[top]
     gain = gain[top]
     loss = local.change(members, -values[members], problem.linear, values, problem.l2)
-    if len(members) + len(others) > COUPLED or not len(others) or not len(members):
-        return _Scores(others, gain, steps, loss, None)
+    if len(members) + len(nonmembers) > COUPLED or not len(nonmembers) or not len(members):
+        return _Scores(nonmembers, gain, steps, loss, None)
     matrix = curvature(
-        problem.next_token, problem.weights, values, np.concatenate((members, others))
+        problem.next_token, problem.weights, values, np.concatenate((members, nonmembers))
     )
     bend = np.diag(matrix) + problem.l2 + LEAST * problem.weights.sum()
     np.fill_diagonal(matrix, bend)
     k = len(members)
     inverse = np.linalg.inv(matrix[:k, :k])
     response = inverse @ matrix[:k, k:]
-    left = np.maximum(bend[k:] - np.einsum("ij,ij->j", matrix[:k, k:], response), 1e-3 * bend[k:])
-    looser = bend[k:] / left
+    schur = np.maximum(bend[k:] - np.einsum("ij,ij->j", matrix[:k, k:], response), 1e-3 * bend[k:])
+    looser = bend[k:] / schur
     return _Scores(
-        others,
+        nonmembers,
         gain * looser,
         steps * looser,
         loss / (np.diag(inverse) * bend[:k]),
-        (np.diag(inverse), response, left),
+        (np.diag(inverse), response, schur),
     )
 
 
@@ -267,8 +269,8 @@ def _splice(problem: Problem, entries: int, found: Supported) -> Supported | Non
     count = int((scores.gain[join[:pairs]] > np.maximum(lost, 0)).sum())
     while count >= 1:
         out = leave[:count]
-        kept = np.delete(found.support, out[out >= 0])
-        trial = problem.fitted(np.union1d(kept, scores.others[join[:count]]), found.values)
+        members = np.delete(found.support, out[out >= 0])
+        trial = problem.fitted(np.union1d(members, scores.others[join[:count]]), found.values)
         if trial.loss < found.loss - LEAST * problem.weights.sum():
             return trial
         count //= 2
@@ -277,15 +279,15 @@ def _splice(problem: Problem, entries: int, found: Supported) -> Supported | Non
 
 def _exchange(problem: Problem, entries: int, found: Supported, patience: int) -> Supported:
     best = found
-    seen = {found.support.tobytes()}
+    visited = {found.support.tobytes()}
     stuck = 0
-    left = max(REFITS // entries, TRIED)
-    while left > 0 and stuck < patience:
+    remaining = max(REFITS // entries, TRIED)
+    while remaining > 0 and stuck < patience:
         following = None
-        for support in _singles(found, _score(problem, entries, found), seen):
+        for support in _singles(found, _score(problem, entries, found), visited):
             trial = problem.fitted(support, found.values)
-            seen.add(support.tobytes())
-            left -= 1
+            visited.add(support.tobytes())
+            remaining -= 1
             if following is None or trial.loss < following.loss:
                 following = trial
             if trial.loss < best.loss - LEAST * problem.weights.sum():
@@ -320,9 +322,9 @@ def _lost_with(found: Supported, scores: _Scores) -> Vector:
     """
     if scores.coupling is None:
         return scores.loss[:, None]
-    inverse, response, left = scores.coupling
+    inverse, response, schur = scores.coupling
     values = found.values[found.support]
     moved = values[:, None] - response * scores.steps[None, :]
     alone = np.maximum(values**2 / inverse, 1e-300)
-    together = moved**2 / (inverse[:, None] + response**2 / left[None, :])
+    together = moved**2 / (inverse[:, None] + response**2 / schur[None, :])
     return np.asarray(scores.loss[:, None] * together / alone[:, None])

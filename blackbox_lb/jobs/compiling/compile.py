@@ -67,18 +67,21 @@ def compile_bias(
     if next_token is None:
         raise BiasError("a bias without features is compiled on logged positions; give them")
     limit = most_entries(profile, entries)
-    whole = integers or not profile.bias.fractions
-    sparse = _sparse(bias, profile, _known(bias, next_token), highest_id, limit, whole)
+    is_integer = integers or not profile.bias.fractions
+    sparse = _sparse(bias, profile, _known(bias, next_token), highest_id, limit, is_integer)
     old = {entry.id: entry for entry in bias.entries}
     values = zip(sparse.token_ids.tolist(), sparse.values.tolist(), strict=True)
-    made = tuple(_entry(old.get(token), token, value) for token, value in values)
-    sent = {entry.id: entry.bias for entry in made if entry.bias}
+    sent_entries = tuple(_entry(old.get(token), token, value) for token, value in values)
+    sent = {entry.id: entry.bias for entry in sent_entries if entry.bias}
     is_same = sent == {token: value for token, value in bias.logit_bias.items() if value}
+    operating = None
+    if is_same:
+        operating = bias.operating
     return bias.verified(()).replacing(
         provider=profile.name,
-        compiled=compile_report(sparse, limit, integers=whole),
-        operating=bias.operating if is_same else None,
-        entries=made,
+        compiled=compile_report(sparse, limit, integers=is_integer),
+        operating=operating,
+        entries=sent_entries,
     )
 
 
@@ -104,28 +107,33 @@ def _with_fewer_tokens(
         )
         for feature in bias.features
     )
-    whole = integers or not profile.bias.fractions
-    low, high = max(profile.bias.low, -WIDEST), min(profile.bias.high, WIDEST)
+    is_integer = integers or not profile.bias.fractions
+    low = max(profile.bias.low, -WIDEST)
+    high = min(profile.bias.high, WIDEST)
     return bias.verified(()).replacing(
         provider=profile.name,
         compiled=Compiled(
-            entries_limit=limit, integers=whole, dropped=len(bias.entries) - len(places)
+            entries_limit=limit, integers=is_integer, dropped=len(bias.entries) - len(places)
         ),
         entries=tuple(bias.entries[place] for place in places),
         features=features,
-        sent=SentRange(low=low, high=high, integers=whole),
+        sent=SentRange(low=low, high=high, integers=is_integer),
     )
 
 
 def _picked(values: Sequence[T], places: Sequence[int]) -> tuple[T, ...]:
     """The values at these places; none where there are none."""
-    return tuple(values[place] for place in places) if values else ()
+    if values:
+        return tuple(values[place] for place in places)
+    return ()
 
 
 def _entry(old: Entry | None, token: int, value: float) -> Entry:
     if old is None:
         return Entry(id=token, bias=value)
-    return old if old.bias == value else old.replacing(bias=value, error=None)
+    if old.bias == value:
+        return old
+    return old.replacing(bias=value, error=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,18 +177,22 @@ def gain_by_entries(
     )  # a range may spread few values over more tokens
     steps = sorted({step for step in STEPS if step < most} | {most, chosen})
     rows: list[Kept] = []
-    for whole in (True, False):
+    for is_integer in (True, False):
         row: Kept | None = None
         for step in reversed(steps):
-            if (step, whole) == (chosen, done.integers):
-                kept = done.kept_share or 0.0
+            if (step, is_integer) == (chosen, done.integers):
+                kept_share = done.kept_share or 0.0
                 lost = done.kl_lost_nats_per_token or 0.0
-                row = Kept(step, whole, len(made.entries), kept, lost, chosen=True)
+                row = Kept(step, is_integer, len(made.entries), kept_share, lost, chosen=True)
             elif row is not None and row.listed <= step:  # so many more could not improve on it
                 row = replace(row, entries=step, chosen=False)
             else:
-                found = _sparse(bias, profile, table, highest_id, step, whole, patience=0)
-                row = Kept(step, whole, found.entries, found.kept, found.kl_lost)
+                sparse_bias = _sparse(
+                    bias, profile, table, highest_id, step, is_integer, patience=0
+                )
+                row = Kept(
+                    step, is_integer, sparse_bias.entries, sparse_bias.kept, sparse_bias.kl_lost
+                )
             rows.append(row)
     return rows[::-1]
 

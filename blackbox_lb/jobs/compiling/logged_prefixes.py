@@ -53,13 +53,13 @@ def logged_prefixes(
     with RolloutStore(path, read_only=True) as store:
         base = _base_requests(store, bias)
         listing = {
-            name: each
-            for name, each in base.items()
-            if _listed(str(each.get("provider")), profile) is True
+            name: settings
+            for name, settings in base.items()
+            if _listed(str(settings.get("provider")), profile) is True
         }
-        known = base if vocabulary is not None else listing
-        ends = _end_tokens(_providers(known or base), profile, vocabulary)
-        return _read(store, known or base, bias, ends, _left_out(store, base, known or base))
+        requests = base if vocabulary is not None else listing
+        ends = _end_tokens(_providers(requests or base), profile, vocabulary)
+        return _read(store, requests or base, bias, ends, _left_out(store, base, requests or base))
 
 
 def _base_requests(store: RolloutStore, bias: Bias) -> dict[str, dict[str, Any]]:
@@ -73,15 +73,15 @@ def _base_requests(store: RolloutStore, bias: Bias) -> dict[str, dict[str, Any]]
         if (settings.get("model"), settings.get("tokenizer")) == (bias.model, bias.tokenizer)
     }
     if not same:
-        held = {
+        models = {
             f"{request.get('model')} (tokenizer {request.get('tokenizer')})"
             for request in requests.values()
         }
         raise InputError(
             f"{store.path} holds no completion of {printable(bias.model)} (tokenizer"
             f" {printable(bias.tokenizer)}), only of"
-            f" {printable(', '.join(sorted(held))) or 'nothing'}; give the store of the bias's own"
-            " model with ``store``"
+            f" {printable(', '.join(sorted(models))) or 'nothing'}; give the store of the bias's"
+            " own model with ``store``"
         )
     base = {name: settings for name, settings in same.items() if _is_base(settings)}
     if not base:
@@ -134,16 +134,19 @@ def _end_tokens(
             " model's vocabulary with ``tokenizer``, or ``provider`` with the TOML that they came"
             " through"
         )
-    return EndTokens(
-        listed.pop() if len(listed) == 1 else None, frozenset(vocabulary.special.values())
-    )
+    listed_end = None
+    if len(listed) == 1:
+        listed_end = listed.pop()
+    return EndTokens(listed_end, frozenset(vocabulary.special.values()))
 
 
 def _listed(name: str, profile: Profile) -> bool | None:
     """Whether a provider is known to list the token that ends a completion."""
     if name == profile.name:
         return profile.logprobs.end_token_listed
-    return load_profile(name).logprobs.end_token_listed if name in profile_names() else None
+    if name in profile_names():
+        return load_profile(name).logprobs.end_token_listed
+    return None
 
 
 def _read(

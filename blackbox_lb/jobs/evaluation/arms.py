@@ -204,16 +204,16 @@ def alternatives(
                 f" gives{' at greedy' if n > 1 else ''}; give 2 or more, and judge at a temperature"
                 " above 0"
             )
-    found = [
+    rivals = [
         Alternative(f'prompt + "{text.strip()}"', instruction=text.strip()) for text in instructions
     ]
-    found += [
+    rivals += [
         Alternative(f"T = {value:g}" if value else "greedy", temperature=value, hotter=hotter)
         for value in temperatures
     ]
-    found += [Alternative(f"max_tokens {tokens}", max_tokens=tokens) for tokens in max_tokens]
-    found += [Alternative(f"best of {n}", best_of=n) for n in best_of]
-    return tuple(dict.fromkeys(found))
+    rivals += [Alternative(f"max_tokens {tokens}", max_tokens=tokens) for tokens in max_tokens]
+    rivals += [Alternative(f"best of {n}", best_of=n) for n in best_of]
+    return tuple(dict.fromkeys(rivals))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +240,14 @@ class Arm:
 
     @property
     def drawn_at(self) -> Setting:
-        temperature = 0.0 if self.alternative.decision is not None else self.alternative.temperature
+        temperature = 0.0
+        if self.alternative.decision is None:
+            temperature = self.alternative.temperature
         if temperature is None:
             return self.setting
-        return Setting(f"temperature {temperature:g}", temperature) if temperature else GREEDY
+        if temperature:
+            return Setting(f"temperature {temperature:g}", temperature)
+        return GREEDY
 
 
 def arms_at(
@@ -254,10 +258,13 @@ def arms_at(
     """
     first: AnyBias = next(iter(biases.values()), {})
     arms = []
-    for other in [NO_ALTERNATIVE, *(other for other in others if other.applies(setting))]:
-        arms.append(Arm(setting, None, {}, other, marked=first))
-        if not other.alone:
-            arms += [Arm(setting, name, bias, other, bias) for name, bias in biases.items()]
+    for alternative in [
+        NO_ALTERNATIVE,
+        *(alternative for alternative in others if alternative.applies(setting)),
+    ]:
+        arms.append(Arm(setting, None, {}, alternative, marked=first))
+        if not alternative.alone:
+            arms += [Arm(setting, name, bias, alternative, bias) for name, bias in biases.items()]
     return tuple(arms)
 
 
@@ -275,9 +282,9 @@ def unranked(trials: Trials, arm: Arm) -> str | None:
         not arm.bias and arm.drawn_at.temperature == 1
     ):
         return None
-    known = "is not known to return" if profile.logprobs.meaning == "unknown" else "does not return"
+    verb = "is not known to return" if profile.logprobs.meaning == "unknown" else "does not return"
     return (
-        f"{profile.name} {known} the base model's logprobs with a bias or at another temperature"
+        f"{profile.name} {verb} the base model's logprobs with a bias or at another temperature"
         " than 1"
     )
 
@@ -321,16 +328,23 @@ async def draw(
     samples = 1 if arm.drawn_at.deterministic else samples + -samples % best_of
     table = await _collected(trials, title, examples, arm, samples)
     paid: list[tuple[float, float]] = []
-    shown: list[Completion | None] = []
-    said: list[tuple[Example, str]] = []
+    best_completions: list[Completion | None] = []
+    decided: list[tuple[Example, str]] = []
     bounded = 0
 
     def answered() -> Iterator[list[Completion]]:
         nonlocal bounded
         for example, keys in zip(examples, table, strict=True):
-            drawn = list(trials.store.completions(keys))
-            bounded += sum(int(each.bounded.sum()) for each in drawn if each.bounded is not None)
-            groups = [drawn[start : start + best_of] for start in range(0, len(drawn), best_of)]
+            completions = list(trials.store.completions(keys))
+            bounded += sum(
+                int(completion.bounded.sum())
+                for completion in completions
+                if completion.bounded is not None
+            )
+            groups = [
+                completions[start : start + best_of]
+                for start in range(0, len(completions), best_of)
+            ]
             answers = [_best(group) for group in groups]
             readable = [
                 (group, best) for group, best in zip(groups, answers, strict=True) if best.readable
@@ -345,11 +359,11 @@ async def draw(
             first = (
                 readable[0][1] if readable else None
             )  # without its lists, which would fill the memory
-            shown.append(
+            best_completions.append(
                 first
                 and replace(first, top_ids=first.top_ids[:0], top_logprobs=first.top_logprobs[:0])
             )
-            said.extend((example, best.text) for _, best in readable if labels is not None)
+            decided.extend((example, best.text) for _, best in readable if labels is not None)
             yield answers
 
     scores = trials.scored(title, examples, answered())
@@ -358,20 +372,24 @@ async def draw(
             f"{title}: {bounded} tokens have no logprob, only an upper bound, which ranks their"
             " completions"
         )
-    cut = truncation_of(trials.reward, (each for each in shown if each is not None))
+    cut = truncation_of(
+        trials.reward, (completion for completion in best_completions if completion is not None)
+    )
     if cut is not None and cut.hides_lengths and arm.name == BASE:
         trials.report.notice(f"{title}: {cut.warning}")
     prompt_tokens, completion_tokens = np.mean(paid, axis=0).tolist() if paid else (0.0, 0.0)
     answers = sum(row.size for row in scores.tokens)
     if labels is not None:
-        remark_on_others(trials, title, labels, said)
-    decisions = None if labels is None else scores_of(labels, trials.reward, said)
+        remark_on_others(trials, title, labels, decided)
+    decisions = None
+    if labels is not None:
+        decisions = scores_of(labels, trials.reward, decided)
     return ArmResult(
         arm,
         scores,
         prompt_tokens,
         completion_tokens,
-        _first(trials, examples, arm, shown, scores),
+        _first(trials, examples, arm, best_completions, scores),
         answers,
         decisions,
     )
@@ -391,13 +409,13 @@ async def _collected(
     )
     by_count: dict[int, list[tuple[int, Example]]] = {}
     for place, example in enumerate(examples):
-        for asked, count in arm.alternative.requests(example, samples):
-            by_count.setdefault(count, []).append((place, asked))
+        for request, count in arm.alternative.requests(example, samples):
+            by_count.setdefault(count, []).append((place, request))
     table: list[list[str]] = [[] for _ in examples]
     for count, requests in by_count.items():
         collected = await trials.collect(
             title,
-            [asked for _, asked in requests],
+            [request for _, request in requests],
             draw_with,
             count,
             scored_as=[examples[place] for place, _ in requests],
@@ -417,9 +435,9 @@ async def decide(
     """
     if arm.alternative.decision is None:
         raise InputError(f"{arm.name} decides nothing here; draw it")
-    found = await arm.alternative.decision.decide(trials)
-    paid = round(found.completion_tokens)
-    texts = ["" if number < 0 else labels.names[number] for number in found.labels]
+    decision = await arm.alternative.decision.decide(trials)
+    paid = round(decision.completion_tokens)
+    texts = ["" if number < 0 else labels.names[number] for number in decision.labels]
     answers = [completion_of(text, paid) for text in texts]
     await fetch_rewards(
         trials.store,
@@ -430,10 +448,16 @@ async def decide(
         trials.budget,
     )
     scores = trials.scored(arm.name, examples, ([answer] for answer in answers))
-    shown = _first(trials, examples, arm, answers, scores)
+    first_answers = _first(trials, examples, arm, answers, scores)
     decisions = scores_of(labels, trials.reward, zip(examples, texts, strict=True))
     return ArmResult(
-        arm, scores, found.prompt_tokens, found.completion_tokens, shown, len(answers), decisions
+        arm,
+        scores,
+        decision.prompt_tokens,
+        decision.completion_tokens,
+        first_answers,
+        len(answers),
+        decisions,
     )
 
 
@@ -443,15 +467,20 @@ def _best(group: Sequence[Completion]) -> Completion:
     """
     if len(group) == 1:
         return group[0]
-    readable = [each for each in group if each.readable]
-    for each in readable:
-        if each.n_tokens and not len(each.logprobs):
+    readable = [completion for completion in group if completion.readable]
+    for completion in readable:
+        if completion.n_tokens and not len(completion.logprobs):
             raise NoLogprobs(
                 "a completion came without logprobs, so the best of several is not known; drop"
                 " ``best_of``"
             )
-    means = [float(each.logprobs.mean()) if len(each.logprobs) else -np.inf for each in readable]
-    return readable[int(np.argmax(means))] if readable else group[0]
+    means = [
+        float(completion.logprobs.mean()) if len(completion.logprobs) else -np.inf
+        for completion in readable
+    ]
+    if readable:
+        return readable[int(np.argmax(means))]
+    return group[0]
 
 
 def _paid(groups: Sequence[Sequence[Completion]], shared: bool) -> tuple[float, float]:
@@ -459,10 +488,10 @@ def _paid(groups: Sequence[Sequence[Completion]], shared: bool) -> tuple[float, 
     pay for its prompt once.
     """
     prompts = [
-        sum(each.prompt_tokens for each in group) / (len(group) if shared else 1)
+        sum(completion.prompt_tokens for completion in group) / (len(group) if shared else 1)
         for group in groups
     ]
-    tokens = [sum(each.n_tokens for each in group) for group in groups]
+    tokens = [sum(completion.n_tokens for completion in group) for group in groups]
     return float(np.mean(prompts)), float(np.mean(tokens))
 
 
@@ -485,7 +514,9 @@ def _first(
         if completion is None:
             answers.append(None)
             continue
-        spans = reward.spans(example, completion) if reward.has_spans else None
+        spans = None
+        if reward.has_spans:
+            spans = reward.spans(example, completion)
         moved = moved_tokens(completion, spelled, arm.marked, example.prompt)
         answer = PolicyCompletion(
             policy=arm.name,

@@ -45,13 +45,22 @@ def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> P
     """
     arm = drawn.arm
     means = {name: mean_of(rows) for name, rows in drawn.scores.metrics(label).items()}
+    max_tokens = limit
+    if arm.alternative.max_tokens is not None:
+        max_tokens = arm.alternative.max_tokens
+    cost = None
+    if prices is not None:
+        cost = ANSWERS * prices.dollars(drawn.prompt_tokens, drawn.completion_tokens)
+    decisions = None
+    if drawn.decisions is not None:
+        decisions = Decisions.model_validate(drawn.decisions.as_json())
     return PolicyResult(
         name=arm.name,
         bias=arm.bias_name,
         entries=len(arm.sent),
         setting=arm.setting.name,
         temperature=arm.drawn_at.temperature,
-        max_tokens=limit if arm.alternative.max_tokens is None else arm.alternative.max_tokens,
+        max_tokens=max_tokens,
         instruction=arm.alternative.instruction,
         best_of=arm.alternative.best_of,
         kind="completions" if arm.alternative.decision is None else "decisions",
@@ -62,14 +71,8 @@ def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> P
         metrics=means,
         prompt_tokens=drawn.prompt_tokens,
         completion_tokens=drawn.completion_tokens,
-        cost=(
-            None
-            if prices is None
-            else ANSWERS * prices.dollars(drawn.prompt_tokens, drawn.completion_tokens)
-        ),
-        decisions=(
-            None if drawn.decisions is None else Decisions.model_validate(drawn.decisions.as_json())
-        ),
+        cost=cost,
+        decisions=decisions,
         shares=_shares(drawn.scores),
     )
 
@@ -90,8 +93,10 @@ def mean_of(rows: Sequence[Array]) -> Mean:
     The paper, appendix on bootstrap confidence intervals. InputError: no prompt has a completion.
     """
     means = np.array([row.mean() for row in rows if row.size])
-    found = bootstrap(means)
-    return Mean(mean=float(means.mean()), low=found.percentile_low, high=found.percentile_high)
+    interval = bootstrap(means)
+    return Mean(
+        mean=float(means.mean()), low=interval.percentile_low, high=interval.percentile_high
+    )
 
 
 def comparisons(
@@ -106,10 +111,10 @@ def comparisons(
     Raises InputError: two arms have no prompt in common.
     """
     rows = [
-        _comparison(base, other, label, metric)
-        for base, other, metrics in _pairs(drawn)
+        _comparison(base, rival, label, metric)
+        for base, rival, metrics in _pairs(drawn)
         for metric in base.scores.metrics(label)
-        if (metric == label or metrics == "all") and metric in other.scores.metrics(label)
+        if (metric == label or metrics == "all") and metric in rival.scores.metrics(label)
     ]
     return tuple(
         row.model_copy(
@@ -131,53 +136,61 @@ def comparisons(
 def _pairs(
     drawn: Sequence[ArmResult],
 ) -> Iterator[tuple[ArmResult, ArmResult, Literal["all", "reward"]]]:
-    for setting in dict.fromkeys(each.arm.setting for each in drawn):
+    for setting in dict.fromkeys(result.arm.setting for result in drawn):
         arms = {
-            (each.arm.alternative.name, each.arm.bias_name): each
-            for each in drawn
-            if each.arm.setting == setting
+            (result.arm.alternative.name, result.arm.bias_name): result
+            for result in drawn
+            if result.arm.setting == setting
         }
         base = arms["", None]
-        first = next((each for (other, bias), each in arms.items() if not other and bias), None)
-        yield from ((base, each, "all") for key, each in arms.items() if key != ("", None))
-        biases = [bias for other, bias in arms if not other and bias]
-        for (other, bias), each in arms.items():
-            if other and bias is None:
+        first = next(
+            (result for (alternative, bias), result in arms.items() if not alternative and bias),
+            None,
+        )
+        yield from ((base, result, "all") for key, result in arms.items() if key != ("", None))
+        biases = [bias for alternative, bias in arms if not alternative and bias]
+        for (alternative, bias), result in arms.items():
+            if alternative and bias is None:
                 for name in biases:
-                    yield each, arms["", name], "reward"
-                    if (other, name) in arms:
-                        yield each, arms[other, name], "reward"
-            elif not other and bias and first is not None and each is not first:
-                yield first, each, "reward"
+                    yield result, arms["", name], "reward"
+                    if (alternative, name) in arms:
+                        yield result, arms[alternative, name], "reward"
+            elif not alternative and bias and first is not None and result is not first:
+                yield first, result, "reward"
 
 
 def _comparison(base: ArmResult, other: ArmResult, label: str, metric: str) -> Comparison:
     """One row, its p-value not adjusted yet."""
-    one, two = paired(base.scores.metrics(label)[metric], other.scores.metrics(label)[metric])
+    base_values, other_values = paired(
+        base.scores.metrics(label)[metric], other.scores.metrics(label)[metric]
+    )
     differences = np.where(
-        np.isclose(one, two, rtol=1e-12, atol=0), 0.0, two - one
+        np.isclose(base_values, other_values, rtol=1e-12, atol=0), 0.0, other_values - base_values
     )  # equal but for rounding
-    found = bootstrap(differences)
+    interval = bootstrap(differences)
     mean = float(differences.mean())
     better: Literal["higher", "lower"] = "lower" if metric in LOWER else "higher"
+    deviation = 0.0
+    if len(differences) > 1:
+        deviation = float(differences.std(ddof=1))
     return Comparison(
         base=base.arm.name,
         other=other.arm.name,
         setting=base.arm.setting.name,
         metric=metric,
         better=better,
-        base_mean=float(one.mean()),
-        other_mean=float(two.mean()),
+        base_mean=float(base_values.mean()),
+        other_mean=float(other_values.mean()),
         difference=mean,
-        low=found.low,
-        high=found.high,
-        percentile_low=found.percentile_low,
-        percentile_high=found.percentile_high,
-        p=found.p,
+        low=interval.low,
+        high=interval.high,
+        percentile_low=interval.percentile_low,
+        percentile_high=interval.percentile_high,
+        p=interval.p,
         p_sign=sign_test(differences),
-        sd=float(differences.std(ddof=1)) if len(differences) > 1 else 0.0,
+        sd=deviation,
         n_prompts=len(differences),
-        verdict=decide(mean, better, found.p),
+        verdict=decide(mean, better, interval.p),
     )
 
 

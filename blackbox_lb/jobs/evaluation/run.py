@@ -76,11 +76,11 @@ async def evaluate(
     trials = replace(trials, report=remembering)
     examples = task.test
     values = {name: to_request_bias(bias, trials.store) for name, bias in biases.items()}
-    others = [await _ready(trials, other) for other in plan.alternatives]
+    alternatives = [await _ready(trials, alternative) for alternative in plan.alternatives]
     arms = [
         arm
         for setting in dict.fromkeys(plan.settings)
-        for arm in arms_at(setting, values, others)
+        for arm in arms_at(setting, values, alternatives)
         if _ranked(trials, arm)
     ]
     _check_names(arms)
@@ -92,11 +92,11 @@ async def evaluate(
                 " them: make sure that no test prompt here is one that it was learned or chosen on"
                 " (the same ``data``, ``test_data`` and limits)"
             )
-    told = [] if plan.labels is None else list(about_labels(plan.labels, trials.reward))
-    for sentence in [*told, *([task.note] if task.note else [])]:
+    notices = [] if plan.labels is None else list(about_labels(plan.labels, trials.reward))
+    for sentence in [*notices, *([task.note] if task.note else [])]:
         trials.report.notice(sentence)
-    drawn = await _results(trials, plan, examples, arms)
-    return _report_arms(trials, task, plan, examples, drawn, remembering)
+    results = await _results(trials, plan, examples, arms)
+    return _report_arms(trials, task, plan, examples, results, remembering)
 
 
 async def _ready(trials: Trials, other: Alternative) -> Alternative:
@@ -109,9 +109,9 @@ async def _ready(trials: Trials, other: Alternative) -> Alternative:
             f" {trials.session.biased_endpoint} endpoint takes one text; use ``endpoint=chat``, or"
             " drop ``few_shot``"
         )
-    found = await other.ready(trials)
-    check_limits(found.bias, trials.session.profile, trials.session.highest_id)
-    return found
+    alternative = await other.ready(trials)
+    check_limits(alternative.bias, trials.session.profile, trials.session.highest_id)
+    return alternative
 
 
 async def _results(
@@ -148,7 +148,7 @@ def _report_arms(
 ) -> Evaluation:
     label = trials.reward.label
     limit = trials.reward.max_tokens
-    policies = tuple(policy(each, label, limit, plan.prices) for each in drawn)
+    policies = tuple(policy(result, label, limit, plan.prices) for result in drawn)
     rows = comparisons(drawn, label, plan.effect)
     fewest = min((row.n_prompts for row in rows), default=0)
     if rows and not resolvable(fewest, len(rows)):
@@ -238,11 +238,11 @@ def _shown(examples: Sequence[Example], drawn: Sequence[ArmResult]) -> Iterator[
 
     Prompts where an answer differs from the base's come first; else their order is the task's.
     """
-    settings = dict.fromkeys(each.arm.setting for each in drawn)
+    settings = dict.fromkeys(result.arm.setting for result in drawn)
     chosen = next((setting for setting in settings if setting.deterministic), next(iter(settings)))
-    here = [each for each in drawn if each.arm.setting == chosen]
-    biased = any(each.arm.bias_name for each in here)
-    sides = [each for each in here if not (biased and each.arm.alternative.name)]
+    setting_results = [result for result in drawn if result.arm.setting == chosen]
+    biased = any(result.arm.bias_name for result in setting_results)
+    sides = [result for result in setting_results if not (biased and result.arm.alternative.name)]
     rows = list(zip(examples, *(side.first for side in sides), strict=True))
     rows.sort(key=lambda row: len({answer.text for answer in row[1:] if answer is not None}) < 2)
     for example, *answers in rows[:MOST_SHOWN]:

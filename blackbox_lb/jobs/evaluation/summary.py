@@ -20,7 +20,9 @@ def figure(value: float, *, sign: bool = False) -> str:
 
 def when(setting: str) -> str:
     """The beginning of a sentence about a setting."""
-    return "Greedy" if setting == "greedy" else f"At {setting}"
+    if setting == "greedy":
+        return "Greedy"
+    return f"At {setting}"
 
 
 def summarise(
@@ -37,9 +39,13 @@ def summarise(
     """
     kinds = {(row.setting, row.name): row for row in policies}
     biases = {row.name for row in policies if row.bias is not None and row.name == row.bias}
-    told = [row for row in rows if row.metric == label]
-    against = [row for row in told if row.base == BASE and (row.other in biases or not biases)]
-    rivals = [row for row in told if row.base != BASE and kinds[row.setting, row.base].bias is None]
+    label_rows = [row for row in rows if row.metric == label]
+    against = [
+        row for row in label_rows if row.base == BASE and (row.other in biases or not biases)
+    ]
+    rivals = [
+        row for row in label_rows if row.base != BASE and kinds[row.setting, row.base].bias is None
+    ]
     alone = sorted(
         (row for row in rivals if row.other in biases), key=lambda row: _RANK[row.verdict]
     )
@@ -52,7 +58,7 @@ def summarise(
             for row in rivals
             if row.other not in biases
         ),
-        *(_better_sentence(row) for row in told if row.base in biases),
+        *(_better_sentence(row) for row in label_rows if row.base in biases),
         *_highest(policies, label),
         *_paid(policies),
         *_wished(against, effect, label),
@@ -96,23 +102,28 @@ def _prompts(row: Comparison) -> str:
 
 
 def _named(name: str) -> str:
-    return f"the {name}" if name.startswith("prompt +") else name
+    if name.startswith("prompt +"):
+        return f"the {name}"
+    return name
 
 
 def _effect_sentence(row: Comparison, policy: PolicyResult, rows: Sequence[Comparison]) -> str:
-    others = [
-        each
-        for each in rows
-        if (each.setting, each.base, each.other) == (row.setting, row.base, row.other)
-        and each.metric != row.metric
+    rival_rows = [
+        rival_row
+        for rival_row in rows
+        if (rival_row.setting, rival_row.base, rival_row.other)
+        == (row.setting, row.base, row.other)
+        and rival_row.metric != row.metric
     ]
     words = {"HELPS": "better", "NO EVIDENCE": "not significant", "HURTS": "WORSE"}
-    beside = "; ".join(
-        f"{each.metric} {figure(each.other_mean)} against {figure(each.base_mean)}"
-        f" ({words[each.verdict]})"
-        for each in others
+    phrases = "; ".join(
+        f"{rival_row.metric} {figure(rival_row.other_mean)} against {figure(rival_row.base_mean)}"
+        f" ({words[rival_row.verdict]})"
+        for rival_row in rival_rows
     )
-    tail = f"; {beside}." if beside else "."
+    tail = "."
+    if phrases:
+        tail = f"; {phrases}."
     name = _named(policy.name)
     begin = when(row.setting)
     if row.verdict == "NO EVIDENCE":
@@ -166,11 +177,11 @@ def _highest(policies: Sequence[PolicyResult], label: str) -> Iterator[str]:
     if len(policies) <= 2:
         return
     best = max(policies, key=lambda row: row.metrics[label].mean)
-    found = best.metrics[label]
+    interval = best.metrics[label]
     yield (
         f"The highest {label} of all {len(policies)} policies is that of {_named(best.name)}"
-        f" ({when(best.setting).lower()}): {figure(found.mean)} ({figure(found.low)} to"
-        f" {figure(found.high)}; the highest of several is flattered by chance)."
+        f" ({when(best.setting).lower()}): {figure(interval.mean)} ({figure(interval.low)} to"
+        f" {figure(interval.high)}; the highest of several is flattered by chance)."
     )
 
 
@@ -181,13 +192,15 @@ def _paid(policies: Sequence[PolicyResult]) -> Iterator[str]:
     for setting in dict.fromkeys(row.setting for row in policies):
         rows = [row for row in policies if row.setting == setting]
         if len(rows) > 1:
-            told = "; ".join(
+            phrases = "; ".join(
                 f"{_named(row.name)} {row.prompt_tokens:.1f} + {row.completion_tokens:.1f}"
                 + (f" (${row.cost:.4g} for 1,000)" if row.cost is not None else "")
                 for row in rows
                 if row.bias in (None, row.name)
             )
-            yield f"{when(setting)}, an answer pays for these tokens, prompt + completion: {told}."
+            yield (
+                f"{when(setting)}, an answer pays for these tokens, prompt + completion: {phrases}."
+            )
 
 
 def _wished(rows: Sequence[Comparison], effect: float | None, label: str) -> Iterator[str]:
@@ -202,16 +215,16 @@ def _wished(rows: Sequence[Comparison], effect: float | None, label: str) -> Ite
 
 def notes(rows: Sequence[Comparison], samples: int) -> tuple[str, ...]:
     """The methods behind the numbers of a table."""
-    told = (
+    sentences = (
         (
             f"Means of policies: 95 % percentile bootstrap over prompts, {REPLICATES:,} replicates,"
             " unpaired, as in the paper."
         ),
     )
     if not rows:
-        return told
+        return sentences
     return (
-        *told,
+        *sentences,
         (
             f"Differences: paired by prompt, {REPLICATES:,} replicates; the interval and p are of"
             " the percentile bootstrap expanded for few prompts (Hesterberg 2015), the paper's own"

@@ -55,10 +55,13 @@ def room_for_gain(
     """The room for a gain in the base's completions (``base`` (n,), None: all); None where no
     prompt has two.
     """
-    drawn = rollouts if base is None else rollouts.take(base)
+    base_rollouts = rollouts if base is None else rollouts.take(base)
     try:
         return headroom(
-            drawn.rewards, drawn.prompts, [reward.value(each) for each in drawn.rewards], tau=tau
+            base_rollouts.rewards,
+            base_rollouts.prompts,
+            [reward.value(measured) for measured in base_rollouts.rewards],
+            tau=tau,
         )
     except InputError:
         return None
@@ -84,16 +87,21 @@ def explain(
     if chosen.projected is not None:
         rollouts = replace(rollouts, shares=chosen.projected.shares)
     tau = float(chosen.settings.get("tau") or 1.0)
-    made = chosen.projected
-    rule = weighting(tau, sweep.weights) if made is None else made.rule
+    projected = chosen.projected
+    rule = weighting(tau, sweep.weights) if projected is None else projected.rule
     weights = rule.weights(rollouts).of_rollouts(rollouts)
     errors, no_precision = _errors(rollouts, next_token, chosen)
     effects = _effects(verdict, reward)
     sent = next_token.align(chosen.sparse.token_ids, chosen.sparse.values)
-    precision = None if errors is None else Precision.of(errors, rollouts)
+    precision = None
+    if errors is not None:
+        precision = Precision.of(errors, rollouts)
+    effect = None
+    if effects:
+        effect = effects[0]
     facts = Facts(
         estimator=chosen.estimator,
-        effect=effects[0] if effects else None,
+        effect=effect,
         further_effects=effects[1:],
         headroom=room_for_gain(rollouts, reward, tau, training.base),
         precision=precision,
@@ -111,8 +119,10 @@ def explain(
         statistics = delta_statistics(
             chosen.learned, vocab_size, sampled=len(np.unique(rollouts.token_ids))
         )
-    known = None if precision is None else precision.reliability
-    return Explanation(diagnose(facts), _of_sent(errors, chosen), statistics, known)
+    reliability = None
+    if precision is not None:
+        reliability = precision.reliability
+    return Explanation(diagnose(facts), _of_sent(errors, chosen), statistics, reliability)
 
 
 def _errors(
@@ -124,20 +134,20 @@ def _errors(
     Where these rollouts are a sample of the candidate's, the errors are those of a fit to the
     sample.
     """
-    made = chosen.projected
-    if made is None:
+    projected = chosen.projected
+    if projected is None:
         return None, ""
-    fit = made.fit
-    share = len(rollouts.keys) / made.fit.rollouts
+    fit = projected.fit
+    share = len(rollouts.keys) / projected.fit.rollouts
     settings: dict[str, Any] = {
-        "l2": made.l2 * share,
-        "support": made.support,
-        "prior": made.prior,
+        "l2": projected.l2 * share,
+        "support": projected.support,
+        "prior": projected.prior,
     }
     try:
         if share < 1:
-            fit = projection(rollouts, made.rule, **settings, start=fit, next_token=next_token)
-        return standard_errors(rollouts, next_token, fit, made.rule, **settings), ""
+            fit = projection(rollouts, projected.rule, **settings, start=fit, next_token=next_token)
+        return standard_errors(rollouts, next_token, fit, projected.rule, **settings), ""
     except InputError as error:
         return None, str(error)
 

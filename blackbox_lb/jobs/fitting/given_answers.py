@@ -39,12 +39,14 @@ def check_answers(trials: Trials, task: Task, plan: FitPlan) -> None:
     """Raise InputError where the answers of ``task`` teach nothing; return remarks on labels that
     training hardly has.
     """
-    others = ", ".join(
-        name for name, each in estimators(plan.sweep).items() if not each.facts.learns_answers
+    names = ", ".join(
+        name
+        for name, estimator in estimators(plan.sweep).items()
+        if not estimator.facts.learns_answers
     )
-    if others:
+    if names:
         raise InputError(
-            f"given answers are learned by projection, and not by {others}, which need completions"
+            f"given answers are learned by projection, and not by {names}, which need completions"
             " that were drawn; use ``learn_from=samples``, or ``estimator=projection`` alone"
         )
     if trials.engine is not None:
@@ -78,9 +80,9 @@ def unequal(labels: Labels, task: Task, limit: int | None = None) -> list[str]:
     unseen = sorted(
         {
             answer
-            for each in (*task.validation, *task.test)
-            if labels.of(each) is None
-            for answer in each.answers[:1]
+            for example in (*task.validation, *task.test)
+            if labels.of(example) is None
+            for answer in example.answers[:1]
         }
     )
     if unseen:
@@ -160,7 +162,9 @@ async def given_answers(
     # A label that no training row has, or that a list misses, is not impossible.
     first = first.with_tokens(of_labels.tolist())
     begins = np.unique(np.concatenate([of_labels, *first.accepted]))
-    after = await followed(trials, first) if plan.learn_from == "answers" else None
+    after = None
+    if plan.learn_from == "answers":
+        after = await followed(trials, first)
     if after is None:
         return AnswersToLearn(
             first.rollouts(_weights(first, plan)), first, None, begins, label_tokens=label_tokens
@@ -189,5 +193,5 @@ def _weights(found: FirstTokens, plan: FitPlan) -> Vector | None:
     if labels is None:
         return None
     numbers = [labels.of(example) for example in found.examples]
-    known = [-1 if number is None else number for number in numbers]
-    return label_weights(plan.goal, labels, np.array(known, np.int64))
+    label_numbers = [-1 if number is None else number for number in numbers]
+    return label_weights(plan.goal, labels, np.array(label_numbers, np.int64))

@@ -101,7 +101,7 @@ class OpeningLists:
         Raises NoLogprobs: no prompt came with a list; ProviderError: the API failed.
         """
         completions, width = await first_lists(trials, examples, title, plan.listed)
-        hidden = sum(bool(each.tool_calls) and not len(each.top_ids) for each in completions)
+        hidden = sum(bool(answer.tool_calls) and not len(answer.top_ids) for answer in completions)
         if hidden:
             raise NoLogprobs(
                 f"{hidden} of {len(examples)} {title} prompts were answered by a call whose tokens"
@@ -152,11 +152,11 @@ def likeliest_shift(log_odds: Vector, is_wanted: Bools, weights: Vector | None) 
 
     log_odds: (p,) of the opening without a bias. is_wanted: (p,). weights: (p,), None for 1 each.
     """
-    each = np.ones(len(log_odds)) if weights is None else weights
+    prompt_weights = np.ones(len(log_odds)) if weights is None else weights
 
     def slope(shift: float) -> float:
         missing = is_wanted - expit(log_odds + shift)
-        return float((each * missing).sum() - shift / SPREAD**2)
+        return float((prompt_weights * missing).sum() - shift / SPREAD**2)
 
     return float(brentq(slope, -FARTHEST, FARTHEST, xtol=1e-10))
 

@@ -65,7 +65,9 @@ class FitPlan:
         if self.search is not None:
             return self.search
         is_named = not self.sweep.l2_is_default or self.sweep.estimators != Sweep().estimators
-        return "named" if is_named else "brief"
+        if is_named:
+            return "named"
+        return "brief"
 
     @property
     def uses_given_answers(self) -> bool:

@@ -23,19 +23,19 @@ async def sent_entries(
 
     errors: (k,) nats, the standard error of each, NaN where it has none.
     """
-    known = trials.store.token_bytes(trials.tokenizer.fingerprint)
+    token_bytes = trials.store.token_bytes(trials.tokenizer.fingerprint)
     counts = training.seen(chosen.sparse.token_ids)
     texts = await trials.session.texts_of(chosen.sparse.token_ids.tolist())
     return tuple(
         Entry(
             id=token,
-            bytes=_hex(known.get(token)),
+            bytes=_hex(token_bytes.get(token)),
             text=text,
             bias=value,
             error=None if math.isnan(error) else error,
-            seen=seen,
+            seen=count,
         )
-        for (token, value), text, error, seen in zip(
+        for (token, value), text, error, count in zip(
             chosen.logit_bias.items(), texts, errors, counts.tolist(), strict=True
         )
     )
@@ -46,7 +46,7 @@ def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Train
     without any request.
     """
     ids = chosen.token_ids
-    known = trials.store.token_bytes(trials.tokenizer.fingerprint)
+    token_bytes = trials.store.token_bytes(trials.tokenizer.fingerprint)
     values = zip(ids.tolist(), chosen.learned.tolist(), training.seen(ids).tolist(), strict=True)
     texts = {
         entry.id: entry.text for entry in bias.entries
@@ -54,14 +54,15 @@ def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Train
     entries = tuple(
         Entry(
             id=token,
-            bytes=_hex(known.get(token)),
+            bytes=_hex(token_bytes.get(token)),
             text=texts.get(
-                token, known[token].decode("utf-8", "replace") if token in known else None
+                token,
+                token_bytes[token].decode("utf-8", "replace") if token in token_bytes else None,
             ),
             bias=value,
-            seen=seen,
+            seen=count,
         )
-        for token, value, seen in values
+        for token, value, count in values
         if value
     )
     return bias.verified(()).replacing(
@@ -74,7 +75,9 @@ def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Train
 
 
 def _hex(raw: bytes | None) -> str | None:
-    return None if raw is None else raw.hex()
+    if raw is None:
+        return None
+    return raw.hex()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +135,13 @@ class FitResult:
         """The KL in words, or why there is none."""
         if self.kl_missing is not None:
             return f"KL to the base not computed: {self.kl_missing}"
-        given = (
-            ""
-            if self.kl_whole
-            else ", given where each completion ends (what ends it is not listed)"
-        )
+        if self.kl_whole:
+            condition = ""
+        else:
+            condition = ", given where each completion ends (what ends it is not listed)"
         if self.kl == 0 and self.bias.entries:
-            return f"KL to the base not distinguishable from 0 with so few completions{given}"
-        return f"KL to the base {self.kl:.2f} nats a completion at temperature 1{given}"
+            return f"KL to the base not distinguishable from 0 with so few completions{condition}"
+        return f"KL to the base {self.kl:.2f} nats a completion at temperature 1{condition}"
 
     def as_json(self) -> dict[str, Any]:
         """The whole result for JSON, without the entries of the bias."""
@@ -159,7 +161,7 @@ class FitResult:
             "learned": None if bias.learned is None else bias.learned.model_dump(),
             "validation": {
                 "base": self.base.as_json(),
-                "base_by_setting": [each.as_json() for each in self.base_by_setting],
+                "base_by_setting": [score.as_json() for score in self.base_by_setting],
                 "tried": [row.as_json() for row in self.tried],
             },
             "training": {

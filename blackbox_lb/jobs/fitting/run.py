@@ -163,8 +163,12 @@ class _Fit:
         """Refuse an impossible plan before training completions cost anything."""
         check_plan(self.trials, self.task, self.plan)
         labels = self.plan.labels
-        told = [] if labels is None else list(about_labels(labels, self.trials.reward))
-        for sentence in [*self.plan.notices, *told, *([self.task.note] if self.task.note else [])]:
+        notices = [] if labels is None else list(about_labels(labels, self.trials.reward))
+        for sentence in [
+            *self.plan.notices,
+            *notices,
+            *([self.task.note] if self.task.note else []),
+        ]:
             self.trials.report.notice(sentence)
 
     async def first_look(self) -> None:
@@ -189,14 +193,14 @@ class _Fit:
             trials.report.notice(self._censored(plan.sweep).sentence(trials.top_logprobs))
         scorer = await self._scorer()
         point = self._read_labels(scorer)
-        beside = Knowledge()
+        facts = Knowledge()
         if plan.searches != "named":
             lists = await self._decided(scorer)
-            beside = await knowledge(trials, self.training, self.limits, lists, self._label_tokens)
-            self.training = with_knowledge(self.training, beside)
+            facts = await knowledge(trials, self.training, self.limits, lists, self._label_tokens)
+            self.training = with_knowledge(self.training, facts)
         search = Search.of(plan)
         limits = search.limits(self.limits)
-        field: Iterable[Candidate] = proposals(self.training, plan, limits, beside)
+        field: Iterable[Candidate] = proposals(self.training, plan, limits, facts)
         if plan.goal.is_promise:
             # A promise on fresh prompts: the validation answers choose the point and nothing else.
             field = islice(field, 1)
@@ -230,7 +234,9 @@ class _Fit:
 
     @property
     def _label_tokens(self) -> list[Ids] | None:
-        return None if self.given is None else self.given.label_tokens
+        if self.given is None:
+            return None
+        return self.given.label_tokens
 
     def _read_labels(self, scorer: Scorer) -> PointChoice | None:
         """Learn the probabilities of the labels from their first lists; return the decision whose
@@ -292,24 +298,24 @@ class _Fit:
         phases, phase_of = await self._phases()
         for feature in plan.depends_on:
             model = embedding_model([feature], self.trials.store)
-            found = await asyncio.to_thread(PromptFeatures.of, feature, self.examples, model)
-            self.features.append(found)
+            features = await asyncio.to_thread(PromptFeatures.of, feature, self.examples, model)
+            self.features.append(features)
             if model is not None and model.tokens:
                 self.trials.report.notice(
                     f"{model.tokens:,} tokens of prompts were embedded by {model.name}"
                 )
         if isinstance(scorer, FromLists) and self.given is not None:
-            given = self.given
+            answers = self.given
             return [
                 ByLists(
-                    found,
+                    features,
                     len(self.examples),
-                    given,
+                    answers,
                     scorer.first,
                     self.limits,
                     plan.sweep.seed,
                 )
-                for found in self.features
+                for features in self.features
             ]
         label_tokens: frozenset[int] = frozenset()
         if isinstance(scorer, SharesFromLists):
@@ -327,10 +333,10 @@ class _Fit:
                 label_tokens,
             )
 
-        proposers = [by_samples(found, Phases()) for found in self.features]
+        proposers = [by_samples(features, Phases()) for features in self.features]
         if phases.features:
             proposers.append(by_samples(None, phases))
-            proposers += [by_samples(found, phases) for found in self.features]
+            proposers += [by_samples(features, phases) for features in self.features]
         return proposers
 
     async def _phases(self) -> tuple[Phases, Ids]:
@@ -342,28 +348,30 @@ class _Fit:
         if self.plan.phases is None:
             return Phases(), nowhere
         trials = self.trials
-        known = trials.store.token_bytes(trials.tokenizer.fingerprint)
-        phase_of = await phases_of(trials.session, self.plan.phases, rollouts, known)
-        kept = []
+        token_bytes = trials.store.token_bytes(trials.tokenizer.fingerprint)
+        phase_of = await phases_of(trials.session, self.plan.phases, rollouts, token_bytes)
+        features_kept = []
         for j, feature in enumerate(self.plan.phases.features):
-            held = int(((phase_of >> j) & 1).sum())
-            if LEAST_HELD <= held <= len(phase_of) - LEAST_HELD:
-                kept.append(feature)
+            positions = int(((phase_of >> j) & 1).sum())
+            if LEAST_HELD <= positions <= len(phase_of) - LEAST_HELD:
+                features_kept.append(feature)
                 continue
             trials.report.notice(
-                f"phase {feature.spec}: it holds at {held:,} of {len(phase_of):,} positions, and"
-                f" {LEAST_HELD} with and without it are needed: it is left out"
+                f"phase {feature.spec}: it holds at {positions:,} of {len(phase_of):,} positions,"
+                f" and {LEAST_HELD} with and without it are needed: it is left out"
             )
-        phases = Phases(tuple(kept))
-        if not kept:
+        phases = Phases(tuple(features_kept))
+        if not features_kept:
             return phases, nowhere
-        return phases, await phases_of(trials.session, phases, rollouts, known)
+        return phases, await phases_of(trials.session, phases, rollouts, token_bytes)
 
     @property
     def sent(self) -> AnyBias:
         """The bias that is judged."""
         richer = self.choice.richer
-        return self.fixed if richer is None else richer.candidate.sent
+        if richer is None:
+            return self.fixed
+        return richer.candidate.sent
 
     async def judge(self) -> None:
         """Compare fresh completions of the test prompts, with the chosen bias and without."""
@@ -374,12 +382,16 @@ class _Fit:
             self.task.test, plan.settings, plan.test_samples, bias
         )
         for setting in plan.settings:
-            count = 1 if setting.deterministic else plan.test_samples
+            count = 1
+            if not setting.deterministic:
+                count = plan.test_samples
             if labels is None:
                 continue
             pair = [
-                await decision_scores(self.trials, self.task.test, setting, count, each, labels)
-                for each in (None, bias)
+                await decision_scores(
+                    self.trials, self.task.test, setting, count, candidate, labels
+                )
+                for candidate in (None, bias)
             ]
             self.decisions[setting.name] = (pair[0], pair[1])
             if self.operating is not None:
@@ -400,7 +412,7 @@ class _Fit:
         specs: list[str] = []
         if isinstance(sent, RequestBias):
             specs = [feature.spec for feature in sent.features]
-        chosen = [found for found in self.features if found.feature.spec in specs]
+        chosen = [features for features in self.features if features.feature.spec in specs]
         return chosen or self.features
 
     async def _compare_shares(self, bias: AnyBias) -> None:
@@ -446,6 +458,9 @@ class _Fit:
         learned = None
         if why.statistics is not None:
             learned = Learned(**asdict(why.statistics), reliability=why.reliability)
+        censoring = None
+        if self.plan.learn_from not in ("answers", "unlabelled"):
+            censoring = self._censored(_sweep_of(chosen.estimator, self.plan.sweep))
         self.bias = Bias(
             features=sent.features if isinstance(sent, RequestBias) else (),
             sent=sent.sent if isinstance(sent, RequestBias) else None,
@@ -466,11 +481,7 @@ class _Fit:
                 top_logprobs=trials.top_logprobs,
                 endpoint=trials.session.endpoint,
             ),
-            censoring=(
-                None
-                if self.plan.learn_from in ("answers", "unlabelled")
-                else self._censored(_sweep_of(chosen.estimator, self.plan.sweep))
-            ),
+            censoring=censoring,
             compiled=compiled,
             learned=learned,
             findings=tuple(RecordedFinding(**asdict(finding)) for finding in why.findings),
@@ -487,17 +498,23 @@ class _Fit:
         choice = self.choice
         # The KL at temperature 1 is of the judged completions, else of a few drawn for it.
         judged = SAMPLED in self.plan.settings
-        examples, samples = (
-            (self.task.test, self.plan.test_samples) if judged else (self.task.test[:KL_PROMPTS], 1)
-        )
+        if judged:
+            examples = self.task.test
+            samples = self.plan.test_samples
+        else:
+            examples = self.task.test[:KL_PROMPTS]
+            samples = 1
         kl = await trials.kl(examples, samples, self.sent, training.next_token)
+        why_no_kl = None
+        if math.isnan(kl):
+            why_no_kl = _why_no_kl(trials.session)
         return FitResult(
             bias=self.bias,
             uncompiled=uncompiled_of(trials, self.bias, choice.candidate, training),
             base=choice.base,
             tried=choice.tried,
             kl=kl,
-            kl_missing=_why_no_kl(trials.session) if math.isnan(kl) else None,
+            kl_missing=why_no_kl,
             incomplete=training.incomplete,
             filtered=training.filtered,
             encoded=training.encoded,
@@ -630,7 +647,9 @@ class _OpenDecision(_Fit):
 
 def _sweep_of(estimator: str, sweep: Sweep) -> Sweep:
     """``sweep`` with the estimator of the chosen bias alone, where an estimator made it."""
-    return replace(sweep, estimators=(estimator,)) if estimator in ROWS else sweep
+    if estimator in ROWS:
+        return replace(sweep, estimators=(estimator,))
+    return sweep
 
 
 def limits_of(session: Session, plan: FitPlan) -> CompileLimits:

@@ -64,7 +64,9 @@ def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
             f" {plan.learn_from}, or ``only_stored``"
         )
     listless = ", ".join(
-        name for name, each in estimators(plan.sweep).items() if not each.facts.learns_answers
+        name
+        for name, estimator in estimators(plan.sweep).items()
+        if not estimator.facts.learns_answers
     )
     has_features = bool(plan.depends_on) or plan.phases is not None
     if has_features and (listless or trials.engine is not None):
@@ -95,12 +97,12 @@ def _check_shares(trials: Trials, task: Task, plan: FitPlan) -> None:
 def _check_phases(trials: Trials, plan: FitPlan) -> None:
     if plan.phases is None:
         return
-    beside = {
+    options = {
         "the task's stop texts": bool(trials.stop),
         f"``learn_from={plan.learn_from}``": plan.uses_given_answers,
     }
-    for option, given in beside.items():
-        if given:
+    for option, is_set in options.items():
+        if is_set:
             raise InputError(
                 f"``phases`` are learned from samples, and without stop texts; leave out {option}"
             )
@@ -112,11 +114,11 @@ def _check_engine(trials: Trials, plan: FitPlan) -> None:
         return
     alone = {"``top_logprobs=0``": trials.top_logprobs == 0}
     alone |= {
-        f"``estimator={name}``": not each.facts.spreads
-        for name, each in estimators(plan.sweep).items()
+        f"``estimator={name}``": not estimator.facts.spreads
+        for name, estimator in estimators(plan.sweep).items()
     }
-    for option, given in alone.items():
-        if given:
+    for option, is_set in alone.items():
+        if is_set:
             raise InputError(
                 f"{option} works in one process only; leave out ``engine``, or {option}"
             )
@@ -126,12 +128,12 @@ def _check_logprobs(trials: Trials, plan: FitPlan) -> None:
     session = trials.session
     if asks_logprobs(session.profile.endpoint(session.endpoint), trials.top_logprobs):
         return
-    others = ", ".join(
-        name for name, each in estimators(plan.sweep).items() if each.facts.needs_logprobs
+    names = ", ".join(
+        name for name, estimator in estimators(plan.sweep).items() if estimator.facts.needs_logprobs
     )
-    if others:
+    if names:
         raise NoLogprobs(
-            f"completions come without logprobs here, and {others} cannot learn from those; use"
+            f"completions come without logprobs here, and {names} cannot learn from those; use"
             " ``estimator=ratio`` alone, ``top_logprobs`` from 1, or a provider that gives them"
         )
     if session.vocabulary is None:
@@ -211,10 +213,10 @@ class TrainingData:
         trials.report.notice(f"first {len(first)} prompts: {room.sentence}")
         going_on = self.plan.go_on or self.plan.uses_given_answers
         if room.decision == "nothing" and len(first) < len(self.examples) and not going_on:
-            other = "use another reward, or prompts that the model sometimes gets right"
+            remedy = "use another reward, or prompts that the model sometimes gets right"
             raise InputError(
                 f"{room.sentence}; stopped after {len(first)} of {len(self.examples)} prompts,"
-                f" before more is paid for: {self._longer_or(other)}, or ``go_on`` to collect all"
+                f" before more is paid for: {self._longer_or(remedy)}, or ``go_on`` to collect all"
                 " the same (what came is kept)"
             )
 
@@ -232,13 +234,18 @@ class TrainingData:
         """
         if self.plan.uses_given_answers:
             self.given = await given_answers(self.trials, self.examples, self.plan)
-        given = None if self.given is None else self.given.rollouts
-        if given is not None and self.plan.learn_from == "answers":
-            return alone(given, self.trials.tokenizer.vocabulary_size)
+        answers = None
+        if self.given is not None:
+            answers = self.given.rollouts
+        if answers is not None and self.plan.learn_from == "answers":
+            return alone(answers, self.trials.tokenizer.vocabulary_size)
         keys = await self._drawn("training", self.examples)
         await spell_tokens(self.trials, self._source, self.examples, keys)
         engine = self.trials.engine
-        training = self._spread(engine, keys) if engine else self._read(self.examples, keys, given)
+        if engine:
+            training = self._spread(engine, keys)
+        else:
+            training = self._read(self.examples, keys, answers)
         self._source.let_go()
         values = _announce(training, self.trials)
         if np.ptp(values) == 0 and not training.everything.given.any():
@@ -259,8 +266,8 @@ class TrainingData:
         keys = await trials.collect(
             title, examples, trials.draw(SAMPLED), plan.samples, only_stored=plan.only_stored
         )
-        found = sum(map(len, keys))
-        if not found:
+        stored = sum(map(len, keys))
+        if not stored:
             raise InputError(
                 f"{trials.store.path} holds no completion of these {len(examples)} training prompts"
                 " under these settings (model, ``max_tokens``, ``top_logprobs``, ``seed``); check"
@@ -268,8 +275,8 @@ class TrainingData:
             )
         if plan.only_stored:
             trials.report.notice(
-                f"{title}: {found:,} of {len(examples) * plan.samples:,} completions are stored; no"
-                " more are asked for"
+                f"{title}: {stored:,} of {len(examples) * plan.samples:,} completions are stored;"
+                " no more are asked for"
             )
         return keys
 
@@ -285,7 +292,9 @@ class TrainingData:
         needed = any(
             estimator.facts.needs_logprobs for estimator in estimators(self.plan.sweep).values()
         )
-        encode = vocabulary.encode if vocabulary and not needed else None
+        encode = None
+        if vocabulary and not needed:
+            encode = vocabulary.encode
         size = trials.tokenizer.vocabulary_size
         return training_set(
             self._source,
@@ -306,12 +315,12 @@ class TrainingData:
             self._source, self.examples, keys, trials.reward, trials.end_tokens, vocab_size=size
         )
         training = spread_training(engine, self._source, reading, DIAGNOSED)
-        here = len(training.rollouts.token_ids)
+        positions = len(training.rollouts.token_ids)
         everywhere = len(training.everything.token_ids)
-        if here < everywhere:
+        if positions < everywhere:
             trials.report.notice(
-                f"learned from {everywhere:,} positions; compiled and explained with {here:,} of"
-                " them, whose standard errors are larger than those of all"
+                f"learned from {everywhere:,} positions; compiled and explained with {positions:,}"
+                " of them, whose standard errors are larger than those of all"
             )
         return training
 
@@ -320,14 +329,14 @@ def _remembered(reward: Reward) -> Reward:
     """The same reward, with its function called only once a completion: it may be slow, or cost
     money.
     """
-    known: dict[tuple[str, str, str, int, bytes], LocatedReward] = {}
+    measured: dict[tuple[str, str, str, int, bytes], LocatedReward] = {}
 
     def function(example: Example, completion: Completion) -> LocatedReward:
         tokens = blake2b(completion.token_ids.tobytes() + completion.logprobs.tobytes()).digest()
         key = (example.id, completion.text, completion.finish_reason, completion.n_tokens, tokens)
-        if key not in known:
-            known[key] = reward.measure(example, completion)
-        return known[key]
+        if key not in measured:
+            measured[key] = reward.measure(example, completion)
+        return measured[key]
 
     return replace(reward, function=function)
 
@@ -360,6 +369,6 @@ def _check(reward: Reward, rewards: Vector) -> Vector:
     """The ``rewards`` (n,) in nats, checked, in the user's own unit. Raises InputError: one is not
     finite or too large.
     """
-    values = np.array([reward.value(each) for each in rewards])
+    values = np.array([reward.value(measured) for measured in rewards])
     check_values(f"training: {reward.label}", values)
     return values

@@ -60,7 +60,9 @@ async def calibrated(
         InputError: two labels begin with the same tokens. NoLogprobs: no list holds the labels.
     """
     labels = plan.labels
-    tokens = None if labels is None else await own_label_tokens(trials, labels)
+    tokens = None
+    if labels is not None:
+        tokens = await own_label_tokens(trials, labels)
     if tokens is None:
         raise InputError(
             "two of the labels begin with the same tokens, so that the first one does not tell them"
@@ -89,15 +91,15 @@ async def calibrated(
 
 def _lifted(prior: Prior, table: NextToken, limits: CompileLimits) -> Candidate:
     """The calibration with the smallest lift that makes nearly all answers begin with a label."""
-    made = [
+    candidates = [
         candidate
         for candidate in calibrations(prior, table, limits)
         if candidate.settings["calibration"] == BATCH
     ]
-    for candidate in made:
+    for candidate in candidates:
         if _share_of_labels(candidate, prior.lifted, table) >= MOSTLY:
             return candidate
-    return made[-1]
+    return candidates[-1]
 
 
 def _share_of_labels(candidate: Candidate, labels: Ids, table: NextToken) -> float:

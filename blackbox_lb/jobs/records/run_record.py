@@ -53,7 +53,7 @@ def provenance(notices: Sequence[str] = (), command: str | None = None) -> dict[
         "machine": f"{platform.system()} {platform.machine()}",
         "versions": (
             {"blackbox-lb": __version__}
-            | {name: found for name in PACKAGES if (found := _version(name)) is not None}
+            | {name: release for name in PACKAGES if (release := _version(name)) is not None}
         ),
         "remarks": [redacted(notice) for notice in notices],
     }
@@ -70,8 +70,8 @@ def _settings() -> dict[str, str]:
     if ctx is None:
         return {}
     unseen = (ParameterSource.DEFAULT_MAP, ParameterSource.ENVIRONMENT)
-    given = (name for name in ctx.params if ctx.get_parameter_source(name) in unseen)
-    return {name: redacted(str(ctx.params[name])) for name in given}
+    names = (name for name in ctx.params if ctx.get_parameter_source(name) in unseen)
+    return {name: redacted(str(ctx.params[name])) for name in names}
 
 
 def _version(name: str) -> str | None:
@@ -214,22 +214,24 @@ class Manifest:
         results: RunResults | None = None,
         restart: bool = False,
     ) -> None:
-        self.path, self.name, self.settings = folder / FILE, name, dict(settings)
+        self.path = folder / FILE
+        self.name = name
+        self.settings = dict(settings)
         self._document = self._read()
         self._written = False
         self._results = results
-        known = self._document.runs.get(name)
-        if known is not None and not known.finished and not restart:
-            self._refuse_others(known)
+        run = self._document.runs.get(name)
+        if run is not None and not run.finished and not restart:
+            self._refuse_others(run)
         if not restart:
             self._refuse_replacing()
 
     def expect(self, drift: DriftWatch) -> None:
         """Give ``drift`` the earlier answering systems for the same model at the same address."""
-        found = self._answered()
-        if found is not None:
-            drift.models.update(found.models)
-            drift.systems.update(found.systems)
+        answered = self._answered()
+        if answered is not None:
+            drift.models.update(answered.models)
+            drift.systems.update(answered.systems)
 
     def start(self) -> None:
         """Write that the run has begun. Raises InputError where that cannot be written."""
@@ -248,7 +250,8 @@ class Manifest:
         all_was_stored = error is None and run is not None and run.settings == self.settings
         if run is None or not (self._written or all_was_stored):
             return
-        run.finished, run.ended = error is None or isinstance(error, InputError), _now()
+        run.finished = error is None or isinstance(error, InputError)
+        run.ended = _now()
         run.stopped_by = None if error is None else type(error).__name__
         run.mixed = drift.mixed
         counts = {
@@ -256,12 +259,13 @@ class Manifest:
             for name in ("requests", "prompt_tokens", "completion_tokens")
         }
         run.spent = {**counts, "dollars": round(spent.dollars, 6)}
-        found = self._answered()
-        if found is None:
+        answered = self._answered()
+        if answered is None:
             provider, host, model = (self.settings[key] for key in ("provider", "host", "model"))
-            found = _Answered(provider=provider, host=host, model=model)
-            self._document.answered.append(found)
-        found.models, found.systems = dict(drift.models), dict(drift.systems)
+            answered = _Answered(provider=provider, host=host, model=model)
+            self._document.answered.append(answered)
+        answered.models = dict(drift.models)
+        answered.systems = dict(drift.systems)
         if error is None and self._results is not None:
             self._document.results[self.name] = self._question(self._results)
         self._write()
@@ -270,9 +274,9 @@ class Manifest:
         key = tuple(self.settings[name] for name in ("provider", "host", "model"))
         return next(
             (
-                each
-                for each in self._document.answered
-                if (each.provider, each.host, each.model) == key
+                answered
+                for answered in self._document.answered
+                if (answered.provider, answered.host, answered.model) == key
             ),
             None,
         )
@@ -313,10 +317,10 @@ class Manifest:
         run = self._document.runs.get(self.name)
         if before is None and run is not None and run.finished and run.stopped_by is None:
             before = run.settings  # of a version that did not record it
-        asked = self._question(self._results)
+        question = self._question(self._results)
         return {
             name: (before[name], value)
-            for name, value in asked.items()
+            for name, value in question.items()
             if before is not None and before.get(name, value) != value
         }
 

@@ -70,7 +70,9 @@ class AnswerPair:
         """mended, broken or same, by the reward."""
         if self.gain > 0:
             return "mended"
-        return "broken" if self.gain < 0 else "same"
+        if self.gain < 0:
+            return "broken"
+        return "same"
 
 
 async def answer_pairs(
@@ -86,7 +88,9 @@ async def answer_pairs(
     pairs = []
     spelled = trials.store.token_bytes(trials.tokenizer.fingerprint)
     for setting in settings:
-        count = 1 if setting.deterministic else samples
+        count = 1
+        if not setting.deterministic:
+            count = samples
         endpoint = trials.session.biased_endpoint
         rows = [
             await trials.collect(
@@ -144,11 +148,13 @@ def shown_answers(pairs: Sequence[AnswerPair]) -> ShownAnswers | None:
     if not pairs:
         return None
     settings = {pair.setting for pair in pairs}
-    setting = "greedy" if "greedy" in settings else pairs[-1].setting
+    setting = "greedy"
+    if "greedy" not in settings:
+        setting = pairs[-1].setting
     chosen = [pair for pair in pairs if pair.setting == setting]
     prompts = len({pair.example.id for pair in chosen})
-    shown = tuple(_shown_prompt(pair) for pair in telling(chosen, MOST_SHOWN))
-    return ShownAnswers(setting=setting, prompts=prompts, shown=shown)
+    shown_prompts = tuple(_shown_prompt(pair) for pair in telling(chosen, MOST_SHOWN))
+    return ShownAnswers(setting=setting, prompts=prompts, shown=shown_prompts)
 
 
 def _shown_prompt(pair: AnswerPair) -> ShownPrompt:
@@ -273,13 +279,15 @@ def one_line(text: str) -> str:
 
 def cut(text: str, width: int) -> str:
     """The beginning of a text, with an ellipsis where it is cut."""
-    return text if len(text) <= width else f"{text[: max(width - 3, 0)]}..."
+    if len(text) <= width:
+        return text
+    return f"{text[: max(width - 3, 0)]}..."
 
 
 def cut_middle(text: str, width: int) -> str:
     """The beginning and the end of a text, with an ellipsis where it is cut."""
     if len(text) <= width:
         return text
-    kept = max(width - 3, 0)
-    head = kept // 2
-    return f"{text[:head]}...{text[len(text) - (kept - head) :]}"
+    size = max(width - 3, 0)
+    head = size // 2
+    return f"{text[:head]}...{text[len(text) - (size - head) :]}"

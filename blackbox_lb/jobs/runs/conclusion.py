@@ -75,13 +75,17 @@ def _counted(counts: dict[str, int]) -> str:
 
 def _meaning(reward: Reward) -> str:
     """The reward's name with its meaning, and what counts as right."""
-    form = "distribution[:COLUMN]" if reward.of_shares else reward.spec
+    form = "distribution[:COLUMN]"
+    if not reward.of_shares:
+        form = reward.spec
     meaning = REWARDS.get(form, "")
     words = f"{reward.spec} ({meaning})" if meaning else reward.spec
     if not reward.needs_answer or reward.of_shares:
         return words
     right = reward.accuracy_matcher.spec
-    rule = "the first label named is the right one" if right == FIRST_NAMED else right
+    rule = "the first label named is the right one"
+    if right != FIRST_NAMED:
+        rule = right
     return f"{words}; right: {rule}"
 
 
@@ -169,7 +173,9 @@ def _wrapped(line: str, room: int) -> list[str]:
 
 def _between(examples: Sequence[str]) -> list[str]:
     """Examples with a blank line on either side; one blank line where there are none."""
-    return ["", *examples, ""] if examples else [""]
+    if examples:
+        return ["", *examples, ""]
+    return [""]
 
 
 def _labelled(label: str, texts: Sequence[str], indent: int) -> list[str]:
@@ -184,9 +190,9 @@ def _step_lines(steps: Sequence[NextStep], room: int) -> list[str]:
     widest = max(short, default=0)
     lines = []
     for step in steps:
-        beside = f"{step.command:<{widest}}  {step.purpose}".rstrip()
-        if len(beside) <= room:
-            lines.append(beside)
+        line = f"{step.command:<{widest}}  {step.purpose}".rstrip()
+        if len(line) <= room:
+            lines.append(line)
         elif step.command.startswith("blb "):
             lines += _command_lines(step.command, room)
         else:
@@ -228,13 +234,17 @@ def fit_conclusion(
         steps: what to do next where the bias helps.
     """
     bias = result.bias
-    check = None if bias.operating is None else bias.operating.check
+    check = None
+    if bias.operating is not None:
+        check = bias.operating.check
     rows = chosen_rows(bias.verdict, label)
     if result.decisions:
         rows = [row for row in rows if row.metric != "tokens"]
     verdict = overall([row for row in rows if row.metric == label])
     statements = effect_lines(rows, label)
-    prompts = f"{bias.verdict[0].n_prompts:,} unseen prompts" if bias.verdict else "not judged"
+    prompts = "not judged"
+    if bias.verdict:
+        prompts = f"{bias.verdict[0].n_prompts:,} unseen prompts"
     if len({row.setting for row in rows}) == 1:
         prompts += f", {rows[0].setting}"
     if bias.operating is not None:
@@ -281,8 +291,10 @@ def chosen_rows(verdict: Sequence[Verdict], label: str) -> list[Verdict]:
     """
     rewards = [row for row in verdict if row.metric == label]
     most = 3 if overall(rewards) == "HELPS" else 2
-    last = verdict[-1].setting if verdict else ""
-    others = [
+    last = ""
+    if verdict:
+        last = verdict[-1].setting
+    rest = [
         row
         for row in verdict
         if row.setting == last
@@ -290,7 +302,7 @@ def chosen_rows(verdict: Sequence[Verdict], label: str) -> list[Verdict]:
         and not any(_same_numbers(row, reward) for reward in rewards)
         and row.metric != label
     ]
-    return [*rewards, *others][: max(most, len(rewards))]
+    return [*rewards, *rest][: max(most, len(rewards))]
 
 
 def _same_numbers(row: Verdict, other: Verdict) -> bool:
@@ -306,7 +318,7 @@ def effect_lines(rows: Sequence[Verdict], label: str) -> list[str]:
     there are several, and the verdict where it is not that of all.
     """
     several = len({row.setting for row in rows}) > 1
-    whole = overall([row for row in rows if row.metric == label])
+    verdict = overall([row for row in rows if row.metric == label])
     values = [f"{level(row, row.base)} -> {level(row, row.biased)}" for row in rows]
     value_width = max(map(len, values), default=0)
     numbers = []
@@ -318,10 +330,10 @@ def effect_lines(rows: Sequence[Verdict], label: str) -> list[str]:
         words = f"{value:<{value_width}}  {change(row, row.difference)}{unit} ({interval})"
         if several:
             words += f"  {row.setting.replace('temperature ', 'T = ')}"
-        if several or row.verdict == "HURTS" != whole:
+        if several or row.verdict == "HURTS" != verdict:
             words += f"  {row.verdict}"
         numbers.append(words)
-    room = WIDTH - max(INDENT, len(whole) + 2) - 2
+    room = WIDTH - max(INDENT, len(verdict) + 2) - 2
     longest = max(map(len, numbers), default=0)
     names = [cut(printable(row.metric), max(LEAST_NAME, room - longest)) for row in rows]
     name_width = max(map(len, names), default=0)
@@ -330,18 +342,24 @@ def effect_lines(rows: Sequence[Verdict], label: str) -> list[str]:
 
 def level(row: Verdict, value: float) -> str:
     """A mean for display."""
-    return f"{100 * value:.0f} %" if row.metric in SHARES else f"{value:{_form(row)}}"
+    if row.metric in SHARES:
+        return f"{100 * value:.0f} %"
+    return f"{value:{_form(row)}}"
 
 
 def change(row: Verdict, value: float) -> str:
     """A difference of means for display."""
-    return f"{100 * value:+.0f}" if row.metric in SHARES else f"{value:+{_form(row)}}"
+    if row.metric in SHARES:
+        return f"{100 * value:+.0f}"
+    return f"{value:+{_form(row)}}"
 
 
 def _form(row: Verdict) -> str:
     """Two decimals, or three digits where all numbers of the row are too small or too large."""
     largest = max(map(abs, (row.base, row.biased, row.difference, row.low, row.high)))
-    return ".2f" if largest == 0 or 0.1 <= largest < 100_000 else ".3g"
+    if largest == 0 or 0.1 <= largest < 100_000:
+        return ".2f"
+    return ".3g"
 
 
 def number(value: float, *, sign: bool = False) -> str:
@@ -374,11 +392,11 @@ def decision_lines(
     if not decisions:
         return []
     base, biased = list(decisions.values())[-1]
-    shown = "which it beats" if above_commonest(biased) else "NOT shown to be beaten"
+    comparison = "which it beats" if above_commonest(biased) else "NOT shown to be beaten"
     commonest = cut(printable(biased.commonest), 12)
     return [
         f"macro-F1  {number(base.macro_f1)} -> {number(biased.macro_f1)}; always saying"
-        f" {commonest}: {100 * biased.majority:.0f} %, {shown}"
+        f" {commonest}: {100 * biased.majority:.0f} %, {comparison}"
     ]
 
 
@@ -438,7 +456,9 @@ def spent_words(spent: Spent, seconds: float, priced: bool) -> str:
     """Requests, prompt + completion tokens, time and price of a command."""
     if spent.requests == 0:
         return f"no request: every completion was stored, {duration(seconds)}"
-    price = f", ${spent.dollars:.2f}" if priced else ""
+    price = ""
+    if priced:
+        price = f", ${spent.dollars:.2f}"
     return (
         f"{spent.requests:,} requests, {spent.prompt_tokens:,} + {spent.completion_tokens:,}"
         f" tokens, {duration(seconds)}{price}"

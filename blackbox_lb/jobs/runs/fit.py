@@ -192,7 +192,7 @@ async def fit_async(
         count=count,
         labels=decision_labels,
     )
-    asked = FitPlan(
+    specification = FitPlan(
         samples=samples_per_prompt,
         limit=limit,
         validation_samples=validation_samples,
@@ -223,7 +223,7 @@ async def fit_async(
         phases=Phases.parse([phases]) if phases else None,
     )
     plan = completed_plan(
-        asked,
+        specification,
         loaded,
         scored,
         learn_from=learn_from,
@@ -239,6 +239,9 @@ async def fit_async(
     report.notice(understood(loaded, scored, decision_labels, limit=limit))
     budget = running_budget()
     budget.limits = SpendingLimits(max_requests, max_tokens_total, max_cost)
+    price_file = None
+    if prices is not None:
+        price_file = Path(prices)
     job = _Job(
         task=loaded,
         reward=scored,
@@ -261,7 +264,7 @@ async def fit_async(
         },
         about={"reward": scored.spec, "correct": correct, "thinking": thinking, "count": count},
         price=price,
-        prices=None if prices is None else Path(prices),
+        prices=price_file,
         on_drift=on_drift,
         restart=restart,
     )
@@ -405,7 +408,9 @@ def _folder(out: str | Path | None, task: Task) -> Path:
 def _reporter(on_progress: Callable[[Progress], object] | None, quiet: bool) -> Reporter:
     if on_progress is not None:
         return Calling(on_progress, _ignore if quiet else _say)
-    return Silent() if quiet else Printing(_say)
+    if quiet:
+        return Silent()
+    return Printing(_say)
 
 
 def _say(text: str) -> None:

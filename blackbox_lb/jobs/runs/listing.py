@@ -107,4 +107,6 @@ def _dollars(folder: Path) -> float | None:
         spent = _document(folder / RECORD)["runs"]["fit"]["spent"]["dollars"]
     except (InputError, KeyError, TypeError):
         return None
-    return float(spent) if isinstance(spent, int | float) and math.isfinite(spent) else None
+    if isinstance(spent, int | float) and math.isfinite(spent):
+        return float(spent)
+    return None

@@ -73,7 +73,9 @@ def price_judge(
     Raises:
         InputError: the budget has a limit in dollars, and the judge's price is not known.
     """
-    judge = reward.remote.file if isinstance(reward.remote, Judge) else None
+    judge = None
+    if isinstance(reward.remote, Judge):
+        judge = reward.remote.file
     if judge is None:
         return
     budget.judge_prices = _judge_prices(judge.base_url, judge.model, table)
@@ -89,10 +91,12 @@ def _check_unpriced(budget: SpendLimit, provider: str, model: str, *, takes_pric
         "``price=PROMPT,COMPLETION`` in dollars for a million tokens (0,0 for what costs nothing),"
         " or "
     )
-    other = price if takes_price else ""
+    price_option = ""
+    if takes_price:
+        price_option = price
     raise InputError(
         f"``max_cost`` needs the price of {model} on {provider}, which is not known: give"
-        f" {other}``prices=FILE`` with a row [[price]] whose provider is {provider!r};"
+        f" {price_option}``prices=FILE`` with a row [[price]] whose provider is {provider!r};"
         " ``max_tokens_total`` needs no price"
     )
 
@@ -286,9 +290,10 @@ def _with_store(
     error: BudgetExhausted | Interrupted, trials: Trials
 ) -> BudgetExhausted | Interrupted:
     """The error, with a note on the kept data and its place."""
-    kept = f"{trials.store.size().completions:,} completions are kept in {trials.store.path}"
+    stored = f"{trials.store.size().completions:,} completions are kept in {trials.store.path}"
     if isinstance(error, Interrupted):
         return Interrupted(
-            f"{error} after {trials.budget.spent}: {kept}, and the same command goes on from there"
+            f"{error} after {trials.budget.spent}: {stored}, and the same command goes on"
+            " from there"
         )
-    return BudgetExhausted(f"{error}; {kept}")
+    return BudgetExhausted(f"{error}; {stored}")

@@ -51,10 +51,12 @@ def parse_goal(
         costs = read_costs(Path(objective.removeprefix(COST)))
         return Goal("cost", kl_price, positive=positive, costs=costs)
     name, equals, number = objective.partition("=")
-    level = _level(objective, number) if equals else None
-    for known in get_args(Objective):
-        if name == known:
-            return Goal(known, kl_price, level, positive)
+    level = None
+    if equals:
+        level = _level(objective, number)
+    for metric in get_args(Objective):
+        if name == metric:
+            return Goal(metric, kl_price, level, positive)
     raise InputError(f"``objective={objective}`` is unknown; choose {', '.join(choices())}")
 
 
@@ -142,7 +144,9 @@ def completed_plan(
         and plan.sweep.estimators == Sweep().estimators
         and not needs_samples
     )
-    too_few = None if labels_named else _too_few_rows(plan, task)
+    too_few = None
+    if not labels_named:
+        too_few = _too_few_rows(plan, task)
     source: LearnFrom = learn_from or "samples"
     if learn_from is None and suits_answers and too_few is None:
         source = "answers"

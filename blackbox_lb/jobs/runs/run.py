@@ -48,12 +48,12 @@ async def decide_async(
 ) -> tuple[LabelDecision, ...]:
     """See ``Run.decide``."""
     calibration = calibration_of_bias(run.bias, abstain_below)
-    asked = [Prompt.user(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
-    if not asked:
+    questions = [Prompt.user(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+    if not questions:
         return ()
-    distinct = [_example(prompt) for prompt in dict.fromkeys(asked)]
+    distinct = [_example(prompt) for prompt in dict.fromkeys(questions)]
     budget = running_budget()
-    longest = max(len(prompt.text) for prompt in asked)
+    longest = max(len(prompt.text) for prompt in questions)
     async with connect(
         **run.server, max_tokens=1, longest_prompt=longest, needs=NEEDS, budget=budget
     ) as session:
@@ -77,7 +77,7 @@ async def decide_async(
     }
     return tuple(
         label_decision(run.bias, calibration, prompt, lists[prompt], abstain_below)
-        for prompt in asked
+        for prompt in questions
     )
 
 
@@ -301,7 +301,9 @@ def _answer_of(example: Example) -> str | dict[str, float] | None:
     """The first accepted answer, or label -> wanted share; None where there is none."""
     if example.weights:
         return dict(zip(example.answers, example.weights, strict=True))
-    return example.answers[0] if example.answers else None
+    if example.answers:
+        return example.answers[0]
+    return None
 
 
 def _cells(pair: AnswerPair) -> tuple[str, str, str, str]:

@@ -66,11 +66,13 @@ class FromLists:
         """Collect the lists of ``examples``, unless they are in the store."""
         lists = await first_tokens(trials, examples, "validation", plan.listed)
         first = lists.with_tokens([*given.ends, *given.every_label_token.tolist()])
-        along = None
+        answer_lists = None
         if first.longer and given.after is not None:
             after = await followed(trials, first, "validation")
-            along = None if after is None else after[0]
-        return cls(first, given, plan.goal, plan.labels, along)
+            answer_lists = None
+            if after is not None:
+                answer_lists = after[0]
+        return cls(first, given, plan.goal, plan.labels, answer_lists)
 
     @property
     def prompts(self) -> int:
@@ -118,7 +120,9 @@ class FromLists:
     def described(self, bias: Mapping[int, float], scored: Scored, base: Scored) -> str:
         """What is predicted of the chosen bias, in words."""
         goal = NAMES.get(self.goal.objective, "right first tokens")
-        unsure = f", {scored.unsure} of them unsure" if scored.unsure else ""
+        unsure = ""
+        if scored.unsure:
+            unsure = f", {scored.unsure} of them unsure"
         return (
             f"; predicted for greedy decoding on {self.prompts} validation prompts, without"
             f" drawing: {goal} {scored.measured.reward:.3f} (base"
@@ -147,10 +151,10 @@ class FromLists:
         if self.along is None:
             return ""
         base_whole, base_reached = self._reached(self.along, {})
-        whole, reached = self._reached(self.along, bias)
+        verbatim_share, reached = self._reached(self.along, bias)
         return (
-            f"; {whole:.3f} of the answers word for word (base {base_whole:.3f}), {reached:.3f} of"
-            f" their tokens before the first that differs (base {base_reached:.3f})"
+            f"; {verbatim_share:.3f} of the answers word for word (base {base_whole:.3f}), "
+            f"{reached:.3f} of their tokens before the first that differs (base {base_reached:.3f})"
         )
 
     def _reached(self, along: Rollouts, bias: Mapping[int, float]) -> tuple[float, float]:
@@ -163,22 +167,22 @@ class FromLists:
             np.append(is_right[row], written[along.prompts == place][:-1])
             for row, place in enumerate(self.first.places)
         ]
-        whole = np.mean([answer.all() for answer in answers])
+        verbatim_share = np.mean([answer.all() for answer in answers])
         reached = np.mean([answer.cumprod().mean() for answer in answers])
-        return float(whole), float(reached)
+        return float(verbatim_share), float(reached)
 
     def _likelihood(self, tilted: Vector) -> float:
         """Mean log-probability of the accepted answers' first tokens, in nats; ``tilted`` (p, k)
         as in ``FirstLists``.
         """
-        wanted = np.stack(
+        is_accepted = np.stack(
             [
                 np.isin(row, ids)
                 for row, ids in zip(self.lists.ids, self.first.accepted, strict=True)
             ]
         )
         everything = np.logaddexp.reduce(tilted, axis=1)
-        accepted = np.logaddexp.reduce(np.where(wanted, tilted, -np.inf), axis=1)
+        accepted = np.logaddexp.reduce(np.where(is_accepted, tilted, -np.inf), axis=1)
         return float((accepted - everything).mean())
 
 

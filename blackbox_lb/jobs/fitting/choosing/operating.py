@@ -65,9 +65,9 @@ class LabelledLists:
         """Those of ``first`` that have one of ``labels``."""
         numbers = [labels.of(example) for example in first.examples]
         has_label = np.array([number is not None for number in numbers], np.bool_)
-        known = np.array([number for number in numbers if number is not None], np.int64)
+        label_numbers = np.array([number for number in numbers if number is not None], np.int64)
         lists = FirstLists(first.ids[has_label], first.logprobs[has_label])
-        return cls(lists, known == positive, known)
+        return cls(lists, label_numbers == positive, label_numbers)
 
     @property
     def counts(self) -> PromptCounts:
@@ -115,9 +115,9 @@ class PointChoice:
             training, validation: the first positions of the prompts.
         """
         positive = label_number(labels, goal.positive or "", "positive")
-        others = [ids for number, ids in enumerate(tokens) if number != positive]
+        negatives = [ids for number, ids in enumerate(tokens) if number != positive]
         parts = [LabelledLists.of(first, labels, positive) for first in (training, validation)]
-        other_ids = np.unique(np.concatenate(others))
+        other_ids = np.unique(np.concatenate(negatives))
         scores = [label_margins(part.lists, tokens[positive], other_ids) for part in parts]
         is_positive = np.concatenate([part.is_positive for part in parts])
         area = roc_area(np.concatenate(scores), is_positive)
@@ -141,18 +141,18 @@ class PointChoice:
         """
         prompts = len(self.training.labels) + len(self.validation.labels)
         area = self.area
-        found = (
+        sentence = (
             f"the model's lists rank the prompts of the label {self.name!r} with an AUC of"
             f" {area.value:.2f} (95 %: {area.low:.2f} to {area.high:.2f}, {prompts} prompts)"
         )
         if not area.separates and not go_on:
             raise InputError(
-                f"declined: {found}, which is not shown to be better than chance (.50): a shift"
+                f"declined: {sentence}, which is not shown to be better than chance (.50): a shift"
                 " only moves a threshold along this order, and every point would be a coin toss;"
                 " ask the question otherwise, take another model, give more training rows, or use"
                 " ``go_on``"
             )
-        return found
+        return sentence
 
     def choose(
         self, candidate: Candidate, next_token: NextToken, limits: CompileLimits
@@ -202,11 +202,11 @@ class PointChoice:
         """The shifts of the curve in nats, the smallest first: one between any two margins of the
         training prompts, evenly thinned, and none, within the provider's range.
         """
-        known = np.unique(before[np.isfinite(before)])
-        if not len(known):
-            known = np.zeros(1)
-        between = (known[1:] + known[:-1]) / 2
-        thresholds = np.concatenate([[known[0] - BEYOND], between, [known[-1] + BEYOND]])
+        finite = np.unique(before[np.isfinite(before)])
+        if not len(finite):
+            finite = np.zeros(1)
+        between = (finite[1:] + finite[:-1]) / 2
+        thresholds = np.concatenate([[finite[0] - BEYOND], between, [finite[-1] + BEYOND]])
         if len(thresholds) > MOST_POINTS:
             places = np.linspace(0, len(thresholds) - 1, MOST_POINTS).round().astype(np.int64)
             thresholds = thresholds[places]
@@ -302,11 +302,11 @@ def _with_room(
     if surplus <= 0:
         return candidate
     sizes = np.where(is_other, np.abs(candidate.sparse.values), np.inf)
-    kept = np.sort(np.argsort(sizes, kind="stable")[surplus:])
+    positions = np.sort(np.argsort(sizes, kind="stable")[surplus:])
     sparse = replace(
         candidate.sparse,
-        token_ids=candidate.sparse.token_ids[kept],
-        values=candidate.sparse.values[kept],
+        token_ids=candidate.sparse.token_ids[positions],
+        values=candidate.sparse.values[positions],
     )
     wide = next_token.with_tokens(candidate.token_ids)
     learned = wide.align(candidate.token_ids, candidate.learned)

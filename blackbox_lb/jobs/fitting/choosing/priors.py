@@ -71,7 +71,9 @@ def _error(calibration: Calibration, labels: Labels, validation: FirstTokens) ->
         decided = max(probabilities, key=lambda label: probabilities[label])
         confidence.append(probabilities[decided])
         is_right.append(decided == labels.names[number])
-    return expected_calibration_error(confidence, is_right) if confidence else None
+    if confidence:
+        return expected_calibration_error(confidence, is_right)
+    return None
 
 
 BATCH = "batch calibration"

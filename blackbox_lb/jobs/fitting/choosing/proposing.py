@@ -176,7 +176,9 @@ def end_token(rollouts: Rollouts, max_tokens: int) -> int | None:
     last = rollouts.token_ids[np.cumsum(rollouts.lengths) - 1][ended]
     tokens, counts = np.unique(last, return_counts=True)
     most = int(np.argmax(counts))
-    return int(tokens[most]) if counts[most] >= ENDS_OFTEN * len(last) else None
+    if counts[most] >= ENDS_OFTEN * len(last):
+        return int(tokens[most])
+    return None
 
 
 def proposals(

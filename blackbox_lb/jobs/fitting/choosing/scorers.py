@@ -38,12 +38,14 @@ class Measured:
 
     def as_json(self) -> dict[str, Any]:
         """The numbers for JSON: null where not known."""
-        told = {
+        fields = {
             "reward": _known(self.reward),
             "tokens": _known(self.tokens),
             "accuracy": _known(self.accuracy),
         }
-        return told if self.setting is None else {"setting": self.setting, **told}
+        if self.setting is None:
+            return fields
+        return {"setting": self.setting, **fields}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class TriedCandidate:
             "accuracy": _known(self.accuracy),
             "kl_nats_per_completion": _known(self.kl),
             "samples": self.samples,
-            "by_setting": [each.as_json() for each in self.by_setting],
+            "by_setting": [score.as_json() for score in self.by_setting],
             "fate": self.status,
             "origin": self.origin,
         }
@@ -135,7 +137,9 @@ class Choice:
 
 
 def _known(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else value
+    if value is None or not math.isfinite(value):
+        return None
+    return value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -287,8 +291,12 @@ class FromSamples:
             examples = [example for example, is_scored in pairs if is_scored]
         scores: dict[float, PolicyScores] = {}
         for setting in self.settings:
-            place = "" if len(self.settings) == 1 else f" at {setting.name}"
-            count = 1 if setting.deterministic else samples
+            place = ""
+            if len(self.settings) != 1:
+                place = f" at {setting.name}"
+            count = 1
+            if not setting.deterministic:
+                count = samples
             scores[setting.temperature] = await self.trials.scores(
                 f"validation{place}, {label}", examples, setting, count, bias
             )
@@ -340,7 +348,9 @@ class FromSamples:
             if rollouts is None:
                 return None
             settings.append(LocatedCosts.of(rollouts, setting.temperature))
-        return Foresight(len(self.examples), tuple(settings)) if settings else None
+        if settings:
+            return Foresight(len(self.examples), tuple(settings))
+        return None
 
     async def _base_rollouts(self, setting: Setting, samples: int) -> Rollouts | None:
         """The base model's stored completions at ``setting``, with the lists of their positions;
@@ -357,7 +367,9 @@ class FromSamples:
             )
         except NoLogprobs:
             return None
-        return rollouts if rollouts.costs is not None else None
+        if rollouts.costs is not None:
+            return rollouts
+        return None
 
 
 def outcome_of(settings: Collection[PolicyScores], kl: ByPrompt | None) -> Outcome:
@@ -365,10 +377,13 @@ def outcome_of(settings: Collection[PolicyScores], kl: ByPrompt | None) -> Outco
     completion at one of them. ``kl`` in nats a completion, None where the goal does not read it.
     """
     correct = [scores.correct for scores in settings if scores.correct is not None]
+    is_correct = None
+    if len(correct) == len(settings):
+        is_correct = _means(correct)
     return Outcome(
         reward=_means([scores.reward for scores in settings]),
         tokens=_means([scores.tokens for scores in settings]),
-        accuracy=_means(correct) if len(correct) == len(settings) else None,
+        accuracy=is_correct,
         kl=kl,
     )
 
@@ -400,9 +415,15 @@ def _spread(outcome: Outcome, among: Bools) -> Outcome:
         parts[among] = part.parts
         return ByPrompt(parts)
 
+    accuracy = None
+    if outcome.accuracy is not None:
+        accuracy = placed(outcome.accuracy)
+    kl = None
+    if outcome.kl is not None:
+        kl = placed(outcome.kl)
     return Outcome(
         placed(outcome.reward),
         placed(outcome.tokens),
-        None if outcome.accuracy is None else placed(outcome.accuracy),
-        None if outcome.kl is None else placed(outcome.kl),
+        accuracy,
+        kl,
     )

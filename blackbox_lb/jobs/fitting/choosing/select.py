@@ -113,7 +113,9 @@ class Search:
         """``limits`` for the candidates that race: compiled quickly where the winner is compiled
         again with fewer entries.
         """
-        return replace(limits, quick=True) if self.sizes else limits
+        if self.sizes:
+            return replace(limits, quick=True)
+        return limits
 
     def race(self, candidates: int, prompts: int) -> tuple[Rung, ...]:
         """The plan of the race of so many proposals."""
@@ -337,7 +339,9 @@ class _Race:
             for entrant in order:
                 await self._score(entrant, rung.samples, among)
             order = self._ranked(order)
-            survivors = plan[number + 1].candidates if number + 1 < len(plan) else 1
+            survivors = 1
+            if number + 1 < len(plan):
+                survivors = plan[number + 1].candidates
             for entrant in order[survivors:]:
                 self._drop(entrant, rung)
             order = order[:survivors]
@@ -369,7 +373,9 @@ class _Race:
 
     async def _score(self, entrant: _Entrant, samples: int, among: Bools | None = None) -> None:
         """Score it with ``samples`` completions a prompt, unless it has as many."""
-        has = 0 if entrant.scored is None or among is not None else entrant.scored.samples
+        has = 0
+        if entrant.scored is not None and among is None:
+            has = entrant.scored.samples
         bias = entrant.candidate.sent
         entrant.scored = await self.scorer.score(
             entrant.candidate.label, bias, max(samples, has), among
@@ -434,8 +440,8 @@ class _Race:
                 await self._score(entrant, samples)
                 is_as_good = self._is_as_good(entrant, winner)
             else:
-                kept = (1 - MOST_LOST) * self._foreseen(winner.candidate)
-                is_as_good = self._foreseen(candidate) >= kept
+                threshold = (1 - MOST_LOST) * self._foreseen(winner.candidate)
+                is_as_good = self._foreseen(candidate) >= threshold
             if not is_as_good:
                 entrant.status = "fewer entries earn less"
                 continue
@@ -461,18 +467,18 @@ class _Race:
 
     def _second(self, winner: _Entrant) -> _Entrant | None:
         """The best scored candidate of another origin than the winner."""
-        others = [
+        rivals = [
             entrant
             for entrant in self.entrants
             if entrant.scored is not None
             and _family(entrant.candidate) != _family(winner.candidate)
             and entrant.candidate.estimator != "sum"
         ]
-        if not others:
+        if not rivals:
             return None
-        most = max(_scored(entrant).samples for entrant in others)
+        most = max(_scored(entrant).samples for entrant in rivals)
         return self._ranked(
-            [entrant for entrant in others if _scored(entrant).samples == most] or others
+            [entrant for entrant in rivals if _scored(entrant).samples == most] or rivals
         )[0]
 
     def _gain(self, entrant: _Entrant) -> float:
@@ -651,7 +657,9 @@ def _family(candidate: Candidate) -> str:
 
 def _rung_text(rung: Rung, prompts: int) -> str:
     """A rung in words."""
-    samples = "1 sample" if rung.samples == 1 else f"{rung.samples} samples"
+    samples = "1 sample"
+    if rung.samples != 1:
+        samples = f"{rung.samples} samples"
     if rung.prompts < prompts:
         return f"{samples} on {rung.prompts} of the prompts for {rung.candidates}"
     return f"{samples} a prompt for {rung.candidates}"

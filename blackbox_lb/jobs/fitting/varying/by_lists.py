@@ -152,7 +152,9 @@ async def against_others(
             right = classified(features, task.train[: plan.limit], task.test, plan.labels)
             rivals.append((f"classifier on {features.feature.kind}", tuple(right[:, None])))
     for setting in plan.settings:
-        count = 1 if setting.deterministic else plan.test_samples
+        count = 1
+        if not setting.deterministic:
+            count = plan.test_samples
         ours = await trials.scores(
             f"test at {setting.name}, biased", task.test, setting, count, sent
         )
@@ -180,31 +182,36 @@ def classified(
     prompts that are left out.
     """
     numbers = [labels.of(example) for example in train]
-    known = np.array(
+    places = np.array(
         [place for place, number in enumerate(numbers) if number is not None], np.int64
     )
     right = np.array([number for number in numbers if number is not None], np.int64)
     size = len(labels.names)
-    rows = np.arange(len(known))
-    even = sparse.csr_array(np.full((len(known), size), 1 / size))
-    counts = sparse.csr_array((np.ones(len(known)), (rows, right)), shape=(len(known), size))
-    nothing = np.zeros(len(known))
-    whole = FeaturePositions(
-        np.arange(size), even, nothing, np.zeros(size), rows, np.ones(len(known)), counts
+    rows = np.arange(len(places))
+    even = sparse.csr_array(np.full((len(places), size), 1 / size))
+    counts = sparse.csr_array((np.ones(len(places)), (rows, right)), shape=(len(places), size))
+    nothing = np.zeros(len(places))
+    positions = FeaturePositions(
+        np.arange(size), even, nothing, np.zeros(size), rows, np.ones(len(places)), counts
     )
-    table = features.table[known]
-    folds = np.random.default_rng(0).permutation(len(known)) % FOLDS
+    table = features.table[places]
+    folds = np.random.default_rng(0).permutation(len(places)) % FOLDS
     gains = []
     for slope_l2 in SLOPE_L2:
-        held = np.zeros(len(known))
+        log_likelihoods = np.zeros(len(places))
         for fold in range(FOLDS):
-            fit = fit_features(whole.only(folds != fold), table, l2=0.1, slope_l2=slope_l2)
-            held[folds == fold] = whole.log_likelihood(fit.bias(table))[folds == fold]
-        gains.append(held.sum())
-    fit = fit_features(whole, table, l2=0.1, slope_l2=SLOPE_L2[int(np.argmax(gains))])
-    said = fit.bias(features.of_examples(test)).argmax(axis=1)
+            fit = fit_features(positions.only(folds != fold), table, l2=0.1, slope_l2=slope_l2)
+            log_likelihoods[folds == fold] = positions.log_likelihood(fit.bias(table))[
+                folds == fold
+            ]
+        gains.append(log_likelihoods.sum())
+    fit = fit_features(positions, table, l2=0.1, slope_l2=SLOPE_L2[int(np.argmax(gains))])
+    decisions = fit.bias(features.of_examples(test)).argmax(axis=1)
     return np.array(
-        [labels.of(example) == number for example, number in zip(test, said.tolist(), strict=True)],
+        [
+            labels.of(example) == number
+            for example, number in zip(test, decisions.tolist(), strict=True)
+        ],
         np.float64,
     )
 
@@ -215,18 +222,20 @@ class _Search:
     """
 
     def __init__(self, proposer: ByLists, standing: Candidate, tokens: Ids) -> None:
-        given = proposer.given
+        answers = proposer.given
         features = proposer.features
         self.features = features
         self.tokens = tokens
         self.size = proposer.prompts
         self.l2 = float(standing.settings.get("l2") or 1.0)
         self.folds = np.random.default_rng(proposer.seed).permutation(self.size) % FOLDS
-        self.training = _Decided(given.first, features.table[given.first.places], given.begins)
-        self.validation = _Decided(
-            proposer.validation, features.of_examples(proposer.validation.examples), given.begins
+        self.training = _Decided(
+            answers.first, features.table[answers.first.places], answers.begins
         )
-        self.rollouts, self.weights = like_standing(standing, given.rollouts)
+        self.validation = _Decided(
+            proposer.validation, features.of_examples(proposer.validation.examples), answers.begins
+        )
+        self.rollouts, self.weights = like_standing(standing, answers.rollouts)
         prompt_of = self.rollouts.prompts[self.rollouts.rollout_of]
         everywhere = np.zeros_like(prompt_of)
         self.matrix = FeatureMatrix.of(features, Phases(), prompt_of, everywhere, self.size)
@@ -235,9 +244,10 @@ class _Search:
     def positions(self, model_weight: float, tokens: Ids) -> FeaturePositions:
         """The given answers with the model's logits times ``model_weight``."""
         if model_weight not in self._tables:
-            self._tables[model_weight] = NextToken.of(
-                self.rollouts if model_weight == 1 else tempered(self.rollouts, model_weight)
-            )
+            rollouts = self.rollouts
+            if model_weight != 1:
+                rollouts = tempered(self.rollouts, model_weight)
+            self._tables[model_weight] = NextToken.of(rollouts)
         table = self._tables[model_weight]
         return FeaturePositions.of(
             table, self.rollouts, self.weights, tokens, self.matrix.contexts, self.size
@@ -250,37 +260,41 @@ class _Search:
         rows = list[_HeldOut]()
         nothing = list[_HeldOut]()
         for weight in MODEL_WEIGHTS:
-            whole = self.positions(weight, self.tokens)
-            used = np.argsort(-whole.occurrence)[:COMPARED]
-            found = self._held_out(weight, self.positions(weight, np.sort(whole.token_ids[used])))
-            nothing.append(found[0])
-            rows += found[1:]
+            positions = self.positions(weight, self.tokens)
+            used = np.argsort(-positions.occurrence)[:COMPARED]
+            scores = self._held_out(
+                weight, self.positions(weight, np.sort(positions.token_ids[used]))
+            )
+            nothing.append(scores[0])
+            rows += scores[1:]
         best, fixed = (
-            max(each, key=lambda row: (round(row.right, 9), row.likelihood))
-            for each in (rows, nothing)
+            max(candidates, key=lambda row: (round(row.right, 9), row.likelihood))
+            for candidates in (rows, nothing)
         )
-        return (best, fixed) if best.right > fixed.right else None
+        if best.right > fixed.right:
+            return (best, fixed)
+        return None
 
     def _held_out(self, weight: float, positions: FeaturePositions) -> list[_HeldOut]:
         """No dependence at all, then each strength."""
         strengths = (NO_SLOPE, *SLOPE_L2)
         table = self.features.table
         folds = self.folds[self.training.first.places]
-        found = np.zeros((len(strengths), 2, len(folds) + len(self.validation.first.examples)))
+        scores = np.zeros((len(strengths), 2, len(folds) + len(self.validation.first.examples)))
         for fold in range(FOLDS + 1):  # in the last one, none is left out
             train = positions.only(self.folds != fold)
             start = None
             for row, slope_l2 in enumerate(strengths):
                 start = fit_features(train, table, l2=self.l2, slope_l2=slope_l2, start=start)
                 if fold < FOLDS:
-                    found[row, :, : len(folds)][:, folds == fold] = self.training.by(start, weight)[
-                        :, folds == fold
-                    ]
+                    scores[row, :, : len(folds)][:, folds == fold] = self.training.by(
+                        start, weight
+                    )[:, folds == fold]
                 else:
-                    found[row, :, len(folds) :] = self.validation.by(start, weight)
+                    scores[row, :, len(folds) :] = self.validation.by(start, weight)
         return [
             _HeldOut(weight, slope_l2, float(likelihood.mean()), hits)
-            for slope_l2, (likelihood, hits) in zip(strengths, found, strict=True)
+            for slope_l2, (likelihood, hits) in zip(strengths, scores, strict=True)
         ]
 
 
@@ -304,9 +318,9 @@ class _Decided:
         """
         lists = FirstLists(self.first.ids, self.first.logprobs * weight)
         tilted = lists.tilted_by(fit.token_ids, fit.bias(self.table))
-        whole = np.logaddexp.reduce(np.where(self.begins, tilted, -np.inf), axis=1)
+        log_total = np.logaddexp.reduce(np.where(self.begins, tilted, -np.inf), axis=1)
         right = np.logaddexp.reduce(np.where(self.wanted, tilted, -np.inf), axis=1)
-        likelihood = np.where(self.wanted.any(axis=1), right - whole, 0.0)
+        likelihood = np.where(self.wanted.any(axis=1), right - log_total, 0.0)
         return np.stack(
             [likelihood, begins_right(lists.taken(tilted), self.first.accepted).astype(np.float64)]
         )

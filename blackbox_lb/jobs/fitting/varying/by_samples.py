@@ -100,9 +100,12 @@ class _Search:
             proposer.features, proposer.phases, prompt_of, proposer.phase_of, self.size
         )
         ids = self.table.named().token_ids
-        whole = self.positions(ids if limits.highest_id is None else ids[ids <= limits.highest_id])
+        usable_ids = ids
+        if limits.highest_id is not None:
+            usable_ids = ids[ids <= limits.highest_id]
+        positions = self.positions(usable_ids)
         screened = self.positions(
-            np.sort(whole.token_ids[np.argsort(-whole.occurrence)[:SCREENED]])
+            np.sort(positions.token_ids[np.argsort(-positions.occurrence)[:SCREENED]])
         )
         common = np.array(
             [standing.logit_bias.get(token, 0.0) for token in screened.token_ids.tolist()]
@@ -135,7 +138,7 @@ class _Search:
         fold_of = folds[self.matrix.prompts]
         positions = self.positions(np.sort(self.order[:COMPARED]))
         strengths = (NO_SLOPE, *SLOPE_L2)
-        held = np.zeros(len(strengths))
+        log_likelihoods = np.zeros(len(strengths))
         for fold in range(FOLDS):
             left_out = fold_of == fold
             train = positions.only(~left_out)
@@ -144,6 +147,8 @@ class _Search:
                 continue
             for row, slope_l2 in enumerate(strengths):
                 start = fit_features(train, table, l2=self.l2, slope_l2=slope_l2, start=start)
-                held[row] += positions.log_likelihood(start.bias(table))[left_out].sum()
-        best = int(np.argmax(held))
-        return strengths[best] if best else None
+                log_likelihoods[row] += positions.log_likelihood(start.bias(table))[left_out].sum()
+        best = int(np.argmax(log_likelihoods))
+        if best:
+            return strengths[best]
+        return None

@@ -46,10 +46,10 @@ class PromptFeatures:
         whose model ``vectors`` is, all.
         """
         texts = _texts(examples, vectors)
-        seen = feature.seen_in(texts)
-        if isinstance(seen, Embedding) and vectors is not None:
-            seen = seen.replacing(probe=vectors.of([PROBE])[0][:PROBED])
-        return cls(seen, _table(seen, texts), vectors)
+        fitted = feature.seen_in(texts)
+        if isinstance(fitted, Embedding) and vectors is not None:
+            fitted = fitted.replacing(probe=vectors.of([PROBE])[0][:PROBED])
+        return cls(fitted, _table(fitted, texts), vectors)
 
     def of_examples(self, examples: Sequence[Example]) -> FeatureTable:
         """(p, f) the same numbers of other prompts."""
@@ -58,18 +58,20 @@ class PromptFeatures:
 
 def _texts(examples: Sequence[Example], vectors: TextVectors | None) -> list[PromptText]:
     texts = [PromptText.of_prompt(example.prompt) for example in examples]
-    return texts if vectors is None else with_vectors(texts, vectors)
+    if vectors is None:
+        return texts
+    return with_vectors(texts, vectors)
 
 
 def _table(feature: PromptFeature, texts: Sequence[PromptText]) -> FeatureTable:
-    found = [
+    cells = [
         (row, column, value)
         for row, text in enumerate(texts)
         for column, value in feature.numbers(text).items()
     ]
-    at = ([row for row, _, _ in found], [column for _, column, _ in found])
+    at = ([row for row, _, _ in cells], [column for _, column, _ in cells])
     shape = (len(texts), len(feature.vectors))
-    return sparse.csr_array(([value for _, _, value in found], at), shape=shape)
+    return sparse.csr_array(([value for _, _, value in cells], at), shape=shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,14 +106,14 @@ class FeatureMatrix:
         if of_prompt is not None:
             rows = of_prompt.table[np.repeat(np.arange(prompts), count)]
             table = sparse.csr_array(sparse.hstack([rows, table]))
-        held = bits[phase_of].sum(axis=0)
+        counts = bits[phase_of].sum(axis=0)
         return cls(
             of_prompt,
             phases,
             table,
             np.repeat(np.arange(prompts), count),
             np.asarray(prompt_of * count + phase_of, np.int64),
-            tuple(held.tolist()),
+            tuple(counts.tolist()),
         )
 
     @property
@@ -126,16 +128,16 @@ class FeatureMatrix:
         """The features with their vectors: ``values`` (f, s) nats and their standard errors."""
         rows = values.tolist()
         row_errors = [()] * len(rows) if errors is None else errors.tolist()
-        made: list[Feature] = []
+        features: list[Feature] = []
         start = 0
         if self.of_prompt is not None:
             start = len(self.of_prompt.feature.vectors)
-            made.append(self.of_prompt.feature.with_values(rows[:start], row_errors[:start]))
+            features.append(self.of_prompt.feature.with_values(rows[:start], row_errors[:start]))
         phase_rows = zip(self.phases.features, rows[start:], row_errors[start:], strict=True)
-        for (feature, row, error), held in zip(phase_rows, self.held, strict=True):
-            of_phase: PrefixFeature = feature.replacing(positions=held)
-            made.append(of_phase.one_vector(row, error))
-        return tuple(made)
+        for (feature, row, error), count in zip(phase_rows, self.held, strict=True):
+            of_phase: PrefixFeature = feature.replacing(positions=count)
+            features.append(of_phase.one_vector(row, error))
+        return tuple(features)
 
 
 def check_features(depends_on: Iterable[PromptFeature], task: Task, limit: int | None) -> None:
@@ -159,7 +161,7 @@ def _check_groups(
     feature: Groups, training: Sequence[Example], everything: Sequence[Example]
 ) -> None:
     if not any(example.prompt.columns.get(feature.column) for example in training):
-        found = (
+        columns = (
             ", ".join(
                 dict.fromkeys(name for example in training for name in example.prompt.columns)
             )
@@ -167,7 +169,7 @@ def _check_groups(
         )
         raise InputError(
             f"``depends_on={feature.spec}``: no training row has a text in that column (short"
-            f" columns: {found})"
+            f" columns: {columns})"
         )
     of_prompt: dict[Prompt, str | None] = {}
     for example in everything:

@@ -35,12 +35,12 @@ NO_FEATURE = "no two training prompts have a feature that others lack"
 
 def like_standing(standing: Candidate, rollouts: Rollouts) -> tuple[Rollouts, PositionWeights]:
     """``rollouts`` and their weights as the standing candidate was learned from them."""
-    made = standing.projected
-    if made is None:
+    projected = standing.projected
+    if projected is None:
         rule = weighting(float(standing.settings.get("tau") or 1.0))
     else:
-        rule = made.rule
-        rollouts = replace(rollouts, shares=made.shares)
+        rule = projected.rule
+        rollouts = replace(rollouts, shares=projected.shares)
     return rollouts, rule.weights(rollouts)
 
 
@@ -73,20 +73,20 @@ def learned_proposal(
     """
     l2 = float(standing.settings.get("l2") or 1.0)
     weight = model_weight or 1.0
-    whole = positions(tokens)
+    all_positions = positions(tokens)
     most = MOST_NUMBERS // max(matrix.table.shape[1], 1)
     if limits.entries is not None:
         most = min(limits.entries, most)
-    fit = fit_features(whole, matrix.table, l2=l2, slope_l2=slope_l2)
+    fit = fit_features(all_positions, matrix.table, l2=l2, slope_l2=slope_l2)
     if len(fit.token_ids) > most:
-        kept = np.argsort(-fit.impact(matrix.table, whole.usage))[:most]
-        whole = positions(np.sort(fit.token_ids[kept]))
-        fit = fit_features(whole, matrix.table, l2=l2, slope_l2=slope_l2)
+        columns = np.argsort(-fit.impact(matrix.table, all_positions.usage))[:most]
+        all_positions = positions(np.sort(fit.token_ids[columns]))
+        fit = fit_features(all_positions, matrix.table, l2=l2, slope_l2=slope_l2)
     errors = np.full(len(fit.common), np.nan)
     slope_errors = None
     if draws and matrix.table.nnz * len(fit.common) <= MOST_WORK:
         errors, slope_errors = standard_errors(
-            whole,
+            all_positions,
             matrix.table,
             fit,
             l2=l2,
@@ -102,7 +102,9 @@ def learned_proposal(
         low=max(limits.low, -WIDEST), high=min(limits.high, WIDEST), integers=limits.integers
     )
     common = dict(zip(fit.token_ids.tolist(), values.tolist(), strict=True))
-    vectors = None if matrix.of_prompt is None else matrix.of_prompt.vectors
+    vectors = None
+    if matrix.of_prompt is not None:
+        vectors = matrix.of_prompt.vectors
     settings: dict[str, float | int | str | None] = {**standing.settings, "slope_l2": slope_l2}
     origin = f"depends on {matrix.spec}: {matrix.table.shape[1]:,} vectors, slope_l2 {slope_l2:g}"
     if matrix.of_prompt is not None:
