@@ -213,9 +213,7 @@ def _support(data: EstimatorInput, made: Projected, limits: CompileLimits) -> Id
     allowed = ~np.isin(next_token.token_ids, limits.forbidden(next_token))
     used = allowed & (learned != 0)
     if limits.entries is None or used.sum() <= limits.entries:
-        if used.sum() < np.count_nonzero(learned):
-            return next_token.token_ids[used]
-        return None
+        return next_token.token_ids[used] if used.sum() < np.count_nonzero(learned) else None
     table = next_token.named()
     rollouts = replace(data.rollouts, shares=made.shares)
     weights = made.rule.weights(rollouts)

@@ -240,9 +240,7 @@ class Arm:
 
     @property
     def drawn_at(self) -> Setting:
-        temperature = 0.0
-        if self.alternative.decision is None:
-            temperature = self.alternative.temperature
+        temperature = 0.0 if self.alternative.decision is not None else self.alternative.temperature
         if temperature is None:
             return self.setting
         if temperature:
