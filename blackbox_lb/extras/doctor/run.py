@@ -150,8 +150,8 @@ async def examine(
     """Prove or disprove every claim of the session's profile. ``watch`` is called with the title of
     each check as it begins.
 
-    ``checks``: a selection, in their order; it must begin with the lists of alternatives, which all
-    others need. ``thorough``: ask more, as in ``checks_of``.
+    ``checks``: a selection, in their order; the others rely on what that of the lists of
+    alternatives found. ``thorough``: ask more, as in ``checks_of``.
 
     Raises ProviderError: nothing can be checked: no key, no credit, no answer, no logprobs, a model
     that cannot be adapted, or the first plain request is refused, by a content filter too.
