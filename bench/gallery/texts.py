@@ -21,7 +21,7 @@ from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals.biases import hand_list
 from blackbox_lb.jobs.evaluation.arms import Arm, alternatives, arms_at
-from blackbox_lb.jobs.runs.opening import TOP_LOGPROBS
+from blackbox_lb.jobs.runs.names import TOP_LOGPROBS
 from blackbox_lb.rollouts.judging.verdict import bootstrap, parse_setting
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.types import Completion, Example

@@ -11,7 +11,7 @@ import click
 
 from blackbox_lb.cli.completers import known, reward_names, task_names
 from blackbox_lb.cli.grouped import AMOUNT, COUNT, HelpGroup, literal, option, options
-from blackbox_lb.jobs.runs.opening import TOP_LOGPROBS
+from blackbox_lb.jobs.runs.names import TOP_LOGPROBS
 from blackbox_lb.providers.packaged import profile_names
 
 if TYPE_CHECKING:

@@ -28,7 +28,8 @@ from blackbox_lb.cli.terminal import reporter
 from blackbox_lb.extras.harness import HarnessOptions
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage
 from blackbox_lb.jobs.records.run_record import RunResults
-from blackbox_lb.jobs.runs.opening import REPORT, RUNS, STORE, checked_tokenizer, trials_in
+from blackbox_lb.jobs.runs.names import REPORT, RUNS, STORE
+from blackbox_lb.jobs.runs.opening import checked_tokenizer, trials_in
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.files import explained
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward

@@ -38,7 +38,7 @@ from blackbox_lb.extras.analysis.document import (
 from blackbox_lb.extras.analysis.run import TokenNames, analyze
 from blackbox_lb.jobs.forecast import ForecastStage
 from blackbox_lb.jobs.records.run_record import Remembering, provenance
-from blackbox_lb.jobs.runs.opening import STORE
+from blackbox_lb.jobs.runs.names import STORE
 from blackbox_lb.safety.files import write_whole
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward

@@ -30,7 +30,7 @@ from blackbox_lb.jobs.compiling.compile import (
 from blackbox_lb.jobs.compiling.logged_prefixes import Prefixes, logged_prefixes
 from blackbox_lb.jobs.runs.answers import BeforeAfter
 from blackbox_lb.jobs.runs.conclusion import Conclusion, NextStep
-from blackbox_lb.jobs.runs.opening import STORE
+from blackbox_lb.jobs.runs.names import STORE
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.safety.printable import printable

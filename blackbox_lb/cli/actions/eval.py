@@ -48,7 +48,8 @@ from blackbox_lb.jobs.evaluation.summary import figure
 from blackbox_lb.jobs.forecast import eval_stages
 from blackbox_lb.jobs.records.run_record import work_in
 from blackbox_lb.jobs.runs.conclusion import spent_words, understood
-from blackbox_lb.jobs.runs.opening import REPORT, prices_of
+from blackbox_lb.jobs.runs.names import REPORT
+from blackbox_lb.jobs.runs.opening import prices_of
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.distribution import check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials

@@ -45,15 +45,8 @@ from blackbox_lb.jobs.forecast import RequestSettings, fit_stages, forecast
 from blackbox_lb.jobs.records.run_record import Remembering, provenance, work_in
 from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
 from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, spent_words, understood
-from blackbox_lb.jobs.runs.opening import (
-    BIAS,
-    FEW,
-    FIT_FILES,
-    TOP_LOGPROBS,
-    check_written,
-    result_document,
-    write_result,
-)
+from blackbox_lb.jobs.runs.names import BIAS, FEW, FIT_FILES, TOP_LOGPROBS
+from blackbox_lb.jobs.runs.opening import check_written, result_document, write_result
 from blackbox_lb.jobs.runs.plan import completed_plan, parse_goal
 from blackbox_lb.providers.prices import find_prices, parse_prices
 from blackbox_lb.providers.profile import load_profile

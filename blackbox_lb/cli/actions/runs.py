@@ -11,7 +11,7 @@ from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.jobs.runs.conclusion import number
 from blackbox_lb.jobs.runs.listing import RunRow, run_row, runs_in
-from blackbox_lb.jobs.runs.opening import RUNS
+from blackbox_lb.jobs.runs.names import RUNS
 from blackbox_lb.safety.printable import printable
 
 

@@ -25,7 +25,8 @@ from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import StoreError
 from blackbox_lb.jobs.deciding import DecidedSplit, stored_decisions
 from blackbox_lb.jobs.runs.answers import cut, one_line
-from blackbox_lb.jobs.runs.opening import STORE, price_judge
+from blackbox_lb.jobs.runs.names import STORE
+from blackbox_lb.jobs.runs.opening import price_judge
 from blackbox_lb.jobs.scoring import SPLITS, Group, ScoredCompletion, Settings, rescore
 from blackbox_lb.rollouts.judging.verdict import parse_setting
 from blackbox_lb.rollouts.progress import short

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from scipy import special
 
 from blackbox_lb.estimate.diagnosis import findings
-from blackbox_lb.estimate.diagnosis.findings import Finding, Precision, Truncation
+from blackbox_lb.estimate.diagnosis.findings import Finding
 from blackbox_lb.estimate.diagnosis.headroom import Headroom
+from blackbox_lb.estimate.diagnosis.reliability import Precision
+from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.thresholds import (
     CONFIDENCE,
     LEAST_PROMPTS,

@@ -9,17 +9,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice import table
 from blackbox_lb.estimate.diagnosis.headroom import Headroom
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.diagnosis.reliability import Precision
+from blackbox_lb.estimate.diagnosis.truncation import (
+    Truncation,
+)
 from blackbox_lb.estimate.inputs.thresholds import (
     CENSORED,
     EFFECTIVE_SAMPLE,
-    MOST_CUT,
     NEGLIGIBLE_GAIN,
     RELIABILITY,
     SMALL_GAIN,
@@ -29,146 +27,7 @@ from blackbox_lb.estimate.inputs.thresholds import (
     UNATTRIBUTED,
     Word,
 )
-from blackbox_lb.estimate.projection.standard_errors import StandardErrors
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, TailCoverage, Touched
-
-
-@dataclass(frozen=True, slots=True)
-class Precision:
-    """A learned bias against its noise, both in nats of KL a completion of mean length.
-
-    signal: the part of the bias's distance to the base that is not noise, at least 0. noise: its
-    distance to the bias from endless prompts. prompts, completions: of the fit.
-    """
-
-    signal: float
-    noise: float
-    prompts: int
-    completions: int
-
-    @classmethod
-    def of(cls, errors: StandardErrors, rollouts: Rollouts) -> Precision:
-        """The precision of a fit to ``rollouts`` with these standard errors."""
-        tokens = len(rollouts.token_ids) / len(rollouts.keys)
-        prompts = len(np.unique(rollouts.prompts))
-        return cls(
-            tokens / 2 * errors.signal, tokens / 2 * errors.noise, prompts, len(rollouts.keys)
-        )
-
-    @property
-    def reliability(self) -> float:
-        """``signal / (signal + noise)``; 0 where there is neither."""
-        total = self.signal + self.noise
-        if total > 0:
-            return self.signal / total
-        return 0.0
-
-    @property
-    def most(self) -> float:
-        """An upper bound of the distance to the base of the bias from endless prompts, in nats:
-        signal plus noise plus twice the error that the noise causes in the signal.
-
-        That error is ``noise sqrt(2 / k)`` of k equally noisy values, at most the noise where there
-        are two.
-        """
-        return self.signal + 3 * self.noise
-
-    @property
-    def flat(self) -> bool:
-        """Whether the bias is surely about 0: too little to move the reward by a small effect."""
-        return self.most <= SMALL_KL
-
-    @property
-    def word(self) -> Word:
-        return RELIABILITY.judge(self.reliability)
-
-    def prompts_needed(self, reliability: float = RELIABILITY.good) -> int:
-        """The number of prompts, with as many completions each, for this reliability: noise falls
-        as 1 / prompts.
-
-        A signal below SMALL_KL counts as SMALL_KL: a smaller one is not worth finding.
-        """
-        odds = reliability / (1 - reliability)
-        return math.ceil(self.prompts * self.noise / max(self.signal, SMALL_KL) * odds)
-
-
-WANTED = 0.8
-"""Share of completions that end before the recommended limit."""
-LEAST_ENDED = 5
-"""Completions that ended by themselves from which on their lengths say how long others are."""
-FACTORS = (2.0, 16.0)
-"""Least and largest step from a limit to the recommended one."""
-UNKNOWN_FACTOR = 4.0
-"""The step where too few completions ended to tell."""
-MULTIPLE = 16
-"""A recommended limit is a multiple of so many tokens: it is no exact number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Truncation:
-    """completions: their number; cut: of these, those that ended at ``limit`` tokens.
-
-    enough: a limit, in tokens, before which about ``WANTED`` of the completions should end.
-    """
-
-    completions: int
-    cut: int
-    limit: int
-    enough: int
-
-    @classmethod
-    def of(cls, lengths: npt.ArrayLike, cut: npt.ArrayLike, limit: int) -> Truncation:
-        """Truncation of completions of ``lengths`` (n,) tokens, ``cut`` (n,) those that did not end
-        by themselves.
-
-        The logarithms of lengths are taken as normal, through the median of those that ended and
-        the share of those that did not. InputError: no completion, or shapes that differ.
-        """
-        tokens = np.asarray(lengths, np.float64)
-        is_cut = np.asarray(cut, np.bool_)
-        if not tokens.size or tokens.shape != is_cut.shape:
-            raise InputError(
-                f"{tokens.shape} lengths and {is_cut.shape} ends of completions; give both of one"
-                " completion or more"
-            )
-        ended = tokens[~is_cut]
-        factor = UNKNOWN_FACTOR
-        if len(ended) >= LEAST_ENDED:
-            from scipy import special  # a quarter of a second, where a command starts
-
-            share = len(ended) / len(tokens)
-            before = special.ndtri(min(share, 1 - 1e-6))
-            spread = math.log(limit / max(min(float(np.median(ended)), limit - 0.5), 0.5))
-            sigma = spread / (before - special.ndtri(share / 2))
-            factor = math.exp(sigma * float(special.ndtri(WANTED) - before))
-        low, high = FACTORS
-        enough = MULTIPLE * math.ceil(limit * min(max(factor, low), high) / MULTIPLE)
-        return cls(len(tokens), int(is_cut.sum()), limit, enough)
-
-    @property
-    def hides_lengths(self) -> bool:
-        """Whether most completions are as long as the limit allows, so that their lengths say
-        nothing.
-        """
-        return self.cut > MOST_CUT * self.completions
-
-    @property
-    def sentence(self) -> str:
-        return (
-            f"{self.cut:,} of {self.completions:,} completions end at the limit of"
-            f" {self.limit:,} tokens"
-        )
-
-    @property
-    def warning(self) -> str:
-        """What to say where lengths are hidden."""
-        return f"{self.sentence}, and a reward by length cannot tell these apart: {self.remedy}"
-
-    @property
-    def remedy(self) -> str:
-        """The next step where lengths are hidden."""
-        return f"``max_tokens={self.enough}`` would let most of them end by themselves"
-
 
 SAMPLE_TWICE = "sample each training prompt at least twice"
 

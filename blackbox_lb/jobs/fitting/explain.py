@@ -10,8 +10,10 @@ from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate
 from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, diagnose
-from blackbox_lb.estimate.diagnosis.findings import Finding, Precision, Truncation
+from blackbox_lb.estimate.diagnosis.findings import Finding
 from blackbox_lb.estimate.diagnosis.headroom import Headroom, headroom
+from blackbox_lb.estimate.diagnosis.reliability import Precision
+from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep

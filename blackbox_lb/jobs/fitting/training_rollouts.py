@@ -9,7 +9,7 @@ import numpy as np
 from blackbox_lb.api.wire import asks_logprobs, check_stop
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.table import estimators
-from blackbox_lb.estimate.diagnosis.findings import Truncation
+from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.jobs.fitting.choosing.decision_goals import check_decision_goal

@@ -35,11 +35,8 @@ from blackbox_lb.jobs.records.run_record import (
 )
 from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
 from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, spent_words, understood
+from blackbox_lb.jobs.runs.names import FEW, FIT_FILES, RUNS, STORE
 from blackbox_lb.jobs.runs.opening import (
-    FEW,
-    FIT_FILES,
-    RUNS,
-    STORE,
     check_written,
     checked_tokenizer,
     price_judge,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.runs.opening import RESULT
+from blackbox_lb.jobs.runs.names import RESULT
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
 LARGEST = 50_000_000

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
@@ -29,6 +29,12 @@ from blackbox_lb.errors import (
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.records.run_record import Manifest, work_in
 from blackbox_lb.jobs.runs.answers import AnswerPair, shown_answers
+from blackbox_lb.jobs.runs.names import (
+    BIAS,
+    LEARNED,
+    RESULT,
+    TOP_LOGPROBS,
+)
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.prices import Prices, find_prices, parse_prices
 from blackbox_lb.providers.profile import load_profile
@@ -115,23 +121,6 @@ def _judge_prices(base_url: str, model: str, table: Path | None) -> Prices | Non
         if prices is not None:
             return prices
     return None
-
-
-STORE = "rollouts.db"
-"""The rollout store inside a run's folder."""
-RESULT = "result.json"
-BIAS = "bias.json"
-LEARNED = "learned.json"
-REPORT = "report.html"
-"""The page that ``blb report`` makes of a run's folder."""
-FIT_FILES = (RESULT, BIAS, LEARNED, "evaluation.json", "analysis.json", REPORT)
-"""What a fit writes into its folder, and what is about that; the most important first."""
-RUNS = "runs"
-"""The folder of all runs."""
-TOP_LOGPROBS = 20
-"""Alternatives that are listed for a token, where the provider lists as many."""
-FEW: Final = "few"
-"""In place of a number of entries: as few as earn as much as the best bias."""
 
 
 def result_document(

@@ -28,7 +28,8 @@ from blackbox_lb.jobs.deciding import (
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, telling
 from blackbox_lb.jobs.runs.conclusion import Conclusion
-from blackbox_lb.jobs.runs.opening import STORE, checked_tokenizer, trials_in
+from blackbox_lb.jobs.runs.names import STORE
+from blackbox_lb.jobs.runs.opening import checked_tokenizer, trials_in
 from blackbox_lb.rollouts.answers.given_answers import first_lists, listed_tokens
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.safety.printable import legible

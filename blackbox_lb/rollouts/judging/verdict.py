@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.diagnosis.findings import Truncation
+from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.tasks.rewards.thinking import loops
 
 if TYPE_CHECKING:

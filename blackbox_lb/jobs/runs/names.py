@@ -1,0 +1,19 @@
+"""Names of the files in a run's folder, and defaults that need no other module."""
+
+from typing import Final
+
+STORE = "rollouts.db"
+"""The rollout store inside a run's folder."""
+RESULT = "result.json"
+BIAS = "bias.json"
+LEARNED = "learned.json"
+REPORT = "report.html"
+"""The page that ``blb report`` makes of a run's folder."""
+FIT_FILES = (RESULT, BIAS, LEARNED, "evaluation.json", "analysis.json", REPORT)
+"""What a fit writes into its folder, and what is about that; the most important first."""
+RUNS = "runs"
+"""The folder of all runs."""
+TOP_LOGPROBS = 20
+"""Alternatives that are listed for a token, where the provider lists as many."""
+FEW: Final = "few"
+"""In place of a number of entries: as few as earn as much as the best bias."""
