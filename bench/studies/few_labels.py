@@ -43,7 +43,7 @@ from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.run import limits_of
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, classified
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
-from blackbox_lb.rollouts.answers.given_answers import FirstTokens, first_tokens
+from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, first_tokens
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import AnyBias, Example
@@ -65,7 +65,7 @@ def drawn_rows(train: Sequence[Example], seed: str, size: int) -> tuple[Example,
 
 
 async def measured(
-    trials: Trials, task: Task, test: FirstTokens, features: Sequence[str], drawn: bool
+    trials: Trials, task: Task, test: AnswerStarts, features: Sequence[str], drawn: bool
 ) -> list[dict[str, Any]]:
     """A row a feature: the share of right decisions of the base, of each bias, and of the
     classifier.
@@ -142,7 +142,7 @@ def _vectors(model: str) -> TextVectors:
     return TextVectors(model)
 
 
-def _right(test: FirstTokens, bias: AnyBias, given: AnswersToLearn) -> Bools:
+def _right(test: AnswerStarts, bias: AnyBias, given: AnswersToLearn) -> Bools:
     """(p,) whether greedy decoding begins the answer of each test prompt right, and no token
     outside its list might win.
     """

@@ -116,9 +116,16 @@ class PromptFeature(Feature):
     @classmethod
     def parsed(cls, text: str) -> Self | None:
         """From what stands behind the kind in ``depends_on``, without vectors; None where that is
-        none. InputError: it is wrong.
+        none. A kind that needs nothing more takes none. InputError: it is wrong.
         """
-        raise NotImplementedError
+        if text:
+            return None
+        return cls.model_validate({})
+
+    @property
+    def spec(self) -> str:
+        """See ``Feature``; of a kind that needs nothing more, its name."""
+        return self.kind
 
     def counted(self, text: PromptText) -> dict[str | int, float]:
         """Number -> its amount in a prompt, before any weight."""
@@ -180,18 +187,6 @@ class Words(PromptFeature):
 
     weighs_rare: ClassVar[bool] = True
     kind: Literal["words"] = "words"
-
-    @classmethod
-    def parsed(cls, text: str) -> Self | None:
-        """See ``PromptFeature``."""
-        if text:
-            return None
-        return cls()
-
-    @property
-    def spec(self) -> str:
-        """See ``Feature``."""
-        return self.kind
 
     def counted(self, text: PromptText) -> dict[str | int, float]:
         """See ``PromptFeature``."""
@@ -294,18 +289,6 @@ class SystemPrompt(PromptFeature):
     """The system prompt, word for word."""
 
     kind: Literal["system-prompt"] = "system-prompt"
-
-    @classmethod
-    def parsed(cls, text: str) -> Self | None:
-        """See ``PromptFeature``."""
-        if text:
-            return None
-        return cls()
-
-    @property
-    def spec(self) -> str:
-        """See ``Feature``."""
-        return self.kind
 
     def counted(self, text: PromptText) -> dict[str | int, float]:
         """See ``PromptFeature``."""

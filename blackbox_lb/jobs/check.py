@@ -12,7 +12,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.feasibility import AfterLabel, Feasibility, feasibility
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.inputs.checks import Bools
-from blackbox_lb.rollouts.answers.given_answers import FirstTokens, first_tokens
+from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, first_tokens
 from blackbox_lb.rollouts.judging.decisions import about_labels, remark_on_others
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY
@@ -134,7 +134,7 @@ def after_label(
     return AfterLabel(len(tested), len(tested) - len(refused), matcher.spec, example_text, remedy)
 
 
-def judged(found: FirstTokens, labels: Labels, right: Bools | None = None) -> Feasibility:
+def judged(found: AnswerStarts, labels: Labels, right: Bools | None = None) -> Feasibility:
     """Judge whether a bias can correct the decisions at these first positions; ``right`` (p,):
     whether greedy answers are right.
     """

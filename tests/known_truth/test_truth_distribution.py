@@ -16,7 +16,7 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import fit_sets, posterior_shares
 from blackbox_lb.jobs.fitting.shares_from_lists import SharesFromLists
-from blackbox_lb.rollouts.answers.given_answers import FirstTokens, WantedTokens
+from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, WantedTokens
 from blackbox_lb.rollouts.judging.distribution import DrawnShares, WantedByPrompt
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, compare
 from blackbox_lb.tasks import parse_reward
@@ -106,7 +106,7 @@ def test_predicted_shares_are_those_of_the_model(temperature: float) -> None:
     size = LABELS * SPELLINGS
     tokens = WantedTokens(np.arange(size), np.arange(size) % LABELS, np.zeros((PROMPTS, size)))
     examples = examples_of(wanted, [""] * PROMPTS)
-    first = FirstTokens(
+    first = AnswerStarts(
         tuple(examples),
         np.arange(PROMPTS),
         order.astype(np.int32),

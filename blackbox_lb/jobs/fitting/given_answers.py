@@ -16,7 +16,7 @@ from blackbox_lb.jobs.fitting.choosing.decision_goals import label_weights
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.rollouts.answers.given_answers import (
     MOST_LISTED,
-    FirstTokens,
+    AnswerStarts,
     first_tokens,
     followed,
 )
@@ -106,7 +106,7 @@ class AnswersToLearn:
     """
 
     rollouts: Rollouts
-    first: FirstTokens
+    first: AnswerStarts
     after: FirstLists | None
     begins: Ids
     ends: frozenset[int] = frozenset()
@@ -185,7 +185,7 @@ def alone(given: Rollouts, vocab_size: int | None) -> Training:
     return Training(given.without_lists(), table, 0, 0, base=np.zeros(len(given.keys), np.bool_))
 
 
-def _weights(found: FirstTokens, plan: FitPlan) -> Vector | None:
+def _weights(found: AnswerStarts, plan: FitPlan) -> Vector | None:
     """Weights (p,) of the prompts by what their labels count for the goal, None where all prompts
     count alike.
     """

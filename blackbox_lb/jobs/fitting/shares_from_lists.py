@@ -20,7 +20,7 @@ from blackbox_lb.estimate.choice.goal import ByPrompt, Outcome
 from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.jobs.fitting.choosing.scorers import Measured, Scored
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.rollouts.answers.given_answers import FirstTokens, first_tokens
+from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, first_tokens
 from blackbox_lb.rollouts.judging.distribution import WantedByPrompt
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import Setting
@@ -42,7 +42,7 @@ class SharesFromLists:
     where = ""
 
     def __init__(
-        self, first: FirstTokens, wanted: WantedByPrompt, settings: Sequence[Setting]
+        self, first: AnswerStarts, wanted: WantedByPrompt, settings: Sequence[Setting]
     ) -> None:
         if first.wanted is None:
             raise InputError("these first lists are of answers without wanted shares")

@@ -113,7 +113,7 @@ class WantedTokens:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FirstTokens:
+class AnswerStarts:
     """The first position of each prompt, with the tokens that begin one of its accepted answers.
 
     places: (p,) the number of each among all that were asked for. ids, logprobs: (p, k) the list of
@@ -145,7 +145,7 @@ class FirstTokens:
     spellings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     wanted: WantedTokens | None = None
 
-    def with_tokens(self, tokens: Iterable[int]) -> FirstTokens:
+    def with_tokens(self, tokens: Iterable[int]) -> AnswerStarts:
         """The same with ``tokens`` in every list, at their probability or its bound: what may get a
         bias must not be overlooked.
         """
@@ -328,7 +328,7 @@ async def _longest(trials: Trials, examples: Sequence[Example], title: str) -> i
 
 async def first_tokens(
     trials: Trials, examples: Sequence[Example], title: str, listed: int | None
-) -> FirstTokens:
+) -> AnswerStarts:
     """The first position of every example, drawn unless it is in the store.
 
     title: of the split, for messages. listed: alternatives of each list; None for as many as help
@@ -397,7 +397,7 @@ async def first_tokens(
         followed_by = tuple(wanted.drawn(kept))
     likeliest = _likeliest(rows, followed_by)
     spelled = tuple(begins[place][token] for place, token in zip(places, likeliest, strict=True))
-    return FirstTokens(
+    return AnswerStarts(
         kept,
         np.array(places, np.int64),
         *_stacked(rows),
@@ -414,7 +414,7 @@ async def first_tokens(
 
 
 async def followed(
-    trials: Trials, found: FirstTokens, title: str = "training"
+    trials: Trials, found: AnswerStarts, title: str = "training"
 ) -> tuple[Rollouts, frozenset[int]] | None:
     """What comes after the first token of each answer: the rest of a longer one, then the token
     that ends it.

@@ -27,7 +27,7 @@ from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn, alone
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
-from blackbox_lb.rollouts.answers.given_answers import FirstTokens
+from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
 from blackbox_lb.tasks import load_task
 from blackbox_lb.types import Example, Prompt
 from tests.support.biases import feature
@@ -278,7 +278,7 @@ def planted(seed: int, signal: bool) -> tuple[Choice, Heard]:
     rng = np.random.default_rng(seed)
     vocabulary = np.array([f"w{number}" for number in range(12)])
 
-    def found(size: int, prefix: str) -> FirstTokens:
+    def found(size: int, prefix: str) -> AnswerStarts:
         words = [rng.choice(vocabulary, 4, replace=False) for _ in range(size)]
         logits = rng.normal(0, 1, (size, 8)) + np.where(np.arange(8) < 2, 0.0, 2.0)
         says = (
@@ -297,7 +297,7 @@ def planted(seed: int, signal: bool) -> tuple[Choice, Heard]:
             Example(f"{prefix}{number}", Prompt.user(" ".join(each)), (str(answer),))
             for number, (each, answer) in enumerate(zip(words, right, strict=True))
         )
-        return FirstTokens(
+        return AnswerStarts(
             examples=examples,
             places=np.arange(size),
             ids=order.astype(np.int32),

@@ -12,7 +12,7 @@ from blackbox_lb.jobs.fitting.choosing.decision_goals import decision_parts
 from blackbox_lb.jobs.fitting.choosing.scorers import Scored
 from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.rollouts.answers.given_answers import FirstTokens, first_tokens, followed
+from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, first_tokens, followed
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import AnyBias, Example, Prompt
@@ -43,7 +43,7 @@ class FromLists:
 
     def __init__(
         self,
-        first: FirstTokens,
+        first: AnswerStarts,
         given: AnswersToLearn,
         goal: Goal,
         labels: Labels | None,
@@ -186,7 +186,7 @@ class FromLists:
         return float((accepted - everything).mean())
 
 
-def of_each_prompt(first: FirstTokens, bias: AnyBias) -> tuple[Ids, Vector]:
+def of_each_prompt(first: AnswerStarts, bias: AnyBias) -> tuple[Ids, Vector]:
     """(s,) sorted tokens, and (p, s) nats that each has at the first position of each prompt."""
     if isinstance(bias, Mapping):
         ids = np.array(sorted(bias), np.int64)
@@ -199,7 +199,7 @@ def of_each_prompt(first: FirstTokens, bias: AnyBias) -> tuple[Ids, Vector]:
     return np.array(tokens, np.int64), np.array(values, np.float64).reshape(len(rows), -1)
 
 
-def surely_right(first: FirstTokens, bias: AnyBias) -> tuple[Bools, Bools]:
+def surely_right(first: AnswerStarts, bias: AnyBias) -> tuple[Bools, Bools]:
     """(p,) whether greedy decoding begins the answer of each prompt right where no token outside
     its list might win, and (p,) where one might.
     """
@@ -210,7 +210,7 @@ def surely_right(first: FirstTokens, bias: AnyBias) -> tuple[Bools, Bools]:
     return begins_right(tokens, first.accepted) & ~unsure, unsure
 
 
-def label_of_tokens(first: FirstTokens, labels: Labels) -> dict[int, int]:
+def label_of_tokens(first: AnswerStarts, labels: Labels) -> dict[int, int]:
     """Token -> the label whose spellings it begins, for the labels of the prompts in ``first``."""
     label_of: dict[int, int] = {}
     for example, tokens in zip(first.examples, first.accepted, strict=True):

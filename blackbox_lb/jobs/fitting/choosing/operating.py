@@ -37,7 +37,7 @@ from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import against
 from blackbox_lb.jobs.fitting.choosing.decision_goals import decision_parts, label_number
-from blackbox_lb.rollouts.answers.given_answers import FirstTokens
+from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
 from blackbox_lb.tasks.sets.labels import Labels
 
 DIGITS = 4
@@ -61,7 +61,7 @@ class LabelledLists:
     labels: Ids
 
     @classmethod
-    def of(cls, first: FirstTokens, labels: Labels, positive: int) -> LabelledLists:
+    def of(cls, first: AnswerStarts, labels: Labels, positive: int) -> LabelledLists:
         """Those of ``first`` that have one of ``labels``."""
         numbers = [labels.of(example) for example in first.examples]
         has_label = np.array([number is not None for number in numbers], np.bool_)
@@ -103,8 +103,8 @@ class PointChoice:
         goal: Goal,
         labels: Labels,
         tokens: Sequence[Ids],
-        training: FirstTokens,
-        validation: FirstTokens,
+        training: AnswerStarts,
+        validation: AnswerStarts,
     ) -> PointChoice:
         """The decision that ``goal`` names.
 

@@ -13,7 +13,7 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.prior import Prior
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.rollouts.answers.given_answers import (
-    FirstTokens,
+    AnswerStarts,
     first_lists,
     listed_tokens,
     lists_with,
@@ -27,7 +27,7 @@ FEWEST = 2
 
 
 def calibration_of(
-    labels: Labels, tokens: Sequence[Ids], training: FirstTokens, validation: FirstTokens
+    labels: Labels, tokens: Sequence[Ids], training: AnswerStarts, validation: AnswerStarts
 ) -> Calibration | None:
     """The calibration of a decision; None where the lists hold fewer than two labels.
 
@@ -59,7 +59,7 @@ def calibration_of(
     return calibration.replacing(error=_error(calibration, labels, validation))
 
 
-def _error(calibration: Calibration, labels: Labels, validation: FirstTokens) -> float | None:
+def _error(calibration: Calibration, labels: Labels, validation: AnswerStarts) -> float | None:
     """The expected calibration error on these prompts; None without one."""
     confidence = []
     is_right = []

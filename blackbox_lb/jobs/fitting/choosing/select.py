@@ -433,6 +433,7 @@ class _Race:
         if not cuts:
             return winner
         samples = self.search.cut_samples(len(cuts))
+        least_expected = (1 - MOST_LOST) * self._foreseen(winner.candidate)
         smallest = winner
         for candidate in cuts:
             entrant = self.add(candidate)
@@ -440,8 +441,7 @@ class _Race:
                 await self._score(entrant, samples)
                 is_as_good = self._is_as_good(entrant, winner)
             else:
-                threshold = (1 - MOST_LOST) * self._foreseen(winner.candidate)
-                is_as_good = self._foreseen(candidate) >= threshold
+                is_as_good = self._foreseen(candidate) >= least_expected
             if not is_as_good:
                 entrant.status = "fewer entries earn less"
                 continue

@@ -38,7 +38,7 @@ from blackbox_lb.jobs.fitting.varying.learned import (
     learned_proposal,
     like_standing,
 )
-from blackbox_lb.rollouts.answers.given_answers import FirstTokens
+from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import compare
 from blackbox_lb.tasks import Task
@@ -86,7 +86,7 @@ class ByLists:
     features: PromptFeatures
     prompts: int
     given: AnswersToLearn
-    validation: FirstTokens
+    validation: AnswerStarts
     limits: CompileLimits
     seed: int = 0
     draws: int = DRAWS
@@ -304,7 +304,7 @@ class _Decided:
     first: those prompts. table: (p, f) their features. begins: the tokens that begin an answer.
     """
 
-    def __init__(self, first: FirstTokens, table: FeatureTable, begins: Ids) -> None:
+    def __init__(self, first: AnswerStarts, table: FeatureTable, begins: Ids) -> None:
         self.first = first
         self.table = table
         self.wanted = np.stack(
