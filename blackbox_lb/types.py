@@ -43,10 +43,52 @@ _MARKED = re.compile(r"(?:\[TOOL_CALLS\]|<\|python_tag\|>)\s*(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message."""
+    """One chat message.
+
+    role: of who says it. content: its text; "" of a turn of the assistant that calls functions
+        alone.
+    tool_calls: the functions that a turn of the assistant calls, the JSON text of OpenAI's
+        ``tool_calls`` in one spelling, "" for none.
+    tool_call_id: of a message of the role ``tool``, the id of the call whose result it is; ""
+        elsewhere.
+    name: of a message of the role ``tool``, the function's name where the data have it; ""
+        elsewhere.
+    """
 
     role: str
     content: str
+    tool_calls: str = ""
+    tool_call_id: str = ""
+    name: str = ""
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Role and content, and each other field that is not empty, as texts."""
+        optional = {
+            "tool_calls": self.tool_calls,
+            "tool_call_id": self.tool_call_id,
+            "name": self.name,
+        }
+        present = {field: text for field, text in optional.items() if text}
+        return {"role": self.role, "content": self.content, **present}
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """The message as OpenAI's chat format has it; a turn of calls alone has no content."""
+        message: dict[str, Any] = self.fields
+        if self.tool_calls:
+            message["tool_calls"] = json.loads(self.tool_calls)
+            message["content"] = self.content or None
+        return message
+
+    @property
+    def text(self) -> str:
+        """Its content, with its calls behind it as they stand in the text of a completion."""
+        if not self.tool_calls:
+            return self.content
+        functions = [call["function"] for call in json.loads(self.tool_calls)]
+        calls = [ToolCall(function["name"], function["arguments"]) for function in functions]
+        return with_calls(self.content, calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +116,14 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """All message contents, joined by blank lines."""
-        return "\n\n".join(message.content for message in self.messages)
+        """The texts of all messages, joined by blank lines."""
+        return "\n\n".join(message.text for message in self.messages)
 
     @property
     def sent_texts(self) -> list[str]:
-        """Everything that the model reads of it: all message contents, and the tools."""
+        """Everything that the model reads of it: all messages with their calls, and the tools."""
         texts = [message.content for message in self.messages]
+        texts += [message.tool_calls for message in self.messages if message.tool_calls]
         if self.tools:
             texts.append(self.tools)
         return texts

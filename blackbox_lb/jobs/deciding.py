@@ -88,10 +88,7 @@ def _label_with(bias: Bias, listed: Mapping[int, float]) -> str | None:
         return None
     sent = bias.logit_bias
     best = max(listed, key=lambda token: listed[token] + sent.get(token, 0.0))
-    for label in bias.calibration.labels:
-        if best in label.token_ids:
-            return label.label
-    return None
+    return bias.calibration.label_begun_by(best)
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,7 @@ def _along_answers(profile: Profile, stage: ForecastStage) -> Forecast:
     if profile.reference is None and profile.answers.continues is False:
         return Forecast()
     requests = stage.samples * len(stage.examples)
-    texts = [[message.content for message in example.prompt.messages] for example in stage.examples]
+    texts = [example.prompt.sent_texts for example in stage.examples]
     likely = sum(sum(map(len, parts)) // CHARACTERS_A_TOKEN + 1 for parts in texts)
     most = sum(prompt_bound(parts) + stage.samples for parts in texts)
     return Forecast(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from blackbox_lb.store.rows import (
     stored_messages,
     tagged_hash,
 )
-from blackbox_lb.types import Completion
+from blackbox_lb.types import Completion, Message
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +42,8 @@ MOST_VALUES = 1 << 21
 MOST_ROWS = 5_000
 """Rows in a row group."""
 ARRAYS = ("token_ids", "logprobs", "propensities", "bounded", "top_ids", "top_logprobs")
+MESSAGE_FIELDS = tuple(part.name for part in fields(Message))
+"""Fields of a message; a file has null where the store has none."""
 PLAIN = ("text", "finish_reason", "model", "prompt_tokens", "whole", "generated", "fingerprint")
 """Columns of a completion with one form in the store and in the file."""
 
@@ -76,7 +78,7 @@ def schemas() -> dict[str, pa.Schema]:
     pa = arrow()
     ids = pa.list_(pa.int32())
     numbers = pa.list_(pa.float32())
-    messages = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+    messages = pa.list_(pa.struct([(name, pa.string()) for name in MESSAGE_FIELDS]))
     received = ("received", pa.float64())
     completions = [
         ("key", pa.string()),
@@ -375,7 +377,10 @@ def _completion_rows(
         ValueError: a key does not follow from its contents.
     """
     messages = canonical(
-        [{"role": value["role"], "content": value["content"]} for value in values["messages"]]
+        [
+            {name: message[name] for name in MESSAGE_FIELDS if message.get(name) is not None}
+            for message in values["messages"]
+        ]
     )
     prompt = {"hash": tagged_hash("prompt", messages), "messages": messages}
     request = {"hash": tagged_hash("request", values["settings"]), "settings": values["settings"]}

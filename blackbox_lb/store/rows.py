@@ -8,6 +8,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -38,14 +39,16 @@ TOOLS = "tools"
 
 def stored_messages(prompt: Prompt) -> list[dict[str, str]]:
     """The messages of a prompt as they are stored, its tools as one more at the end."""
-    messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
+    messages = [message.fields for message in prompt.messages]
     if prompt.tools:
         messages.append({"role": TOOLS, "content": prompt.tools})
     return messages
 
 
 def messages_of(prompt: Prompt) -> str:
-    """What is stored of a prompt as canonical JSON: [{"content", "role"}]."""
+    """What is stored of a prompt as canonical JSON: [{"content", "role"}], with the calls and
+    results of tools where a message has them.
+    """
     return canonical(stored_messages(prompt))
 
 
@@ -180,7 +183,7 @@ def prompt_of(row: Row) -> Prompt:
     except (ValueError, TypeError, RecursionError) as error:
         raise StoreCorrupt("its messages are no list of roles and contents") from error
     for message in messages:
-        values: tuple[object, object] = (message.role, message.content)
+        values: Iterable[object] = astuple(message)
         if not all(isinstance(value, str) for value in values):
             raise StoreCorrupt("its messages are no texts")
     if messages and messages[-1].role == TOOLS:

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from pydantic import ValidationError
 from scipy.special import expit
 
 import blackbox_lb as blb
+from blackbox_lb.bias.calibration import Calibration, LabelTokens
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
@@ -231,6 +233,82 @@ def test_eval_and_score_know_the_opening(tmp_path: Path) -> None:
     assert scored.exit_code == 0, scored.output
     (group,) = [row for row in json.loads(scored.stdout)["groups"] if row["split"] == "test"]
     assert group["reward"]["mean"] == pytest.approx(right)
+
+
+def share_of_opening(prompt: str) -> float:
+    """The probability of the opening at the first position."""
+    return float(np.exp(MODEL.logprobs([], MODEL.prompt_of(prompt))[list(OPENING)]).sum())
+
+
+def test_probabilities_of_an_opening_are_calibrated(tmp_path: Path) -> None:
+    """On new prompts the probability of the opening is near the chance that the answers were drawn
+    with, ranks as the model's own probability does, and costs a token a prompt, once.
+    """
+    prompts = [f"new {number}" for number in range(80)]
+    with ExactServer(MODEL) as server:
+        run = fitted(tmp_path, server)
+        asked = len(server.requests)
+        decisions = run.decide(prompts)
+        again = run.decide([{"prompt": prompt} for prompt in prompts])
+        sent = [body for body in server.requests[asked:] if "messages" in body or "prompt" in body]
+    assert again == decisions
+    assert len(sent) == len(prompts)
+    own = np.array([share_of_opening(prompt) for prompt in prompts])
+    found = np.array([decision.probabilities["begins"] for decision in decisions])
+    np.testing.assert_array_equal(np.argsort(found), np.argsort(own))
+    chances = expit(3.0 * (np.array([margin(prompt) for prompt in prompts]) + 2.0))
+    assert np.abs(found - chances).mean() < 0.1
+    shift = run.bias.logit_bias.get(OPENING[0], 0.0)
+    for prompt, decision in zip(prompts, decisions, strict=True):
+        assert sum(decision.probabilities.values()) == pytest.approx(1)
+        assert decision.abstains == (decision.probability < 0.8)
+        assert decision.with_bias == ("begins" if margin(prompt) + shift > 0 else "other")
+
+
+def test_stored_decisions_of_an_opening_are_scored(tmp_path: Path) -> None:
+    """blb score --decisions asks for nothing: each split has its prompts, and those that do not
+    abstain are right at least as often.
+    """
+    with ExactServer(MODEL) as server:
+        run = fitted(tmp_path, server)
+    task = ("--data", tmp_path / "data.jsonl", "--decide", DECIDE, "--reward", "accuracy")
+    result = run_blb("score", run.folder, *task, "--decisions", "--json")
+    assert result.exit_code == 0, result.output
+    splits = {part["split"]: part for part in json.loads(result.stdout)["splits"]}
+    assert {name: part["prompts"] for name, part in splits.items()} == COUNTS
+    for part in splits.values():
+        assert part["calibration_error"] < 0.12
+        assert part["accuracy_acted_on"]["mean"] >= part["accuracy"]["mean"]
+        labels = {row["label"] for row in part["decisions"]}
+        assert labels == {"begins", "other"}
+
+
+def test_the_probability_of_everything_else_is_the_remainder() -> None:
+    """With weight 1 and no offsets, the probabilities are the model's own, whether the list holds
+    the opening or leaves it out, where the least listed token bounds it.
+    """
+    calibration = Calibration(
+        labels=(
+            LabelTokens(label="begins", token_ids=OPENING, offset=0.0),
+            LabelTokens(label="other", token_ids=(), offset=0.0),
+        ),
+        weight=1.0,
+        prompts=2,
+    )
+    listed = {1: np.log(0.1), 4: np.log(0.2), 7: np.log(0.4)}
+    assert calibration.probabilities(listed) == pytest.approx({"begins": 0.3, "other": 0.7})
+    unlisted = calibration.probabilities({7: np.log(0.9), 9: np.log(0.05)})
+    assert unlisted is not None
+    assert unlisted["begins"] == pytest.approx(0.05 / 1.05)
+    assert calibration.probabilities({}) is None
+    assert [calibration.label_begun_by(token) for token in (4, 7)] == ["begins", "other"]
+
+
+def test_two_labels_without_tokens_are_refused() -> None:
+    """Nothing would tell them apart."""
+    labels = [LabelTokens(label=name, token_ids=(), offset=0.0) for name in ("a", "b")]
+    with pytest.raises(ValidationError):
+        Calibration(labels=tuple(labels), weight=1.0, prompts=2)
 
 
 def run_blb(*arguments: object) -> Result:

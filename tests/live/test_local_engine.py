@@ -24,6 +24,8 @@ from scipy.stats import chisquare
 
 from blackbox_lb.api.local.engine import LocalEngine
 from blackbox_lb.api.local.hub import resolve_model
+from blackbox_lb.tasks.records.tools import calls_text
+from blackbox_lb.types import Message
 
 pytest.importorskip("xllamacpp")
 pytestmark = pytest.mark.live
@@ -242,6 +244,21 @@ def closed(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
+def test_the_result_of_a_call_reaches_the_model(engine: LocalEngine) -> None:
+    """The template renders a message of the role tool behind the turn that calls, although that
+    turn has no content.
+    """
+    call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    turns = (
+        Message("user", "Rain?"),
+        Message("assistant", "", calls_text([call])),
+        Message("tool", "8 degrees", tool_call_id="c"),
+    )
+    messages = [message.as_json for message in turns]
+    prompt = post(engine, "/apply-template", {"messages": messages})["prompt"]
+    assert prompt.index("Rain?") < prompt.index("<|im_start|>tool\n8 degrees<|im_end|>")
+
+
 def test_leaving_the_block_closes_the_port() -> None:
     """Even with a request in flight: the client is told so by a broken connection, and nobody
     waits.
@@ -268,6 +285,8 @@ SCRIPT = """
 import json, threading, time, urllib.request
 from blackbox_lb.api.local.engine import LocalEngine
 from blackbox_lb.api.local.hub import resolve_model
+from blackbox_lb.tasks.records.tools import calls_text
+from blackbox_lb.types import Message
 
 def ask(url):
     body = {"messages": [{"role": "user", "content": "Tell a story."}], "max_tokens": 400, "ignore_eos": True}

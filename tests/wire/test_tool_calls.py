@@ -10,8 +10,9 @@ import pytest
 
 from blackbox_lb.api.wire import build_request, parse_response
 from blackbox_lb.errors import CorruptResponse, InputError
+from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.tasks.records.tools import tools_text
+from blackbox_lb.tasks.records.tools import calls_text, tools_text
 from blackbox_lb.types import Completion, Draw, Endpoint, Message, Prompt, Sampling, ToolCall
 from blackbox_lb.vocabulary import Vocabulary
 from tests.wire.conftest import ProfileWith
@@ -190,6 +191,38 @@ def test_tools_need_the_chat_endpoint(profile_with: ProfileWith, endpoint: Endpo
     """The others take none, or in another form, and would drop them."""
     with pytest.raises(InputError):
         build_request(profile_with(), Draw(K, endpoint=endpoint), model="m", prompt=PROMPT)
+
+
+TURNS = (
+    Message("user", "Rain?"),
+    Message("assistant", "", calls_text([SENT])),
+    Message("tool", "rain", tool_call_id="c1"),
+)
+CHATS = [name for name in profile_names() if "chat" in load_profile(name).endpoints]
+"""Profiles with a chat endpoint."""
+
+
+@pytest.mark.parametrize("provider", CHATS)
+def test_calls_and_their_results_are_sent_as_they_are(provider: str) -> None:
+    """Every chat endpoint gets the turn that calls, without a content, and the result with the id
+    of its call.
+    """
+    draw = Draw(Sampling(top_logprobs=0), endpoint="chat")
+    body = build_request(load_profile(provider), draw, model="m", prompt=Prompt(TURNS))
+    assert body["messages"] == [
+        {"role": "user", "content": "Rain?"},
+        message(None),
+        {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+    ]
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "responses"])
+def test_calls_and_results_need_the_chat_endpoint(
+    profile_with: ProfileWith, endpoint: Endpoint
+) -> None:
+    """The others take none, or in another form."""
+    with pytest.raises(InputError):
+        build_request(profile_with(), Draw(K, endpoint=endpoint), model="m", prompt=Prompt(TURNS))
 
 
 def test_completions_are_compared_by_their_calls() -> None:

@@ -58,7 +58,7 @@ def build_request(
     Raises ProfileError: the provider has no such endpoint; or more alternatives, completions a
     request or stop texts are wanted than it gives, or a seed or bias that it does not take.
     InputError: a prompt of several messages on the completions endpoint, one of token ids on
-    another, or one with tools on another endpoint than chat.
+    another, or one with tools, their calls or results on another endpoint than chat.
     """
     endpoint = next(iter(profile.endpoints)) if draw.endpoint is None else draw.endpoint
     sampling = draw.sampling
@@ -170,9 +170,9 @@ def takes_messages(endpoint: Endpoint) -> bool:
     return PROMPT_FIELDS[endpoint][1]
 
 
-def messages_of(prompt: Prompt) -> list[dict[str, str]]:
+def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
     """The messages of a prompt as JSON."""
-    return [{"role": message.role, "content": message.content} for message in prompt.messages]
+    return [message.as_json for message in prompt.messages]
 
 
 def _prompt(endpoint: Endpoint, prompt: Prompt | Sequence[int]) -> dict[str, Any]:
@@ -188,6 +188,11 @@ def _prompt(endpoint: Endpoint, prompt: Prompt | Sequence[int]) -> dict[str, Any
         raise InputError(
             f"the {endpoint} endpoint takes no tools as the chat endpoint does, and these prompts"
             " have some; use ``endpoint=chat``, or leave out the tools"
+        )
+    if endpoint != "chat" and any(len(message.fields) > 2 for message in prompt.messages):
+        raise InputError(
+            f"the {endpoint} endpoint takes no calls and results of tools as the chat endpoint"
+            " does, and the messages of these prompts have some; use ``endpoint=chat``"
         )
     if prompt.tools:
         return {field: messages_of(prompt), "tools": json.loads(prompt.tools)}

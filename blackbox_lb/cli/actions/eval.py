@@ -201,7 +201,7 @@ async def _run(
     needs = SAMPLING_WITH_A_BIAS if sends else COLLECTING
     longest = max(
         (
-            len(request.prompt.text)
+            sum(map(len, request.prompt.sent_texts))
             for policy in plan.alternatives
             for example in task.test
             for request, _ in policy.requests(example, plan.samples)

@@ -24,7 +24,7 @@ from blackbox_lb.rollouts.answers.given_answers import bound_of, first_lists
 from blackbox_lb.rollouts.judging.decisions import label_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import NO_TOKEN, Completion, Example, Message
+from blackbox_lb.types import NO_TOKEN, Completion, Example
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -285,7 +285,7 @@ def content_free(examples: Sequence[Example]) -> tuple[Example, ...]:
     inputs: list[Example] = []
     for text in texts:
         if text.strip():
-            changed = Message(messages[place].role, text)
+            changed = replace(messages[place], content=text)
             chat = (*messages[:place], changed, *messages[place + 1 :])
             prompt = replace(first.prompt, messages=chat)
             name = f"content-free {len(inputs)}"

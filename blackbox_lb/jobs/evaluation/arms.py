@@ -149,7 +149,7 @@ class Alternative:
         place = users[-1] if users else len(messages) - 1
         text = messages[place].content
         glue = "\n\n" if "\n" in text else " "
-        messages[place] = Message(messages[place].role, f"{text}{glue}{instruction}")
+        messages[place] = replace(messages[place], content=f"{text}{glue}{instruction}")
         return replace(example, prompt=replace(example.prompt, messages=tuple(messages)))
 
 

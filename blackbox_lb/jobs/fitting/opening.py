@@ -130,6 +130,11 @@ class OpeningLists:
         """(p,) whether the opening is wanted."""
         return np.asarray(self.numbers == OPENING)
 
+    @property
+    def labelled_completions(self) -> list[tuple[int, Completion]]:
+        """The number of the wanted label of each prompt, and its completion."""
+        return list(zip(self.numbers.tolist(), self.completions, strict=True))
+
     def lists(self, tokens: Ids) -> FirstLists:
         """The lists, with each of ``tokens``."""
         return lists_with(self.completions, tokens)

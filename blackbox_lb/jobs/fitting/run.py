@@ -257,7 +257,14 @@ class _Fit:
                 " the same tokens, so that a shift moves both; rename one in the prompts and in"
                 " ``labels``"
             )
-        self.calibration = calibration_of(labels, tokens, self.given.first, scorer.first)
+        training, validation = [
+            [
+                (labels.of(example), completion)
+                for example, completion in zip(first.examples, first.whole, strict=True)
+            ]
+            for first in (self.given.first, scorer.first)
+        ]
+        self.calibration = calibration_of(labels.names, tokens, training, validation)
         if goal.positive is None:
             return None
         point = PointChoice.of(goal, labels, tokens, self.given.first, scorer.first)
@@ -627,6 +634,12 @@ class _OpenDecision(_Fit):
             self.plan, self.labels, self.opening, self.lists, self.validation_lists
         )
         self.trials.report.notice(point.check_ranking(go_on=self.plan.go_on))
+        self.calibration = calibration_of(
+            self.labels.names,
+            point.label_tokens,
+            self.lists.labelled_completions,
+            self.validation_lists.labelled_completions,
+        )
         candidate = shifted_candidate(
             self.labels,
             self.opening,

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -33,7 +32,9 @@ from blackbox_lb.jobs.runs.opening import checked_tokenizer, trials_in
 from blackbox_lb.rollouts.answers.given_answers import first_lists, listed_tokens
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.safety.printable import legible
+from blackbox_lb.store.rows import prompt_hash
 from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.tasks.records.files import prompt_of_row
 from blackbox_lb.types import Example, Prompt
 
 if TYPE_CHECKING:
@@ -45,16 +46,19 @@ NEEDS = ("tokens.id", "neutral")
 
 
 async def decide_async(
-    run: Run, prompts: Iterable[str | Prompt], *, abstain_below: float = ABSTAIN_BELOW
+    run: Run,
+    prompts: Iterable[str | Prompt | Mapping[str, Any]],
+    *,
+    abstain_below: float = ABSTAIN_BELOW,
 ) -> tuple[LabelDecision, ...]:
     """See ``Run.decide``."""
     calibration = calibration_of_bias(run.bias, abstain_below)
-    questions = [Prompt.user(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+    questions = [_prompt_of(run, prompt, number) for number, prompt in enumerate(prompts, start=1)]
     if not questions:
         return ()
-    distinct = [_example(prompt) for prompt in dict.fromkeys(questions)]
+    distinct = [Example(prompt_hash(prompt)[:16], prompt) for prompt in dict.fromkeys(questions)]
     budget = running_budget()
-    longest = max(len(prompt.text) for prompt in questions)
+    longest = max(sum(map(len, prompt.sent_texts)) for prompt in questions)
     async with connect(
         **run.server, max_tokens=1, longest_prompt=longest, needs=NEEDS, budget=budget
     ) as session:
@@ -82,11 +86,25 @@ async def decide_async(
     )
 
 
-def _example(prompt: Prompt) -> Example:
-    """The prompt as a row without an answer."""
-    text = "\0".join(f"{message.role}\0{message.content}" for message in prompt.messages)
-    text += prompt.tools
-    return Example(sha256(text.encode()).hexdigest()[:16], prompt)
+def _prompt_of(run: Run, value: str | Prompt | Mapping[str, Any], number: int) -> Prompt:
+    """The prompt of a text or a row.
+
+    number: its place, from 1, for messages. Raises DataError: the row has no prompt. InputError:
+    all prompts of the run have tools, and this one has none.
+    """
+    prompt = value
+    if isinstance(prompt, str):
+        prompt = Prompt.user(prompt)
+    elif not isinstance(prompt, Prompt):
+        prompt = prompt_of_row(prompt, number)
+    needs_tools = bool(run.task.train) and all(row.prompt.tools for row in run.task.train)
+    if needs_tools and not prompt.tools:
+        raise InputError(
+            f"prompt {number} offers no tools, and all {len(run.task.train)} prompts that the"
+            " probabilities were learned from do; give a row with its tools, as in"
+            ' {"prompt": ..., "tools": [...]}'
+        )
+    return prompt
 
 
 P = ParamSpec("P")
@@ -225,20 +243,26 @@ class Run:
         return apply(client, self.bias, models=models)
 
     def decide(
-        self, prompts: Iterable[str | Prompt], *, abstain_below: float = ABSTAIN_BELOW
+        self,
+        prompts: Iterable[str | Prompt | Mapping[str, Any]],
+        *,
+        abstain_below: float = ABSTAIN_BELOW,
     ) -> tuple[LabelDecision, ...]:
         """The labels of new prompts with calibrated probabilities, from one token a prompt.
 
-        What was asked once is in the run's store, and is not asked for again.
+        With open labels (``decide="calls-tool"``) they are those of the opening and of everything
+        else. What was asked once is in the run's store, and is not asked for again.
 
         Args:
-            prompts: texts of one user message each, or prompts.
+            prompts: texts of one user message each, prompts, or rows as data files have them, such
+                as ``{"messages": [...], "tools": [...]}``.
             abstain_below: calibrated probability of the likeliest label below which a decision
                 abstains.
 
         Raises:
-            InputError: the run holds no calibrated labels (it learned from no answers), or no share
-                between 0 and 1.
+            InputError: the run holds no calibrated labels (it learned from no answers), no share
+                between 0 and 1, or a prompt without tools where all prompts of the run have some.
+            DataError: a row without a prompt, or with a broken one.
             ProviderError: the API failed; what was received is kept.
         """
 

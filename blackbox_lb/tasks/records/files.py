@@ -5,8 +5,10 @@ CSV/TSV with a header, or Parquet.
 column   meaning
 ======== =========================================================================================
 prompt   a string: one user message
-messages instead of a prompt: a list of {"role", "content"}; in CSV as JSON text. Where a row has
-         no answer, a last turn of the assistant is its answer
+messages instead of a prompt: a list of {"role", "content"}; in CSV as JSON text. A turn of the
+         assistant may have ``tool_calls``, each answered by a message of the role ``tool`` with its
+         ``tool_call_id``, as OpenAI's chat format has them. Where a row has no answer, a last turn
+         of the assistant is its answer
 answer   a string, a number or a list of accepted strings; a CSV cell that is a JSON list is a
          list, any other a string. An object of label -> share or count (in CSV as JSON text) is a
          wanted distribution: every row then has one, of the same labels
@@ -41,12 +43,12 @@ from blackbox_lb.safety.printable import did_you_mean, shorten
 from blackbox_lb.tasks.records.hub_data import table_records
 from blackbox_lb.tasks.records.records import Record, arrays_in, read_records
 from blackbox_lb.tasks.records.shares import AnswerShares, check_alike, shares_of
-from blackbox_lb.tasks.records.tools import tools_text
+from blackbox_lb.tasks.records.tools import TOOL_FIELDS, calls_text, check_results, tools_text
 from blackbox_lb.tasks.rewards.matching import parse_matcher
 from blackbox_lb.types import Example, Message, Prompt, Split
 
 LastTurn: TypeAlias = Literal["none", "answer", "beginning"]
-Words: TypeAlias = tuple[tuple[str, str], ...]
+Words: TypeAlias = tuple[tuple[str, ...], ...]
 JUDGED_FIRST: tuple[Split, ...] = ("test", "validation", "train")
 """Of a prompt in several splits, the rows of the first of these stay."""
 
@@ -73,7 +75,8 @@ class SourcedExample:
 def words_of(row: SourcedExample) -> tuple[Words, str]:
     """The prompt's words without regard to white space, and its tools, for comparing prompts."""
     words = tuple(
-        (message.role, " ".join(message.content.split())) for message in row.example.prompt.messages
+        tuple(" ".join(text.split()) for text in message.fields.values())
+        for message in row.example.prompt.messages
     )
     return words, row.example.prompt.tools
 
@@ -197,7 +200,7 @@ SPLIT_NAMES: dict[str, Split] = {"train": "train", "validation": "validation", "
 """The splits by name, in order."""
 LONGEST_COLUMN = 200
 """Characters of another column that are kept with its prompt, as the name of a group."""
-ROLES = ("assistant", "developer", "system", "user")
+ROLES = ("assistant", "developer", "system", "tool", "user")
 PROMPT = "prompt"
 """The column of the prompt, by default."""
 ANSWER = "answer"
@@ -274,7 +277,8 @@ def content_hash(
     """16 hex digits of a prompt with its answers, their wanted shares and its tools: the id of a
     row without one of its own.
     """
-    content: list[Any] = [[[message.role, message.content] for message in prompt.messages], answers]
+    messages = [list(message.fields.values()) for message in prompt.messages]
+    content: list[Any] = [messages, answers]
     if tools:
         content.append(tools)
     if shares:
@@ -329,6 +333,17 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
     )
 
 
+def prompt_of_row(values: Mapping[str, Any], number: int) -> Prompt:
+    """The prompt in a row that is given in Python, with its tools.
+
+    values: ``prompt`` or ``messages``, and ``tools``, as a data file has them. number: of the row,
+    for messages. Raises DataError: see ``row_of``.
+    """
+    present = {key: value for key, value in values.items() if value is not None}
+    record = Record(Path("prompts"), number, tuple(values), present, textual=False, unit="row")
+    return replace(_prompt(record, ColumnNames()), tools=_tools(record))
+
+
 def _read_last_turn(
     record: Record, columns: ColumnNames, prompt: Prompt, answers: tuple[str, ...]
 ) -> tuple[Prompt, tuple[str, ...], LastTurn]:
@@ -338,16 +353,23 @@ def _read_last_turn(
     Raises DataError: it holds an accepted answer, which the model would be shown.
     """
     *before, last = prompt.messages
-    if last.role != "assistant" or columns.prefill or not last.content.strip():
+    if last.role != "assistant":
         return prompt, answers, "none"
     is_unlabelled = columns.answer == ANSWER and not record.has(ANSWER)
+    if last.tool_calls and (columns.prefill or not is_unlabelled):
+        raise record.error(
+            f"the last turn of {columns.messages} calls a function, and no completion goes on after"
+            " a call; add the message of the role tool with its result, or leave out that turn"
+        )
+    if columns.prefill or not last.text.strip():
+        return prompt, answers, "none"
     if is_unlabelled and not before:
         raise record.error(
             f"{columns.messages} has an answer and no question before it; add the question, or give"
             " ``prefill`` if the completion is to begin with it"
         )
     if is_unlabelled:
-        return replace(prompt, messages=tuple(before)), (last.content,), "answer"
+        return replace(prompt, messages=tuple(before)), (last.text,), "answer"
     shown = [answer for answer in answers if _CONTAINS.test((answer,), last.content)]
     if shown:
         raise record.error(
@@ -487,23 +509,46 @@ def _chat(record: Record, column: str, value: object) -> Prompt:
     prompt = Prompt(tuple(_message(record, column, message) for message in messages))
     if not any(message.content.strip() for message in prompt.messages):
         raise record.error(f"{column} has only empty contents; write a prompt or delete the row")
+    try:
+        check_results(prompt.messages)
+    except ValueError as error:
+        raise record.error(f"{column}: {error}") from error
     return prompt
 
 
 def _message(record: Record, column: str, message: object) -> Message:
-    if not isinstance(message, dict) or set(message) != {"role", "content"}:
-        raise record.error(
-            f"{column} holds {shorten(message)}; each message has exactly a role and a content"
-        )
-    role = message["role"]
-    content = message["content"]
+    if not isinstance(message, dict):
+        raise record.error(f"{column} holds {shorten(message)}, which is no message")
+    present = {field: value for field, value in message.items() if value not in (None, [])}
+    role = present.pop("role", None)
     if role not in ROLES:
         raise record.error(
             f"{column} has the unknown role {shorten(role)}; the roles are {', '.join(ROLES)}"
         )
+    content = present.pop("content", None)
+    if content is None and role == "assistant" and "tool_calls" in present:
+        content = ""
     if not isinstance(content, str):
         raise record.error(f"{column} has the content {shorten(content)}; it must be a string")
-    return Message(role, content)
+    unknown = sorted(set(present) - set(TOOL_FIELDS.get(role, ())))
+    if unknown:
+        known = ", ".join(("role", "content", *TOOL_FIELDS.get(role, ())))
+        raise record.error(
+            f"{column} has the field {shorten(unknown[0])} in a message of the role {role}; such a"
+            f" message has {known}"
+        )
+    try:
+        calls = calls_text(present.get("tool_calls"))
+    except ValueError as error:
+        raise record.error(f"{column}: {error}") from error
+    texts = {}
+    for field in ("tool_call_id", "name"):
+        texts[field] = present.get(field, "")
+        if not isinstance(texts[field], str):
+            raise record.error(
+                f"{column} has the {field} {shorten(texts[field])}; it must be a string"
+            )
+    return Message(role, content, calls, **texts)
 
 
 def _answer_value(record: Record, column: str) -> Any:

@@ -150,10 +150,7 @@ class EndpointReward(Remote):
     def item(self, example: Example, completion: Completion) -> dict[str, Any]:
         item: dict[str, Any] = {
             "id": example.id,
-            "prompt": [
-                {"role": message.role, "content": message.content}
-                for message in example.prompt.messages
-            ],
+            "prompt": [message.as_json for message in example.prompt.messages],
             "answers": list(example.answers),
             "completion": completion.text,
             "finish_reason": completion.finish_reason,

@@ -250,5 +250,5 @@ def _read(path: str) -> JudgeFile:
 def _conversation(prompt: Prompt) -> str:
     """The text of a single message; of several, each after its role."""
     if len(prompt.messages) == 1:
-        return prompt.messages[0].content
-    return "\n\n".join(f"{message.role}: {message.content}" for message in prompt.messages)
+        return prompt.messages[0].text
+    return "\n\n".join(f"{message.role}: {message.text}" for message in prompt.messages)

@@ -136,7 +136,7 @@ class Task:
             [
                 split,
                 example.id,
-                [[m.role, m.content] for m in example.prompt.messages],
+                [list(message.fields.values()) for message in example.prompt.messages],
                 list(example.answers),
                 *([list(example.weights)] if example.weights else []),
                 *([example.prompt.tools] if example.prompt.tools else []),

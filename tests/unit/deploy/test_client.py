@@ -96,7 +96,18 @@ def test_body_differs_by_the_bias_alone(server: Server, client: OpenAI, bias: Bi
     options = {
         "tools": [
             {"type": "function", "function": {"name": "f", "parameters": {"x": [1.0, 1e-7, None]}}}
-        ]
+        ],
+        "messages": [
+            *HELLO,
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+                ],
+            },
+            {"role": "tool", "tool_call_id": "c", "content": "1"},
+        ],
     }
     ask(client, **options)
     ask(apply(client, bias), **options)

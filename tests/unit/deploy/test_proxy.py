@@ -1030,19 +1030,23 @@ OFFERED: list[Any] = [{"type": "function", "function": {"name": "weather"}}]
 
 
 def test_tools_and_calls_pass_with_the_bias() -> None:
-    """The upstream gets the tools and the bias, and the client the call, byte for byte."""
+    """The upstream gets the tools, an earlier call with its result, and the bias, and the client
+    the call, byte for byte.
+    """
     call = {"id": "c", "type": "function", "function": CALLED}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
     choice = {"index": 0, "finish_reason": "tool_calls", "message": message}
     body = json.dumps({"id": "a", "model": "m", "choices": [choice]}).encode()
     with proxied(plain(body=body), bias()) as (origin, port, _):
-        asked = {"model": "m", "messages": MESSAGES, "tools": OFFERED}
+        result = {"role": "tool", "tool_call_id": "c", "content": "rain"}
+        asked = {"model": "m", "messages": [*MESSAGES, message, result], "tools": OFFERED}
         answered = exchange(port, request(body=json.dumps(asked).encode()))
         with sdk(port) as client:
             parsed = client.chat.completions.create(model="m", messages=MESSAGES, tools=OFFERED)
     assert answered[2] == body
     assert parsed.choices[0].message.tool_calls is not None
     assert parsed.choices[0].message.tool_calls[0].model_dump()["function"] == CALLED
+    assert origin.arrived[0].json["messages"] == asked["messages"]
     for seen in origin.arrived:
         assert seen.json["tools"] == OFFERED
         assert seen.json["logit_bias"] == SENT

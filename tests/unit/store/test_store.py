@@ -30,7 +30,7 @@ from blackbox_lb.store import (
 from blackbox_lb.store.database import SCHEMA
 from blackbox_lb.store.packing import Arrays, pack, unpack
 from blackbox_lb.store.parquet import export_store, import_store
-from blackbox_lb.types import Completion, ListedBytes, Prompt
+from blackbox_lb.types import Completion, ListedBytes, Message, Prompt
 from tests.support.errors import raises_naming
 
 SETTINGS = {"model": "m", "tokenizer": "t", "sampling": {"temperature": 1.0}}
@@ -325,17 +325,22 @@ def test_a_store_that_cannot_be_opened_for_lack_of_files(
 
 
 def test_a_prompt_with_tools_is_another_prompt_and_comes_back(tmp_path: Path) -> None:
-    """Its completions have keys of their own, in the store and through Parquet files; a prompt
-    without tools keeps its key.
+    """Its completions have keys of their own, in the store and through Parquet files, and so has
+    one with a call and its result; a prompt without them keeps its key.
     """
     equipped = replace(HELLO, tools='[{"function": {"name": "weather"}, "type": "function"}]')
-    assert prompt_hash(equipped) != prompt_hash(HELLO)
+    call = '[{"function": {"arguments": "{}", "name": "weather"}, "id": "c1", "type": "function"}]'
+    turn = Message("assistant", "", call)
+    results = [Message("tool", "rain", tool_call_id="c1", name=name) for name in ("", "weather")]
+    answered = [Prompt((*HELLO.messages, turn, result)) for result in results]
+    prompts = {HELLO, equipped, *answered}
+    assert len({prompt_hash(prompt) for prompt in prompts}) == len(prompts)
     assert prompt_hash(replace(equipped, tools="")) == prompt_hash(HELLO)
     with RolloutStore(tmp_path / "a.db") as store:
-        for prompt in (HELLO, equipped):
+        for prompt in prompts:
             store.add_answer(SETTINGS, prompt, {0: completion()})
-        assert set(store.prompts(request_hash(SETTINGS)).values()) == {HELLO, equipped}
+        assert set(store.prompts(request_hash(SETTINGS)).values()) == prompts
     export_store(tmp_path / "a.db", tmp_path / "files")
     import_store(tmp_path / "files", tmp_path / "b.db")
     with RolloutStore(tmp_path / "b.db") as store:
-        assert set(store.prompts(request_hash(SETTINGS)).values()) == {HELLO, equipped}
+        assert set(store.prompts(request_hash(SETTINGS)).values()) == prompts

@@ -199,12 +199,12 @@ BROKEN = {
         {"messages": [{"role": "bot", "content": "Q"}], "answer": "x"},
         (
             "line 2: messages has the unknown role 'bot'; the roles are assistant, developer,"
-            " system, user"
+            " system, tool, user"
         ),
     ),
     "extra key": (
         {"messages": [{"role": "user", "content": "Q", "name": "N"}], "answer": "x"},
-        "each message has exactly a role and a content",
+        "line 2: messages has the field 'name' in a message of the role user",
     ),
     "content": (
         {"messages": [{"role": "user", "content": 3}], "answer": "x"},

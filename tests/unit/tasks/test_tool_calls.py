@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import load_task, parse_reward
-from blackbox_lb.tasks.records.files import load_examples
+from blackbox_lb.tasks.records.files import content_hash, load_examples
 from blackbox_lb.tasks.records.tools import read_tools, tools_text
 from blackbox_lb.tasks.rewards.endpoint import EndpointReward
 from blackbox_lb.types import (
@@ -248,3 +248,133 @@ def test_a_file_that_holds_no_tools_is_refused(tmp_path: Path, content: str | No
         path.write_text(content)
     with pytest.raises(DataError):
         read_tools(path)
+
+
+# Calls and results in messages
+
+
+CALL_1: dict[str, Any] = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "weather", "arguments": OSLO.arguments},
+}
+CALL_2 = {"id": "c2", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+ASKED = {"role": "user", "content": "Rain in Oslo?"}
+CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL_1]}
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "rain"}
+BOTH = {"role": "assistant", "content": "Let me look.", "tool_calls": [CALL_1, CALL_2]}
+RESULT_2 = {"role": "tool", "tool_call_id": "c2", "name": "clock", "content": ""}
+
+
+def row_with(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A row with these messages and an answer."""
+    return {"messages": list(messages), "answer": "yes", **more}
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        (ASKED, CALLED, RESULT),
+        (ASKED, BOTH, RESULT_2, RESULT, {"role": "user", "content": "Sure?"}),
+        (ASKED, CALLED, RESULT, {"role": "assistant", "content": "It rains."}, ASKED),
+    ],
+)
+def test_calls_and_results_are_read_as_they_are(
+    tmp_path: Path, messages: tuple[dict[str, Any], ...]
+) -> None:
+    """What goes out is what the row holds; results of several calls come in any order."""
+    (example,) = load_examples(written(tmp_path / "a.jsonl", row_with(*messages)))
+    assert [message.as_json for message in example.prompt.messages] == list(messages)
+
+
+def test_empty_fields_of_an_answer_that_was_dumped_are_none(tmp_path: Path) -> None:
+    """The SDK's own messages hold every field that an answer may have."""
+    dumped = {**CALLED, "refusal": None, "annotations": [], "audio": None, "function_call": None}
+    (example,) = load_examples(written(tmp_path / "a.jsonl", row_with(ASKED, dumped, RESULT)))
+    assert example.prompt.messages[1].as_json == CALLED
+
+
+def test_another_call_or_result_is_another_prompt(tmp_path: Path) -> None:
+    """Rows that differ in what was called, or in whose result it is, are apart; equal ones are one
+    example. A prompt without calls keeps its id.
+    """
+    other = {**CALLED, "tool_calls": [{**CALL_1, "function": {**CALL_1["function"], "name": "w"}}]}
+    renamed = {**CALLED, "tool_calls": [{**CALL_1, "id": "c9"}]}
+    rows = [
+        row_with(ASKED, CALLED, RESULT),
+        row_with(ASKED, CALLED, RESULT),
+        row_with(ASKED, other, RESULT),
+        row_with(ASKED, renamed, {**RESULT, "tool_call_id": "c9"}),
+        row_with(ASKED),
+    ]
+    examples = load_examples(written(tmp_path / "a.jsonl", *rows))
+    assert len({example.id for example in examples}) == len(examples) == 4
+    assert examples[-1].id == content_hash(Prompt.user("Rain in Oslo?"), ("yes",))
+
+
+def test_what_the_model_reads_is_counted_and_shown() -> None:
+    """The calls are among the sent texts, and stand in the prompt's text as in a completion's."""
+    messages = (
+        Message("user", "Rain?"),
+        Message("assistant", "I look.", json.dumps([CALL_1])),
+        Message("tool", "rain", tool_call_id="c1"),
+    )
+    prompt = Prompt(messages)
+    assert calls_in(prompt.text) == (OSLO,)
+    assert prompt.text.startswith("Rain?\n\nI look.\n<tool_call>")
+    assert prompt.text.endswith("rain")
+    assert json.dumps([CALL_1]) in prompt.sent_texts
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        (ASKED, RESULT),
+        (ASKED, CALLED, {**RESULT, "tool_call_id": "c2"}),
+        (ASKED, CALLED, {"role": "tool", "content": "rain"}),
+        (ASKED, CALLED, RESULT, RESULT),
+        (ASKED, CALLED, ASKED),
+        (ASKED, CALLED, {"role": "user", "content": "?"}, RESULT),
+        (ASKED, BOTH, RESULT),
+        (ASKED, BOTH, RESULT, ASKED),
+        (ASKED, CALLED),
+        (ASKED, {**CALLED, "tool_calls": [CALL_1, CALL_1]}, RESULT),
+        (ASKED, {**CALLED, "tool_calls": [{**CALL_1, "id": ""}]}, RESULT),
+        (ASKED, {**CALLED, "tool_calls": [{**CALL_1, "type": "custom"}]}, RESULT),
+        (ASKED, {**CALLED, "tool_calls": {"id": "c1"}}, RESULT),
+        (ASKED, {**CALLED, "tool_calls": ["weather"]}, RESULT),
+        (
+            ASKED,
+            {**CALLED, "tool_calls": [{**CALL_1, "function": {"name": "w", "arguments": {}}}]},
+            RESULT,
+        ),
+        (ASKED, {**CALLED, "tool_calls": [{**CALL_1, "function": {"arguments": "{}"}}]}, RESULT),
+        (ASKED, {"role": "assistant", "content": None}, ASKED),
+        ({**ASKED, "tool_calls": [CALL_1]}, RESULT),
+        (ASKED, CALLED, {**RESULT, "content": None}),
+        (ASKED, CALLED, {**RESULT, "tool_call_id": 1}),
+        (ASKED, CALLED, {**RESULT, "is_error": True}),
+        (ASKED, "weather"),
+    ],
+)
+def test_broken_calls_and_results_are_refused(tmp_path: Path, messages: Any) -> None:
+    """A result answers an open call, once; a call has its result before the next turn; both have
+    the form of OpenAI's chat API.
+    """
+    with pytest.raises(DataError):
+        load_examples(written(tmp_path / "a.jsonl", row_with(*messages)))
+
+
+def test_a_last_call_is_the_answer_of_a_row_without_one(tmp_path: Path) -> None:
+    """As it stands in the text of a completion; it is not sent."""
+    row = {"messages": [ASKED, CALLED]}
+    (example,) = load_examples(written(tmp_path / "a.jsonl", row))
+    assert example.answers == (OSLO.text,)
+    assert len(example.prompt.messages) == 1
+
+
+def test_remote_rewards_get_the_calls(tmp_path: Path) -> None:
+    """An endpoint of the user's own gets the messages as OpenAI has them."""
+    (example,) = load_examples(written(tmp_path / "a.jsonl", row_with(ASKED, CALLED, RESULT)))
+    item = EndpointReward.parse("https://example.com/reward").item(example, answer_of("yes"))
+    assert item["prompt"] == [ASKED, CALLED, RESULT]

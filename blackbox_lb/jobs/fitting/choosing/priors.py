@@ -1,6 +1,7 @@
 """What is known of tokens beside the training completions: from rules, and from the labels."""
 
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -12,36 +13,34 @@ from blackbox_lb.estimate.decisions.scores import expected_calibration_error
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.prior import Prior
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.rollouts.answers.given_answers import (
-    AnswerStarts,
-    first_lists,
-    listed_tokens,
-    lists_with,
-)
+from blackbox_lb.rollouts.answers.given_answers import first_lists, listed_tokens, lists_with
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Example
+from blackbox_lb.types import Completion, Example
 
 FEWEST = 2
 """Labels that the training prompts must have at least."""
+LabelledCompletion: TypeAlias = tuple[int | None, Completion]
+"""The number of a prompt's right label, None without one, and a completion with its first list."""
 
 
 def calibration_of(
-    labels: Labels, tokens: Sequence[Ids], training: AnswerStarts, validation: AnswerStarts
+    names: Sequence[str],
+    tokens: Sequence[Ids],
+    training: Sequence[LabelledCompletion],
+    validation: Sequence[LabelledCompletion],
 ) -> Calibration | None:
-    """The calibration of a decision; None where the lists hold fewer than two labels.
+    """The calibration of a decision; None where the training prompts have fewer than two labels.
 
     Args:
-        labels: of the task.
-        tokens: (l,) those that begin each label and no other.
+        names: (l,) of the labels.
+        tokens: (l,) those that begin each label and no other; none for everything else.
         training: the first positions that it is learned from.
         validation: those that tell its error.
     """
     token_ids = [tuple(ids.tolist()) for ids in tokens]
     scores = []
     numbers = []
-    for example, completion in zip(training.examples, training.whole, strict=True):
-        number = labels.of(example)
+    for number, completion in training:
         score = label_scores(listed_tokens(completion), token_ids)
         if number is not None and score is not None:
             scores.append(score)
@@ -53,24 +52,23 @@ def calibration_of(
     )
     rows = [
         LabelTokens(label=name, token_ids=ids, offset=offset)
-        for name, ids, offset in zip(labels.names, token_ids, offsets.tolist(), strict=True)
+        for name, ids, offset in zip(names, token_ids, offsets.tolist(), strict=True)
     ]
     calibration = Calibration(labels=tuple(rows), weight=weight, prompts=len(numbers))
-    return calibration.replacing(error=_error(calibration, labels, validation))
+    return calibration.replacing(error=_error(calibration, validation))
 
 
-def _error(calibration: Calibration, labels: Labels, validation: AnswerStarts) -> float | None:
+def _error(calibration: Calibration, validation: Sequence[LabelledCompletion]) -> float | None:
     """The expected calibration error on these prompts; None without one."""
     confidence = []
     is_right = []
-    for example, completion in zip(validation.examples, validation.whole, strict=True):
-        number = labels.of(example)
+    for number, completion in validation:
         probabilities = calibration.probabilities(listed_tokens(completion))
         if number is None or probabilities is None:
             continue
         decided = max(probabilities, key=lambda label: probabilities[label])
         confidence.append(probabilities[decided])
-        is_right.append(decided == labels.names[number])
+        is_right.append(decided == calibration.labels[number].label)
     if confidence:
         return expected_calibration_error(confidence, is_right)
     return None
