@@ -245,8 +245,9 @@ async def _decisions(
         f" .6 are exact, from first lists of {LISTED:,} tokens; a call begins with one of"
         f" {len(tokens)} tokens. In brackets: exact 95 % intervals.",
         f'The instruction, at the end of the prompt: "{CALL_OR_ANSWER}"',
-        "A threshold in the client on the same first list, with a second request that forbids or"
-        " forces the call, decides as the bias does at each point, at twice the requests.",
+        "A threshold in the client reads the same first list and so draws the same line; what comes"
+        " of it with its second request, which forbids or forces the call, is judged on whole"
+        " completions.",
         await _required(trials, examples[:REQUIRED]),
     ]
     return {"title": "To call or to answer", "head": list(HEAD), "rows": rows, "notes": notes}

@@ -32,7 +32,7 @@ __all__ = [
 Verdict = Literal["wins", "level", "loses"]
 VERDICTS: Mapping[str, Verdict] = {"HELPS": "wins", "NO EVIDENCE": "level", "HURTS": "loses"}
 DIGITS = 4
-HAND_MADE = re.compile(r"^labels only$|^thresholds?\b|calibration$| at [+-][\d.]+$")
+HAND_MADE = re.compile(r"^labels only$|^thresholds$|calibration$| at [+-][\d.]+$")
 """Names of the policies that a person makes as a bias: lists, bans, boosts, calibrations."""
 
 

@@ -2,27 +2,67 @@
 
 from __future__ import annotations
 
-from bench.gallery.use import Place, Step, Use, data_file, options
+from pathlib import Path
+
+from bench.gallery.use import Place, Step, Use, data_file, options, read_rows, write_rows
 
 __all__ = ["TOOLS"]
 
 CALLS = ("uv", "run", "python", "-m", "bench.gallery.calls")
+LEARNED = 40
+"""Training rows, and as many validation rows, that the bias and its rivals learn from."""
+WHOLE = 16
+"""Test prompts that are answered to the end by each policy."""
+
+
+def _same_rows(data: Path | None, path: Path) -> Path:
+    """The rows that the fit learned from, and the test rows, for rivals that learn from all."""
+    if data is None:
+        return path
+    rows = read_rows(data)
+    by_split = {
+        split: [row for row in rows if row["split"] == split]
+        for split in ("train", "validation", "test")
+    }
+    kept = [*by_split["train"][:LEARNED], *by_split["validation"][:LEARNED], *by_split["test"]]
+    return write_rows(path, kept)
 
 
 def _tools(place: Place) -> list[Step]:
     """A fit of the decision, then the decisions of all policies on unseen prompts from one token
-    each, and some whole calls.
+    each, and some whole calls; at last whole completions beside the threshold with two requests.
     """
     out = place.out / "call"
     store = place.out / "lists.db"
     data = data_file(place, "calls.jsonl")
     task = options(data=data, decide="calls-tool", reward="accuracy", store=store)
-    few = options(max_tokens=1, limit=40, validation_limit=40, test_limit=8, out=out)
+    few = options(max_tokens=1, limit=LEARNED, validation_limit=LEARNED, test_limit=8, out=out)
     judged = options(*place.model, data=data, bias=out / "bias.json", store=store)
     return [
         Step("call", options("fit", *place.model, *task, *few)),
         Step("calls", options(*judged, prompts=32, rivals=16, whole=6), program=CALLS),
+        Step("judged", _whole_completions(place, store), "To the end of the completion"),
     ]
+
+
+def _whole_completions(place: Place, store: Path) -> tuple[str, ...]:
+    """The bias beside a threshold in the client, whose second request carries its decision out."""
+    rows = _same_rows(data_file(place, "calls.jsonl"), place.out / "rows.jsonl")
+    return options(
+        "eval",
+        place.bias("call"),
+        *place.model,
+        data=rows,
+        decide="calls-tool",
+        reward="accuracy",
+        max_tokens=64,
+        store=store,
+        threshold=True,
+        deploy=("greedy", "temperature=0.6"),
+        test_samples=2,
+        test_limit=WHOLE,
+        out=place.out / "judged",
+    )
 
 
 TOOLS = Use(

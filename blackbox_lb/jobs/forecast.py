@@ -234,11 +234,8 @@ def eval_stages(
     """The most that an evaluation asks for: every arm of every setting on the test prompts, and the
     lists for decisions here.
     """
-    firsts = [
-        ForecastStage(alternative.decision.lists(), 1, 1)
-        for alternative in plan.alternatives
-        if alternative.decision is not None
-    ]
+    readers = [alternative.decision or alternative.router for alternative in plan.alternatives]
+    firsts = [ForecastStage(reader.lists(), 1, 1) for reader in readers if reader is not None]
     stages = [
         stage
         for setting in dict.fromkeys(plan.settings)

@@ -178,6 +178,7 @@ def _with_standard_rivals(
     return replace(
         options,
         labels_only=options.labels_only or standard.labels_only,
+        threshold=options.threshold or standard.threshold,
         calibrate=(*options.calibrate, *standard.calibrate),
         few_shot=(*options.few_shot, *standard.few_shot),
         classifier=(*options.classifier, *standard.classifier),

@@ -29,6 +29,9 @@ RIVALS: Mapping[str, Callable[[Case, object], Alternative]] = MappingProxyType(
 )
 """Option -> maker of an alternative, from a case and a value of the option (True for a flag)."""
 
+RIVALS_OF_OPENINGS = frozenset({"threshold"})
+"""Those of ``RIVALS`` that take open labels, too."""
+
 RIVALS_OF_SHARES: Mapping[str, Callable[[Labels, int], Alternative]] = MappingProxyType(
     {"asked_shares": shares_in_words, "drawn_label": label_drawn_in_code}
 )
@@ -80,8 +83,8 @@ def rivals(
         listed: alternatives of a first list; None for as many as help.
 
     Raises:
-        InputError: a rival is asked for, but the task has no labels, open ones, or does not suit
-            the rival.
+        InputError: a rival is asked for, but the task has no labels, open ones that it does not
+            take, or does not suit the rival.
     """
     requested: list[tuple[str, object]] = []
     for name in RIVALS:
@@ -99,11 +102,12 @@ def rivals(
             " training rows are none; name them with ``labels``, as in ``labels=yes,no``, or drop"
             f" {flag}"
         )
-    if isinstance(labels, OpenLabels):
+    spelled = [name for name, _ in requested if name not in RIVALS_OF_OPENINGS]
+    if isinstance(labels, OpenLabels) and spelled:
         raise InputError(
-            f"``{requested[0][0]}`` needs labels that are spelled, and with"
-            f" ``decide={labels.spec}`` one of them is everything else; try an instruction with"
-            " ``baseline_prompt``, or drop it"
+            f"``{spelled[0]}`` needs labels that are spelled, and with"
+            f" ``decide={labels.spec}`` one of them is everything else; try ``threshold``, or an"
+            " instruction with ``baseline_prompt``, or drop it"
         )
     case = Case(task, labels, seed, listed)
     return tuple(dict.fromkeys(RIVALS[name](case, value) for name, value in requested))
@@ -144,6 +148,7 @@ class StandardRivals:
     """
 
     labels_only: bool = False
+    threshold: bool = False
     calibrate: tuple[str, ...] = ()
     few_shot: tuple[int, ...] = ()
     classifier: tuple[str, ...] = ()
@@ -189,7 +194,7 @@ def standard_rivals(
 
 def _for_opening(labels: OpenLabels) -> StandardRivals:
     if labels.spec == CALLS_TOOL:
-        return StandardRivals(instructions=(CALL_OR_ANSWER,))
+        return StandardRivals(threshold=True, instructions=(CALL_OR_ANSWER,))
     notice = "``rivals`` knows no instruction for this opening; give yours with ``baseline_prompt``"
     return StandardRivals(notices=(notice,))
 

@@ -21,7 +21,7 @@ from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, Setting, 
 from blackbox_lb.rollouts.phased import ThinkingCap
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import AnyBias, Completion, Example, Message
+from blackbox_lb.types import AnyBias, Completion, Example, Message, Prompt
 
 HOTTEST = 2.0
 """The highest temperature that is judged."""
@@ -59,6 +59,30 @@ class Decision(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Routes:
+    """The second request of each prompt, chosen by a first one of one token.
+
+    fields: prompt -> further fields of its second request; a prompt that lacks them has none.
+    prompt_tokens: mean length of the first requests' prompts.
+    """
+
+    fields: Mapping[Prompt, Mapping[str, str]]
+    prompt_tokens: float
+
+
+class Router(Protocol):
+    """A way to choose the request of each prompt by a first one of one token."""
+
+    def lists(self) -> Sequence[Example]:
+        """The prompts with a first list to read, one token each."""
+        ...
+
+    async def route(self, trials: Trials) -> Routes:
+        """Choose for each test prompt, without learning from the answers of these."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Alternative:
     """An alternative to a bias: one of these fields is set, the others keep their defaults.
 
@@ -68,8 +92,9 @@ class Alternative:
     ``max_tokens`` cuts completions earlier, while the reward keeps its own T; ``best_of``
     completions are drawn for an answer (see ``draw``). ``shots`` are messages before the prompt;
     ``budget`` cuts thinking; ``own_bias`` makes a ``bias`` (token id -> nats) of its own once there
-    is a session; ``decision`` chooses a label for each prompt without drawing. ``cost``: in
-    requests, in words.
+    is a session; ``decision`` chooses a label for each prompt without drawing; ``router`` chooses
+    the request of each prompt by a first one, and ``routes`` holds what it chose once there is a
+    session. ``cost``: in requests, in words.
     """
 
     name: str
@@ -84,17 +109,25 @@ class Alternative:
     budget: ThinkingCap | None = None
     own_bias: OwnBias | None = field(default=None, repr=False, compare=False)
     decision: Decision | None = field(default=None, repr=False, compare=False)
+    router: Router | None = field(default=None, repr=False, compare=False)
+    routes: Routes | None = field(default=None, repr=False, compare=False)
     cost: str = ""
 
     @property
     def alone(self) -> bool:
-        """Whether no bias can be sent with it: it sends its own, or draws nothing."""
-        return self.own_bias is not None or self.decision is not None or self.budget is not None
+        """Whether no bias can be sent with it: it sends its own, draws nothing, or decides what a
+        bias would.
+        """
+        if self.own_bias is not None or self.budget is not None:
+            return True
+        return self.decision is not None or self.router is not None
 
     async def ready(self, trials: Trials) -> Alternative:
-        """The alternative with its own bias. Raises InputError, BiasError: the task has none, or
-        the provider does not take it.
+        """The alternative with its own bias, or its routes. Raises InputError, BiasError: the task
+        has none, or the provider does not take it; ProviderError: the API failed.
         """
+        if self.router is not None:
+            return replace(self, routes=await self.router.route(trials))
         if self.own_bias is None:
             return self
         bias, longest = await self.own_bias(trials)
@@ -376,6 +409,9 @@ async def draw(
     if cut is not None and cut.hides_lengths and arm.name == BASE:
         trials.report.notice(f"{title}: {cut.warning}")
     prompt_tokens, completion_tokens = np.mean(paid, axis=0).tolist() if paid else (0.0, 0.0)
+    if arm.alternative.routes is not None and paid:
+        prompt_tokens += arm.alternative.routes.prompt_tokens
+        completion_tokens += 1.0  # of the first request
     answers = sum(row.size for row in scores.tokens)
     if labels is not None:
         remark_on_others(trials, title, labels, decided)
@@ -397,7 +433,7 @@ async def _collected(
     trials: Trials, title: str, examples: Sequence[Example], arm: Arm, samples: int
 ) -> list[list[str]]:
     """(x, samples) the keys of the completions of each example. Requests for one number of
-    completions are collected together.
+    completions and with the same further fields are collected together.
     """
     draw_with = trials.draw(
         arm.drawn_at,
@@ -405,16 +441,20 @@ async def _collected(
         trials.session.biased_endpoint,
         arm.alternative.max_tokens,
     )
-    by_count: dict[int, list[tuple[int, Example]]] = {}
+    routes = arm.alternative.routes
+    alike: dict[tuple[int, tuple[tuple[str, str], ...]], list[tuple[int, Example]]] = {}
     for place, example in enumerate(examples):
+        fields: Mapping[str, str] = {}
+        if routes is not None:
+            fields = routes.fields.get(example.prompt, {})
         for request, count in arm.alternative.requests(example, samples):
-            by_count.setdefault(count, []).append((place, request))
+            alike.setdefault((count, tuple(fields.items())), []).append((place, request))
     table: list[list[str]] = [[] for _ in examples]
-    for count, requests in by_count.items():
+    for (count, further), requests in alike.items():
         collected = await trials.collect(
             title,
             [request for _, request in requests],
-            draw_with,
+            replace(draw_with, fields=dict(further)),
             count,
             scored_as=[examples[place] for place, _ in requests],
         )

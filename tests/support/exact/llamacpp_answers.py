@@ -37,14 +37,23 @@ class Dialect:
     """Answers by path and body; ``texts`` (v,) are the texts of the tokens, "" for the end token.
 
     prompt_of maps the text of a request to a prompt number of the model. Requests without a seed
-    are numbered by the caller, and the number and ``seed`` fix their draw.
+    are numbered by the caller, and the number and ``seed`` fix their draw. call_token begins a
+    call: its text is <tool_call>, ``tool_choice`` required makes it the first token of a completion
+    and none forbids it.
     """
 
     def __init__(
-        self, model: ExactModel, name: str, prompt_of: Callable[[str], int] | None, seed: int
+        self,
+        model: ExactModel,
+        name: str,
+        prompt_of: Callable[[str], int] | None,
+        seed: int,
+        call_token: int | None = None,
     ) -> None:
-        self.model, self.name = model, name
+        self.model, self.name, self.call_token = model, name, call_token
         self.texts = [_text(token) for token in range(model.vocab_size)]
+        if call_token is not None:
+            self.texts[call_token] = "<tool_call>"
         if model.end is not None:
             self.texts[model.end] = ""
         self._known_texts = {text: token for token, text in enumerate(self.texts) if text}
@@ -189,12 +198,23 @@ class Dialect:
         ids: list[int] = []
         while len(ids) < most:
             scores = model.logprobs([*before, *ids], self._prompt_of(prompt)) + delta
+            if not before and not ids:
+                scores = self._chosen(scores, body)
             ids.append(_draw(scores, body, rng))
             if ids[-1] == model.end or (
                 stops and any(stop in "".join(self.texts[token] for token in ids) for stop in stops)
             ):
                 return ids, "stop"
         return ids, "length"
+
+    def _chosen(self, scores: npt.NDArray[np.float64], body: JSON) -> npt.NDArray[np.float64]:
+        """The scores of the first token under the request's ``tool_choice``."""
+        choice = body.get("tool_choice", "auto")
+        if choice != "auto" and not body.get("tools"):
+            raise RefusedRequest(400, "tool_choice needs tools")
+        is_call = np.arange(len(scores)) == self.call_token
+        allowed = {"required": is_call, "none": ~is_call}.get(choice, np.True_)
+        return np.where(allowed, scores, -np.inf)
 
     def _rng(self, body: JSON, prompt: str, number: int) -> np.random.Generator:
         seed = body.get("seed")

@@ -29,7 +29,8 @@ class ExactServer:
     requests: the JSON body of every POST so far, in order of arrival; calls: the same as (path,
     body). delay: seconds before each completion. prompt_of maps the text of a request to a prompt
     number of the model; the default hashes it. Every token has a text of its own in ``texts`` ("
-    a", " b", ...); the end token has text "" and no bytes.
+    a", " b", ...); the end token has text "" and no bytes, and ``call_token`` begins a call of a
+    tool, which the field ``tool_choice`` of a request forces or forbids.
     """
 
     def __init__(
@@ -41,11 +42,12 @@ class ExactServer:
         delay: float = 0.0,
         prompt_of: Callable[[str], int] | None = None,
         seed: int = 0,
+        call_token: int | None = None,
     ) -> None:
         self.model, self.name, self.faults, self.delay = model, name, faults, delay
         self.requests: list[JSON] = []
         self.calls: list[tuple[str, JSON]] = []
-        self._dialect = Dialect(model, name, prompt_of, seed)
+        self._dialect = Dialect(model, name, prompt_of, seed, call_token)
         self._completions, self._lock = 0, threading.Lock()
         self._http: Listener | None = None
 

@@ -441,6 +441,7 @@ def test_the_results_hold_every_policy_with_its_verdicts() -> None:
     [
         ("labels only", True),
         ("thresholds", True),
+        ("threshold, 2 requests", False),
         ("batch calibration", True),
         ("contextual calibration", True),
         ("han at -100", True),

@@ -29,8 +29,8 @@ class EvalOptions(TaskOptions, TrialOptions, VerboseOptions):
     rivals: bool = option(
         HelpGroup.FIRST,
         "Try what one would do instead of a bias, as it suits the task. Labels: labels only, batch"
-        " calibration, 4 examples, a classifier by words. Text: an instruction by the reward, and a"
-        " lower temperature.",
+        " calibration, 4 examples, a classifier by words. Calls of tools: an instruction, and a"
+        " threshold with 2 requests. Text: an instruction by the reward, and a lower temperature.",
     )
     test_samples: int = option(
         HelpGroup.JUDGING,
@@ -86,7 +86,8 @@ class EvalOptions(TaskOptions, TrialOptions, VerboseOptions):
         HelpGroup.JUDGING,
         "Of a decision: decide here by the returned logprobs of the labels, each with an offset"
         " learned from the training answers, instead. For labels of one token the same as a bias on"
-        " them with all else forbidden.",
+        " them with all else forbidden. With --decide calls-tool: a threshold on the probability of"
+        " a call, and a second request with tool_choice required or none.",
     )
     calibrate: tuple[str, ...] = option(
         HelpGroup.JUDGING,
