@@ -353,6 +353,9 @@ class PromiseCheck:
         bound: its one-sided 95 % bound: lower for "at least", upper for "at most".
         word: HOLDS where the bound keeps the promise; BROKEN where the test prompts contradict it
             with 95 % confidence; else NOT SHOWN.
+        prompts: the test prompts.
+        needed: test prompts that would show it, if they were decided as these; None where these
+            keep the promise already, or do not keep it themselves.
     """
 
     measure: Measure
@@ -360,6 +363,8 @@ class PromiseCheck:
     value: float | None
     bound: float
     word: Literal["HOLDS", "NOT SHOWN", "BROKEN"]
+    prompts: int = 0
+    needed: int | None = None
 
     @classmethod
     def of(cls, promise: Promise, checked: CheckedPoint) -> PromiseCheck:
@@ -385,7 +390,25 @@ class PromiseCheck:
             word = "HOLDS"
         if is_broken:
             word = "BROKEN"
-        return cls(promise.measure, promise.level, value, bound, word)
+        times = None
+        if word == "NOT SHOWN":
+            times = _times_needed(promise, part, total)
+        needed = None
+        if times is not None:
+            needed = times * prompts.prompts
+        return cls(promise.measure, promise.level, value, bound, word, prompts.prompts, needed)
+
+    @property
+    def shortage(self) -> str:
+        """Why the promise is not shown, and what would show it; "" where it is, or is broken."""
+        if self.word != "NOT SHOWN":
+            return ""
+        sentence = f"{self.prompts} test prompts do not show it"
+        if self.needed is not None:
+            return f"{sentence}; about {self.needed:,}, decided as these, would"
+        if self.value is None:
+            return f"{sentence}, since none of them counts for the {self.measure}"
+        return f"{sentence}, and the {self.measure} on them does not keep it either"
 
     @property
     def sentence(self) -> str:
@@ -398,6 +421,28 @@ class PromiseCheck:
             f"{self.measure} {limit} {self.level:g}: {value} on unseen prompts (95 %: {limit}"
             f" {self.bound:.2f})"
         )
+
+
+MOST_TIMES = 1000
+"""Times the test prompts up to which a number of them is looked for that would show a promise."""
+
+
+def _times_needed(promise: Promise, part: int, total: int) -> int | None:
+    """The smallest multiple of ``part`` of ``total`` whose one-sided bound keeps a promise; None
+    where none does.
+    """
+    if promise.measure == "rate":
+        kept = total - part
+        level = 1 - promise.level
+    else:
+        kept = part
+        level = promise.level
+    if kept <= level * total:
+        return None
+    for times in range(2, MOST_TIMES + 1):
+        if binomial_tail(times * kept, times * total, level) <= RISK:
+            return times
+    return None
 
 
 def point_sentence(curve: OperatingCurve) -> str:

@@ -20,6 +20,7 @@ COLOURS = {
     "NO EVIDENCE": "yellow",
     "PERHAPS": "yellow",
     "BY PROMPT": "yellow",
+    "BY GOAL": "yellow",
     "NOT NEEDED": "yellow",
     "UNVERIFIED": "yellow",
     "HOLDS": "green",
@@ -30,8 +31,8 @@ COLOURS = {
 SAME = (
     *("task", "data", "prompt_column", "answer_column", "messages_column", "prompt_template"),
     *("field", "prefill", "system", "validation_data", "test_data", "reward", "correct"),
-    *("thinking", "count", "labels", "provider", "model", "base_url", "endpoint", "tokenizer"),
-    *("max_tokens", "deploy"),
+    *("thinking", "count", "labels", "decide", "tools", "provider", "model", "base_url"),
+    *("endpoint", "tokenizer", "max_tokens", "deploy"),
 )
 """Options of the running command that the next one needs, too."""
 

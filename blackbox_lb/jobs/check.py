@@ -9,15 +9,23 @@ from typing import Any
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.decisions.feasibility import AfterLabel, Feasibility, feasibility
+from blackbox_lb.estimate.decisions.feasibility import (
+    AfterLabel,
+    Feasibility,
+    OpeningFeasibility,
+    feasibility,
+    opening_feasibility,
+)
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.inputs.checks import Bools
+from blackbox_lb.jobs.fitting.opening import OpeningLists
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, first_tokens
+from blackbox_lb.rollouts.answers.openings import Opening, opening_of
 from blackbox_lb.rollouts.judging.decisions import about_labels, remark_on_others
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.tasks import Reward
-from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.tasks.sets.labels import Labels, OpenLabels
 from blackbox_lb.types import Example
 
 LOOKED_AT = 60
@@ -50,6 +58,36 @@ class Checked:
             "sentence": self.found.sentence,
             "lists": self.read,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedOpening:
+    """The findings of a check of open labels, and the tokens that begin the opening."""
+
+    found: OpeningFeasibility
+    opening: Opening
+
+    def as_json(self) -> dict[str, Any]:
+        """The findings for JSON."""
+        return {
+            **asdict(self.found),
+            "tokens": self.opening.tokens.tolist(),
+            "lists": self.opening.sentence,
+        }
+
+
+async def check_opening(
+    trials: Trials, examples: Sequence[Example], labels: OpenLabels, listed: int | None = None
+) -> CheckedOpening:
+    """Look at the first ``LOOKED_AT`` of ``examples``, one first list each; drawn unless stored.
+
+    Raises InputError: all of them want the same, or no token begins the opening. NoLogprobs: no
+    list at all. ProviderError: the API failed.
+    """
+    lists = await OpeningLists.of(trials, examples[:LOOKED_AT], "check", listed, labels)
+    opening = await opening_of(trials, labels, lists.completions)
+    found = opening_feasibility(lists.lists(opening.tokens), opening.tokens, lists.is_wanted)
+    return CheckedOpening(found, opening)
 
 
 async def check(

@@ -5,6 +5,7 @@ everything else, the likeliest shift, and a fit from first lists alone.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,25 @@ def base_counts(run: blb.Run) -> tuple[int, int]:
     return int((is_decided & is_wanted).sum()), int(is_decided.sum())
 
 
+@pytest.mark.parametrize("objective", ["accuracy", "recall@precision=.7"])
+def test_a_tiny_test_says_how_many_prompts_it_takes(tmp_path: Path, objective: str) -> None:
+    """On 8 test prompts nothing is shown, and the conclusion says that these are too few: by the
+    difference that was seen, or by the promise.
+    """
+    with ExactServer(MODEL) as server:
+        run = fitted(tmp_path, server, objective=objective, test_limit=8)
+    assert run.status in ("NO EVIDENCE", "NOT SHOWN")
+    curve = run.bias.operating
+    assert curve is not None
+    if objective == "accuracy":
+        (finding,) = run.bias.findings
+        assert (finding.code, finding.word) == ("test", "INCONCLUSIVE")
+        assert finding.remedy in run.conclusion.why
+    else:
+        assert curve.check is not None
+        assert run.conclusion.why == curve.check.shortage != ""
+
+
 def test_a_coin_is_declined(tmp_path: Path) -> None:
     """Where what is wanted has nothing to do with the model's margin, no point is better than
     chance, and the fit says so before it draws a completion.
@@ -198,6 +218,76 @@ def test_what_an_opening_has_not_is_refused(tmp_path: Path, more: dict[str, Any]
     """
     with ExactServer(MODEL) as server, pytest.raises(InputError):
         fitted(tmp_path, server, **more)
+
+
+def checked(folder: Path, rows: list[dict[str, Any]], *more: object) -> Any:
+    """What blb check says of these rows; as JSON, with the number of requests that it sent."""
+    path = folder / "data.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    with ExactServer(MODEL) as server:
+        result = run_blb(
+            *("check", "--provider", "llamacpp", "--base-url", server.base_url, "--data", path),
+            *("--decide", DECIDE, "--reward", "accuracy", "--max-tokens", 1, "--quiet"),
+            *("--out", folder / "check", *more),
+        )
+        sent = [body for body in server.requests if "messages" in body or "prompt" in body]
+    assert result.exit_code == 0, result.output
+    if "--json" not in more:
+        return result.stdout
+    return {**json.loads(result.stdout), "sent": len(sent)}
+
+
+def wanting(wants: Callable[[str, int], bool]) -> list[dict[str, Any]]:
+    """Rows that want the opening where ``wants`` says so."""
+    rows = []
+    for split, count in COUNTS.items():
+        for number in range(count):
+            prompt = f"{split} {number}"
+            want = "begins" if wants(prompt, number) else "other"
+            rows.append({"prompt": prompt, "want": want, "split": split})
+    return rows
+
+
+def test_a_check_of_an_opening_says_what_a_shift_can_do(tmp_path: Path) -> None:
+    """From one token of 60 prompts: the shares are those of the exact model; with what is wanted
+    above a margin of -2 nats a shift mends it, and no other answer than the lists is asked for.
+    """
+    rows = wanting(lambda prompt, number: (margin(prompt) > -2.0) != (number % 20 == 0))
+    found = checked(tmp_path, rows, "--json")
+    first = rows[:60]
+    own = np.array([margin(row["prompt"]) for row in first])
+    wanted = np.array([row["want"] == "begins" for row in first])
+    assert found["sent"] == found["prompts"] == 60
+    assert found["base"] == pytest.approx(((own > 0) == wanted).mean())
+    assert found["begun_wanted"] == pytest.approx((own[wanted] > 0).mean())
+    assert found["begun_unwanted"] == pytest.approx((own[~wanted] > 0).mean())
+    pairs = own[wanted][:, None] - own[~wanted]
+    assert found["area"]["value"] == pytest.approx((pairs > 0).mean() + (pairs == 0).mean() / 2)
+    assert found["answer"] == "shift"
+    assert found["predicted"] > found["base"] + 0.1
+    assert found["tokens"] == list(OPENING)
+
+
+@pytest.mark.parametrize(
+    ("wants", "answer", "verdict"),
+    [
+        (lambda prompt, _: margin(prompt) > 0, "already right", "NOT NEEDED"),
+        (lambda _, number: number % 2 == 0, "no skill", "NO"),
+        (
+            lambda prompt, number: (margin(prompt) > 0) != (number % 6 == 0),
+            "another point",
+            "BY GOAL",
+        ),
+    ],
+)
+def test_a_check_of_an_opening_says_where_none_helps(
+    tmp_path: Path, wants: Callable[[str, int], bool], answer: str, verdict: str
+) -> None:
+    """Where nothing is wrong, where the model does not rank the prompts, and where the threshold
+    is right already and a goal may still want another one.
+    """
+    assert checked(tmp_path, wanting(wants), "--json")["answer"] == answer
+    assert checked(tmp_path, wanting(wants)).startswith(f"{verdict} ")
 
 
 def test_both_labels_are_all_labels() -> None:

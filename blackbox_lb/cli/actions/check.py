@@ -13,8 +13,8 @@ from blackbox_lb.cli.resources import labels_of, load, open_trials
 from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import reporter
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.decisions.feasibility import Answer
-from blackbox_lb.jobs.check import LOOKED_AT, Checked, check
+from blackbox_lb.estimate.decisions.feasibility import Answer, OpeningAnswer
+from blackbox_lb.jobs.check import LOOKED_AT, Checked, CheckedOpening, check, check_opening
 from blackbox_lb.jobs.forecast import ForecastStage
 from blackbox_lb.jobs.runs.answers import BeforeAfter
 from blackbox_lb.jobs.runs.conclusion import (
@@ -25,7 +25,7 @@ from blackbox_lb.jobs.runs.conclusion import (
     understood,
 )
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.tasks.sets.labels import Labels, OpenLabels
 
 
 def execute(options: CheckOptions) -> None:
@@ -49,10 +49,15 @@ def execute(options: CheckOptions) -> None:
     if options.as_json:
         print_json(checked.as_json())
         return
+    words = spent_words(spent, time.monotonic() - started, priced)
+    if isinstance(checked, CheckedOpening):
+        if options.verbose:
+            echo(checked.opening.sentence)
+        print_conclusion(opening_conclusion(checked, words))
+        return
     if options.verbose:
         echo(checked.found.sentence)
         echo(checked.read)
-    words = spent_words(spent, time.monotonic() - started, priced)
     print_conclusion(check_conclusion(checked, words))
 
 
@@ -112,14 +117,61 @@ def check_conclusion(checked: Checked, spent: str) -> Conclusion:
     )
 
 
+OPENING_VERDICTS: dict[OpeningAnswer, tuple[str, str]] = {
+    "shift": ("YES", "one shift of the opening's tokens can mend this decision"),
+    "another point": (
+        "BY GOAL",
+        "no shift is shown to be right more often; one can trade missed openings for needless ones",
+    ),
+    "already right": VERDICTS["already right"],
+    "no skill": ("NO", "the model is not shown to rank the prompts better than chance"),
+}
+"""Answer of the check of open labels -> its verdict and what it means."""
+
+
+def opening_conclusion(checked: CheckedOpening, spent: str) -> Conclusion:
+    """The conclusion of a check of open labels."""
+    found = checked.found
+    verdict, meaning = OPENING_VERDICTS[found.answer]
+    area = found.area
+    lines = [
+        meaning,
+        f"right now {found.base:.0%}, always deciding for the commoner {found.majority:.0%}",
+        f"begins with the opening on {found.begun_wanted:.0%} of the prompts that want it, and on"
+        f" {found.begun_unwanted:.0%} of the others",
+        f"AUC {area.value:.2f} (95 %: {area.low:.2f} to {area.high:.2f})",
+    ]
+    if found.answer in ("shift", "another point"):
+        lines.append(
+            f"predicted with a shift {found.predicted:.0%} (standard error {found.error:.0%})"
+        )
+    lines.append(f"{found.prompts} training prompts looked at, one token each")
+    caveat = ""
+    if checked.opening.cut:
+        caveat = checked.opening.sentence
+    more = []
+    if found.answer == "another point":
+        more = ["--goal", "recall@precision=.9"]
+    steps = [NextStep(command_with_same("blb fit", more), "learn it and judge it")]
+    if verdict in ("NO", "NOT NEEDED"):
+        steps = [NextStep(HELP_PAGE, "what helps, by kind of task")]
+    return Conclusion(verdict, tuple(lines), caveat=caveat, spent=spent, steps=tuple(steps))
+
+
 async def _run(
     options: CheckOptions, task: Task, reward: Reward, labels: Labels, budget: SpendLimit
-) -> tuple[Checked, Spent, bool]:
+) -> tuple[Checked | CheckedOpening, Spent, bool]:
     """The findings, what was spent, and whether the price of a token is known."""
     looked = task.train[:LOOKED_AT]
-    stages = [ForecastStage(looked, 1), ForecastStage(looked, 1, 1)]
+    stages = [ForecastStage(looked, 1, 1)]
+    if not isinstance(labels, OpenLabels):
+        stages.insert(0, ForecastStage(looked, 1))
     async with open_trials(options, task, reward, budget, stages=lambda trials: stages) as trials:
         if task.note:
             trials.report.notice(task.note)
-        checked = await check(trials, task.train, labels, options.top_logprobs)
+        checked: Checked | CheckedOpening
+        if isinstance(labels, OpenLabels):
+            checked = await check_opening(trials, task.train, labels, options.top_logprobs)
+        else:
+            checked = await check(trials, task.train, labels, options.top_logprobs)
         return checked, budget.spent, budget.prices is not None

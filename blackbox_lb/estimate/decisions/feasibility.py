@@ -16,7 +16,13 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
+from blackbox_lb.estimate.decisions.prediction import (
+    FirstLists,
+    RocArea,
+    begins_right,
+    margins,
+    roc_area,
+)
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 
 Answer: TypeAlias = Literal[
@@ -222,6 +228,64 @@ def feasibility(
         float(informed.mean()),
         float(majority.mean()),
         whole=right is not None,
+    )
+
+
+OpeningAnswer: TypeAlias = Literal["shift", "another point", "already right", "no skill"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningFeasibility:
+    """The findings on p prompts that want an opening or anything else; shares of prompts.
+
+    answer: the remedy. prompts: their number. base: share that greedy decoding decides right.
+    predicted: share that one shift of the opening's tokens would decide right, each prompt
+    predicted from the others, with its standard ``error``. majority: share of the commoner wish.
+    area: under the ROC curve of the model's margins. begun_wanted, begun_unwanted: share that
+    begins with the opening, of the prompts that want it and of the others.
+    """
+
+    answer: OpeningAnswer
+    prompts: int
+    base: float
+    predicted: float
+    error: float
+    majority: float
+    area: RocArea
+    begun_wanted: float
+    begun_unwanted: float
+
+
+def opening_feasibility(lists: FirstLists, tokens: Ids, is_wanted: Bools) -> OpeningFeasibility:
+    """Find out whether a shift of ``tokens`` can correct these decisions for or against an opening.
+
+    lists: with each of ``tokens``, which begin the opening. is_wanted: (p,) whether it is.
+    InputError: fewer than two prompts, or all want the same.
+    """
+    ahead = margins(lists, {}, tokens)
+    others = np.setdiff1d(lists.ids, np.append(tokens, -1))
+    accepted = [tokens if wanted else others for wanted in is_wanted.tolist()]
+    labels = np.where(is_wanted, 0, 1)
+    found = feasibility(lists, accepted, labels)
+    area = roc_area(ahead, is_wanted)
+    answer: OpeningAnswer = "another point"
+    if found.answer == "already right":
+        answer = "already right"
+    elif not area.separates:
+        answer = "no skill"
+    elif found.answer == "fixed":
+        answer = "shift"
+    is_begun = ahead > 0
+    return OpeningFeasibility(
+        answer,
+        len(labels),
+        found.base,
+        found.predicted,
+        found.error,
+        found.majority,
+        area,
+        float(is_begun[is_wanted].mean()),
+        float(is_begun[~is_wanted].mean()),
     )
 
 

@@ -3,6 +3,7 @@ its measurements.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from scipy import special
@@ -100,8 +101,8 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
         findings.weights(facts.effective_sample, facts.given),
         findings.already(facts.precision, facts.no_precision),
         findings.touched(facts.touched),
-        _test(facts, facts.effect),
-        *(_test(facts, effect) for effect in facts.further_effects),
+        _test(room, facts.effect),
+        *(_test(room, effect) for effect in facts.further_effects),
     ]
     failed = {finding.code for finding in result if finding.word == "FAIL"}
     if facts.given:
@@ -158,7 +159,12 @@ def _put_aside(found: list[Finding], codes: frozenset[str], why: str) -> list[Fi
     ]
 
 
-def _test(facts: Facts, seen: Effect | None) -> Finding:
+def test_findings(effects: Sequence[Effect]) -> tuple[Finding, ...]:
+    """What the test alone tells, a finding a setting: for a fit that nothing else explains."""
+    return tuple(_test(None, effect) for effect in effects)
+
+
+def _test(room: Headroom | None, seen: Effect | None) -> Finding:
     if seen is None:
         return findings.unchecked(
             "test", "whether the bias helps", "judge it on fresh completions of unseen prompts"
@@ -192,13 +198,13 @@ def _test(facts: Facts, seen: Effect | None) -> Finding:
             f"it hurt: {sentence}",
             "do not deploy this bias; read the reasons below",
         )
-    return _unresolved(facts, seen, sentence)
+    return _unresolved(room, seen, sentence)
 
 
-def _unresolved(facts: Facts, seen: Effect, sentence: str) -> Finding:
+def _unresolved(room: Headroom | None, seen: Effect, sentence: str) -> Finding:
     small = math.inf
-    if facts.headroom is not None:
-        small = SMALL_GAIN * facts.headroom.spread
+    if room is not None:
+        small = SMALL_GAIN * room.spread
     if -small <= seen.low < seen.high <= small < math.inf:
         return Finding(
             "test",

@@ -9,7 +9,7 @@ import numpy as np
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate
-from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, diagnose
+from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, diagnose, test_findings
 from blackbox_lb.estimate.diagnosis.findings import Finding
 from blackbox_lb.estimate.diagnosis.headroom import Headroom, headroom
 from blackbox_lb.estimate.diagnosis.reliability import Precision
@@ -125,6 +125,14 @@ def explain(
     if precision is not None:
         reliability = precision.reliability
     return Explanation(diagnose(facts), _of_sent(errors, chosen), statistics, reliability)
+
+
+def explain_test(chosen: Candidate, reward: Reward, verdict: Sequence[Verdict]) -> Explanation:
+    """What the test tells of a candidate without standard errors and without drawn completions:
+    whether it helped, and how many prompts would show it.
+    """
+    errors = np.full(chosen.sparse.entries, np.nan)
+    return Explanation(test_findings(_effects(verdict, reward)), errors, None, None)
 
 
 def _errors(

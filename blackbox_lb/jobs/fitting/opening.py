@@ -93,14 +93,15 @@ class OpeningLists:
         trials: Trials,
         examples: Sequence[Example],
         title: str,
-        plan: FitPlan,
+        listed: int | None,
         labels: OpenLabels,
     ) -> OpeningLists:
         """The lists of ``examples``, drawn unless they are in the store.
 
-        Raises NoLogprobs: no prompt came with a list; ProviderError: the API failed.
+        listed: alternatives of each list; None for as many as help. Raises NoLogprobs: no prompt
+        came with a list; ProviderError: the API failed.
         """
-        completions, width = await first_lists(trials, examples, title, plan.listed)
+        completions, width = await first_lists(trials, examples, title, listed)
         hidden = sum(bool(answer.tool_calls) and not len(answer.top_ids) for answer in completions)
         if hidden:
             raise NoLogprobs(

@@ -53,7 +53,7 @@ from blackbox_lb.jobs.fitting.choosing.scorers import (
     Scorer,
 )
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
-from blackbox_lb.jobs.fitting.explain import Explanation, explain
+from blackbox_lb.jobs.fitting.explain import Explanation, explain, explain_test
 from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
 from blackbox_lb.jobs.fitting.opening import (
     OpeningLists,
@@ -584,9 +584,8 @@ class _Calibration(_Fit):
             await super().judge()
 
     def explain(self) -> None:
-        """Nothing was estimated that could be unsure."""
-        errors = np.full(self.calibrated.sparse.entries, np.nan)
-        self.why = Explanation((), errors, None, None)
+        """Say what the test shows: nothing was estimated that could be unsure."""
+        self.why = explain_test(self.calibrated, self.trials.reward, self.verdict)
 
 
 class _OpenDecision(_Fit):
@@ -615,7 +614,7 @@ class _OpenDecision(_Fit):
         """Read the first lists, and find the tokens that begin the opening."""
         trials = self.trials
         self.lists, self.validation_lists = [
-            await OpeningLists.of(trials, examples, title, self.plan, self.labels)
+            await OpeningLists.of(trials, examples, title, self.plan.listed, self.labels)
             for title, examples in (
                 ("training", self.examples),
                 ("validation", self.task.validation),
@@ -653,9 +652,8 @@ class _OpenDecision(_Fit):
         self.fixed = self.choice.candidate.logit_bias
 
     def explain(self) -> None:
-        """Nothing was estimated that the curve does not show with its intervals."""
-        errors = np.full(self.choice.candidate.sparse.entries, np.nan)
-        self.why = Explanation((), errors, None, None)
+        """Say what the test shows: the curve has the intervals of what was estimated."""
+        self.why = explain_test(self.choice.candidate, self.trials.reward, self.verdict)
 
 
 def _sweep_of(estimator: str, sweep: Sweep) -> Sweep:

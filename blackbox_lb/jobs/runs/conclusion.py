@@ -258,6 +258,7 @@ def fit_conclusion(
     if check is not None:
         # The goal was a promise on one label, which may well cost accuracy.
         verdict = check.word
+        why = check.shortage
     elif verdict != "HELPS":
         why = reason(bias.findings)
         steps = _steps_without_evidence(bias.findings, folder)

@@ -14,7 +14,14 @@ from click.testing import Result
 import blackbox_lb
 from blackbox_lb.bias.calibration import Calibration, LabelTokens
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.operating import OperatingPoint, Promise
+from blackbox_lb.bias.operating import (
+    CheckedPoint,
+    DecisionCounts,
+    OperatingPoint,
+    Promise,
+    PromiseCheck,
+    PromptCounts,
+)
 from blackbox_lb.deploy.proxy.names import load_served
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.goal import Goal
@@ -453,3 +460,47 @@ def test_calibrated_probabilities_by_hand() -> None:
     assert found["yes"] == pytest.approx(yes / (yes + no))
     assert calibration.probabilities({9: -1.0}) is None
     assert calibration.probabilities({}) is None
+
+
+def checked(promise: str, prompts: tuple[int, int], decisions: tuple[int, int]) -> PromiseCheck:
+    """A promise on test prompts: (all, positive) and (decided, right)."""
+    point = CheckedPoint(
+        prompts=PromptCounts(prompts=prompts[0], positives=prompts[1]),
+        decisions=DecisionCounts(decided=decisions[0], right=decisions[1]),
+    )
+    return PromiseCheck.of(Promise.parse(promise), point)
+
+
+@pytest.mark.parametrize(
+    ("promise", "prompts", "decisions", "needed"),
+    [
+        ("recall=.9", (8, 4), (5, 4), 64),
+        ("precision=.95", (8, 5), (5, 5), 96),
+        ("rate=.2", (8, 4), (0, 0), 16),
+        ("recall=.9", (8, 4), (3, 3), None),
+        ("precision=.95", (8, 4), (0, 0), None),
+        ("recall=.5", (100, 40), (40, 40), None),
+        ("recall=.9", (100, 40), (10, 10), None),
+    ],
+)
+def test_the_test_prompts_that_a_promise_takes(
+    promise: str, prompts: tuple[int, int], decisions: tuple[int, int], needed: int | None
+) -> None:
+    """Without an error a recall of .9 takes 29 prompts that have the label, a precision of .95
+    takes 59 decisions, and a rate of .2 takes 14 prompts; in multiples of the test. Counts that
+    hold already, break it, or miss the level themselves name no number.
+    """
+    assert checked(promise, prompts, decisions).needed == needed
+
+
+def test_as_many_test_prompts_as_are_named_show_it() -> None:
+    """The counts times the named factor hold, and one multiple less does not."""
+    few = checked("precision=.7", (20, 9), (10, 9))
+    assert (few.word, few.prompts) == ("NOT SHOWN", 20)
+    assert few.needed is not None
+    times = few.needed // 20
+    assert checked("precision=.7", (20 * times, 9 * times), (10 * times, 9 * times)).word == "HOLDS"
+    less = times - 1
+    again = checked("precision=.7", (20 * less, 9 * less), (10 * less, 9 * less))
+    assert again.word == "NOT SHOWN"
+    assert str(few.needed) in few.shortage

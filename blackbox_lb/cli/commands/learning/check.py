@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from blackbox_lb.cli.grouped import command, options
-from blackbox_lb.cli.options import TaskOptions, TrialOptions, VerboseOptions, labels
+from blackbox_lb.cli.options import TaskOptions, TrialOptions, VerboseOptions, decide, labels
 
 
 @options
 class CheckOptions(TaskOptions, TrialOptions, VerboseOptions):
     labels: str | None = labels("the decision")
+    decide: str | None = decide()
 
 
 @command(
@@ -26,6 +27,10 @@ def check_command(options: CheckOptions) -> None:
     the first token: where greedy answers that begin with a label are wrong by what follows it, it
     says so, and what to do. blb fit --learn-from answers reads the same lists from the store of
     --out.
+
+    With --decide only the lists are asked for, and the answers are: one shift of the opening's
+    tokens can mend the decision; it can choose another point by a --goal, but is not shown to be
+    right more often; or the model does not rank the prompts (its AUC).
     """
     from blackbox_lb.cli.actions.check import execute
 
