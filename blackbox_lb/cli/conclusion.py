@@ -26,6 +26,8 @@ COLOURS = {
     "HOLDS": "green",
     "NOT SHOWN": "yellow",
     "BROKEN": "red",
+    "STEADY": "green",
+    "DRIFTED": "red",
 }
 """Verdict -> its colour on a terminal."""
 SAME = (

@@ -1,10 +1,13 @@
-"""The action of ``blb check``: look at a few prompts, and say whether a bias can help."""
+"""The action of ``blb check``: look at a few prompts, and say whether a bias can help, or whether
+the operating point of a bias still holds.
+"""
 
 from __future__ import annotations
 
 import time
 
 from blackbox_lb.api.limits.budget import SpendLimit, Spent
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli.commands.learning.check import CheckOptions
 from blackbox_lb.cli.conclusion import command_with_same, print_conclusion
 from blackbox_lb.cli.echo import echo
@@ -16,7 +19,8 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.feasibility import Answer, OpeningAnswer
 from blackbox_lb.jobs.check import LOOKED_AT, Checked, CheckedOpening, check, check_opening
 from blackbox_lb.jobs.forecast import ForecastStage
-from blackbox_lb.jobs.runs.answers import BeforeAfter
+from blackbox_lb.jobs.point_check import PointCheck, check_point, curve_of, fresh_examples
+from blackbox_lb.jobs.runs.answers import BeforeAfter, cut
 from blackbox_lb.jobs.runs.conclusion import (
     HELP_PAGE,
     Conclusion,
@@ -24,11 +28,15 @@ from blackbox_lb.jobs.runs.conclusion import (
     spent_words,
     understood,
 )
+from blackbox_lb.safety.printable import printable
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.sets.labels import Labels, OpenLabels
 
 
 def execute(options: CheckOptions) -> None:
+    if options.bias is not None:
+        _check_bias(options, Bias.load(options.bias))
+        return
     task, reward = load(options)
     labels = labels_of(options, task)
     if labels is None:
@@ -59,6 +67,70 @@ def execute(options: CheckOptions) -> None:
         echo(checked.found.sentence)
         echo(checked.read)
     print_conclusion(check_conclusion(checked, words))
+
+
+def _check_bias(options: CheckOptions, bias: Bias) -> None:
+    """Check the operating point of a bias file on other prompts."""
+    curve_of(bias)
+    task, reward = load(options)
+    started = time.monotonic()
+    checked, spent, priced = run(
+        options, lambda budget: _run_point(options, task, reward, bias, budget)
+    )
+    if options.as_json:
+        print_json(checked.as_json())
+        return
+    words = spent_words(spent, time.monotonic() - started, priced)
+    print_conclusion(point_conclusion(checked, words))
+
+
+def point_conclusion(checked: PointCheck, spent: str) -> Conclusion:
+    """The conclusion of a check of an operating point."""
+    curve = checked.curve
+    promise = checked.promise
+    lines = []
+    if promise is not None:
+        lines.append(promise.sentence)
+    drift = "no drift is shown"
+    if checked.has_drifted:
+        drift = "they have drifted"
+    lines.append(f"margins: {drift} (Kolmogorov-Smirnov {checked.distance:.2f}, p {checked.p:.2g})")
+    lines.append(
+        f"decides for {cut(printable(curve.positive), 12)}: {checked.rate_then.text} then,"
+        f" {checked.rate_now.text} now"
+    )
+    if checked.area is not None:
+        area = checked.area
+        lines.append(
+            f"AUC {curve.auc:.2f} then, {area.value:.2f} (95 %: {area.low:.2f} to"
+            f" {area.high:.2f}) now"
+        )
+    lines.append(f"{checked.prompts} prompts looked at, one token each; goal {curve.goal}")
+    why = ""
+    if promise is not None:
+        why = promise.shortage
+    steps = []
+    if checked.verdict in ("BROKEN", "DRIFTED"):
+        steps.append(NextStep(command_with_same("blb fit"), "learn the point again on such rows"))
+    return Conclusion(checked.verdict, tuple(lines), why=why, spent=spent, steps=tuple(steps))
+
+
+async def _run_point(
+    options: CheckOptions, task: Task, reward: Reward, bias: Bias, budget: SpendLimit
+) -> tuple[PointCheck, Spent, bool]:
+    """The check of the point, what was spent, and whether the price of a token is known."""
+    examples = fresh_examples(task, bias)
+    stages = [ForecastStage(examples, 1, 1)]
+    async with open_trials(
+        options, task, reward, budget, bias, stages=lambda trials: stages
+    ) as trials:
+        if task.data_hash != bias.data_hash and task.name == bias.task:
+            trials.report.notice(
+                f"the bias was learned on other rows of {task.name}, or on another division of"
+                " them: make sure that none of these is one that its point was chosen on"
+            )
+        checked = await check_point(trials, examples, bias, options.top_logprobs)
+        return checked, budget.spent, budget.prices is not None
 
 
 VERDICTS: dict[Answer, tuple[str, str]] = {

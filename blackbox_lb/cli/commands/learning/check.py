@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from blackbox_lb.cli.grouped import command, options
+from pathlib import Path
+
+from blackbox_lb.cli.completers import bias_files
+from blackbox_lb.cli.grouped import PATH, argument, command, options
 from blackbox_lb.cli.options import TaskOptions, TrialOptions, VerboseOptions, decide, labels
 
 
 @options
 class CheckOptions(TaskOptions, TrialOptions, VerboseOptions):
+    bias: Path | None = argument(
+        metavar="[BIAS]", required=False, type=PATH, shell_complete=bias_files
+    )
     labels: str | None = labels("the decision")
     decide: str | None = decide()
 
@@ -31,6 +37,12 @@ def check_command(options: CheckOptions) -> None:
     With --decide only the lists are asked for, and the answers are: one shift of the opening's
     tokens can mend the decision; it can choose another point by a --goal, but is not shown to be
     right more often; or the model does not rank the prompts (its AUC).
+
+    With BIAS, a file with an operating point: whether that still holds on these prompts, one token
+    each, 400 at most. It compares the margins with those that the point was chosen on (DRIFTED or
+    STEADY), and rows with an answer check its promise (HOLDS, NOT SHOWN or BROKEN). Rows without
+    an answer will do, with a --reward that needs none, such as tokens. Of the data of the fit
+    itself only the test prompts are asked.
     """
     from blackbox_lb.cli.actions.check import execute
 

@@ -1,0 +1,219 @@
+"""The check of an operating point on other prompts, on a model whose every probability is known, and
+on margins whose distribution is known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from scipy.stats import ks_2samp
+
+import blackbox_lb
+from blackbox_lb.bias.operating import (
+    DecisionCounts,
+    OperatingCurve,
+    OperatingPoint,
+    PromptCounts,
+)
+from blackbox_lb.jobs.point_check import LEVEL, margin_distance
+from tests.support.commands import blb, refused
+from tests.support.exact import ExactModel, ExactServer
+
+MODEL = ExactModel(14, 1, seed=3, prompts=2000, sharpness=1.5, end=True)
+OPENING = (1, 4)
+DECIDE = "begins-with:b,e"
+COUNTS = {"train": 150, "validation": 150, "test": 60}
+
+
+def margin(prompt: str) -> float:
+    """Nats by which the best token of the opening is ahead of every other."""
+    logprobs = MODEL.logprobs([], MODEL.prompt_of(prompt))
+    return float(logprobs[list(OPENING)].max() - np.delete(logprobs, OPENING).max())
+
+
+def row(prompt: str, rng: np.random.Generator) -> dict[str, str]:
+    """A prompt that wants the opening with a chance that rises with the model's margin."""
+    is_wanted = rng.random() < expit(3.0 * (margin(prompt) + 2.0))
+    return {"prompt": prompt, "want": "begins" if is_wanted else "other"}
+
+
+def written(path: Path, rows: Sequence[dict[str, str]]) -> Path:
+    """A data file."""
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ExactServer]:
+    """The model behind a llama.cpp server."""
+    with ExactServer(MODEL) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def fitted(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> blackbox_lb.Run:
+    """A fit with a promise."""
+    folder = tmp_path_factory.mktemp("point")
+    rng = np.random.default_rng(1)
+    rows = [
+        {**row(f"{split} {number}", rng), "split": split}
+        for split, count in COUNTS.items()
+        for number in range(count)
+    ]
+    return blackbox_lb.fit(
+        written(folder / "data.jsonl", rows),
+        reward="accuracy",
+        decide=DECIDE,
+        objective="recall@precision=.7",
+        provider="llamacpp",
+        base_url=server.base_url,
+        max_tokens=1,
+        out=folder / "run",
+        quiet=True,
+    )
+
+
+def checked(
+    run: blackbox_lb.Run, server: ExactServer, data: Path, *more: object
+) -> tuple[dict[str, Any], int]:
+    """What blb check says of the point on these rows, and how many requests it sent."""
+    before = len(server.requests)
+    result = blb(
+        *("check", run.folder / "bias.json", "--provider", "llamacpp", "--data", data),
+        *("--base-url", server.base_url, "--max-tokens", 1, "--json", "--quiet"),
+        *("--out", data.parent / "check", *more),
+    )
+    assert result.exit_code == 0, result.output
+    sent = [body for body in server.requests[before:] if "messages" in body or "prompt" in body]
+    return json.loads(result.stdout), len(sent)
+
+
+LABELLED = ("--decide", DECIDE, "--reward", "accuracy")
+
+
+def test_fresh_rows_are_decided_as_the_model_decides_them(
+    fitted: blackbox_lb.Run, server: ExactServer, tmp_path: Path
+) -> None:
+    """The counts are what the exact model decides greedily with the bias, from one token a row;
+    rows like those of the fit show no drift, and its promise holds on them.
+    """
+    rng = np.random.default_rng(2)
+    rows = [row(f"fresh {number}", rng) for number in range(300)]
+    found, sent = checked(fitted, server, written(tmp_path / "fresh.jsonl", rows), *LABELLED)
+    shift = fitted.bias.logit_bias[OPENING[0]]
+    is_decided = np.array([margin(each["prompt"]) + shift > 0 for each in rows])
+    is_wanted = np.array([each["want"] == "begins" for each in rows])
+    assert sent == found["prompts"] == 300
+    assert found["checked"]["decisions"] == {
+        "decided": is_decided.sum(),
+        "right": (is_decided & is_wanted).sum(),
+    }
+    assert found["checked"]["prompts"] == {"prompts": 300, "positives": is_wanted.sum()}
+    assert found["rate_now"]["value"] == pytest.approx(is_decided.mean())
+    assert not found["drifted"]
+    assert found["verdict"] == "HOLDS"
+    assert found["auc"]["value"] > 0.7
+
+
+def test_rows_without_answers_show_a_drift(
+    fitted: blackbox_lb.Run, server: ExactServer, tmp_path: Path
+) -> None:
+    """Prompts on which the model is likelier to begin so have other margins; no answer is needed
+    to see it, and nothing is said of the promise.
+    """
+    names = [f"other {number}" for number in range(400)]
+    likely = sorted(names, key=margin)[-150:]
+    data = written(tmp_path / "logs.jsonl", [{"prompt": name} for name in likely])
+    found, _ = checked(fitted, server, data, "--reward", "tokens")
+    assert (found["verdict"], found["drifted"]) == ("DRIFTED", True)
+    assert found["promise"] is found["checked"] is None
+    assert found["rate_now"]["value"] > found["rate_then"]["value"]
+
+
+def test_of_the_data_of_the_fit_only_the_test_rows_are_asked(
+    fitted: blackbox_lb.Run, server: ExactServer, tmp_path: Path
+) -> None:
+    """The point was chosen on the others."""
+    data = fitted.folder.parent / "data.jsonl"
+    found, _ = checked(fitted, server, data, *LABELLED)
+    assert found["prompts"] == COUNTS["test"]
+    curve = fitted.bias.operating
+    assert curve is not None
+    assert curve.checked is not None
+    assert found["checked"] == curve.checked.model_dump()
+
+
+def test_a_broken_promise_is_said(
+    fitted: blackbox_lb.Run, server: ExactServer, tmp_path: Path
+) -> None:
+    """Where fresh rows want the opening less often, the precision falls although no margin moved,
+    and the next step is named.
+    """
+    rows = [{"prompt": f"less {number}", "want": "other"} for number in range(100)]
+    rows += [{"prompt": f"more {number}", "want": "begins"} for number in range(3)]
+    data = written(tmp_path / "less.jsonl", rows)
+    found, _ = checked(fitted, server, data, *LABELLED)
+    assert (found["verdict"], found["promise"]["word"]) == ("BROKEN", "BROKEN")
+    told = blb(
+        *("check", fitted.folder / "bias.json", "--provider", "llamacpp", "--data", data),
+        *("--base-url", server.base_url, "--max-tokens", 1, "--quiet", *LABELLED),
+        *("--out", tmp_path / "check"),
+    ).stdout
+    assert told.startswith("BROKEN ")
+    assert "blb fit" in told
+    assert "--decide" in told
+
+
+def test_a_bias_without_a_point_is_refused(fitted: blackbox_lb.Run, tmp_path: Path) -> None:
+    """There is nothing to compare with, and no request is sent."""
+    path = tmp_path / "plain.json"
+    fitted.bias.replacing(operating=None).save(path)
+    data = fitted.folder.parent / "data.jsonl"
+    refused("check", path, "--provider", "llamacpp", "--data", data, *LABELLED)
+
+
+def curve_on(then: np.ndarray) -> OperatingCurve:
+    """The curve of validation prompts with these margins, with a point between any two."""
+    ordered = np.sort(then)
+    thresholds = (ordered[1:] + ordered[:-1]) / 2
+    points = []
+    for shift in sorted(-thresholds):
+        counts = DecisionCounts(decided=int((then + shift > 0).sum()), right=0)
+        points.append(OperatingPoint(shift=shift, training=counts, validation=counts))
+    prompts = PromptCounts(prompts=len(then), positives=0)
+    return OperatingCurve(
+        positive="begins",
+        token_ids=OPENING,
+        goal="rate=0.5",
+        shift=points[0].shift,
+        auc=0.9,
+        auc_low=0.8,
+        auc_high=0.95,
+        training=prompts,
+        validation=prompts,
+        points=tuple(points),
+    )
+
+
+def test_the_distance_is_that_of_kolmogorov_and_smirnov() -> None:
+    """Between margins then and now, up to what lies between two points; its p-value raises a false
+    alarm in at most one of twenty draws, and a shift of a standard deviation is seen in each.
+    """
+    rng = np.random.default_rng(0)
+    alarms = 0
+    for _ in range(200):
+        then = rng.normal(size=80)
+        now = rng.normal(size=60)
+        curve = curve_on(then)
+        distance, chance = margin_distance(curve, now + curve.shift)
+        assert ks_2samp(then, now).statistic - 0.03 <= distance
+        assert distance <= ks_2samp(then, now).statistic + 1e-9
+        alarms += chance < LEVEL
+        assert margin_distance(curve, now + 1.0 + curve.shift)[1] < LEVEL
+    assert alarms <= 0.08 * 200
