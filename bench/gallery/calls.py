@@ -46,8 +46,8 @@ RISK = 0.025
 """Of each end of an interval."""
 FALSE_CALLS = (0.2, 0.1)
 """Shares of needless calls for which points of the curve are chosen."""
-REQUIRED = 6
-"""Prompts that are asked with ``tool_choice`` required."""
+CHOSEN = 6
+"""Prompts that are asked with ``tool_choice`` required and none."""
 LONGEST = 64
 """Tokens of a whole completion."""
 ROOM = 1000
@@ -246,9 +246,9 @@ async def _decisions(
         f" {len(tokens)} tokens. In brackets: exact 95 % intervals.",
         f'The instruction, at the end of the prompt: "{CALL_OR_ANSWER}"',
         "A threshold in the client reads the same first list and so draws the same line; what comes"
-        " of it with its second request, which forbids or forces the call, is judged on whole"
-        " completions.",
-        await _required(trials, examples[:REQUIRED]),
+        " of it with its second request, which forces the call or has no tools, is judged on"
+        " completions of its own.",
+        await _tool_choice(trials, examples[:CHOSEN]),
     ]
     return {"title": "To call or to answer", "head": list(HEAD), "rows": rows, "notes": notes}
 
@@ -275,20 +275,24 @@ def _row_of(
     )
 
 
-async def _required(trials: Trials, examples: Sequence[Example]) -> str:
-    """A sentence on ``tool_choice`` required."""
+async def _tool_choice(trials: Trials, examples: Sequence[Example]) -> str:
+    """A sentence on ``tool_choice`` required and none."""
     labels = OpenLabels.parse(CALLS_TOOL)
-    draw = replace(trials.draw(GREEDY, max_tokens=1), fields={"tool_choice": "required"})
-    keys = await trials.collect("tool_choice", examples, draw, 1, scored=False)
-    texts = [completion.text for row in keys for completion in trials.store.completions(row)]
-    calls = [labels.opens(text) for text in texts]
-    wanted = [example.answers == ("call",) for example in examples]
-    needed = sum(call for call, want in zip(calls, wanted, strict=True) if want)
-    needless = sum(call for call, want in zip(calls, wanted, strict=True) if not want)
+    is_wanted = np.array([example.answers == ("call",) for example in examples])
+    began = {}
+    for choice in ("required", "none"):
+        draw = replace(trials.draw(GREEDY, max_tokens=1), fields={"tool_choice": choice})
+        keys = await trials.collect(f"tool_choice {choice}", examples, draw, 1, scored=False)
+        texts = [completion.text for row in keys for completion in trials.store.completions(row)]
+        began[choice] = np.array([labels.opens(text) for text in texts])
+    needed = int(began["required"][is_wanted].sum())
+    needless = int(began["required"][~is_wanted].sum())
     return (
         "`tool_choice` required asks for a call on every prompt, and none for no call on any, so"
-        f" neither decides. With required {needed} of {sum(wanted)} needed calls began, and"
-        f" {needless} needless ones on {len(wanted) - sum(wanted)} prompts."
+        f" neither decides. With required {needed} of {int(is_wanted.sum())} needed calls began,"
+        f" and {needless} needless ones on {int((~is_wanted).sum())} prompts; with none, which"
+        " leaves the tools in the prompt,"
+        f" {int(began['none'].sum())} of {len(examples)} completions began a call as text."
     )
 
 

@@ -11,8 +11,8 @@ __all__ = ["TOOLS"]
 CALLS = ("uv", "run", "python", "-m", "bench.gallery.calls")
 LEARNED = 40
 """Training rows, and as many validation rows, that the bias and its rivals learn from."""
-WHOLE = 16
-"""Test prompts that are answered to the end by each policy."""
+CARRIED_OUT = 16
+"""Test prompts that each policy answers, so that a second request shows what comes of it."""
 
 
 def _same_rows(data: Path | None, path: Path) -> Path:
@@ -30,7 +30,7 @@ def _same_rows(data: Path | None, path: Path) -> Path:
 
 def _tools(place: Place) -> list[Step]:
     """A fit of the decision, then the decisions of all policies on unseen prompts from one token
-    each, and some whole calls; at last whole completions beside the threshold with two requests.
+    each, and some whole calls; at last completions beside the threshold with two requests.
     """
     out = place.out / "call"
     store = place.out / "lists.db"
@@ -41,11 +41,11 @@ def _tools(place: Place) -> list[Step]:
     return [
         Step("call", options("fit", *place.model, *task, *few)),
         Step("calls", options(*judged, prompts=32, rivals=16, whole=6), program=CALLS),
-        Step("judged", _whole_completions(place, store), "To the end of the completion"),
+        Step("judged", _carried_out(place, store), "The decision carried out"),
     ]
 
 
-def _whole_completions(place: Place, store: Path) -> tuple[str, ...]:
+def _carried_out(place: Place, store: Path) -> tuple[str, ...]:
     """The bias beside a threshold in the client, whose second request carries its decision out."""
     rows = _same_rows(data_file(place, "calls.jsonl"), place.out / "rows.jsonl")
     return options(
@@ -55,12 +55,12 @@ def _whole_completions(place: Place, store: Path) -> tuple[str, ...]:
         data=rows,
         decide="calls-tool",
         reward="accuracy",
-        max_tokens=64,
+        max_tokens=24,
         store=store,
         threshold=True,
         deploy=("greedy", "temperature=0.6"),
-        test_samples=2,
-        test_limit=WHOLE,
+        test_samples=1,
+        test_limit=CARRIED_OUT,
         out=place.out / "judged",
     )
 

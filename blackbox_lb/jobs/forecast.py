@@ -234,7 +234,7 @@ def eval_stages(
     """The most that an evaluation asks for: every arm of every setting on the test prompts, and the
     lists for decisions here.
     """
-    readers = [alternative.decision or alternative.router for alternative in plan.alternatives]
+    readers = [alternative.decision or alternative.cascade for alternative in plan.alternatives]
     firsts = [ForecastStage(reader.lists(), 1, 1) for reader in readers if reader is not None]
     stages = [
         stage

@@ -436,8 +436,8 @@ def test_a_threshold_with_two_requests_decides_by_the_first_list(
     tmp_path: Path, setting: str
 ) -> None:
     """The policy calls exactly where the probability is above the training rows' most accurate
-    threshold, at every temperature; it is paid for with two requests a completion, and
-    ``tool_choice`` carries it out.
+    threshold, at every temperature; it is paid for with two requests a completion, and the second
+    one carries it out with ``tool_choice`` required or without tools.
     """
     path = call_data(tmp_path / "data.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -453,7 +453,7 @@ def test_a_threshold_with_two_requests_decides_by_the_first_list(
             *("--deploy", setting, "--test-samples", 2, "--seed", 1, "--json"),
             *("--out", tmp_path / "out"),
         )
-        second = [body for body in server.requests if "tool_choice" in body]
+        bodies = [body for body in server.requests if "messages" in body]
     assert result.exit_code == 0, result.output
     policies = {row["name"]: row for row in json.loads(result.stdout)["policies"]}
     policy = policies["threshold, 2 requests"]
@@ -461,13 +461,12 @@ def test_a_threshold_with_two_requests_decides_by_the_first_list(
     assert policy["metrics"]["accuracy"]["mean"] == pytest.approx(
         (decided == wanted[is_test]).mean()
     )
-    chosen = {body["messages"][0]["content"]: body["tool_choice"] for body in second}
-    names = [row["prompt"] for row in rows if row["split"] == "test"]
-    expected = {
-        name: "required" if is_call else "none"
-        for name, is_call in zip(names, decided, strict=True)
-    }
-    assert chosen == expected
+    names = np.array([row["prompt"] for row in rows if row["split"] == "test"])
+    forced = {body["messages"][0]["content"] for body in bodies if "tool_choice" in body}
+    bare = {body["messages"][0]["content"] for body in bodies if "tools" not in body}
+    assert forced == set(names[decided])
+    assert bare == set(names[~decided])
+    assert {body["tool_choice"] for body in bodies if "tool_choice" in body} == {"required"}
     base = policies["base"]
     assert policy["prompt_tokens"] == pytest.approx(2 * base["prompt_tokens"])
     assert policy["completion_tokens"] > 2

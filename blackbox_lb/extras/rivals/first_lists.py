@@ -3,7 +3,7 @@
 The base model's probability of each label is read from the list, and offsets are added to the
 logprobs in this program. A bias on the label tokens with everything else forbidden would decide
 alike, where labels are one token. Whether a function is called is decided in the same way, and a
-second request with ``tool_choice`` carries it out.
+second request carries it out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.decisions.feasibility import label_fit
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.extras.rivals.case import Case
-from blackbox_lb.jobs.evaluation.arms import Alternative, Decided, Routes
+from blackbox_lb.jobs.evaluation.arms import Alternative, Decided, SecondRequests
 from blackbox_lb.rollouts.answers.given_answers import bound_of, first_lists, lists_with
 from blackbox_lb.rollouts.answers.openings import opening_log_odds, opening_of
 from blackbox_lb.rollouts.judging.decisions import label_tokens
@@ -215,9 +215,9 @@ def _call_threshold(case: Case, labels: OpenLabels) -> Alternative:
     """The alternative of ``CallThreshold``. Raises InputError: see ``threshold``."""
     if labels.spec != CALLS_TOOL:
         raise InputError(
-            f"``threshold`` carries out a decision by ``tool_choice``, and ``decide={labels.spec}``"
-            f" is about another opening than a call; use ``decide={CALLS_TOOL}``, or drop"
-            " ``threshold``"
+            f"``threshold`` carries out a decision by ``tool_choice`` and the tools, and"
+            f" ``decide={labels.spec}`` is about another opening than a call; use"
+            f" ``decide={CALLS_TOOL}``, or drop ``threshold``"
         )
     without = [example.place for example in case.task.test if not example.prompt.tools]
     if without:
@@ -227,10 +227,10 @@ def _call_threshold(case: Case, labels: OpenLabels) -> Alternative:
         )
     return Alternative(
         "threshold, 2 requests",
-        router=CallThreshold(case, labels),
+        cascade=CallThreshold(case, labels),
         cost=(
             "2 requests a test prompt and sample: 1 token with its list, then the completion with"
-            " tool_choice required or none; and once 1 token a training row"
+            " tool_choice required, or without tools; and once 1 token a training row"
             f" ({len(case.task.train):,}) for the threshold"
         ),
     )
@@ -239,7 +239,10 @@ def _call_threshold(case: Case, labels: OpenLabels) -> Alternative:
 @dataclass(frozen=True, slots=True)
 class CallThreshold:
     """A call wherever its probability at the first position is above a threshold, which is the most
-    accurate one on the training rows. The second request has ``tool_choice`` required or none.
+    accurate one on the training rows.
+
+    The second request has ``tool_choice`` required, or no tools: with ``tool_choice`` none servers
+    of open models leave the tools in the prompt, and the model writes its call as text.
     """
 
     case: Case
@@ -248,7 +251,7 @@ class CallThreshold:
     def lists(self) -> Sequence[Example]:
         return (*self.case.task.train, *self.case.task.test)
 
-    async def route(self, trials: Trials) -> Routes:
+    async def second_requests(self, trials: Trials) -> SecondRequests:
         training, _ = await first_lists(
             trials, self.case.task.train, "training, threshold", self.case.listed
         )
@@ -266,21 +269,23 @@ class CallThreshold:
         log_odds = opening_log_odds(lists_with(listed, opening.tokens), opening.tokens)
         is_wanted = (self.case.right() == OPENING)[has_list]
         limit = accurate_threshold(log_odds, is_wanted)
-        fields: dict[Prompt, dict[str, str]] = {}
-        calls = 0
+        called: dict[Prompt, dict[str, str]] = {}
+        answered: dict[Prompt, Prompt] = {}
         for example, completion in zip(examples, test, strict=True):
             if not _is_listed(completion):
                 continue
             lists = lists_with([completion], opening.tokens)
-            is_call = bool(opening_log_odds(lists, opening.tokens)[0] > limit)
-            calls += is_call
-            fields[example.prompt] = {"tool_choice": "required" if is_call else "none"}
+            if opening_log_odds(lists, opening.tokens)[0] > limit:
+                called[example.prompt] = {"tool_choice": "required"}
+            else:
+                answered[example.prompt] = replace(example.prompt, tools="")
         trials.report.notice(
             f"threshold: a call where its probability is above {expit(limit):.3g}, the most"
-            f" accurate on {len(listed)} training rows; so on {calls} of {len(fields)} test prompts"
+            f" accurate on {len(listed)} training rows; so on {len(called)} of"
+            f" {len(called) + len(answered)} test prompts"
         )
         lengths = [completion.prompt_tokens for completion in test]
-        return Routes(fields, float(np.mean(lengths)))
+        return SecondRequests(answered, called, float(np.mean(lengths)))
 
 
 def _is_listed(completion: Completion) -> bool:

@@ -59,25 +59,27 @@ class Decision(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Routes:
+class SecondRequests:
     """The second request of each prompt, chosen by a first one of one token.
 
-    fields: prompt -> further fields of its second request; a prompt that lacks them has none.
+    prompts: prompt -> the prompt of its second request, where that is another one.
+    fields: prompt -> further fields of its second request, where it has some.
     prompt_tokens: mean length of the first requests' prompts.
     """
 
+    prompts: Mapping[Prompt, Prompt]
     fields: Mapping[Prompt, Mapping[str, str]]
     prompt_tokens: float
 
 
-class Router(Protocol):
+class Cascade(Protocol):
     """A way to choose the request of each prompt by a first one of one token."""
 
     def lists(self) -> Sequence[Example]:
         """The prompts with a first list to read, one token each."""
         ...
 
-    async def route(self, trials: Trials) -> Routes:
+    async def second_requests(self, trials: Trials) -> SecondRequests:
         """Choose for each test prompt, without learning from the answers of these."""
         ...
 
@@ -92,8 +94,8 @@ class Alternative:
     ``max_tokens`` cuts completions earlier, while the reward keeps its own T; ``best_of``
     completions are drawn for an answer (see ``draw``). ``shots`` are messages before the prompt;
     ``budget`` cuts thinking; ``own_bias`` makes a ``bias`` (token id -> nats) of its own once there
-    is a session; ``decision`` chooses a label for each prompt without drawing; ``router`` chooses
-    the request of each prompt by a first one, and ``routes`` holds what it chose once there is a
+    is a session; ``decision`` chooses a label for each prompt without drawing; ``cascade`` chooses
+    the request of each prompt by a first one, and ``second`` holds what it chose once there is a
     session. ``cost``: in requests, in words.
     """
 
@@ -109,8 +111,8 @@ class Alternative:
     budget: ThinkingCap | None = None
     own_bias: OwnBias | None = field(default=None, repr=False, compare=False)
     decision: Decision | None = field(default=None, repr=False, compare=False)
-    router: Router | None = field(default=None, repr=False, compare=False)
-    routes: Routes | None = field(default=None, repr=False, compare=False)
+    cascade: Cascade | None = field(default=None, repr=False, compare=False)
+    second: SecondRequests | None = field(default=None, repr=False, compare=False)
     cost: str = ""
 
     @property
@@ -120,14 +122,14 @@ class Alternative:
         """
         if self.own_bias is not None or self.budget is not None:
             return True
-        return self.decision is not None or self.router is not None
+        return self.decision is not None or self.cascade is not None
 
     async def ready(self, trials: Trials) -> Alternative:
-        """The alternative with its own bias, or its routes. Raises InputError, BiasError: the task
-        has none, or the provider does not take it; ProviderError: the API failed.
+        """The alternative with its own bias, or its second requests. Raises InputError, BiasError:
+        the task has none, or the provider does not take it; ProviderError: the API failed.
         """
-        if self.router is not None:
-            return replace(self, routes=await self.router.route(trials))
+        if self.cascade is not None:
+            return replace(self, second=await self.cascade.second_requests(trials))
         if self.own_bias is None:
             return self
         bias, longest = await self.own_bias(trials)
@@ -409,8 +411,8 @@ async def draw(
     if cut is not None and cut.hides_lengths and arm.name == BASE:
         trials.report.notice(f"{title}: {cut.warning}")
     prompt_tokens, completion_tokens = np.mean(paid, axis=0).tolist() if paid else (0.0, 0.0)
-    if arm.alternative.routes is not None and paid:
-        prompt_tokens += arm.alternative.routes.prompt_tokens
+    if arm.alternative.second is not None and paid:
+        prompt_tokens += arm.alternative.second.prompt_tokens
         completion_tokens += 1.0  # of the first request
     answers = sum(row.size for row in scores.tokens)
     if labels is not None:
@@ -441,13 +443,15 @@ async def _collected(
         trials.session.biased_endpoint,
         arm.alternative.max_tokens,
     )
-    routes = arm.alternative.routes
+    second = arm.alternative.second
     alike: dict[tuple[int, tuple[tuple[str, str], ...]], list[tuple[int, Example]]] = {}
     for place, example in enumerate(examples):
         fields: Mapping[str, str] = {}
-        if routes is not None:
-            fields = routes.fields.get(example.prompt, {})
-        for request, count in arm.alternative.requests(example, samples):
+        asked = example
+        if second is not None:
+            fields = second.fields.get(example.prompt, {})
+            asked = replace(example, prompt=second.prompts.get(example.prompt, example.prompt))
+        for request, count in arm.alternative.requests(asked, samples):
             alike.setdefault((count, tuple(fields.items())), []).append((place, request))
     table: list[list[str]] = [[] for _ in examples]
     for (count, further), requests in alike.items():

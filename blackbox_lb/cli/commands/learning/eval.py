@@ -87,7 +87,7 @@ class EvalOptions(TaskOptions, TrialOptions, VerboseOptions):
         "Of a decision: decide here by the returned logprobs of the labels, each with an offset"
         " learned from the training answers, instead. For labels of one token the same as a bias on"
         " them with all else forbidden. With --decide calls-tool: a threshold on the probability of"
-        " a call, and a second request with tool_choice required or none.",
+        " a call, and a second request with tool_choice required, or without tools.",
     )
     calibrate: tuple[str, ...] = option(
         HelpGroup.JUDGING,
