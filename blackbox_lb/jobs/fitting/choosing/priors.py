@@ -76,11 +76,12 @@ ANSWERED = "calibration by the answers"
 LABELS_ONLY = "labels only"
 LIFTS = (0.0, 2.0, 5.0, 10.0)
 """Nats of a shift that all labels share, over everything else that the model may say."""
-PULLS = (30.0, 10.0, 3.0)
-"""Strengths of the pull to the calibration, in weighted tokens."""
-STANDING_PULL = 10.0
-"""The one that stands: from 10 to 100 labels of three public tasks no other decided better on the
-whole. A few labelled prompts cannot tell them apart."""
+PULLS = (100.0, 30.0, 10.0)
+"""Strengths of the pull to the calibration, in weighted tokens. It has read the answers already: a
+weak pull would count them twice."""
+STANDING_PULL = 30.0
+"""The one that stands: from 10 to 100 labels of three public tasks the others decided no better on
+the whole, and a few labelled prompts cannot tell them apart."""
 
 
 def batch_calibration(lists: Sequence[FirstLists], tokens: Sequence[Ids]) -> Prior | None:
