@@ -22,7 +22,7 @@ from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.prior import DEFAULT_STRENGTHS, Prior, TokenCosts
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
-from blackbox_lb.jobs.fitting.choosing.priors import calibrations
+from blackbox_lb.jobs.fitting.choosing.priors import calibrations, with_labels_of
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.training import Training
@@ -190,9 +190,15 @@ def proposals(
     """
     rollouts = training.rollouts
     table = training.next_token
-    yield from candidates(
+    for candidate in candidates(
         rollouts, table, plan.sweep, limits, whole=training.whole, priors=beside.priors
-    )
+    ):
+        prior = next(iter(beside.labels), None)
+        if prior is None or not candidate.stands or candidate.settings["prior"] != prior.name:
+            yield candidate
+            continue
+        yield replace(candidate, stands=False)
+        yield with_labels_of(prior, candidate, table, limits)
     if beside.costs is not None:
         yield from rules(table, beside.costs, limits)
     yield from boosts(table, beside.boosted, limits)
