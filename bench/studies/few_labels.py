@@ -35,7 +35,7 @@ from blackbox_lb.bias.features import Embedding, parse_feature
 from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.estimate.choice.candidates import candidates
 from blackbox_lb.estimate.inputs.checks import Bools
-from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, Sweep
+from blackbox_lb.estimate.inputs.recipe import ANSWERS_L2, Sweep
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists, surely_right
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn, alone, given_answers

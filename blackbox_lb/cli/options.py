@@ -32,7 +32,7 @@ HARNESS = "blackbox_lb.tasks.harness_options:HarnessOptions"
 LOAD_TASK = "blackbox_lb.tasks.load:load_task"
 PARSE_REWARD = "blackbox_lb.tasks.rewards.reward:parse_reward"
 SPENDING = "blackbox_lb.api.limits.budget:SpendingLimits"
-SWEEP = "blackbox_lb.estimate.inputs.sweep:Sweep"
+SWEEP = "blackbox_lb.estimate.inputs.recipe:Sweep"
 TRIALS = "blackbox_lb.rollouts.judging.trials:Trials"
 """What the options below set."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from blackbox_lb.bias.calibration import Calibration
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.decisions.scores import expected_calibration_error
+from blackbox_lb.estimate.decisions.prediction import expected_calibration_error
 from blackbox_lb.jobs.scoring import SPLITS
 from blackbox_lb.rollouts.answers.given_answers import listed_tokens
 from blackbox_lb.rollouts.judging.verdict import bootstrap

@@ -19,7 +19,7 @@ from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.recipe import Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring
+from blackbox_lb.estimate.reweighting import Censoring
 from blackbox_lb.rollouts.columns import LISTED, columns
 from blackbox_lb.rollouts.position_costs import UNLOCATED, WITH_SPANS, WITHOUT_SPANS, costs_of
 from blackbox_lb.rollouts.reading import (

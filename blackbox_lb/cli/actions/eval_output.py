@@ -10,7 +10,7 @@ import numpy as np
 from blackbox_lb.cli.conclusion import command_with_same
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.terminal import print_table
-from blackbox_lb.estimate.decisions.scores import DecisionScores
+from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.jobs.evaluation.arms import BASE
 from blackbox_lb.jobs.evaluation.compare import verdicts
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult, SharesOfGroup

@@ -35,8 +35,8 @@ from blackbox_lb.cli.resources import (
 from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import findings_list, print_table, reporter, verdict_table
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.decisions.scores import DecisionScores
-from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.decisions.prediction import DecisionScores
+from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.jobs.evaluation.document import SharesOfGroup
 from blackbox_lb.jobs.fitting.plan import MOST_ENTRIES, FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult

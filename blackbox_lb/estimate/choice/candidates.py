@@ -19,11 +19,10 @@ from blackbox_lb.estimate.choice.estimator import (
 from blackbox_lb.estimate.choice.table import ROWS, estimators
 from blackbox_lb.estimate.counting.distributed import ShardedDataset
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.inputs.prior import Prior, TokenCosts
+from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import linear_term
+from blackbox_lb.estimate.projection.projection import Prior, TokenCosts, linear_term
 from blackbox_lb.estimate.sparse.sparsify import Sparse, above, against, sparsify
 from blackbox_lb.estimate.sparse.support_search import PATIENCE, Problem, best_support
 from blackbox_lb.types import AnyBias, VaryingBias

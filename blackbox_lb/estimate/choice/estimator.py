@@ -21,15 +21,18 @@ from blackbox_lb.estimate.counting.statistics import (
     TokenRatio,
 )
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.inputs.prior import Prior, TokenCosts
-from blackbox_lb.estimate.inputs.recipe import Counted, Recipe
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.sweep import L2, Sweep
-from blackbox_lb.estimate.inputs.weightings import Weighting, weighting
-from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.next_token.potential import LoggedPositions
+from blackbox_lb.estimate.inputs.recipe import L2, Counted, Recipe, Sweep
+from blackbox_lb.estimate.inputs.rollouts import Rollouts, Weighting, weighting
+from blackbox_lb.estimate.next_token.next_token import LoggedPositions, NextToken
 from blackbox_lb.estimate.projection.cross_validation import L2Choice, choose_l2
-from blackbox_lb.estimate.projection.projection import Fit, fit_sets, posterior_shares, projection
+from blackbox_lb.estimate.projection.projection import (
+    Fit,
+    Prior,
+    TokenCosts,
+    fit_sets,
+    posterior_shares,
+    projection,
+)
 
 EstimatorSettings: TypeAlias = dict[str, float | int | str | None]
 

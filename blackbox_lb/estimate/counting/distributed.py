@@ -21,8 +21,7 @@ from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, vector, weight_vector
 from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.next_token.next_token import NextToken, assembled, listed
-from blackbox_lb.estimate.next_token.potential import Sums, aligned
+from blackbox_lb.estimate.next_token.next_token import NextToken, Sums, aligned, assembled, listed
 from blackbox_lb.estimate.next_token.sparse_table import Allocate, empty
 from blackbox_lb.estimate.next_token.tails import Listed, Tail, Unlisted
 

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from scipy import sparse
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, clean_logprobs, sampled_ids
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.estimate.inputs.rollouts import Rollouts, clean_logprobs, sampled_ids
 from blackbox_lb.estimate.next_token.sparse_table import (
     Allocate,
     Part,

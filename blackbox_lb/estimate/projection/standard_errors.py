@@ -30,15 +30,12 @@ from scipy import special
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive, vector
-from blackbox_lb.estimate.inputs.prior import Prior
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.weightings import Weighting
+from blackbox_lb.estimate.inputs.rollouts import Rollouts, Weighting
 from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.sparse_table import dot, stretches
-from blackbox_lb.estimate.projection.concave_problem import Penalty
-from blackbox_lb.estimate.projection.projection import Fit, by_policy, differences
-from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample_size
+from blackbox_lb.estimate.projection.projection import Fit, Penalty, Prior, by_policy, differences
+from blackbox_lb.estimate.reweighting import effective_sample_size
 
 UNFINISHED = 1e-5
 """Nats per weighted position to the maximum: a delta farther away is of another fit."""

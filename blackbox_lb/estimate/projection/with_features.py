@@ -27,12 +27,10 @@ from scipy import sparse
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.weightings import PositionWeights
+from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.sparse_table import dot
-from blackbox_lb.estimate.projection.concave_problem import descend
-from blackbox_lb.estimate.projection.projection import by_policy, differences
+from blackbox_lb.estimate.projection.projection import by_policy, descend, differences
 
 BLOCK = 4_096
 """Contexts of a block: with 300 tokens its bias takes 10 MB."""

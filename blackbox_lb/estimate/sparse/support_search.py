@@ -18,7 +18,7 @@ from scipy import sparse
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.next_token.derivatives import squares
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.concave_problem import maximise
+from blackbox_lb.estimate.projection.projection import maximise
 
 NEWTON_STEPS = 30
 

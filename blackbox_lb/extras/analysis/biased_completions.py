@@ -18,7 +18,7 @@ from blackbox_lb.bias.request_bias import phases_of_features, store_key, to_requ
 from blackbox_lb.errors import BiasError, CorruptResponse, InputError, ProfileError, StoreError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.reweighting.divergence import (
+from blackbox_lb.estimate.reweighting import (
     exact_shifts,
     listed_shifts,
     shifts_after_bias,

@@ -17,7 +17,7 @@ from blackbox_lb.errors import ConnectionFailed, Drifted, InputError, ServerFail
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.reweighting.divergence import divergence
+from blackbox_lb.estimate.reweighting import divergence
 from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.rollouts.columns import columns, stop_prefix_ids
 from blackbox_lb.rollouts.judging.verdict import (

@@ -10,8 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
-from blackbox_lb.estimate.decisions.scores import DecisionScores, expected_calibration_error
+from blackbox_lb.estimate.decisions.prediction import (
+    DecisionScores,
+    FirstLists,
+    begins_right,
+    expected_calibration_error,
+)
 
 NAMES = ("a", "b", "c")
 

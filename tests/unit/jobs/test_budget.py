@@ -26,7 +26,7 @@ from blackbox_lb.errors import (
     Interrupted,
     RateLimited,
 )
-from blackbox_lb.estimate.inputs.sweep import L2, Sweep
+from blackbox_lb.estimate.inputs.recipe import L2, Sweep
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage, RequestSettings, fit_stages, forecast
 from blackbox_lb.providers.prices import Prices, find_prices, parse_prices

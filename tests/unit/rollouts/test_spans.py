@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.estimate.counting.distributed import Share
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.weightings import GivenAnswers, RewardToGo
+from blackbox_lb.estimate.inputs.rollouts import GivenAnswers, RewardToGo, Rollouts
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.position_costs import UNLOCATED, position_costs
 from blackbox_lb.rollouts.reading import reading_of

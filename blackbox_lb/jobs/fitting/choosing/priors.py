@@ -7,11 +7,10 @@ import numpy as np
 from blackbox_lb.bias.calibration import Calibration, LabelTokens, label_scores
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.decisions.feasibility import label_fit
-from blackbox_lb.estimate.decisions.prediction import FirstLists
-from blackbox_lb.estimate.decisions.scores import expected_calibration_error
+from blackbox_lb.estimate.decisions.prediction import FirstLists, expected_calibration_error
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.inputs.prior import Prior
 from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.rollouts.answers.given_answers import (
     AnswerStarts,
     first_lists,

@@ -20,9 +20,9 @@ from blackbox_lb.estimate.choice.candidates import (
 from blackbox_lb.estimate.choice.estimator import CREDIT_L2
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids
-from blackbox_lb.estimate.inputs.prior import DEFAULT_STRENGTHS, Prior, TokenCosts
+from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.projection.projection import DEFAULT_STRENGTHS, Prior, TokenCosts
 from blackbox_lb.jobs.fitting.choosing.priors import (
     batch_calibration,
     calibrations,

@@ -8,8 +8,7 @@ import numpy as np
 from blackbox_lb.bias.request_bias import DIGITS, MOST_NUMBERS, WIDEST, RequestBias, SentRange
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.weightings import PositionWeights, weighting
+from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts, weighting
 from blackbox_lb.estimate.projection.with_features import (
     FeaturePositions,
     fit_features,

@@ -1,21 +1,205 @@
-"""A biased policy against the base: its divergence, from its own completions and the base model's
-listed logprobs, and how likely it makes logged completions.
+"""Reweighted completions: how far the weights can be trusted, how far a biased policy is from the
+base, and what it changes of a located reward.
 
 Index letters: ``n`` completions, ``m`` their positions, ``s`` the support. Values in nats.
+
+Each position of a drawn completion weighs by how much likelier the bias makes its token there, as
+if what came before it stayed the same. The estimate leaves out what the bias changes before a
+position, and the length of completions; it serves to order biases, and fresh completions decide.
 """
 
+from __future__ import annotations
+
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, vector
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive, vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.next_token.potential import LoggedPositions
+from blackbox_lb.estimate.next_token.next_token import LoggedPositions, NextToken
 from blackbox_lb.estimate.next_token.sparse_table import stretches, tally
+from blackbox_lb.types import NO_TOKEN
+
+EFFECT_SIZE_GATE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class TailCoverage:
+    """The mass that the top-k lists miss, as shares of 1.
+
+    tail_mass: mean unlisted probability. unattributed: the part without a token to go to, which
+    stays at bias 0.
+    """
+
+    tail_mass: float
+    unattributed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Censoring:
+    """The sampled tokens' logprobs that the provider withheld.
+
+    positions: sampled tokens. outside: those missing from the list of the likeliest at their
+    position. bounded: those without a logprob, whose upper bound is the least listed one. mass:
+    mean over positions of the unlisted probability ``1 - sum(top-k)``, which is the chance that a
+    sampled token is censored.
+    """
+
+    positions: int
+    outside: int
+    bounded: int
+    mass: float
+
+    @classmethod
+    def of(cls, rollouts: Rollouts, next_token: NextToken) -> Censoring:
+        """Measure these rollouts; ``next_token`` is ``NextToken.of(rollouts)``. Raises InputError
+        if it is of others.
+        """
+        if next_token.n_positions != len(rollouts.token_ids):
+            raise InputError(
+                f"next_token has {next_token.n_positions} positions, the rollouts"
+                f" {len(rollouts.token_ids)}"
+            )
+        return cls(
+            positions=next_token.n_positions,
+            outside=int(next_token.sampled_outside.sum()),
+            bounded=int(rollouts.is_bounded.sum()),
+            mass=float(next_token.tail_mass.mean()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """The reach of a bias: the mean probability of the biased tokens at a position, without the
+    bias and with it.
+
+    entries: biased tokens that were listed or sampled; others have no probability here. tokens:
+    mean length of a completion.
+    """
+
+    base: float
+    biased: float
+    entries: int
+    tokens: float
+
+    @property
+    def per_completion(self) -> float:
+        """Biased tokens expected in one completion of the same length, by the larger of the two
+        probabilities.
+        """
+        return max(self.base, self.biased) * self.tokens
+
+    @classmethod
+    def of(cls, rollouts: Rollouts, next_token: NextToken, delta: npt.ArrayLike) -> Touched:
+        """Measure ``delta`` (s,) in nats on the support of ``next_token``, which is of the
+        rollouts.
+        """
+        bias = vector("delta", delta, len(next_token.token_ids))
+        where = np.flatnonzero(bias)
+        positions = next_token.n_positions
+        base, biased = (
+            float(next_token.expected(d)[where].sum()) / positions
+            for d in (np.zeros_like(bias), bias)
+        )
+        return cls(base, biased, entries=len(where), tokens=positions / len(rollouts.keys))
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaStatistics:
+    """A bias over the whole vocabulary after centring to mean 0 (the paper, "Logit-bias
+    statistics").
+
+    sampled_fraction and selected_fraction are shares of the vocabulary; sigma, low and high are
+    nats. selected_fraction counts coordinates with ``|delta| >= 5 median |delta|`` (and not 0, so
+    that a bias of zeros selects nothing).
+    """
+
+    sampled_fraction: float
+    sigma: float
+    low: float
+    high: float
+    selected_fraction: float
+
+
+def effective_sample_size(weights: npt.ArrayLike) -> float:
+    """``(sum w)^2 / sum w^2`` of weights that are not negative; 0 if all are 0."""
+    values = np.asarray(weights, dtype=np.float64)
+    if (values < 0).any() or not np.isfinite(values).all():
+        raise InputError("weights must be finite and not negative")
+    highest = values.max(initial=0.0)
+    if highest == 0:
+        return 0.0
+    scaled = values / highest
+    return float(scaled.sum() ** 2 / (scaled**2).sum())
+
+
+def reward_variance(rewards: npt.ArrayLike, prompts: npt.ArrayLike) -> tuple[float, float]:
+    """V_0 of rewards (n,) answering prompts (n,), and its standard error, prompts being
+    independent; infinite for one prompt.
+
+    V_0 is ``E_x Var(r | x)``, the unbiased variance within each prompt, averaged over prompts (the
+    paper, theorem "Reward gap"): where it is 0 there is nothing to learn. A log reward with -inf
+    has no variance: pass ``exp(rewards)``, for example the 0/1 accuracy behind log-accuracy, and
+    read the numbers on that scale. InputError otherwise, or if no prompt has two.
+    """
+    r = np.asarray(rewards, dtype=np.float64)
+    of = np.asarray(prompts)
+    if r.shape != of.shape or r.ndim != 1:
+        raise InputError(f"rewards {r.shape} and prompts {of.shape} must have one shape (n,)")
+    if not np.isfinite(r).all():
+        raise InputError(
+            f"reward {r[~np.isfinite(r)][0]} has no variance; pass exp(rewards), which is bounded"
+        )
+    names, where, sizes = np.unique(of, return_inverse=True, return_counts=True)
+    several = sizes > 1
+    if not several.any():
+        raise InputError(
+            f"none of {len(names)} prompts has two completions; sample each prompt at least twice"
+        )
+    means = np.bincount(where, weights=r) / sizes
+    variances = np.bincount(where, weights=(r - means[where]) ** 2)[several] / (sizes[several] - 1)
+    count = len(variances)
+    error = math.inf
+    if count > 1:
+        error = float(variances.std(ddof=1)) / math.sqrt(count)
+    return float(variances.mean()), error
+
+
+def tail_coverage(next_token: NextToken) -> TailCoverage:
+    """Measure the mass missing from the lists behind ``next_token``."""
+    unattributed = next_token.rest - next_token.unnamed
+    return TailCoverage(float(next_token.tail_mass.mean()), float(unattributed.mean()))
+
+
+def delta_statistics(
+    delta: Vector, vocab_size: int, *, sampled: int | None = None
+) -> DeltaStatistics:
+    """Statistics of a bias with listed values ``delta`` (k,) in nats and 0 on the other
+    ``vocab_size - k`` tokens.
+
+    sampled: number of different sampled tokens, k if None.
+    """
+    listed = np.asarray(delta, dtype=np.float64)
+    if len(listed) > vocab_size or vocab_size < 1:
+        raise InputError(f"{len(listed)} biases do not fit a vocabulary of {vocab_size}")
+    full = np.zeros(vocab_size)
+    full[: len(listed)] = listed
+    full -= full.mean()
+    size = np.abs(full)
+    selected = (size >= EFFECT_SIZE_GATE * np.median(size)) & (size > 0)
+    return DeltaStatistics(
+        sampled_fraction=(len(listed) if sampled is None else sampled) / vocab_size,
+        sigma=float(full.std()),
+        low=float(full.min()),
+        high=float(full.max()),
+        selected_fraction=float(selected.mean()),
+    )
+
 
 WIDEST = 60.0
 """Largest error of the tilted tail, in nats: beyond it exp has no digits left beside the listed
@@ -287,3 +471,83 @@ def _listed(drawn: Rollouts, table: NextToken) -> Vector:
     columns = np.searchsorted(table.token_ids, drawn.top_ids[named])
     masses = np.exp(drawn.top_logprobs[named].astype(np.float64))
     return np.bincount(columns, weights=masses, minlength=len(table.token_ids)).astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocatedCosts:
+    """The positions that add to the reward of completions of the base model at one temperature.
+
+    Index letters: ``n`` completions, ``c`` positions with a cost, ``k`` listed tokens.
+
+    Attributes:
+        temperature: at which the completions were drawn.
+        prompts: (n,) the prompt of each completion.
+        completion_of: (c,) the completion of each position.
+        costs: (c,) what each adds to the reward.
+        sampled: (c,) the token there.
+        listed: (c, k) ids of the listed tokens, -1 for none.
+        log_shares: (c, k) their log probabilities at the temperature, the listed tokens and all
+            others together being 1.
+        rest: (c,) the probability of all others.
+    """
+
+    temperature: float
+    prompts: npt.NDArray[np.int64]
+    completion_of: npt.NDArray[np.int64]
+    costs: Vector
+    sampled: npt.NDArray[np.int64]
+    listed: npt.NDArray[np.int64]
+    log_shares: Vector
+    rest: Vector
+
+    @classmethod
+    def of(cls, rollouts: Rollouts, temperature: float) -> Self:
+        """Those of ``rollouts``, which the base model drew at ``temperature``.
+
+        The unlisted tokens of a position are taken to be as likely as the least likely listed one
+        each: at a temperature below 1 they are less than that together.
+
+        Raises:
+            InputError: the rollouts have no costs, or the temperature is not above 0.
+        """
+        positive("temperature", temperature)
+        if rollouts.costs is None:
+            raise InputError("the reward of these rollouts is no sum over positions")
+        places = np.flatnonzero(rollouts.costs)
+        logprobs = rollouts.top_logprobs[places].astype(np.float64)
+        is_listed = np.isfinite(logprobs)
+        listed = np.where(is_listed, rollouts.top_ids[places], NO_TOKEN).astype(np.int64)
+        unlisted = np.clip(1.0 - np.exp(logprobs).sum(axis=1), 0.0, 1.0)
+        least = np.where(is_listed, logprobs, 0.0).min(axis=1, initial=0.0)
+        log_rest = np.log(np.maximum(unlisted, 1e-300)) + least * (1.0 / temperature - 1.0)
+        scaled = logprobs / temperature
+        total = np.logaddexp.reduce(np.column_stack([scaled, log_rest]), axis=1)
+        return cls(
+            temperature,
+            rollouts.prompts,
+            np.asarray(rollouts.rollout_of[places], np.int64),
+            rollouts.costs[places],
+            rollouts.token_ids[places].astype(np.int64),
+            listed,
+            scaled - total[:, None],
+            np.exp(log_rest - total),
+        )
+
+    def change(self, bias: Mapping[int, float]) -> Vector:
+        """(n,) the expected change of each completion's reward under ``bias``, token id -> nats."""
+        ids = np.array(sorted(bias), dtype=np.int64)
+        nats = np.array([bias[token] for token in ids.tolist()]) / self.temperature
+        shifted = self.log_shares + _values(self.listed, ids, nats)
+        normaliser = np.exp(shifted).sum(axis=1) + self.rest
+        ratio = np.exp(_values(self.sampled, ids, nats)) / normaliser
+        change = np.zeros(len(self.prompts))
+        np.add.at(change, self.completion_of, self.costs * (ratio - 1.0))
+        return change
+
+
+def _values(tokens: npt.NDArray[np.int64], ids: npt.NDArray[np.int64], nats: Vector) -> Vector:
+    """The nats of each of ``tokens``, 0 for those that are not among the sorted ``ids``."""
+    if not ids.size:
+        return np.zeros(tokens.shape)
+    places = np.minimum(np.searchsorted(ids, tokens), len(ids) - 1)
+    return np.where(ids[places] == tokens, nats[places], 0.0)
