@@ -17,9 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union
 
 from pydantic import Field, model_validator
 
-from blackbox_lb.bias.features import PROMPT_FEATURES, Embedding, Feature, PromptFeature, Scope
+from blackbox_lb.bias.features import (
+    MOST_READ,
+    PROMPT_FEATURES,
+    Embedding,
+    Feature,
+    PromptFeature,
+    PromptText,
+    Scope,
+)
 from blackbox_lb.bias.phases import PREFIX_FEATURES, Boundary, Phases, Prefix, PrefixFeature
-from blackbox_lb.bias.prompt_text import MOST_READ, PromptText
 from blackbox_lb.bias.records import Finite, Flag, Row
 from blackbox_lb.errors import BiasError
 from blackbox_lb.vocabulary.embedding import PROBE, AnswerStore, TextVectors

@@ -1,4 +1,5 @@
-"""Keys of files that are not the package's: said before the first request, and asked for once.
+"""What is said once before the first request: keys of files that are not the package's, which are
+asked for, and the end of a model.
 
 A profile or a judge of a user's own, or of a stranger's, names environment variables and the host
 that gets them; a bias that depends on embeddings may name the API that gets prompts.
@@ -6,6 +7,7 @@ that gets them; a bias that depends on embeddings may name the API that gets pro
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -17,14 +19,15 @@ import click
 from blackbox_lb.cli.echo import echo, is_terminal, quiet_by_hand, shown
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.credentials import environment
-from blackbox_lb.providers.packaged import is_profile_file
+from blackbox_lb.providers.packaged import end_notice, is_profile_file
 from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.safety.files import is_trusted, trust
 from blackbox_lb.safety.network import is_loopback
-from blackbox_lb.safety.trusted_files import is_trusted, trust
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias
     from blackbox_lb.cli.options import ServerOptions
+    from blackbox_lb.providers.profile import Profile
     from blackbox_lb.tasks import Reward
 
 
@@ -89,4 +92,22 @@ def _tell(source: Path, what: Iterable[str], address: str, options: object) -> N
         with suppress(InputError):  # where nothing can be kept, it is asked for again
             trust(source, agreed)
     elif not quiet_by_hand():
+        echo(sentence, err=True)
+
+
+SAID = "blackbox_lb.model_ends"
+"""The key of the running command's notes under which the sentences that it has printed stand."""
+
+
+def tell_end_of_model(profile: Profile, model: str | None) -> None:
+    """Print when ``model`` is switched off, where that is near; not twice, and not with
+    ``--quiet`` on the command line.
+    """
+    sentence = end_notice(profile, model, dt.date.today())
+    if sentence is None or quiet_by_hand():
+        return
+    context = click.get_current_context(silent=True)
+    printed = set() if context is None else context.meta.setdefault(SAID, set())
+    if sentence not in printed:
+        printed.add(sentence)
         echo(sentence, err=True)

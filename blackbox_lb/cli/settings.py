@@ -14,9 +14,8 @@ from click.core import ParameterSource
 from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS, load_command
 from blackbox_lb.cli.reach import reach
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.files import expanded
+from blackbox_lb.safety.files import expanded, is_trusted
 from blackbox_lb.safety.printable import did_you_mean
-from blackbox_lb.safety.trusted_files import is_trusted
 from blackbox_lb.safety.untrusted import read_settings
 
 FILE = "blb.toml"

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from urllib.parse import unquote
 
-from blackbox_lb.bias.prompt_text import GROUP
+from blackbox_lb.bias.features import GROUP
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import printable
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias
-    from blackbox_lb.bias.prompt_text import PromptText
+    from blackbox_lb.bias.features import PromptText
     from blackbox_lb.bias.request_bias import RequestBias
 
 log = logging.getLogger(__name__)

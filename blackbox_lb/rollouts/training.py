@@ -21,11 +21,14 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting import Censoring
 from blackbox_lb.rollouts.columns import LISTED, columns
-from blackbox_lb.rollouts.position_costs import UNLOCATED, WITH_SPANS, WITHOUT_SPANS, costs_of
 from blackbox_lb.rollouts.reading import (
+    UNLOCATED,
+    WITH_SPANS,
+    WITHOUT_SPANS,
     CompletionSource,
     Encode,
     Reading,
+    costs_of,
     kept_completions,
     nothing_to_learn,
     reading_of,

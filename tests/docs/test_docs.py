@@ -215,4 +215,4 @@ def test_a_schema_comment_is_kept_in_the_file(tmp_path: Path) -> None:
     db = sqlite3.connect(tmp_path / "s.db")
     (sql,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'completions'").fetchone()
     db.close()
-    assert "see blackbox_lb.store.packing" in sql
+    assert "see blackbox_lb.store.rows" in sql

@@ -18,8 +18,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.prediction import FirstLists
-from blackbox_lb.jobs.fitting.opening import SPREAD, likeliest_shift
-from blackbox_lb.rollouts.answers.openings import opening_log_odds
+from blackbox_lb.jobs.fitting.opening import SPREAD, likeliest_shift, opening_log_odds
 from blackbox_lb.tasks.sets.labels import OpenLabels
 from tests.support.exact import ExactModel, ExactServer
 

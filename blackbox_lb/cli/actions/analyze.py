@@ -10,13 +10,11 @@ from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import profile_of, vocabulary_of
 from blackbox_lb.cli.commands.learning.analyze import ANALYSIS, AnalyzeOptions
-from blackbox_lb.cli.echo import echo
+from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import default_of, picked
-from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.keys import tell_host_of_bias
 from blackbox_lb.cli.options import PARSE_REWARD, ModelOptions, TaskOptions, TrialOptions
-from blackbox_lb.cli.resources import connect_to, load, open_trials
-from blackbox_lb.cli.run_limits import run
+from blackbox_lb.cli.resources import connect_to, load, open_trials, run
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.extras.analysis.biased_completions import (

@@ -6,12 +6,9 @@ import time
 
 from blackbox_lb.api.limits.budget import SpendLimit, Spent
 from blackbox_lb.cli.commands.learning.check import CheckOptions
-from blackbox_lb.cli.conclusion import command_with_same, print_conclusion
-from blackbox_lb.cli.echo import echo
-from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.resources import labels_of, load, open_trials
-from blackbox_lb.cli.run_limits import run
-from blackbox_lb.cli.terminal import reporter
+from blackbox_lb.cli.echo import echo, print_json
+from blackbox_lb.cli.resources import labels_of, load, open_trials, run
+from blackbox_lb.cli.terminal import command_with_same, print_conclusion, reporter
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.feasibility import Answer
 from blackbox_lb.jobs.check import LOOKED_AT, Checked, check

@@ -13,14 +13,12 @@ from typing import Any
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias, highest_id, most_entries, profile_of, vocabulary_of
 from blackbox_lb.bias.records import Compiled
+from blackbox_lb.cli.actions.eval_output import at_point
 from blackbox_lb.cli.commands.learning.compile import CompileOptions
-from blackbox_lb.cli.conclusion import print_conclusion
-from blackbox_lb.cli.echo import echo
+from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import arguments_for
-from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.model_ends import tell_end_of_model
-from blackbox_lb.cli.operating import at_point
-from blackbox_lb.cli.terminal import print_table
+from blackbox_lb.cli.keys import tell_end_of_model
+from blackbox_lb.cli.terminal import print_conclusion, print_table
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.compiling.compile import (
     Kept,

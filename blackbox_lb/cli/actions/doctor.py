@@ -10,8 +10,7 @@ from collections.abc import Mapping
 import click
 
 from blackbox_lb.cli.commands.setup.doctor import DoctorOptions
-from blackbox_lb.cli.echo import echo
-from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.resources import connect_to
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import BlbError, InputError

@@ -14,10 +14,8 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.cli.actions.eval_output import eval_conclusion, print_policies, print_shares
 from blackbox_lb.cli.commands.learning.eval import EvalOptions
-from blackbox_lb.cli.conclusion import print_conclusion
-from blackbox_lb.cli.echo import echo
+from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import arguments_for
-from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.keys import tell_host_of_bias
 from blackbox_lb.cli.resources import (
     COLLECTING,
@@ -27,10 +25,10 @@ from blackbox_lb.cli.resources import (
     note_old_report,
     open_trials,
     results_of,
+    run,
     run_folder,
 )
-from blackbox_lb.cli.run_limits import run
-from blackbox_lb.cli.terminal import print_table, reporter
+from blackbox_lb.cli.terminal import print_conclusion, print_table, reporter
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.extras.rivals.biases import written
 from blackbox_lb.extras.rivals.table import (
@@ -41,17 +39,16 @@ from blackbox_lb.extras.rivals.table import (
     standard_rivals,
 )
 from blackbox_lb.jobs.evaluation.arms import alternatives
-from blackbox_lb.jobs.evaluation.compare import verdicts
+from blackbox_lb.jobs.evaluation.compare import figure, verdicts
 from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation
 from blackbox_lb.jobs.evaluation.run import EvalPlan, evaluate
-from blackbox_lb.jobs.evaluation.summary import figure
 from blackbox_lb.jobs.forecast import eval_stages
 from blackbox_lb.jobs.records.run_record import work_in
 from blackbox_lb.jobs.runs.conclusion import spent_words, understood
 from blackbox_lb.jobs.runs.names import REPORT
 from blackbox_lb.jobs.runs.opening import prices_of
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.rollouts.judging.distribution import check_wanted
+from blackbox_lb.rollouts.judging.decisions import check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.rollouts.progress import chance

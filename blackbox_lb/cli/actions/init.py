@@ -13,14 +13,13 @@ import tomli_w
 from blackbox_lb.api.transport.channel import address_of
 from blackbox_lb.cli.commands.setup.init import InitOptions
 from blackbox_lb.cli.echo import echo, shown
-from blackbox_lb.cli.model_ends import tell_end_of_model
+from blackbox_lb.cli.keys import tell_end_of_model
 from blackbox_lb.cli.settings import FILE, SHARED, find_settings
 from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.providers.credentials import environment
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.safety.files import write_whole
-from blackbox_lb.safety.trusted_files import trust
+from blackbox_lb.safety.files import trust, write_whole
 from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.load import BUILT_IN, HARNESS
 from blackbox_lb.tasks.records.hub_data import HUB

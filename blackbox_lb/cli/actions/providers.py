@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any
 
-from blackbox_lb.cli.echo import echo
-from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.providers.hosted_models import (
     HostedModel,

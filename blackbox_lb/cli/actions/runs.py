@@ -6,8 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from blackbox_lb.cli.commands.using.runs import RunsOptions
-from blackbox_lb.cli.echo import echo
-from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.jobs.runs.conclusion import number
 from blackbox_lb.jobs.runs.listing import RunRow, run_row, runs_in

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.prompt_text import PromptText
+from blackbox_lb.bias.features import PromptText
 from blackbox_lb.bias.records import settings_text
 from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.extras.analysis.document import Analysis

@@ -21,12 +21,10 @@ from blackbox_lb.jobs.evaluation.arms import (
     draw,
     unranked,
 )
-from blackbox_lb.jobs.evaluation.compare import comparisons, policy, resolvable
+from blackbox_lb.jobs.evaluation.compare import comparisons, notes, policy, resolvable, summarise
 from blackbox_lb.jobs.evaluation.document import MOST_SHOWN, Evaluation, ShownPrompt
-from blackbox_lb.jobs.evaluation.summary import notes, summarise
 from blackbox_lb.jobs.records.run_record import Remembering, provenance
-from blackbox_lb.rollouts.judging.decisions import about_labels
-from blackbox_lb.rollouts.judging.distribution import check_wanted
+from blackbox_lb.rollouts.judging.decisions import about_labels, check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting
 from blackbox_lb.tasks import Task

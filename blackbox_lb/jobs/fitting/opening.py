@@ -1,10 +1,20 @@
-"""Learning a decision between an opening and everything else: one number on the opening's tokens.
+"""Decisions learned from first lists alone: an opening against everything else, and labels
+calibrated by the model's mean answer.
 
 The first lists give the log odds of the opening at every prompt; a shift of all its tokens adds to
 them. The likeliest shift of the given answers is a logistic regression with a single intercept, and
 the goal then chooses the point on the curve.
 
 Index letters: ``p`` prompts.
+
+One position decides: a completion begins with one of these tokens, or with any other. So the first
+lists hold the probability of the opening at every prompt, and nothing has to be drawn.
+
+Index letters: ``p`` prompts.
+
+Batch calibration (Zhou et al. 2023): every label is shifted by minus the log of its mean
+probability. It needs one list a prompt and no answer, and one lift that all labels share: the
+smallest with which greedy decoding begins nearly every prompt's answer with a label.
 """
 
 from __future__ import annotations
@@ -22,16 +32,206 @@ from blackbox_lb.estimate.choice.goal import OF_DECISIONS
 from blackbox_lb.estimate.decisions.prediction import FirstLists, margins, roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.jobs.fitting.choosing.decision_goals import label_number, label_weights
 from blackbox_lb.jobs.fitting.choosing.operating import LabelledLists, PointChoice
+from blackbox_lb.jobs.fitting.choosing.proposing import (
+    BATCH,
+    batch_calibration,
+    calibrations,
+)
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.rollouts.answers.given_answers import first_lists, lists_with
-from blackbox_lb.rollouts.answers.openings import Opening, opening_log_odds
+from blackbox_lb.rollouts.answers.given_answers import first_lists, listed_tokens, lists_with
 from blackbox_lb.rollouts.columns import columns
+from blackbox_lb.rollouts.judging.decisions import own_label_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.training import Training
-from blackbox_lb.tasks.sets.labels import OPENING, OTHER, OpenLabels
+from blackbox_lb.safety.printable import shorten
+from blackbox_lb.tasks.sets.labels import CALLS_TOOL, OPENING, OTHER, OpenLabels
 from blackbox_lb.types import Completion, Example
+
+SELDOM = 1e-3
+"""Probability at the first position of every prompt below which a token is no way to begin: a shift
+of several nats makes it no likely one.
+"""
+MOST_SHOWN = 12
+"""Tokens of an opening that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The tokens that begin the wanted opening.
+
+    tokens: sorted. texts: of each. cut: openings of several tokens, of which the first one counts.
+    """
+
+    tokens: Ids
+    texts: tuple[str, ...]
+    cut: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """What begins the opening, and what its first token does not tell."""
+        shown = ", ".join(map(repr, self.texts[:MOST_SHOWN]))
+        if len(self.texts) > MOST_SHOWN:
+            shown += f" and {len(self.texts) - MOST_SHOWN} more"
+        sentence = f"the opening begins with {shown}"
+        if self.cut:
+            cut = ", ".join(map(repr, self.cut))
+            sentence += f"; of {cut} the first token counts, which does not tell what follows"
+        return sentence
+
+
+async def opening_of(
+    trials: Trials, labels: OpenLabels, completions: Sequence[Completion]
+) -> Opening:
+    """The tokens that begin an opening of ``labels``: those in the first lists of ``completions``
+    whose text begins with one, and each opening that is one token.
+
+    A text of several tokens that no listed token begins with counts by its first token, unless it
+    is one of the common ways to call a tool, which the model may not have.
+
+    Raises InputError: there is none, so that the model never begins in this way.
+    """
+    best: dict[int, float] = {}
+    for completion in completions:
+        for token, logprob in listed_tokens(completion).items():
+            best[token] = max(best.get(token, -np.inf), logprob)
+    likely = sorted(
+        token for token, logprob in best.items() if token >= 0 and logprob >= np.log(SELDOM)
+    )
+    texts = await _texts(trials, likely)
+    openings = {token: text for token, text in texts.items() if labels.opens(text)}
+    cut = []
+    for opening in labels.openings:
+        ids = await trials.session.encode(opening)
+        decoded = (await trials.session.decode(ids)).strip()
+        if decoded not in (opening, ""):  # a special token may be printed as nothing
+            continue
+        is_met = any(text.lstrip().startswith(opening) for text in openings.values())
+        if len(ids) == 1:
+            openings.setdefault(ids[0], opening)
+        elif ids and not is_met and labels.spec != CALLS_TOOL:
+            openings.setdefault(ids[0], opening)
+            cut.append(opening)
+    if not openings:
+        raise InputError(
+            f"no token of {trials.session.model} begins {shorten(', '.join(labels.openings))}; give"
+            " the beginning of completions as the model writes them"
+        )
+    tokens = np.array(sorted(openings), np.int64)
+    return Opening(tokens, tuple(openings[token] for token in tokens.tolist()), tuple(cut))
+
+
+async def _texts(trials: Trials, tokens: Sequence[int]) -> dict[int, str]:
+    """Token id -> its text, by the vocabulary or the answers so far, else by the server."""
+    token_bytes = {
+        **trials.session.texts_of_vocabulary(),
+        **trials.store.token_bytes(trials.tokenizer.fingerprint),
+    }
+    texts = {
+        token: token_bytes[token].decode("utf-8", "replace")
+        for token in tokens
+        if token_bytes.get(token)
+    }
+    unknown = [token for token in tokens if token not in texts]
+    for token, text in zip(unknown, await trials.session.texts_of(unknown), strict=True):
+        texts[token] = text or ""
+    return texts
+
+
+def opening_log_odds(lists: FirstLists, tokens: Ids) -> Vector:
+    """(p,) log odds in nats that a completion begins with one of ``tokens``, at temperature 1.
+
+    What a list leaves out counts as another beginning.
+    """
+    logprobs = np.where(lists.ids >= 0, lists.logprobs.astype(np.float64), -np.inf)
+    share = np.exp(np.where(np.isin(lists.ids, tokens), logprobs, -np.inf)).sum(axis=1)
+    share = np.clip(share, 1e-12, 1 - 1e-12)
+    return np.asarray(np.log(share) - np.log1p(-share))
+
+
+MOSTLY = 0.95
+"""Share of the prompts whose answer must begin with a label under the chosen lift."""
+
+
+def check_unlabelled(trials: Trials, plan: FitPlan) -> None:
+    """Raise InputError: there are no labels, or something was asked for that needs answers."""
+    if plan.labels is None:
+        raise InputError(
+            "without answers nobody knows what the labels are; name them, as in ``labels=yes,no``"
+        )
+    refused = {
+        "``depends_on``": bool(plan.depends_on),
+        "``phases``": plan.phases is not None,
+        "``engine``": trials.engine is not None,
+        "``only_stored``": plan.only_stored,
+    }
+    for option, is_given in refused.items():
+        if is_given:
+            raise InputError(
+                f"``learn_from=unlabelled`` shifts the labels by the model's mean answer, the same"
+                f" for all prompts; leave out {option}"
+            )
+
+
+async def calibrated(
+    trials: Trials, examples: Sequence[Example], plan: FitPlan, limits: CompileLimits
+) -> tuple[Training, Candidate]:
+    """The lists of ``examples`` as training data, and the calibrated bias.
+
+    Raises:
+        InputError: two labels begin with the same tokens. NoLogprobs: no list holds the labels.
+    """
+    labels = plan.labels
+    tokens = None
+    if labels is not None:
+        tokens = await own_label_tokens(trials, labels)
+    if tokens is None:
+        raise InputError(
+            "two of the labels begin with the same tokens, so that the first one does not tell them"
+            " apart; rename one in the prompts and in ``labels``"
+        )
+    completions, width = await first_lists(trials, examples, "training", plan.listed)
+    listed = {
+        f"{example.id}\0{number}": completion
+        for number, (example, completion) in enumerate(zip(examples, completions, strict=True))
+        if len(completion.token_ids) and len(completion.top_ids)
+    }
+    lists = lists_with(list(listed.values()), np.concatenate(tokens))
+    prior = batch_calibration([lists], tokens)
+    if prior is None:
+        raise NoLogprobs(
+            f"none of {len(completions)} first tokens came with a list that holds a label; use a"
+            " provider that returns more alternatives, or prompts that ask for the labels"
+        )
+    rollouts = columns(listed, range(len(listed)), [0.0] * len(listed), trials.end_tokens)
+    table = NextToken.of(rollouts).with_tokens(prior.every_id)
+    trials.report.notice(
+        f"{len(listed):,} prompts without their answers, from lists of up to {width:,} tokens"
+    )
+    return Training(rollouts.without_lists(), table, 0, 0), _lifted(prior, table, limits)
+
+
+def _lifted(prior: Prior, table: NextToken, limits: CompileLimits) -> Candidate:
+    """The calibration with the smallest lift that makes nearly all answers begin with a label."""
+    candidates = [
+        candidate
+        for candidate in calibrations(prior, table, limits)
+        if candidate.settings["calibration"] == BATCH
+    ]
+    for candidate in candidates:
+        if _share_of_labels(candidate, prior.lifted, table) >= MOSTLY:
+            return candidate
+    return candidates[-1]
+
+
+def _share_of_labels(candidate: Candidate, labels: Ids, table: NextToken) -> float:
+    """The mean probability that the first token is one of a label."""
+    sent = table.align(candidate.sparse.token_ids, candidate.sparse.values)
+    is_label = np.isin(table.token_ids, labels).astype(np.float64)
+    return float(table.mean(is_label, sent).mean())
+
 
 SPREAD = 5.0
 """Nats, the standard deviation of a shift beforehand: it keeps the shift of separated prompts

@@ -35,13 +35,14 @@ from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.jobs.compiling.compile import compile_report
 from blackbox_lb.jobs.fitting.choosing.decision_goals import check_decision_goal
-from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
+from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists, SharesFromLists
 from blackbox_lb.jobs.fitting.choosing.operating import PointChoice, checked_point
-from blackbox_lb.jobs.fitting.choosing.priors import calibration_of, unlabelled_lists
 from blackbox_lb.jobs.fitting.choosing.proposing import (
     Knowledge,
+    calibration_of,
     knowledge,
     proposals,
+    unlabelled_lists,
     with_knowledge,
 )
 from blackbox_lb.jobs.fitting.choosing.scorers import (
@@ -55,24 +56,24 @@ from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.explain import Explanation, explain
 from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
 from blackbox_lb.jobs.fitting.opening import (
+    Opening,
     OpeningLists,
+    calibrated,
     check_opening,
+    check_unlabelled,
+    opening_of,
     opening_point,
     shifted_candidate,
     training_of,
 )
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult, FitUsage, sent_entries, uncompiled_of
-from blackbox_lb.jobs.fitting.shares_from_lists import SharesFromLists
 from blackbox_lb.jobs.fitting.training_rollouts import TrainingData, check_plan
-from blackbox_lb.jobs.fitting.unlabelled import calibrated, check_unlabelled
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, against_others
 from blackbox_lb.jobs.fitting.varying.by_samples import BySamples
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import lists_with
-from blackbox_lb.rollouts.answers.openings import Opening, opening_of
-from blackbox_lb.rollouts.judging.decisions import about_labels, decision_scores
-from blackbox_lb.rollouts.judging.distribution import DrawnShares
+from blackbox_lb.rollouts.judging.decisions import DrawnShares, about_labels, decision_scores
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.phased import phases_of

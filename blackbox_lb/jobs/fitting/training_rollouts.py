@@ -22,7 +22,7 @@ from blackbox_lb.jobs.fitting.given_answers import (
 )
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.varying.feature_matrix import check_features
-from blackbox_lb.rollouts.judging.distribution import check_wanted
+from blackbox_lb.rollouts.judging.decisions import check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, check_values, truncation_of
 from blackbox_lb.rollouts.phased import check_continues

@@ -18,7 +18,7 @@ from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.tasks.rewards.thinking import loops
 
 if TYPE_CHECKING:
-    from blackbox_lb.rollouts.judging.distribution import DrawnShares
+    from blackbox_lb.rollouts.judging.decisions import DrawnShares
     from blackbox_lb.tasks import Reward
     from blackbox_lb.types import Completion, Example
 
@@ -284,7 +284,7 @@ def score(
     shares = None
     rewards_of_prompts = tuple(values)
     if reward.grouped_by is not None:
-        from blackbox_lb.rollouts.judging.distribution import DrawnShares
+        from blackbox_lb.rollouts.judging.decisions import DrawnShares
 
         with computing():
             shares = DrawnShares.of(examples, texts, reward.grouped_by)

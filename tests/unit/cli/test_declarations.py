@@ -23,6 +23,7 @@ from blackbox_lb.cli.commands.learning.fit import FitOptions, fit_command
 from blackbox_lb.cli.commands.learning.score import ScoreOptions
 from blackbox_lb.cli.commands.setup.doctor import DoctorOptions
 from blackbox_lb.cli.commands.using.proxy import ProxyOptions
+from blackbox_lb.cli.echo import OPTIONS
 from blackbox_lb.cli.grouped import (
     MOST_USED,
     PARAM,
@@ -31,10 +32,9 @@ from blackbox_lb.cli.grouped import (
     literal,
     option,
     options,
-    recorded,
+    recorded_options,
     values_of,
 )
-from blackbox_lb.cli.option_names import OPTIONS
 from blackbox_lb.cli.reach import CHECKS, FLAGS, HARMLESS_TEXTS, READ, WRITTEN
 from blackbox_lb.cli.resources import load
 from blackbox_lb.cli.settings import EITHER_OR, OF_THE_PROVIDER, OWN_TABLE, PER_COMMAND
@@ -196,7 +196,7 @@ def test_options_are_handed_over_under_their_parameters_names() -> None:
     given = Lengths(length=5, unit="km", color="red")
     assert arguments_for(scale, given) == {"size": 5, "unit": "km"}
     assert arguments_for(scale, Lengths(length=None, unit="m", color="red")) == {"unit": "m"}
-    assert recorded(given) == {"unit": "km"}
+    assert recorded_options(given) == {"unit": "km"}
     with pytest.raises(TypeError):
         arguments_for(plan_of, given)
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit, Spent, prompt_bound
-from blackbox_lb.cli import run_limits as accounts
+from blackbox_lb.cli import resources as accounts
 from blackbox_lb.errors import (
     BudgetExhausted,
     ConnectionFailed,

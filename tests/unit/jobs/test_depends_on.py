@@ -345,7 +345,7 @@ def test_words_that_say_nothing_are_declined(runs: int) -> None:
 
 def test_a_bias_that_no_file_would_hold_has_fewer_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that move most stay, as where a provider takes fewer."""
-    monkeypatch.setattr("blackbox_lb.jobs.fitting.varying.learned.MOST_NUMBERS", 300)
+    monkeypatch.setattr("blackbox_lb.jobs.fitting.varying.feature_matrix.MOST_NUMBERS", 300)
     choice, _ = planted(0, signal=True)
     assert choice.richer is not None
     bias = choice.richer.candidate.varying

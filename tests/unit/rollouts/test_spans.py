@@ -25,8 +25,7 @@ from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.estimate.counting.distributed import Share
 from blackbox_lb.estimate.inputs.rollouts import GivenAnswers, RewardToGo, Rollouts
 from blackbox_lb.rollouts.columns import columns
-from blackbox_lb.rollouts.position_costs import UNLOCATED, position_costs
-from blackbox_lb.rollouts.reading import reading_of
+from blackbox_lb.rollouts.reading import UNLOCATED, position_costs, reading_of
 from blackbox_lb.rollouts.spelling import spell_tokens
 from blackbox_lb.rollouts.training import Training, scored, training_set
 from blackbox_lb.store import RolloutStore
