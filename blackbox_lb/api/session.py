@@ -18,8 +18,8 @@ from blackbox_lb.api.wire import (
     read_answer,
     takes_messages,
 )
-from blackbox_lb.api.wire.dialects.position import checked_id
 from blackbox_lb.api.wire.envelope import count
+from blackbox_lb.api.wire.position import checked_id
 from blackbox_lb.bias.limits import highest_id
 from blackbox_lb.errors import (
     AuthenticationFailed,

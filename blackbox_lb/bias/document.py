@@ -36,11 +36,11 @@ from pydantic import (
 )
 
 from blackbox_lb._version import __version__
-from blackbox_lb.bias.calibration import Calibration
 from blackbox_lb.bias.features import Embedding, FeatureVector, Scope, parse_feature
 from blackbox_lb.bias.operating import OperatingCurve, Promise
 from blackbox_lb.bias.phases import Boundary, Phases, Prefix
 from blackbox_lb.bias.records import (
+    Calibration,
     Censored,
     Compiled,
     Count,

@@ -45,7 +45,7 @@ def tell_keys_of_profile(provider: str, options: ServerOptions) -> None:
 
 def tell_keys_of_judge(reward: Reward, options: object) -> None:
     """Say which key a judge's file sends where, and ask (see ``_tell``)."""
-    from blackbox_lb.tasks.rewards.judge import Judge
+    from blackbox_lb.tasks.rewards.endpoint import Judge
 
     if not isinstance(reward.remote, Judge):
         return

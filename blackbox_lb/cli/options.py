@@ -75,7 +75,7 @@ AT = "Another operating point of BIAS, as in precision=.9, recall=.8 or rate=.2:
 FIT_PLAN = "blackbox_lb.jobs.fitting.plan:FitPlan"
 CONNECT = "blackbox_lb.api.connect:connect"
 FIRST = "blackbox_lb.tasks.sets.task:Task.first"
-HARNESS = "blackbox_lb.tasks.harness_options:HarnessOptions"
+HARNESS = "blackbox_lb.tasks.sets.task:HarnessOptions"
 LOAD_TASK = "blackbox_lb.tasks.load:load_task"
 PARSE_REWARD = "blackbox_lb.tasks.rewards.reward:parse_reward"
 SPENDING = "blackbox_lb.api.limits.budget:SpendingLimits"

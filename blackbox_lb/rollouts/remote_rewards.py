@@ -15,8 +15,7 @@ from blackbox_lb.safety.http.error_answers import masked
 from blackbox_lb.safety.http.service import HttpService, Moment, ServiceWording
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
-from blackbox_lb.tasks.rewards.endpoint import Remote
-from blackbox_lb.tasks.rewards.judge import Judge
+from blackbox_lb.tasks.rewards.endpoint import Judge, Remote
 from blackbox_lb.types import Completion, Example
 
 KEPT = "the rewards that came are kept, the same command goes on from there"

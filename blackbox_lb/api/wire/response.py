@@ -14,7 +14,6 @@ from blackbox_lb.api.drift import SYSTEM_PARTS
 from blackbox_lb.api.wire.columns.byte_spans import UnsupportedLayout
 from blackbox_lb.api.wire.columns.parse import LogprobColumns, ParsedAnswer, arrays_of, loads
 from blackbox_lb.api.wire.dialects import DIALECTS, AnswerDialect
-from blackbox_lb.api.wire.dialects.position import Identity, Position, PositionReader
 from blackbox_lb.api.wire.envelope import (
     CUT,
     REMEDY,
@@ -31,6 +30,7 @@ from blackbox_lb.api.wire.envelope import (
     text_field,
     text_of,
 )
+from blackbox_lb.api.wire.position import Identity, Position, PositionReader
 from blackbox_lb.api.wire.request import asks_logprobs
 from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs
 from blackbox_lb.providers.profile import Profile

@@ -39,11 +39,10 @@ from blackbox_lb.extras.harness.documents import (
     split_documents,
     working,
 )
-from blackbox_lb.tasks.harness_options import HarnessOptions
 from blackbox_lb.tasks.records.files import SourcedExample
 from blackbox_lb.tasks.records.hub_data import library
 from blackbox_lb.tasks.rewards.matching import Matcher
-from blackbox_lb.tasks.sets.task import Task
+from blackbox_lb.tasks.sets.task import HarnessOptions, Task
 from blackbox_lb.types import Example, Prompt
 
 __all__ = ["HarnessMetric", "HarnessOptions", "load_harness"]

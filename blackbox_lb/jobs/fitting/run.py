@@ -12,12 +12,12 @@ from typing import cast
 import numpy as np
 
 from blackbox_lb.api.session import Session
-from blackbox_lb.bias.calibration import Calibration
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import most_entries
 from blackbox_lb.bias.operating import OperatingCurve, point_sentence
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import (
+    Calibration,
     Censored,
     Compiled,
     Learned,

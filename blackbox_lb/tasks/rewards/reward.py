@@ -16,13 +16,10 @@ from typing import Any, Literal, TypeAlias
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import did_you_mean, shorten
-from blackbox_lb.tasks.rewards.calls import VALID, arguments_valid, calls_reward
-from blackbox_lb.tasks.rewards.endpoint import EndpointReward, Remote
-from blackbox_lb.tasks.rewards.json_schema import json_schema
-from blackbox_lb.tasks.rewards.judge import Judge
-from blackbox_lb.tasks.rewards.marks import Marks
+from blackbox_lb.tasks.rewards.endpoint import EndpointReward, Judge, Remote
+from blackbox_lb.tasks.rewards.json_schema import VALID, arguments_valid, calls_reward, json_schema
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
-from blackbox_lb.tasks.rewards.spans import LocatedReward, TextRule, sum_of
+from blackbox_lb.tasks.rewards.spans import LocatedReward, Marks, TextRule, sum_of
 from blackbox_lb.tasks.rewards.text_rules import PER_LETTERS, PER_WORDS, AvoidList, ScriptRule
 from blackbox_lb.tasks.rewards.thinking import Thinking
 from blackbox_lb.tasks.rewards.user_function import checked_function, load_function

@@ -9,11 +9,29 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks.records.files import SPLIT_NAMES, SourcedExample, words_of
 from blackbox_lb.tasks.rewards.matching import Matcher
 from blackbox_lb.types import Example, Message, Split
+
+
+@dataclass(frozen=True, slots=True)
+class HarnessOptions:
+    """Departures from the harness's defaults.
+
+    ``data_dir``: a folder with a file for each split, instead of the hub. ``num_fewshot``: examples
+    before each question. ``filter`` and ``metric``: those that decide, by default the task's first.
+    ``validation_size``: documents sampled of train.
+    """
+
+    data_dir: Path | None = None
+    num_fewshot: int | None = None
+    filter: str | None = None
+    metric: str | None = None
+    validation_size: int | None = None
+
 
 SPLITS = tuple(SPLIT_NAMES.values())
 DEFAULT_FRACTIONS = (0.5, 0.2, 0.3)

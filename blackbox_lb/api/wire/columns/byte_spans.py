@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from blackbox_lb.api.wire.dialects.position import Identity, checked_bytes
+from blackbox_lb.api.wire.position import Identity, checked_bytes
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
 from blackbox_lb.types import UNNAMED, ListedBytes

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from blackbox_lb.bias.calibration import Calibration, LabelTokens, label_scores
+from blackbox_lb.bias.records import Calibration, LabelTokens, label_scores
 from blackbox_lb.estimate.choice.candidates import (
     BOOSTS,
     Candidate,
