@@ -81,7 +81,7 @@ async def measured(
     given = await given_answers(trials, task.train, plan)
     training = alone(given.rollouts, trials.tokenizer.vocabulary_size)
     field = candidates(
-        training.rollouts, training.next_token, plan.sweep, limits, whole=training.whole
+        training.rollouts, training.next_token, plan.sweep, limits, dataset=training.whole
     )
     scorer = await FromLists.of(trials, task.validation, plan, given)
     choice = await select(

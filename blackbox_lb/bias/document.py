@@ -369,17 +369,17 @@ class Bias(Row):
             or "UNVERIFIED"
         )
 
-    def check_scopes(self, taken: Iterable[Scope], user: str) -> None:
-        """Raise BiasError where the bias depends on more than ``taken``; ``user`` begins the
+    def check_scopes(self, supported: Iterable[Scope], user: str) -> None:
+        """Raise BiasError where the bias depends on more than ``supported``; ``user`` begins the
         sentence.
         """
-        if "prefix" in self.scopes.difference(taken):
+        if "prefix" in self.scopes.difference(supported):
             raise BiasError(
                 f"{user} takes one vector for all positions, and this bias changes within an answer"
                 f" ({printable(self.depends_on)}); send it with apply() or blb proxy, serve it"
                 " inside vLLM (docs/serving.md), or learn one without ``phases``"
             )
-        if "prompt" in self.scopes.difference(taken):
+        if "prompt" in self.scopes.difference(supported):
             raise BiasError(
                 f"{user} takes a bias that is the same for all prompts, and this one depends on"
                 f" {printable(self.depends_on)}; send it with apply(), blb proxy or"

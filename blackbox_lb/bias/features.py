@@ -417,18 +417,18 @@ PROMPT_FEATURES: tuple[type[PromptFeature], ...] = (Words, SystemPrompt, Groups,
 """All kinds. The text before the first colon of a ``depends_on`` is a kind."""
 
 
-def parse_feature(given: str) -> PromptFeature | None:
+def parse_feature(spec: str) -> PromptFeature | None:
     """The feature that ``depends_on`` names, None for ``nothing``. InputError: there is none."""
-    if given == "nothing":
+    if spec == "nothing":
         return None
-    kind, _, text = given.partition(":")
+    kind, _, text = spec.partition(":")
     for feature in PROMPT_FEATURES:
         if kind == feature.model_fields["kind"].default:
             parsed = feature.parsed(text)
             if parsed is not None:
                 return parsed
     raise InputError(
-        f"``depends_on={printable(given)!r}`` is not known; give nothing, words, system-prompt,"
+        f"``depends_on={printable(spec)!r}`` is not known; give nothing, words, system-prompt,"
         " groups:COLUMN, embedding:MODEL or route:NAME=REGEX,..."
     )
 

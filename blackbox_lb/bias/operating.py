@@ -108,10 +108,10 @@ first to be tested. Of 150 draws of 150 prompts each, 9 % found no point with .8
 .67, 29 % with .5; with 400 prompts it is level with 1 and .67."""
 
 
-def share_of(part: int, whole: int) -> float | None:
+def share_of(part: int, total: int) -> float | None:
     """A share; None of nothing."""
-    if whole:
-        return part / whole
+    if total:
+        return part / total
     return None
 
 
@@ -402,11 +402,11 @@ class MeasuredShare:
     high: float
 
     @classmethod
-    def of(cls, name: Measure, part: int, whole: int) -> MeasuredShare:
-        """``part`` of ``whole`` (Clopper and Pearson 1934)."""
-        low = lower_bound(part, whole, RISK / 2)
-        high = upper_bound(part, whole, RISK / 2)
-        return cls(name, share_of(part, whole), low, high)
+    def of(cls, name: Measure, part: int, total: int) -> MeasuredShare:
+        """``part`` of ``total`` (Clopper and Pearson 1934)."""
+        low = lower_bound(part, total, RISK / 2)
+        high = upper_bound(part, total, RISK / 2)
+        return cls(name, share_of(part, total), low, high)
 
     def as_json(self) -> dict[str, float | None]:
         """The numbers."""

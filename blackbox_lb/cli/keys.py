@@ -67,7 +67,7 @@ def tell_host_of_bias(path: Path, bias: Bias, options: object) -> None:
     _tell(path, ["the prompts", *([variable] if environment(variable) else [])], url, options)
 
 
-def _tell(source: Path, what: Iterable[str], address: str, options: object) -> None:
+def _tell(source: Path, purposes: Iterable[str], address: str, options: object) -> None:
     """Say that variables with keys, or the prompts, go to an address, because a file says so.
 
     On a terminal it is asked for, unless the command line has ``--yes`` or the host is this
@@ -76,7 +76,7 @@ def _tell(source: Path, what: Iterable[str], address: str, options: object) -> N
     Raises:
         click.Abort: the answer is no.
     """
-    names = sorted(set(what))
+    names = sorted(set(purposes))
     host = urlsplit(address).hostname or ""
     verb = "go"
     if len(names) == 1 and names[0].isupper():

@@ -130,9 +130,9 @@ WHOLE = 24
 
 
 def print_table(
-    title: str, header: Iterable[str], rows: Iterable[Iterable[str]], *, left: int = 1
+    title: str, header: Iterable[str], rows: Iterable[Iterable[str]], *, left_aligned: int = 1
 ) -> None:
-    """Print a table on stdout; the first ``left`` columns are text, the others numbers.
+    """Print a table on stdout; the first ``left_aligned`` columns are text, the others numbers.
 
     A number or a label is never broken; prose wraps between words. Where the columns do not fit
     that way, each row becomes a block of ``name: value`` lines.
@@ -143,7 +143,7 @@ def print_table(
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for place, name in enumerate(names):
         texts = [name, *(row[place] for row in cells)]
-        if place < left:
+        if place < left_aligned:
             table.add_column(Text(name), overflow="fold", min_width=_least_width(texts))
         else:
             # Rich measures words, and would break a number with its interval.
@@ -231,7 +231,7 @@ def verdict_table(verdicts: Iterable[Verdict]) -> None:
             )
             for row in rows
         ),
-        left=2,
+        left_aligned=2,
     )
 
 

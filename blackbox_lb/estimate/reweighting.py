@@ -428,16 +428,16 @@ def exact_shifts(
     return np.asarray(values[sampled] - log_z, dtype=np.float64)
 
 
-def listed_shifts(drawn: Rollouts, bias: Mapping[int, float], tail: NextToken) -> Vector:
-    """(m,) shifts from the base model's lists at the positions of ``drawn``, the completions with
-    the bias; see ``divergence``.
+def listed_shifts(rollouts: Rollouts, bias: Mapping[int, float], tail: NextToken) -> Vector:
+    """(m,) shifts from the base model's lists at the positions of ``rollouts``, the completions
+    with the bias; see ``divergence``.
 
     tail: of unbiased completions.
     """
-    return divergence(drawn, list(bias), list(bias.values()), tail).per_position
+    return divergence(rollouts, list(bias), list(bias.values()), tail).per_position
 
 
-def shifts_after_bias(drawn: Rollouts, bias: Mapping[int, float], base: NextToken) -> Vector:
+def shifts_after_bias(rollouts: Rollouts, bias: Mapping[int, float], base: NextToken) -> Vector:
     """(m,) shifts from lists of the *biased* policy: ``log pi_delta`` is listed, and without the
     bias it gives ``log pi_0``.
 
@@ -450,7 +450,7 @@ def shifts_after_bias(drawn: Rollouts, bias: Mapping[int, float], base: NextToke
     """
     ids = np.array(list(bias), dtype=np.int64)
     values = np.array(list(bias.values()))
-    table = NextToken.of(drawn, extra_ids=np.union1d(base.token_ids, ids)).named()
+    table = NextToken.of(rollouts, extra_ids=np.union1d(base.token_ids, ids)).named()
     delta = table.align(ids, values)
     milder = np.maximum(delta, -STRONGEST)
     named = base.named()
@@ -459,17 +459,17 @@ def shifts_after_bias(drawn: Rollouts, bias: Mapping[int, float], base: NextToke
     )  # mean probability of each token
     expected = table.align(base.token_ids, np.asarray(usage)) * table.n_positions
     scarce = (milder < 0) & (expected < FEW)
-    rest = np.maximum(expected - _listed(drawn, table), 0.0)
+    rest = np.maximum(expected - _listed(rollouts, table), 0.0)
     shared = table.with_unigram(np.where(scarce, rest, table.unigram))
     shifts = delta[table.sampled] + shared.log_normaliser(-milder)
-    return np.where((drawn.top_ids >= 0).any(axis=1), shifts, np.nan)
+    return np.where((rollouts.top_ids >= 0).any(axis=1), shifts, np.nan)
 
 
-def _listed(drawn: Rollouts, table: NextToken) -> Vector:
+def _listed(rollouts: Rollouts, table: NextToken) -> Vector:
     """(s,) the probability that the lists of all positions give to each token."""
-    named = drawn.top_ids >= 0
-    columns = np.searchsorted(table.token_ids, drawn.top_ids[named])
-    masses = np.exp(drawn.top_logprobs[named].astype(np.float64))
+    named = rollouts.top_ids >= 0
+    columns = np.searchsorted(table.token_ids, rollouts.top_ids[named])
+    masses = np.exp(rollouts.top_logprobs[named].astype(np.float64))
     return np.bincount(columns, weights=masses, minlength=len(table.token_ids)).astype(np.float64)
 
 

@@ -306,12 +306,12 @@ class ReadOnce:
         kept.
         """
         keys = list(keys)
-        others = self._store.completions(key for key in keys if key not in self._kept)
+        unread = self._store.completions(key for key in keys if key not in self._kept)
         for key in keys:
             if key in self._kept:
                 yield self._kept[key]
             else:
-                yield next(others)
+                yield next(unread)
 
     def _copied(self, table: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """A copy of the table with the same memory order, so that sums over it agree to the last
@@ -432,17 +432,17 @@ def kept_completions(
 ) -> Iterator[tuple[str, Completion]]:
     """The completions to learn from by key; ``count`` receives the category of each."""
     for key, completion in zip(keys, store.completions(keys), strict=True):
-        what, read = _read(completion, encode)
-        count[what] += 1
+        reason, read = _read(completion, encode)
+        count[reason] += 1
         count["cut"] += _cut(completion)
-        if what in ("listed", "encoded"):
+        if reason in ("listed", "encoded"):
             yield key, read
 
 
-def _batches(kept: Iterable[tuple[str, Completion]]) -> Iterator[dict[str, Completion]]:
+def _batches(completions: Iterable[tuple[str, Completion]]) -> Iterator[dict[str, Completion]]:
     batch: dict[str, Completion] = {}
     size = 0
-    for key, completion in kept:
+    for key, completion in completions:
         batch[key] = completion
         size += completion.top_ids.nbytes + completion.top_logprobs.nbytes
         if size >= BLOCK_BYTES:
@@ -453,12 +453,12 @@ def _batches(kept: Iterable[tuple[str, Completion]]) -> Iterator[dict[str, Compl
         yield batch
 
 
-def nothing_to_learn(drawn: int, filtered: int, encode: Encode | None) -> NoLogprobs:
+def nothing_to_learn(sampled: int, filtered: int, encode: Encode | None) -> NoLogprobs:
     remedy = ""
     if encode is None:
         remedy = ", take ``estimator=ratio`` with ``tokenizer``, which needs none"
     return NoLogprobs(
-        f"none of {drawn} completions has a complete list of token logprobs ({filtered} were"
+        f"none of {sampled} completions has a complete list of token logprobs ({filtered} were"
         f" stopped by a content filter); choose a model or server that gives them{remedy}, or other"
         " prompts; of a model that thinks, turn the thinking off"
     )

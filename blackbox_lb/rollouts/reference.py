@@ -169,8 +169,8 @@ async def ask_reference(
     positions = np.array(sorted(distributions), dtype=np.int64)
     vocabulary_size = _vocabulary_size(trials, rollouts, sizes[0])
     exact = np.stack([distributions[position][:vocabulary_size] for position in positions.tolist()])
-    here = exact[np.arange(len(positions)), rollouts.token_ids[positions]]
-    apart = np.abs(here - rollouts.logprobs[positions])[~rollouts.is_bounded[positions]]
+    logprobs = exact[np.arange(len(positions)), rollouts.token_ids[positions]]
+    apart = np.abs(logprobs - rollouts.logprobs[positions])[~rollouts.is_bounded[positions]]
     return Reference(
         positions=positions,
         exact=exact,

@@ -193,10 +193,10 @@ def load_task(
         )
     if decide is not None and answer_column == ANSWER:
         columns = replace(columns, otherwise=WANT)
-    given: dict[Split, str | Path | None] = {"validation": validation, "test": test}
+    paths: dict[Split, str | Path | None] = {"validation": validation, "test": test}
     file_splits = {
         split: _whole(path, split, columns, require_answers)
-        for split, path in given.items()
+        for split, path in paths.items()
         if path is not None
     }
     if str(data).startswith(HUB) or Path(data).is_dir():
@@ -210,9 +210,9 @@ def load_task(
         )
     rows, unlabelled = _by_answer(data, columns, require_answers)
     splits = rest(str(data), rows, seed, fractions, set(file_splits)) | file_splits
-    kept, left_out = _apart(splits)
-    note = _note(str(data), kept, left_out)
-    return Task.from_splits(Path(data).stem, kept, note=note, unlabelled=unlabelled)
+    distinct, left_out = _apart(splits)
+    note = _note(str(data), distinct, left_out)
+    return Task.from_splits(Path(data).stem, distinct, note=note, unlabelled=unlabelled)
 
 
 def _by_answer(
@@ -299,17 +299,17 @@ def load_dataset(
             " divide with @SPLIT"
         )
     unused = [name for name in records if not single and name not in NAMES]
-    given = {split: join_repeats(rows) for split, rows in rows_by_split.items()} | whole
-    train = given.pop("train")
-    kept, left_out = _apart(rest(spec, train, seed, fractions, set(given)) | given)
+    own_splits = {split: join_repeats(rows) for split, rows in rows_by_split.items()} | whole
+    train = own_splits.pop("train")
+    distinct, left_out = _apart(rest(spec, train, seed, fractions, set(own_splits)) | own_splits)
     source = f"{spec}: splits {', '.join(records)}"
     if unused:
         source += f"; not used: {', '.join(unused)}"
-    note = _note(source, kept, left_out) or source
+    note = _note(source, distinct, left_out) or source
     name_of_task = Path(spec).name
     if spec.startswith(HUB):
         name_of_task = spec.removeprefix(HUB).replace("/", "-").replace("@", "-")
-    return Task.from_splits(name_of_task, kept, note=note)
+    return Task.from_splits(name_of_task, distinct, note=note)
 
 
 def _apart(
@@ -319,14 +319,14 @@ def _apart(
     shares of different labels.
     """
     check_alike(row.example for rows in splits.values() for row in rows)
-    kept, left_out = keep_apart(splits)
-    for split, rows in kept.items():
+    distinct, left_out = keep_apart(splits)
+    for split, rows in distinct.items():
         if not rows:
             raise DataError(
                 f"every prompt of {split} stands in another split too, so there is none left for"
                 f" it; give other data for {split}"
             )
-    return kept, left_out
+    return distinct, left_out
 
 
 def _note(

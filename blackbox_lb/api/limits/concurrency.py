@@ -105,12 +105,12 @@ class AdaptiveConcurrency:
                     self.level = before
                 break
 
-    def _rate(self, times: int, known: float | None = None) -> Generator[None, _End, float]:
+    def _rate(self, times: int, first_rate: float | None = None) -> Generator[None, _End, float]:
         """Tokens a second at this level, over ``times`` as many requests; 0.0 where the server
         refused too many for load.
 
         Requests in flight at a change of level, or at the start of a stage, do not count. A rate
-        far from ``known`` is accepted sooner.
+        far from ``first_rate`` is accepted sooner.
         """
         waiting = self.level
         least = max(LEAST_MEASURED, self.level)
@@ -136,7 +136,8 @@ class AdaptiveConcurrency:
                 return 0.0
             rate = tokens / max(end.now - start, 1e-9)
             clear = (
-                known is not None and not known / DECISIVE_CHANGE <= rate <= known * DECISIVE_CHANGE
+                first_rate is not None
+                and not first_rate / DECISIVE_CHANGE <= rate <= first_rate * DECISIVE_CHANGE
             )
             if count >= times * least or (clear and count >= least):
                 self._takes = self.level * (end.now - start) / count  # Little's law

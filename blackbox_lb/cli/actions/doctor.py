@@ -102,7 +102,7 @@ def _print(report: Report, saved: str | None, careful: Mapping[str, Json]) -> No
             (finding.row, finding.claim, finding.status, finding.evidence)
             for finding in report.findings
         ),
-        left=4,
+        left_aligned=4,
     )
     echo(
         f"{len(report.contradicted)} contradicted; {report.requests} requests,"

@@ -234,20 +234,20 @@ def _check(trials: Trials, biases: dict[str, Bias]) -> None:
             raise type(error)(f"{name}: {error}") from None
 
 
-def _print_everything(found: Evaluation) -> None:
-    for sentence in found.summary:
+def _print_everything(evaluation: Evaluation) -> None:
+    for sentence in evaluation.summary:
         echo(sentence)
-    for setting in dict.fromkeys(row.setting for row in found.policies):
-        _policies(found, setting)
-        _decisions(found, setting)
-    if found.comparisons:
-        _comparisons(found.comparisons)
-    for note in found.notes:
+    for setting in dict.fromkeys(row.setting for row in evaluation.policies):
+        _policies(evaluation, setting)
+        _decisions(evaluation, setting)
+    if evaluation.comparisons:
+        _comparisons(evaluation.comparisons)
+    for note in evaluation.notes:
         echo(note)
 
 
-def _policies(found: Evaluation, setting: str) -> None:
-    rows = [row for row in found.policies if row.setting == setting]
+def _policies(evaluation: Evaluation, setting: str) -> None:
+    rows = [row for row in evaluation.policies if row.setting == setting]
     metrics = list(rows[0].metrics)
     priced = rows[0].cost is not None
     print_table(
@@ -280,11 +280,11 @@ def _policies(found: Evaluation, setting: str) -> None:
     )
 
 
-def _decisions(found: Evaluation, setting: str) -> None:
+def _decisions(evaluation: Evaluation, setting: str) -> None:
     """Print each policy's table of labels with its scores; nothing where the task has no labels."""
     decisions = [
         (row.name, row.decisions)
-        for row in found.policies
+        for row in evaluation.policies
         if row.setting == setting and row.decisions
     ]
     if not decisions:
@@ -318,7 +318,7 @@ def _decisions(found: Evaluation, setting: str) -> None:
             for name, decision in decisions
             for label, row, cells in zip(labels, decision.labels, decision.confusion, strict=True)
         ),
-        left=2,
+        left_aligned=2,
     )
 
 
@@ -358,5 +358,5 @@ def _comparisons(rows: Sequence[Comparison]) -> None:
             )
             for row in rows
         ),
-        left=4,
+        left_aligned=4,
     )

@@ -65,19 +65,19 @@ def print_shares(evaluation: Evaluation) -> None:
 
 def shares_table(
     setting: str,
-    wanted: Sequence[SharesOfGroup],
-    drawn: Mapping[str, Sequence[SharesOfGroup]],
+    target: Sequence[SharesOfGroup],
+    sampled: Mapping[str, Sequence[SharesOfGroup]],
 ) -> None:
-    """The shares by label, a row for the wanted ones and each policy of ``drawn``, group after
+    """The shares by label, a row for the wanted ones and each policy of ``sampled``, group after
     group; with the total variation, the Jensen-Shannon divergence and what chance alone gives.
     """
-    labels = list(wanted[0].wanted)
+    labels = list(target[0].wanted)
     lines = []
-    for place, group in enumerate(wanted):
+    for place, group in enumerate(target):
         name = printable(group.group) or "all"
         shares = [f"{group.wanted[label]:.2f}" for label in labels]
         lines.append([name, "wanted", *shares, "", f"{group.chance_level:.2f}", ""])
-        for policy, groups in drawn.items():
+        for policy, groups in sampled.items():
             if place >= len(groups):
                 continue
             drawn_here = groups[place]
@@ -96,7 +96,7 @@ def shares_table(
         " shares that of as many draws from them; JS: Jensen-Shannon, nats",
         ["group", "policy", *map(printable, labels), "no label", "TV", "JS"],
         lines,
-        left=2,
+        left_aligned=2,
     )
 
 

@@ -43,7 +43,7 @@ def print_models(provider: str, *, as_json: bool) -> None:
             (model.name, _weights(model), _cuts(model, sent), *_prices(model))
             for model in hosted.models
         ),
-        left=3,
+        left_aligned=3,
     )
     echo(f"bias and logprobs: {_evidence(hosted)}. Prices are for a million tokens.")
     echo(f"Source: {hosted.source}.")
@@ -72,7 +72,7 @@ def print_hosts(name: str, *, as_json: bool) -> None:
             )
             for hosted, model in matches
         ),
-        left=5,
+        left_aligned=5,
     )
     echo("Prices are for a million tokens. Open weights also run on a server of your own: vLLM,")
     echo("SGLang, llama.cpp. " + FROM_HERE)

@@ -30,7 +30,7 @@ def execute(options: RunsOptions) -> None:
             f"{len(rows)} runs",
             ("run", "made", "verdict", "reward", "base", "biased", "difference", "entries", "$"),
             [_cells(row) for row in rows],
-            left=4,
+            left_aligned=4,
         )
 
 

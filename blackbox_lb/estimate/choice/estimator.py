@@ -234,26 +234,26 @@ class _Projection:
         """At each tau and variant, the l2 of the largest held-out likelihood first, where
         cross-validation was asked; else the largest.
         """
-        drawn = data.drawn
+        sampled = data.drawn
         table = data.positions
-        if drawn.given.any():  # spellings have their base-model weights until a fit renews them
+        if sampled.given.any():  # spellings have their base-model weights until a fit renews them
             nothing = np.zeros(len(table.token_ids))
-            drawn = replace(drawn, shares=posterior_shares(drawn, table, nothing)[0])
+            sampled = replace(sampled, shares=posterior_shares(sampled, table, nothing)[0])
         start = None
         for tau, variant in itertools.product(sweep.tau, _variants(data, sweep)):
             rule = weighting(tau, sweep.weights, variant.gamma)
             prior = None
             if variant.prior is not None:
                 prior = variant.prior.at(tau)
-            strengths, choice = _strengths(drawn, table, variant.l2, rule)
+            strengths, choice = _strengths(sampled, table, variant.l2, rule)
             learned = dict[float, LearnedVector]()
             for l2 in strengths:
                 make = partial(projection, rule=rule, l2=l2, next_token=table, prior=prior)
-                if drawn.given.any():
-                    fit, rollouts = fit_sets(drawn, table, make)
+                if sampled.given.any():
+                    fit, rollouts = fit_sets(sampled, table, make)
                 else:
-                    fit = make(drawn, start=start)
-                    rollouts = drawn
+                    fit = make(sampled, start=start)
+                    rollouts = sampled
                 start = fit
                 is_proposed = choice is not None and l2 in (choice.best, choice.l2)
                 projected = Projected(
@@ -308,12 +308,14 @@ def _again(make: Callable[..., Fit], rollouts: Rollouts, fit: Fit, support: Ids)
 
 
 def _strengths(
-    rollouts: Rollouts, table: LoggedPositions, wanted: Sequence[L2], rule: Weighting
+    rollouts: Rollouts, table: LoggedPositions, requested: Sequence[L2], rule: Weighting
 ) -> tuple[list[float], L2Choice | None]:
-    """Each ``wanted`` l2, the largest first, and the cross-validation of l2 where it is asked."""
-    strengths = {value for value in wanted if not isinstance(value, str)}
+    """Each ``requested`` l2, the largest first, and the cross-validation of l2 where it is
+    asked.
+    """
+    strengths = {value for value in requested if not isinstance(value, str)}
     choice = None
-    if "cv" in wanted:
+    if "cv" in requested:
         choice = choose_l2(rollouts, table, rule)
         strengths |= {choice.best, choice.l2}
     return sorted(strengths, reverse=True), choice

@@ -84,9 +84,11 @@ class Share:
 class Workers(Protocol):
     """The workers that hold the shares, in a fixed order."""
 
-    def call(self, method: str, common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[Any]:
-        """Call ``method`` of each share with ``common`` and then its row of ``own``; results in the
-        order of the shares.
+    def call(
+        self, method: str, common: Sequence[Any], arguments: Sequence[Sequence[Any]]
+    ) -> list[Any]:
+        """Call ``method`` of each share with ``common`` and then its row of ``arguments``; results
+        in the order of the shares.
 
         An argument that is the same object as in an earlier call need not be sent again.
         """

@@ -418,9 +418,9 @@ class Statistics:
             )
 
 
-def _padded_sum(one: Any, other: Any) -> Any:
+def _padded_sum(first: Any, second: Any) -> Any:
     """The sum of two tables with a row a token; the rows that one lacks count as 0."""
-    short, long = sorted((one, other), key=len)
+    short, long = sorted((first, second), key=len)
     total = long.copy()
     total[: len(short)] += short
     return total

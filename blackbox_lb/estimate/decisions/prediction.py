@@ -225,16 +225,16 @@ class DecisionScores:
         cls,
         names: tuple[str, ...],
         right: npt.ArrayLike,
-        said: npt.ArrayLike,
+        decided: npt.ArrayLike,
         confidence: npt.ArrayLike | None = None,
     ) -> DecisionScores:
-        """right, said: (n,) numbers of labels, -1 in ``said`` for none. confidence: (n,) in that
-        decision, NaN where unknown.
+        """right, decided: (n,) numbers of labels, -1 in ``decided`` for none. confidence: (n,) in
+        that decision, NaN where unknown.
 
         Raises InputError: different lengths, or a number that names no label.
         """
         truth = np.asarray(right, np.int64)
-        decisions = np.asarray(said, np.int64)
+        decisions = np.asarray(decided, np.int64)
         size = len(names)
         if truth.shape != decisions.shape or truth.ndim != 1:
             raise InputError(
@@ -356,15 +356,15 @@ def expected_calibration_error(confidence: npt.ArrayLike, right: npt.ArrayLike) 
     return float(np.abs(gaps).sum() / len(sure))
 
 
-def _share(part: float, whole: float) -> float:
-    if whole:
-        return part / whole
+def _share(part: float, total: float) -> float:
+    if total:
+        return part / total
     return float("nan")
 
 
-def _shares(part: npt.ArrayLike, whole: npt.ArrayLike) -> Vector:
+def _shares(part: npt.ArrayLike, total: npt.ArrayLike) -> Vector:
     top = np.asarray(part, np.float64)
-    below = np.asarray(whole, np.float64)
+    below = np.asarray(total, np.float64)
     return np.asarray(np.divide(top, below, out=np.full(top.shape, np.nan), where=below > 0))
 
 

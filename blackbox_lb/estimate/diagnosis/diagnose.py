@@ -49,21 +49,21 @@ class Finding:
     remedy: str = ""
 
 
-def unchecked(code: str, what: str, remedy: str) -> Finding:
+def unchecked(code: str, subject: str, remedy: str) -> Finding:
     """The finding without a measurement."""
-    return Finding(code, "NOT CHECKED", f"{what} was not checked", remedy)
+    return Finding(code, "NOT CHECKED", f"{subject} was not checked", remedy)
 
 
-def truncated_finding(seen: Truncation) -> Finding:
+def truncated_finding(truncation: Truncation) -> Finding:
     """Whether the token limit hides how long completions are."""
-    if seen.hides_lengths:
+    if truncation.hides_lengths:
         return Finding(
             "truncated",
             "FAIL",
-            f"{seen.sentence}, where a reward by length cannot tell them apart",
-            seen.remedy,
+            f"{truncation.sentence}, where a reward by length cannot tell them apart",
+            truncation.remedy,
         )
-    return Finding("truncated", "PASS", seen.sentence)
+    return Finding("truncated", "PASS", truncation.sentence)
 
 
 def reward_finding(room: Headroom | None) -> Finding:
@@ -124,17 +124,20 @@ def tau_finding(room: Headroom | None) -> Finding:
     return Finding("tau", "INCONCLUSIVE" if room.decision == "unknown" else "PASS", sentence)
 
 
-def censoring_finding(kept: Censoring | None, estimator: str, top_logprobs: int | None) -> Finding:
+def censoring_finding(
+    censoring: Censoring | None, estimator: str, top_logprobs: int | None
+) -> Finding:
     """Whether sampled tokens came without a probability that the estimator needs."""
-    if kept is None:
+    if censoring is None:
         return unchecked(
             "censoring",
             "the share of sampled tokens without a logprob",
             "measure it on the training rollouts",
         )
-    share = kept.bounded / kept.positions
+    share = censoring.bounded / censoring.positions
     sentence = (
-        f"{kept.bounded:,} of {kept.positions:,} sampled tokens ({share:.1%}) have only a bound for"
+        f"{censoring.bounded:,} of {censoring.positions:,} sampled tokens ({share:.1%}) have"
+        " only a bound for"
         " their logprob"
     )
     if not table.facts_of(estimator).reads_propensities:
@@ -150,21 +153,26 @@ def censoring_finding(kept: Censoring | None, estimator: str, top_logprobs: int 
     )
 
 
-def tail_finding(seen: TailCoverage | None, estimator: str, top_logprobs: int | None) -> Finding:
+def tail_finding(
+    coverage: TailCoverage | None, estimator: str, top_logprobs: int | None
+) -> Finding:
     """Whether the lists hold enough of the probability for an estimator that reads them."""
-    if seen is None:
+    if coverage is None:
         return unchecked(
             "tail", "the probability outside the lists", "measure it on the training rollouts"
         )
     sentence = (
-        f"{seen.tail_mass:.1%} of the probability is outside the lists, {seen.unattributed:.1%}"
+        f"{coverage.tail_mass:.1%} of the probability is outside the lists,"
+        f" {coverage.unattributed:.1%}"
         " without any token to go to"
     )
     if not table.facts_of(estimator).reads_lists:
         return Finding("tail", "PASS", f"{sentence}, which {estimator} does not read")
     order: tuple[Word, ...] = ("FAIL", "INCONCLUSIVE", "NOT CHECKED", "PASS")
     word = min(
-        TAIL_MASS.judge(seen.tail_mass), UNATTRIBUTED.judge(seen.unattributed), key=order.index
+        TAIL_MASS.judge(coverage.tail_mass),
+        UNATTRIBUTED.judge(coverage.unattributed),
+        key=order.index,
     )
     if word == "PASS":
         return Finding("tail", word, sentence)
@@ -183,43 +191,52 @@ def _wider(top_logprobs: int | None) -> str:
     return f"ask for more alternatives{more} (``top_logprobs``), or a provider that returns more"
 
 
-def samples_finding(seen: Precision | None, given: bool = False, why_none: str = "") -> Finding:
-    """Whether the rollouts, or the ``given`` answers, are enough, and how many would be."""
-    if seen is None:
+def samples_finding(
+    precision: Precision | None, uses_answers: bool = False, why_none: str = ""
+) -> Finding:
+    """Whether the rollouts, or the given answers of ``uses_answers``, are enough, and how many
+    would be.
+    """
+    if precision is None:
         return _without_errors("samples", "whether the rollouts are enough", why_none)
-    learned_from = f"{seen.prompts} prompts x {seen.completions / seen.prompts:.3g} completions"
-    if given:
-        learned_from = f"the answers of {seen.prompts} prompts"
-    sentence = (
-        f"the bias of {learned_from} has a reliability of {seen.reliability:.2f}: it learned"
-        f" {seen.signal:.2g} nats a completion, and its standard errors are worth {seen.noise:.2g}"
+    learned_from = (
+        f"{precision.prompts} prompts x {precision.completions / precision.prompts:.3g} completions"
     )
-    if seen.word == "PASS" or seen.flat:
+    if uses_answers:
+        learned_from = f"the answers of {precision.prompts} prompts"
+    sentence = (
+        f"the bias of {learned_from} has a reliability of {precision.reliability:.2f}: it learned"
+        f" {precision.signal:.2g} nats a completion, and its standard errors are worth"
+        f" {precision.noise:.2g}"
+    )
+    if precision.word == "PASS" or precision.flat:
         return Finding("samples", "PASS", sentence)
-    needed = seen.prompts_needed()
-    per_prompt = seen.completions / seen.prompts
-    bound = "at least " if seen.signal <= SMALL_KL else "about "
+    needed = precision.prompts_needed()
+    per_prompt = precision.completions / precision.prompts
+    bound = "at least " if precision.signal <= SMALL_KL else "about "
     more = (
         f"collect {bound}{needed:,} prompts with {per_prompt:.3g} completions each"
         f" ({math.ceil(needed * per_prompt):,} rollouts)"
     )
-    if given:
+    if uses_answers:
         more = f"learn from the answers of {bound}{needed:,} prompts"
     remedy = f"{more} for a reliability of {RELIABILITY.good:g}, or send fewer entries"
-    return Finding("samples", seen.word, sentence, remedy)
+    return Finding("samples", precision.word, sentence, remedy)
 
 
-def _without_errors(code: str, what: str, why: str) -> Finding:
+def _without_errors(code: str, subject: str, why: str) -> Finding:
     """The finding without standard errors; ``why`` the projection has none, "" for another
     estimator.
     """
     if why:
-        return Finding(code, "NOT CHECKED", f"{what} was not checked: {why}")
-    return unchecked(code, what, "learn with ``estimator=projection``, which has standard errors")
+        return Finding(code, "NOT CHECKED", f"{subject} was not checked: {why}")
+    return unchecked(
+        code, subject, "learn with ``estimator=projection``, which has standard errors"
+    )
 
 
-def weights_finding(size: float | None, given: bool = False) -> Finding:
-    """Whether enough completions, or ``given`` answers, carry the weight."""
+def weights_finding(size: float | None, uses_answers: bool = False) -> Finding:
+    """Whether enough completions, or given answers, carry the weight."""
     if size is None:
         return unchecked(
             "weights",
@@ -233,7 +250,7 @@ def weights_finding(size: float | None, given: bool = False) -> Finding:
     word = EFFECTIVE_SAMPLE.judge(size)
     if word == "PASS":
         return Finding("weights", word, sentence)
-    if given:
+    if uses_answers:
         return Finding("weights", word, sentence, "learn from more answers")
     more = "collect more rollouts"
     if 0 < size < math.inf:
@@ -241,37 +258,38 @@ def weights_finding(size: float | None, given: bool = False) -> Finding:
     return Finding("weights", word, sentence, f"{more}, or raise tau so that more of them count")
 
 
-def reproduced_finding(seen: Precision | None, why_none: str = "") -> Finding:
+def reproduced_finding(precision: Precision | None, why_none: str = "") -> Finding:
     """Whether the fitted bias is 0 although there are enough data."""
-    if seen is None:
+    if precision is None:
         return _without_errors(
             "already", "whether the prompt already does what a bias could", why_none
         )
-    if seen.flat:
+    if precision.flat:
         sentence = (
             "the fitted bias is about 0 and the data are enough to say so: it moves the policy by"
-            f" at most {seen.most:.2g} nats a completion, too little to move the reward by"
+            f" at most {precision.most:.2g} nats a completion, too little to move the reward by"
             f" {SMALL_GAIN:g} of its standard deviation"
         )
         remedy = "the prompt already does what a fixed bias could: change the prompt or the reward"
         return Finding("already", "FAIL", sentence, remedy)
-    sentence = f"the fitted bias moves the policy by about {seen.signal:.2g} nats a completion"
-    return Finding("already", "PASS" if seen.word == "PASS" else "INCONCLUSIVE", sentence)
+    sentence = f"the fitted bias moves the policy by about {precision.signal:.2g} nats a completion"
+    return Finding("already", "PASS" if precision.word == "PASS" else "INCONCLUSIVE", sentence)
 
 
-def touched_finding(seen: Touched | None) -> Finding:
+def touched_finding(touched: Touched | None) -> Finding:
     """Whether the bias acts on tokens that occur."""
-    if seen is None:
+    if touched is None:
         return unchecked(
             "touched",
             "how much of the probability the bias touches",
             "measure it on the training rollouts",
         )
     sentence = (
-        f"{seen.entries} biased tokens hold {seen.base:.1%} of the probability without the bias and"
-        f" {seen.biased:.1%} with it, {seen.per_completion:.2g} tokens of a completion"
+        f"{touched.entries} biased tokens hold {touched.base:.1%} of the probability without"
+        " the bias and"
+        f" {touched.biased:.1%} with it, {touched.per_completion:.2g} tokens of a completion"
     )
-    word = TOUCHED.judge(seen.per_completion)
+    word = TOUCHED.judge(touched.per_completion)
     remedy = "send more entries, or check why common tokens have none"
     if word == "PASS":
         remedy = ""
@@ -408,7 +426,7 @@ def _beside_help(finding: Finding) -> Finding:
     return replace(finding, word="INCONCLUSIVE", sentence=sentence)
 
 
-def _put_aside(found: list[Finding], codes: frozenset[str], why: str) -> list[Finding]:
+def _put_aside(findings: list[Finding], codes: frozenset[str], why: str) -> list[Finding]:
     """The findings with those of ``codes`` as NOT CHECKED, for that reason and without a remedy."""
     return [
         (
@@ -416,52 +434,52 @@ def _put_aside(found: list[Finding], codes: frozenset[str], why: str) -> list[Fi
             if finding.code in codes
             else finding
         )
-        for finding in found
+        for finding in findings
     ]
 
 
-def _test(facts: Facts, seen: Effect | None) -> Finding:
-    if seen is None:
+def _test(facts: Facts, effect: Effect | None) -> Finding:
+    if effect is None:
         return unchecked(
             "test", "whether the bias helps", "judge it on fresh completions of unseen prompts"
         )
-    numbers = (seen.difference, seen.low, seen.high)
+    numbers = (effect.difference, effect.low, effect.high)
     if not all(map(math.isfinite, numbers)):
         return Finding(
             "test",
             "FAIL",
-            f"the difference {seen.difference} has no interval",
+            f"the difference {effect.difference} has no interval",
             "judge the bias on more test prompts",
         )
     sentence = (
-        f"at {seen.setting} the reward changed by {seen.difference:+.3g} (95 % interval"
-        f" {seen.low:+.3g} to {seen.high:+.3g})"
+        f"at {effect.setting} the reward changed by {effect.difference:+.3g} (95 % interval"
+        f" {effect.low:+.3g} to {effect.high:+.3g})"
     )
-    if not seen.proven and not seen.low <= 0 <= seen.high:
+    if not effect.proven and not effect.low <= 0 <= effect.high:
         return Finding(
             "test",
             "INCONCLUSIVE",
             f"{sentence}, which alone would count, but not among all rows of the verdict or with"
-            f" {seen.prompts} prompts",
-            f"judge it on {max(3 * seen.prompts, LEAST_PROMPTS):,} test prompts or more",
+            f" {effect.prompts} prompts",
+            f"judge it on {max(3 * effect.prompts, LEAST_PROMPTS):,} test prompts or more",
         )
-    if seen.low > 0:
+    if effect.low > 0:
         return Finding("test", "PASS", f"it helped: {sentence}")
-    if seen.high < 0:
+    if effect.high < 0:
         return Finding(
             "test",
             "FAIL",
             f"it hurt: {sentence}",
             "do not deploy this bias; read the reasons below",
         )
-    return _unresolved(facts, seen, sentence)
+    return _unresolved(facts, effect, sentence)
 
 
-def _unresolved(facts: Facts, seen: Effect, sentence: str) -> Finding:
+def _unresolved(facts: Facts, effect: Effect, sentence: str) -> Finding:
     small = math.inf
     if facts.headroom is not None:
         small = SMALL_GAIN * facts.headroom.spread
-    if -small <= seen.low < seen.high <= small < math.inf:
+    if -small <= effect.low < effect.high <= small < math.inf:
         return Finding(
             "test",
             "FAIL",
@@ -470,27 +488,28 @@ def _unresolved(facts: Facts, seen: Effect, sentence: str) -> Finding:
         )
     sentence = f"the test does not show whether it helps: {sentence}"
     several = (
-        f"{max(3 * seen.prompts, LEAST_PROMPTS):,} test prompts or more would show it, or that it"
+        f"{max(3 * effect.prompts, LEAST_PROMPTS):,} test prompts or more would show it, or that it"
         " is small"
     )
-    if seen.low == seen.high:
+    if effect.low == effect.high:
         return Finding(
-            "test", "INCONCLUSIVE", f"{sentence}: all {seen.prompts} prompts agree", several
+            "test", "INCONCLUSIVE", f"{sentence}: all {effect.prompts} prompts agree", several
         )
-    half = (seen.high - seen.low) / 2
+    half = (effect.high - effect.low) / 2
     reach = float(special.ndtri((1 + CONFIDENCE) / 2))
     times = math.inf
-    if seen.difference:
-        times = ((reach + float(special.ndtri(POWER))) / reach * half / abs(seen.difference)) ** 2
+    if effect.difference:
+        times = ((reach + float(special.ndtri(POWER))) / reach * half / abs(effect.difference)) ** 2
     if times > MANY_TIMES:
         return Finding(
             "test",
             "INCONCLUSIVE",
-            f"{sentence}; the difference is far smaller than what {seen.prompts} prompts can show",
+            f"{sentence}; the difference is far smaller than what {effect.prompts} prompts can"
+            " show",
             several,
         )
-    prompts = math.ceil(seen.prompts * times)
-    completions = math.ceil(seen.completions * times)
+    prompts = math.ceil(effect.prompts * times)
+    completions = math.ceil(effect.completions * times)
     remedy = (
         f"judge it on about {prompts:,} test prompts ({completions:,} completions of each policy)"
     )

@@ -475,10 +475,10 @@ class NextToken:
             self.lists.columns(chosen), self.unigram[tokens], self.spread, self.scale
         )
 
-    def _positions(self, one: Callable[[Part], Vector]) -> Vector:
-        """(m,) ``one`` of the positions of each part."""
+    def _positions(self, of_part: Callable[[Part], Vector]) -> Vector:
+        """(m,) ``of_part`` of the positions of each part."""
         out = np.empty(self.n_positions)
-        for part, values in zip(self.lists.parts, in_order(one, self.lists.parts), strict=True):
+        for part, values in zip(self.lists.parts, in_order(of_part, self.lists.parts), strict=True):
             out[part.where] = values
         return out
 
@@ -586,13 +586,13 @@ def assembled(blocks: list[Listed], tail: Tail | None, allocate: Allocate = empt
 
 
 def _shared(
-    lists: SparseTable, one: Callable[[tuple[int, Part]], Shares]
+    lists: SparseTable, of_part: Callable[[tuple[int, Part]], Shares]
 ) -> tuple[SparseTable, Vector, Vector]:
-    """The lists with their tails distributed by ``one``, and (m,) spread and rounding."""
+    """The lists with their tails distributed by ``of_part``, and (m,) spread and rounding."""
     spread = np.empty(lists.n_positions)
     rounding = np.empty(lists.n_positions)
     parts = []
-    for shares in in_order(one, list(enumerate(lists.parts))):
+    for shares in in_order(of_part, list(enumerate(lists.parts))):
         where = shares.part.where
         parts.append(shares.part)
         spread[where] = shares.spread

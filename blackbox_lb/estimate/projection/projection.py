@@ -124,23 +124,23 @@ def _direction(slope: Vector, memory: deque[tuple[Vector, Vector, float]]) -> Ve
     return q
 
 
-def _step(function: Function, found: Descent, direction: Vector) -> Descent | None:
+def _step(function: Function, start: Descent, direction: Vector) -> Descent | None:
     """A step along ``direction`` with enough fall and enough length; None where rounding hides any
     fall.
     """
-    promised = dot(found.slope, direction)
+    promised = dot(start.slope, direction)
     length = 1.0
     low = 0.0
     high = np.inf
     for _ in range(MOST_TRIES):
-        x = found.x + length * direction
+        x = start.x + length * direction
         value, slope = function(x)
-        if value > found.value + ENOUGH * length * promised:
+        if value > start.value + ENOUGH * length * promised:
             high = length
         elif dot(slope, direction) < STEEP * promised:
             low = length
         else:
-            return Descent(x, value, slope, found.iterations + 1)
+            return Descent(x, value, slope, start.iterations + 1)
         length = (low + high) / 2 if np.isfinite(high) else 2 * length
     return None
 
@@ -434,9 +434,9 @@ class TokenCosts:
         """(k,) the tokens that earn something."""
         return self.token_ids
 
-    def only(self, kept: Ids) -> TokenCosts:
-        """Those of the ``kept`` ids alone."""
-        among = np.isin(self.token_ids, kept)
+    def only(self, support: Ids) -> TokenCosts:
+        """Those of the ``support`` ids alone."""
+        among = np.isin(self.token_ids, support)
         return replace(self, token_ids=self.token_ids[among], costs=self.costs[among])
 
 

@@ -340,22 +340,26 @@ class _Problem:
         )
 
     def _solved(
-        self, right: Vector, along: Callable[[Vector], Vector], diagonal: Vector, ridge: float
+        self, right: Vector, product: Callable[[Vector], Vector], diagonal: Vector, ridge: float
     ) -> Vector:
-        """(s,) ``right`` over the curvature of the free coordinates: ``along`` and ``ridge``, with
-        about that ``diagonal``.
+        """(s,) ``right`` over the curvature of the free coordinates: ``product`` and ``ridge``,
+        with about that ``diagonal``.
         """
         return _conjugate_gradients(
-            lambda direction: np.where(self.free, along(direction) + ridge * direction, 0.0),
+            lambda direction: np.where(self.free, product(direction) + ridge * direction, 0.0),
             right,
             diagonal,
         )
 
 
 def _matched(
-    along: Callable[[Vector], Vector], usage: Vector, own: Vector, diagonal: Vector, growth: float
+    product: Callable[[Vector], Vector],
+    usage: Vector,
+    counts: Vector,
+    diagonal: Vector,
+    growth: float,
 ) -> Callable[[Vector], Vector]:
-    """Scale the curvature ``along`` of a part of the positions, (s,) ``own`` its diagonal, to
+    """Scale the curvature ``product`` of a part of the positions, (s,) ``counts`` its diagonal, to
     ``growth`` times as many, with the known ``diagonal`` (s,).
 
     A curvature is the Laplacian of a graph: tokens are tied by how often one could have stood for
@@ -365,22 +369,22 @@ def _matched(
     small beside the counts this would decide all. Tokens without a tie in this part are tied to the
     mean of all.
     """
-    tied = own > usage * RARE
-    rest = math.sqrt(growth) * np.maximum(along(np.ones_like(own)), 0.0)
-    scale = np.divide(diagonal, own * math.sqrt(growth), out=np.zeros_like(own), where=tied)
+    tied = counts > usage * RARE
+    rest = math.sqrt(growth) * np.maximum(product(np.ones_like(counts)), 0.0)
+    scale = np.divide(diagonal, counts * math.sqrt(growth), out=np.zeros_like(counts), where=tied)
     for _ in range(ROUNDS):
-        ties = scale * (own * scale - along(scale) + rest)
+        ties = scale * (counts * scale - product(scale) + rest)
         scale *= np.sqrt(
             np.divide(diagonal, ties, out=np.ones_like(ties), where=ties > RARE * diagonal)
         )
-    shift = scale * (along(scale) - rest)
+    shift = scale * (product(scale) - rest)
     alone = np.where(tied, 0.0, diagonal)
     mean = diagonal / diagonal.sum()
 
     def matched(direction: Vector) -> Vector:
         loose = alone * (direction - dot(mean, direction))
         return np.asarray(
-            scale * along(scale * direction) - shift * direction + loose - mean * loose.sum()
+            scale * product(scale * direction) - shift * direction + loose - mean * loose.sum()
         )
 
     return matched

@@ -188,7 +188,7 @@ def _exchange(search: _Search, values: Vector) -> Vector:
     return best
 
 
-def _moves(search: _Search, values: Vector, seen: set[bytes]) -> list[Vector]:
+def _moves(search: _Search, values: Vector, visited: set[bytes]) -> list[Vector]:
     """The most promising ``TRIED`` new moves: a pair's change is that of both alone and their part
     of the curvature.
     """
@@ -204,13 +204,13 @@ def _moves(search: _Search, values: Vector, seen: set[bytes]) -> list[Vector]:
     first, second = np.triu_indices(len(tokens))
     worth = pairs[first, second]
     trials: list[Vector] = []
-    for at in np.argsort(worth, kind="stable")[: TRIED + len(seen)]:
+    for at in np.argsort(worth, kind="stable")[: TRIED + len(visited)]:
         if not math.isfinite(worth[at]) or len(trials) == TRIED:
             break
         trial = values.copy()
         for move in {int(first[at]), int(second[at])}:
             trial[tokens[move]] += steps[move]
-        if trial.tobytes() not in seen:
+        if trial.tobytes() not in visited:
             trials.append(trial)
     return trials
 

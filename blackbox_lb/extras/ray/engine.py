@@ -155,11 +155,13 @@ class Cluster:
             part /= 2
         return part
 
-    def call(self, method: str, common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[Any]:
+    def call(
+        self, method: str, common: Sequence[Any], arguments: Sequence[Sequence[Any]]
+    ) -> list[Any]:
         """See ``distributed.Workers``."""
         common_references = [self._reference(value) for value in common]
         calls = []
-        for actor, values in zip(self.actors, own, strict=True):
+        for actor, values in zip(self.actors, arguments, strict=True):
             references = [self._reference(value) for value in values]
             calls.append(actor.call.remote(method, *common_references, *references))
         return self._get(calls)

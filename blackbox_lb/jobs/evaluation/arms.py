@@ -249,7 +249,7 @@ class Arm:
 
 
 def arms_at(
-    setting: Setting, biases: Mapping[str, AnyBias], others: Sequence[Alternative]
+    setting: Setting, biases: Mapping[str, AnyBias], alternatives: Sequence[Alternative]
 ) -> tuple[Arm, ...]:
     """The base, each bias, and each alternative that applies, alone and with each bias that it can
     be sent with; in this order. Completions without a bias are marked with the first one.
@@ -258,7 +258,7 @@ def arms_at(
     arms = []
     for alternative in [
         NO_ALTERNATIVE,
-        *(alternative for alternative in others if alternative.applies(setting)),
+        *(alternative for alternative in alternatives if alternative.applies(setting)),
     ]:
         arms.append(Arm(setting, None, {}, alternative, marked=first))
         if not alternative.alone:
@@ -497,7 +497,7 @@ def _first(
     trials: Trials,
     examples: Sequence[Example],
     arm: Arm,
-    shown: Sequence[Completion | None],
+    completions: Sequence[Completion | None],
     scores: PolicyScores,
 ) -> tuple[PolicyCompletion | None, ...]:
     """The first answer of each example, with the places of its reward and its moved tokens; None
@@ -505,8 +505,8 @@ def _first(
     """
     reward = trials.reward
     spelled = trials.store.token_bytes(trials.tokenizer.fingerprint)
-    correct = scores.correct or [None] * len(shown)
-    rows = zip(examples, shown, scores.reward, correct, strict=True)
+    correct = scores.correct or [None] * len(completions)
+    rows = zip(examples, completions, scores.reward, correct, strict=True)
     answers: list[PolicyCompletion | None] = []
     for example, completion, values, right in rows:
         if completion is None:

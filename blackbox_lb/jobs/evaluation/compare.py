@@ -40,23 +40,23 @@ ANSWERS = 1_000
 """Number of answers that a cost is for."""
 
 
-def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> PolicyResult:
+def policy(result: ArmResult, label: str, limit: int, prices: Prices | None) -> PolicyResult:
     """The row of one arm; ``label``: of the reward; ``limit``: longest completion of the arms that
     do not cut it earlier.
 
     Raises InputError: no prompt has a completion that can be read.
     """
-    arm = drawn.arm
-    means = {name: mean_of(rows) for name, rows in drawn.scores.metrics(label).items()}
+    arm = result.arm
+    means = {name: mean_of(rows) for name, rows in result.scores.metrics(label).items()}
     max_tokens = limit
     if arm.alternative.max_tokens is not None:
         max_tokens = arm.alternative.max_tokens
     cost = None
     if prices is not None:
-        cost = ANSWERS * prices.dollars(drawn.prompt_tokens, drawn.completion_tokens)
+        cost = ANSWERS * prices.dollars(result.prompt_tokens, result.completion_tokens)
     decisions = None
-    if drawn.decisions is not None:
-        decisions = Decisions.model_validate(drawn.decisions.as_json())
+    if result.decisions is not None:
+        decisions = Decisions.model_validate(result.decisions.as_json())
     return PolicyResult(
         name=arm.name,
         bias=arm.bias_name,
@@ -68,15 +68,15 @@ def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> P
         best_of=arm.alternative.best_of,
         kind="completions" if arm.alternative.decision is None else "decisions",
         shots=len(arm.alternative.shots),
-        prompts=sum(row.size > 0 for row in drawn.scores.tokens),
-        completions=drawn.answers,
-        left_out=drawn.scores.left_out,
+        prompts=sum(row.size > 0 for row in result.scores.tokens),
+        completions=result.answers,
+        left_out=result.scores.left_out,
         metrics=means,
-        prompt_tokens=drawn.prompt_tokens,
-        completion_tokens=drawn.completion_tokens,
+        prompt_tokens=result.prompt_tokens,
+        completion_tokens=result.completion_tokens,
         cost=cost,
         decisions=decisions,
-        shares=_shares(drawn.scores),
+        shares=_shares(result.scores),
     )
 
 
@@ -103,7 +103,7 @@ def mean_of(rows: Sequence[Array]) -> Mean:
 
 
 def comparisons(
-    drawn: Sequence[ArmResult], label: str, effect: float | None = None
+    results: Sequence[ArmResult], label: str, effect: float | None = None
 ) -> tuple[Comparison, ...]:
     """All comparisons of the arms of all settings, with p-values adjusted for their number.
 
@@ -115,7 +115,7 @@ def comparisons(
     """
     rows = [
         _comparison(base, rival, label, metric)
-        for base, rival, metrics in _pairs(drawn)
+        for base, rival, metrics in _pairs(results)
         for metric in base.scores.metrics(label)
         if (metric == label or metrics == "all") and metric in rival.scores.metrics(label)
     ]
@@ -137,12 +137,12 @@ def comparisons(
 
 
 def _pairs(
-    drawn: Sequence[ArmResult],
+    results: Sequence[ArmResult],
 ) -> Iterator[tuple[ArmResult, ArmResult, Literal["all", "reward"]]]:
-    for setting in dict.fromkeys(result.arm.setting for result in drawn):
+    for setting in dict.fromkeys(result.arm.setting for result in results):
         arms = {
             (result.arm.alternative.name, result.arm.bias_name): result
-            for result in drawn
+            for result in results
             if result.arm.setting == setting
         }
         base = arms["", None]
@@ -162,10 +162,10 @@ def _pairs(
                 yield first, result, "reward"
 
 
-def _comparison(base: ArmResult, other: ArmResult, label: str, metric: str) -> Comparison:
+def _comparison(base: ArmResult, rival: ArmResult, label: str, metric: str) -> Comparison:
     """One row, its p-value not adjusted yet."""
     base_values, other_values = paired(
-        base.scores.metrics(label)[metric], other.scores.metrics(label)[metric]
+        base.scores.metrics(label)[metric], rival.scores.metrics(label)[metric]
     )
     differences = np.where(
         np.isclose(base_values, other_values, rtol=1e-12, atol=0), 0.0, other_values - base_values
@@ -178,7 +178,7 @@ def _comparison(base: ArmResult, other: ArmResult, label: str, metric: str) -> C
         deviation = float(differences.std(ddof=1))
     return Comparison(
         base=base.arm.name,
-        other=other.arm.name,
+        other=rival.arm.name,
         setting=base.arm.setting.name,
         metric=metric,
         better=better,
@@ -204,11 +204,11 @@ def resolvable(prompts: int, rows: int) -> bool:
     return bootstrap(np.ones(prompts)).p * rows <= LEVEL
 
 
-def as_verdicts(found: Evaluation) -> Iterator[Verdict]:
+def as_verdicts(evaluation: Evaluation) -> Iterator[Verdict]:
     """Each comparison in the form of a bias file, its second policy as the biased one."""
-    completions = {(row.setting, row.name): row.completions for row in found.policies}
+    completions = {(row.setting, row.name): row.completions for row in evaluation.policies}
     alike = Verdict.model_fields.keys() & Comparison.model_fields.keys() - {"base"}
-    for row in found.comparisons:
+    for row in evaluation.comparisons:
         yield Verdict(
             **row.model_dump(include=alike),
             base=row.base_mean,
@@ -218,11 +218,11 @@ def as_verdicts(found: Evaluation) -> Iterator[Verdict]:
         )
 
 
-def verdicts(found: Evaluation, name: str) -> list[Verdict]:
+def verdicts(evaluation: Evaluation, name: str) -> list[Verdict]:
     """The verdicts for a bias file: the rows of the bias ``name`` against the base, as in the
     evaluation.
     """
-    pairs = zip(found.comparisons, as_verdicts(found), strict=True)
+    pairs = zip(evaluation.comparisons, as_verdicts(evaluation), strict=True)
     return [verdict for row, verdict in pairs if (row.base, row.other) == (BASE, name)]
 
 

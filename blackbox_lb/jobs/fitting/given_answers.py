@@ -177,21 +177,23 @@ async def given_answers(
     )
 
 
-def alone(given: Rollouts, vocab_size: int | None) -> Training:
+def alone(rollouts: Rollouts, vocab_size: int | None) -> Training:
     """Training from given answers and nothing else; ``vocab_size``: lists of that many tokens are
     complete.
     """
-    table = NextToken.of(given, vocab_size=vocab_size)
-    return Training(given.without_lists(), table, 0, 0, base=np.zeros(len(given.keys), np.bool_))
+    table = NextToken.of(rollouts, vocab_size=vocab_size)
+    return Training(
+        rollouts.without_lists(), table, 0, 0, base=np.zeros(len(rollouts.keys), np.bool_)
+    )
 
 
-def _weights(found: AnswerStarts, plan: FitPlan) -> Vector | None:
+def _weights(starts: AnswerStarts, plan: FitPlan) -> Vector | None:
     """Weights (p,) of the prompts by what their labels count for the goal, None where all prompts
     count alike.
     """
     labels = plan.labels
     if labels is None:
         return None
-    numbers = [labels.of(example) for example in found.examples]
+    numbers = [labels.of(example) for example in starts.examples]
     label_numbers = [-1 if number is None else number for number in numbers]
     return label_weights(plan.goal, labels, np.array(label_numbers, np.int64))

@@ -72,10 +72,10 @@ class Opening:
     @property
     def sentence(self) -> str:
         """What begins the opening, and what its first token does not tell."""
-        shown = ", ".join(map(repr, self.texts[:MOST_SHOWN]))
+        texts = ", ".join(map(repr, self.texts[:MOST_SHOWN]))
         if len(self.texts) > MOST_SHOWN:
-            shown += f" and {len(self.texts) - MOST_SHOWN} more"
-        sentence = f"the opening begins with {shown}"
+            texts += f" and {len(self.texts) - MOST_SHOWN} more"
+        sentence = f"the opening begins with {texts}"
         if self.cut:
             cut = ", ".join(map(repr, self.cut))
             sentence += f"; of {cut} the first token counts, which does not tell what follows"

@@ -284,7 +284,7 @@ class TrainingData:
         self,
         examples: Sequence[Example],
         keys: Sequence[Sequence[str]],
-        given: Rollouts | None = None,
+        answers: Rollouts | None = None,
     ) -> Training:
         """Read in this process."""
         trials = self.trials
@@ -304,7 +304,7 @@ class TrainingData:
             trials.end_tokens,
             encode=encode,
             vocab_size=size,
-            given=given,
+            answers=answers,
         )
 
     def _spread(self, engine: FitEngine, keys: Sequence[Sequence[str]]) -> Training:

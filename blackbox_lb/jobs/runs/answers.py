@@ -380,9 +380,9 @@ def _apart(base: str, biased: str, width: int) -> tuple[str, str]:
     )
 
 
-def _common(one: str, other: str) -> int:
+def _common(first: str, second: str) -> int:
     """Characters that both texts begin with."""
-    pairs = zip(one, other, strict=False)
+    pairs = zip(first, second, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 

@@ -109,23 +109,25 @@ def confusable(labels: Labels, matcher: Matcher) -> Iterator[str]:
 
 
 def remark_on_others(
-    trials: Trials, title: str, labels: Labels, said: Sequence[tuple[Example, str]]
+    trials: Trials, title: str, labels: Labels, completions: Sequence[tuple[Example, str]]
 ) -> None:
     """Remark on answers that count as right although the label that they name first is another."""
     matcher = trials.reward.matcher
     if not matcher.needs_answer:
         return
-    others = [
+    unlabelled = [
         text
-        for example, text in said
+        for example, text in completions
         if (label := labels.of(example)) is not None
         and labels.said(text) not in (None, label)
         and matcher(example, text)
     ]
-    if len(others) > OFTEN * len(said):
+    if len(unlabelled) > OFTEN * len(completions):
         trials.report.notice(
-            f"{title}: {matcher.spec} counts {len(others)} of {len(said)} answers as right that"
-            f" name another label first, such as {shorten(others[0])}: exact-match does not, nor"
+            f"{title}: {matcher.spec} counts {len(unlabelled)} of {len(completions)} answers"
+            " as right that"
+            f" name another label first, such as {shorten(unlabelled[0])}: exact-match does"
+            " not, nor"
             " does ``reward=accuracy`` without ``correct``, which counts the label that is named"
             " first"
         )
@@ -207,14 +209,14 @@ async def decision_scores(
 
 
 def scores_of(
-    labels: Labels, reward: Reward, said: Iterable[tuple[Example, str]]
+    labels: Labels, reward: Reward, completions: Iterable[tuple[Example, str]]
 ) -> DecisionScores:
     """The scores of these answers as decisions; those of examples without one of the labels are
     left out.
     """
     rows = [
         (number, decision(labels, reward, example, text))
-        for example, text in said
+        for example, text in completions
         if (number := labels.of(example)) is not None
     ]
     decided = [-1 if number is None else number for _, number in rows]
@@ -228,19 +230,19 @@ def completion_of(text: str, tokens: int) -> Completion:
 
 def _confidence(
     completion: Completion,
-    told: int | None,
+    decided: int | None,
     bias: Mapping[int, float] | None,
     begins: Sequence[Ids],
 ) -> float:
     """The probability of the decided label among all labels, at the first position; NaN where no
     list shows it.
     """
-    if told is None or not len(completion.top_ids):
+    if decided is None or not len(completion.top_ids):
         return float("nan")
     shares: Vector = FirstLists(completion.top_ids[:1], completion.top_logprobs[:1]).share(
         bias or {}, begins
     )
-    return float(shares[0, told])
+    return float(shares[0, decided])
 
 
 Array = npt.NDArray[np.float64]
@@ -318,13 +320,13 @@ class WantedByPrompt:
         shares = np.array([[*labels.shares(example), 0.0] for example in examples])
         return cls(labels, shares, _members(examples, column))
 
-    def reward_parts(self, drawn: Array) -> Array:
-        """(x,) the part of each prompt in minus the total variation, from its shares ``drawn``
+    def reward_parts(self, sampled: Array) -> Array:
+        """(x,) the part of each prompt in minus the total variation, from its shares ``sampled``
         (x, l) themselves; their mean is that of the groups, weighted by their prompts.
         """
-        parts = np.zeros(len(drawn))
+        parts = np.zeros(len(sampled))
         for places in self.members.values():
-            differences = drawn[places] - self.shares[places]
+            differences = sampled[places] - self.shares[places]
             parts[places] = -0.5 * differences @ np.sign(differences.mean(axis=0))
         return parts
 
@@ -355,16 +357,16 @@ class DrawnShares:
         """
         wanted_by_prompt = WantedByPrompt.of(examples, column)
         labels = wanted_by_prompt.labels
-        wanted = wanted_by_prompt.shares
+        target = wanted_by_prompt.shares
         members = wanted_by_prompt.members
         none = len(labels.names)
         named = []
         for row in texts:
             numbers = [labels.said(text) for text in row]
             named.append(np.array([none if n is None else n for n in numbers], np.int64))
-        overall = _group("", labels, wanted, named)
+        overall = _group("", labels, target, named)
         groups = {
-            name: _group(name, labels, wanted[places], [named[place] for place in places])
+            name: _group(name, labels, target[places], [named[place] for place in places])
             for name, places in members.items()
         }
         reward: list[Array] = [np.zeros(0) for _ in examples]
@@ -375,7 +377,7 @@ class DrawnShares:
             drawn_slope = _half_log(group.drawn, group.wanted)
             wanted_slope = _half_log(group.wanted, group.drawn)
             for place in places:
-                shares = wanted[place]
+                shares = target[place]
                 reward[place] = -0.5 * (signs[named[place]] - signs @ shares)
                 divergence[place] = drawn_slope[named[place]] + wanted_slope @ shares
         judged = tuple(group for group in groups.values() if group.prompts)
@@ -435,11 +437,11 @@ def _members(examples: Sequence[Example], column: str) -> Mapping[str, list[int]
 
 
 def _group(
-    name: str, labels: Labels, wanted: Array, named: Sequence[npt.NDArray[np.int64]]
+    name: str, labels: Labels, target: Array, named: Sequence[npt.NDArray[np.int64]]
 ) -> GroupShares:
     """The means over the prompts that have a completion; NaN where none has.
 
-    wanted: (x, l) shares of the prompts. named: (x,) the categories of their completions.
+    target: (x, l) shares of the prompts. named: (x,) the categories of their completions.
     """
     size = len(labels.names) + 1
     answered = [place for place, row in enumerate(named) if row.size]
@@ -448,14 +450,14 @@ def _group(
     return GroupShares(
         group=name,
         labels=labels.names,
-        wanted=wanted[answered].mean(axis=0) if answered else nothing,
+        wanted=target[answered].mean(axis=0) if answered else nothing,
         drawn=np.mean(shares, axis=0) if answered else nothing,
         prompts=len(answered),
         completions=sum(row.size for row in named),
     )
 
 
-def _half_log(shares: Array, others: Array) -> Array:
+def _half_log(shares: Array, rivals: Array) -> Array:
     """(l,) ``1/2 log(shares / mean of both)``, 0 where a share is 0."""
-    ratios = np.divide(2 * shares, shares + others, out=np.ones(len(shares)), where=shares > 0)
+    ratios = np.divide(2 * shares, shares + rivals, out=np.ones(len(shares)), where=shares > 0)
     return 0.5 * np.log(ratios)

@@ -396,13 +396,13 @@ def _verdict(
     )
 
 
-def paired(base: Sequence[Array], other: Sequence[Array]) -> tuple[Array, Array]:
+def paired(base: Sequence[Array], biased: Sequence[Array]) -> tuple[Array, Array]:
     """(n,) both means of every prompt with completions of both. Raises InputError: no prompt
     has.
     """
     both = [
         (base_row.mean(), other_row.mean())
-        for base_row, other_row in zip(base, other, strict=True)
+        for base_row, other_row in zip(base, biased, strict=True)
         if base_row.size and other_row.size
     ]
     if not both:

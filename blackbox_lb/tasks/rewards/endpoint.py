@@ -248,7 +248,7 @@ class EndpointReward(Remote):
         return [secret for secret in (sent.partition(" ")[2], clear) if secret]
 
 
-def check_address(address: str, what: str, remedy: str) -> str:
+def check_address(address: str, subject: str, remedy: str) -> str:
     """The http(s) address without user, password and trailing slash. Raises InputError, without
     repeating those: it is none.
     """
@@ -260,13 +260,13 @@ def check_address(address: str, what: str, remedy: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        shown = shorten(address.rpartition("@")[2])
+        address_text = shorten(address.rpartition("@")[2])
         raise InputError(
-            f"the address {shown} of {what} is not a http(s) URL; give one as https://HOST/PATH"
+            f"the address {address_text} of {subject} is not a http(s) URL; give one as https://HOST/PATH"
         )
     if parts.query or parts.fragment:
         raise InputError(
-            f"the address of {what} holds a query, which could be a key and would be stored;"
+            f"the address of {subject} holds a query, which could be a key and would be stored;"
             f" {remedy}"
         )
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")

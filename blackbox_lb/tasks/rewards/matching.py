@@ -88,14 +88,14 @@ def gives_text(answer: str, completion: str) -> bool:
     if box is not None:
         return words in (_words(_bare(box), answer), _words(_bare(box.rpartition("=")[2]), answer))
     stretches = _MARKER.split(completion)
-    given = _words(_bare(stretches[-1]), answer)
+    stated = _words(_bare(stretches[-1]), answer)
     if len(stretches) == 1:
-        return given[-len(words) :] == words
-    if given[: len(words)] == words:
+        return stated[-len(words) :] == words
+    if stated[: len(words)] == words:
         return True
-    while given and given[0].lower() in _BEFORE:
-        given = given[1:]
-    return given[: len(words)] == words
+    while stated and stated[0].lower() in _BEFORE:
+        stated = stated[1:]
+    return stated[: len(words)] == words
 
 
 def _bare(text: str) -> str:

@@ -462,11 +462,11 @@ def _of_function(function: RewardFunction, max_tokens: int, matcher: Matcher) ->
 
 def _unknown(spec: str) -> InputError:
     # A mistyped address may hold a password.
-    shown = spec
+    quoted = spec
     if "//" in spec and "@" in spec:
-        shown = f"...{spec.rpartition('@')[2]}"
-    hint = did_you_mean(shown, REWARDS)
-    return InputError(f"unknown reward {shorten(shown)}{hint}; the rewards are\n{reward_list()}")
+        quoted = f"...{spec.rpartition('@')[2]}"
+    hint = did_you_mean(quoted, REWARDS)
+    return InputError(f"unknown reward {shorten(quoted)}{hint}; the rewards are\n{reward_list()}")
 
 
 def reward_list() -> str:

@@ -76,11 +76,11 @@ def sum_of(spans: Iterable[Span]) -> float:
     return math.fsum(span.amount for span in spans)
 
 
-def checked_spans(given: Any, reward: float, text: str, source: str) -> tuple[Span, ...]:
+def checked_spans(raw_spans: Any, reward: float, text: str, source: str) -> tuple[Span, ...]:
     """The spans that somebody else's code gave with its reward.
 
     Args:
-        given: rows of start, end and amount, or ``Span`` objects.
+        raw_spans: rows of start, end and amount, or ``Span`` objects.
         reward: nats that they must add up to.
         text: of the completion, in which they are counted in characters.
         source: who gave them, to begin a message with.
@@ -89,12 +89,13 @@ def checked_spans(given: Any, reward: float, text: str, source: str) -> tuple[Sp
         InputError: a row that is no such triple, a place outside the text, an amount that is not
             finite, or amounts that add up to another number than the reward.
     """
-    if isinstance(given, str) or not isinstance(given, Iterable):
+    if isinstance(raw_spans, str) or not isinstance(raw_spans, Iterable):
         raise InputError(
-            f"{source} gave the spans {shorten(given)}; give a list of (start, end, amount), with"
+            f"{source} gave the spans {shorten(raw_spans)}; give a list of (start, end,"
+            " amount), with"
             " start and end in characters of the text and the amount in nats"
         )
-    spans = tuple(_checked_span(row, len(text), source) for row in given)
+    spans = tuple(_checked_span(row, len(text), source) for row in raw_spans)
     total = sum_of(spans)
     largest = max(1.0, abs(reward), *(abs(span.amount) for span in spans))
     if not math.isfinite(reward) or abs(total - reward) > ROUNDING * largest:

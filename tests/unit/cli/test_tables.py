@@ -110,7 +110,9 @@ def test_any_table(
         assert max(map(len, out.splitlines())) <= max(width, len(prose) + 10)
         for cell in row[:-1]:
             assert cell in out
-    print_table("Title", ["row", "claim", "evidence"], [["tokens.id", "claimed", prose]], left=3)
+    print_table(
+        "Title", ["row", "claim", "evidence"], [["tokens.id", "claimed", prose]], left_aligned=3
+    )
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= width
     assert set(prose.split()) <= set(out.split())

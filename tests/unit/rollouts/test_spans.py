@@ -562,7 +562,7 @@ def test_given_answers_do_not_take_credit_away(avoid: WriteList, tmp_path: Path)
     given_answers = replace(
         columns({"answer": completion("A", 1)}, [0], [0.0]), shares=np.array([1.0])
     )
-    training = training_set(store, EXAMPLES, keys, reward, given=given_answers)
+    training = training_set(store, EXAMPLES, keys, reward, answers=given_answers)
     store.close()
     assert training.rollouts.costs == pytest.approx([0, -100 / 3, 0, 0])
     weights = (RewardToGo(tau=20.0) + GivenAnswers()).weights(training.rollouts)

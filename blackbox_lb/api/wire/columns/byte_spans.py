@@ -127,7 +127,7 @@ class TokenSpellings:
         return same
 
     def _compare(
-        self, content: bytes, equal: Any, same: Any, ends: Any, kept: Any, lengths: Any
+        self, content: bytes, equal: Any, same: Any, ends: Any, stored: Any, lengths: Any
     ) -> None:
         """Make False in ``same`` (n,) whatever differs before ``ends``, backwards to the first
         byte; ``equal``: the last words.
@@ -140,7 +140,7 @@ class TokenSpellings:
         if (longer := lengths > STEP).any() and len(rows := (same & longer).nonzero()[0]):
             rest = np.ones(len(rows), np.bool_)
             before = ends[rows] - STEP
-            earlier = kept[rows] - STEP
+            earlier = stored[rows] - STEP
             equal = words_at(content, before - STEP, STEP // 8) == words_at(
                 self._keep, earlier - STEP, STEP // 8
             )
@@ -437,8 +437,8 @@ def _pattern(order: tuple[str, str]) -> re.Pattern[bytes]:
 
 
 @cache
-def _closing(own: bool) -> re.Pattern[bytes]:
-    return re.compile(b"".join(_BLANK + re.escape(glue) for glue in LAST[own]))
+def _closing(has_own_list: bool) -> re.Pattern[bytes]:
+    return re.compile(b"".join(_BLANK + re.escape(glue) for glue in LAST[has_own_list]))
 
 
 def _check_same(content: bytes, places: Any, glue: bytes) -> None:

@@ -206,10 +206,10 @@ async def check_prompt_logprobs(exam: Exam) -> None:
     )
 
 
-def _conclude(exam: Exam, row: str, claimed: bool, apart: float, said: str) -> None:
+def _conclude(exam: Exam, row: str, claimed: bool, apart: float, text: str) -> None:
     """``apart``: total variation to what must be seen. What is not claimed is measured."""
     agrees = apart <= _limit(exam)
-    evidence = f"{said} (limit {_limit(exam):.2g})"
+    evidence = f"{text} (limit {_limit(exam):.2g})"
     if claimed:
         return exam.findings.agree(row, agrees, evidence, False)
     if agrees:
@@ -247,14 +247,16 @@ def _telling(exam: Exam, *places: int) -> tuple[Prompt, Completion] | None:
     return None
 
 
-def _apart(one: Mapping[int, float], other: Mapping[int, float]) -> float:
+def _apart(
+    left_probabilities: Mapping[int, float], right_probabilities: Mapping[int, float]
+) -> float:
     """The smallest total variation that is possible between the distributions of two lists, id ->
     logprob. A token that a list lacks is at most as likely as its least likely token.
     """
-    size = min(len(one), len(other))
+    size = min(len(left_probabilities), len(right_probabilities))
     first, second = (
         {token: float(np.exp(value)) for token, value in list(listed_logprobs.items())[:size]}
-        for listed_logprobs in (one, other)
+        for listed_logprobs in (left_probabilities, right_probabilities)
     )
     both = sum(abs(first[token] - second[token]) for token in first.keys() & second.keys())
     pairs = ((first, second), (second, first)) if size else ()

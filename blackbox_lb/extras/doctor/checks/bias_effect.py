@@ -292,19 +292,19 @@ async def check_fractions(exam: Exam) -> None:
     return _fractions(exam, row, wins, evidence, sure=duel.margin > exam.step)
 
 
-def _fractions(exam: Exam, row: str, wins: list[int], said: str, *, sure: bool) -> None:
+def _fractions(exam: Exam, row: str, wins: list[int], text: str, *, sure: bool) -> None:
     """``sure``: the gap is known more closely than the leads differ from it."""
     if wins == [0, DUELS]:
         if exam.profile.bias.fractions:
-            return exam.findings.agree(row, True, said)
+            return exam.findings.agree(row, True, text)
         return exam.findings.add(
-            row, "MEASURED", f"fractions count, the profile need not forbid them: {said}", True
+            row, "MEASURED", f"fractions count, the profile need not forbid them: {text}", True
         )
     if wins[0] == wins[1] and sure:
         return exam.findings.agree(
-            row, not exam.profile.bias.fractions, f"fractions do not count: {said}", False
+            row, not exam.profile.bias.fractions, f"fractions do not count: {text}", False
         )
-    return exam.findings.skip([row], f"the noise decides, or the rounding of logprobs: {said}")
+    return exam.findings.skip([row], f"the noise decides, or the rounding of logprobs: {text}")
 
 
 def _duel(tokens: Mapping[int, float], high: float) -> _Duel | None:

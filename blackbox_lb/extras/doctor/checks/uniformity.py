@@ -254,9 +254,9 @@ def _events(
     )
 
 
-def _lower_tail(probabilities: Vector, seen: int) -> float:
-    """P(at most ``seen`` of independent events with these probabilities), exactly."""
-    of = np.zeros(seen + 1)
+def _lower_tail(probabilities: Vector, count: int) -> float:
+    """P(at most ``count`` of independent events with these probabilities), exactly."""
+    of = np.zeros(count + 1)
     of[0] = 1.0
     for p in probabilities:
         of[1:] = of[1:] * (1 - p) + of[:-1] * p

@@ -58,15 +58,15 @@ class FromLists:
     def __init__(
         self,
         first: AnswerStarts,
-        given: AnswersToLearn,
+        answers: AnswersToLearn,
         goal: Goal,
         labels: Labels | None,
-        along: Rollouts | None,
+        continued: Rollouts | None,
     ) -> None:
         self.first = first
         self.lists = FirstLists(first.ids, first.logprobs)
-        self.given = given
-        self.along = along
+        self.given = answers
+        self.along = continued
         self.goal = goal
         self.labels = labels if goal.objective in BY_LABEL else None
         self.label_of_token: dict[int, int] = {}
@@ -75,18 +75,18 @@ class FromLists:
 
     @classmethod
     async def of(
-        cls, trials: Trials, examples: Sequence[Example], plan: FitPlan, given: AnswersToLearn
+        cls, trials: Trials, examples: Sequence[Example], plan: FitPlan, answers: AnswersToLearn
     ) -> FromLists:
         """Collect the lists of ``examples``, unless they are in the store."""
         lists = await first_tokens(trials, examples, "validation", plan.listed)
-        first = lists.with_tokens([*given.ends, *given.every_label_token.tolist()])
+        first = lists.with_tokens([*answers.ends, *answers.every_label_token.tolist()])
         answer_lists = None
-        if first.longer and given.after is not None:
+        if first.longer and answers.after is not None:
             after = await followed(trials, first, "validation")
             answer_lists = None
             if after is not None:
                 answer_lists = after[0]
-        return cls(first, given, plan.goal, plan.labels, answer_lists)
+        return cls(first, answers, plan.goal, plan.labels, answer_lists)
 
     @property
     def prompts(self) -> int:
@@ -171,14 +171,17 @@ class FromLists:
             f"{reached:.3f} of their tokens before the first that differs (base {base_reached:.3f})"
         )
 
-    def _reached(self, along: Rollouts, bias: Mapping[int, float]) -> tuple[float, float]:
+    def _reached(self, continued: Rollouts, bias: Mapping[int, float]) -> tuple[float, float]:
         """The share of answers that greedy decoding writes whole, and of their tokens before the
         first that differs.
         """
-        written = FirstLists(along.top_ids, along.top_logprobs).greedy(bias) == along.token_ids
+        written = (
+            FirstLists(continued.top_ids, continued.top_logprobs).greedy(bias)
+            == continued.token_ids
+        )
         is_right = begins_right(self.lists.greedy(bias), self.first.accepted)
         answers = [
-            np.append(is_right[row], written[along.prompts == place][:-1])
+            np.append(is_right[row], written[continued.prompts == place][:-1])
             for row, place in enumerate(self.first.places)
         ]
         verbatim_share = np.mean([answer.all() for answer in answers])
@@ -250,12 +253,12 @@ class SharesFromLists:
     where = ""
 
     def __init__(
-        self, first: AnswerStarts, wanted: WantedByPrompt, settings: Sequence[Setting]
+        self, first: AnswerStarts, target: WantedByPrompt, settings: Sequence[Setting]
     ) -> None:
         if first.wanted is None:
             raise InputError("these first lists are of answers without wanted shares")
         self.first = first
-        self.wanted = wanted
+        self.wanted = target
         self.settings = tuple(settings)
         self._tokens = first.wanted.tokens
         self._labels = first.wanted.labels

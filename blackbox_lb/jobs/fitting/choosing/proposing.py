@@ -321,15 +321,15 @@ def end_token(rollouts: Rollouts, max_tokens: int) -> int | None:
 
 
 def proposals(
-    training: Training, plan: FitPlan, limits: CompileLimits, beside: Knowledge
+    training: Training, plan: FitPlan, limits: CompileLimits, knowledge: Knowledge
 ) -> Iterator[Candidate]:
     """All candidates of the first race, the learned ones first.
 
     Args:
-        training: with every token of ``beside`` on its support.
+        training: with every token of ``knowledge`` on its support.
         plan: its sweep names the estimators and their settings.
         limits: the provider's.
-        beside: what is known of tokens, nothing where only the sweep is to be tried.
+        knowledge: what is known of tokens, nothing where only the sweep is to be tried.
 
     Raises:
         InputError: no completion earned a reward, or a setting is out of range.
@@ -337,18 +337,18 @@ def proposals(
     rollouts = training.rollouts
     table = training.next_token
     yield from candidates(
-        rollouts, table, plan.sweep, limits, whole=training.whole, priors=beside.priors
+        rollouts, table, plan.sweep, limits, dataset=training.whole, priors=knowledge.priors
     )
-    if beside.costs is not None:
-        yield from rules(table, beside.costs, limits)
-    yield from boosts(table, beside.boosted, limits)
-    if beside.labels is not None:
-        yield from calibrations(beside.labels, table, limits)
+    if knowledge.costs is not None:
+        yield from rules(table, knowledge.costs, limits)
+    yield from boosts(table, knowledge.boosted, limits)
+    if knowledge.labels is not None:
+        yield from calibrations(knowledge.labels, table, limits)
 
 
-def with_knowledge(training: Training, beside: Knowledge) -> Training:
+def with_knowledge(training: Training, knowledge: Knowledge) -> Training:
     """``training`` with every token that something is known of on its support."""
-    ids = beside.token_ids
+    ids = knowledge.token_ids
     if training.whole is not None or not ids.size:
         return training
     return replace(training, next_token=training.next_token.with_tokens(ids))
