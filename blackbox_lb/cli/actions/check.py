@@ -97,10 +97,13 @@ def check_conclusion(checked: Checked, spent: str) -> Conclusion:
     caveat = ""
     if decision.after is not None:
         caveat = decision.after.sentence.removeprefix("; ")
-    more = ["--depends-on", "words"] if decision.answer == "depends on the prompt" else []
-    steps = [NextStep(command_with_same("blb fit", more), "learn it and judge it")]
     if verdict in ("NO", "NOT NEEDED"):
         steps = [NextStep(HELP_PAGE, "what helps, by kind of task")]
+    else:
+        options = []
+        if decision.answer == "depends on the prompt":
+            options = ["--depends-on", "words"]
+        steps = [NextStep(command_with_same("blb fit", options), "learn it and judge it")]
     if harms and decision.after is not None:
         steps.insert(0, NextStep(decision.after.remedy))
     examples = tuple(BeforeAfter(*answer) for answer in checked.answers[:2])

@@ -40,7 +40,7 @@ from blackbox_lb.extras.rivals.table import (
 )
 from blackbox_lb.jobs.evaluation.arms import alternatives
 from blackbox_lb.jobs.evaluation.compare import figure, verdicts
-from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation
+from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation, Mean
 from blackbox_lb.jobs.evaluation.run import EvalPlan, evaluate
 from blackbox_lb.jobs.forecast import eval_stages
 from blackbox_lb.jobs.records.run_record import work_in
@@ -124,7 +124,9 @@ def _name(spec: str) -> tuple[str, Path]:
         return printable(name), Path(rest)
     path = Path(spec)
     folder = path.absolute().parent.name
-    return printable(folder if path.stem == GENERIC and folder else path.stem), path
+    if path.stem == GENERIC and folder:
+        return printable(folder), path
+    return printable(path.stem), path
 
 
 def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
@@ -133,8 +135,9 @@ def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
         options = _with_standard_rivals(options, reward, labels)
     rival_settings = {name: getattr(options, name) for name in RIVALS}
     of_shares = {name: getattr(options, name) for name in RIVALS_OF_SHARES}
-    usual = (SAMPLED,) if reward.of_shares else (SAMPLED, GREEDY)
-    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy)) or usual
+    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy))
+    if not settings:
+        settings = (SAMPLED,) if reward.of_shares else (SAMPLED, GREEDY)
     check_wanted(reward, (*task.train, *task.validation, *task.test), settings)
     return EvalPlan(
         settings=settings,
@@ -194,8 +197,9 @@ async def _run(
     budget: SpendLimit,
 ) -> tuple[Evaluation, Spent, bool]:
     """The evaluation, what was spent, and whether the price of a token is known."""
-    sends = bool(biases) or any(policy.own_bias for policy in plan.alternatives)
-    needs = SAMPLING_WITH_A_BIAS if sends else COLLECTING
+    needs = COLLECTING
+    if biases or any(policy.own_bias for policy in plan.alternatives):
+        needs = SAMPLING_WITH_A_BIAS
     longest = max(
         (
             len(request.prompt.text)
@@ -263,14 +267,7 @@ def _policies(evaluation: Evaluation, setting: str) -> None:
         (
             (
                 printable(row.name),
-                *(
-                    (
-                        f"{figure(mean.mean)} ({figure(mean.low)} to {figure(mean.high)})"
-                        if (mean := row.metrics.get(metric))
-                        else ""
-                    )
-                    for metric in metrics
-                ),
+                *(_with_interval(row.metrics.get(metric)) for metric in metrics),
                 f"{row.prompt_tokens:.1f}",
                 f"{row.completion_tokens:.1f}",
                 *([f"{row.cost:.4f}"] if row.cost is not None else []),
@@ -320,6 +317,12 @@ def _decisions(evaluation: Evaluation, setting: str) -> None:
         ),
         left_aligned=2,
     )
+
+
+def _with_interval(mean: Mean | None) -> str:
+    if mean is None:
+        return ""
+    return f"{figure(mean.mean)} ({figure(mean.low)} to {figure(mean.high)})"
 
 
 def _share(value: float | None) -> str:

@@ -17,7 +17,7 @@ from blackbox_lb.providers.profile import load_profile
 
 OF_EACH_MODEL = "listed with both"
 OF_THE_HOST = "taken by the host; of the model unknown"
-"""How far a list goes about ``logit_bias`` and logprobs."""
+"""Whether a list shows ``logit_bias`` and logprobs for each model, or only for the host."""
 FROM_HERE = (
     "Nobody has measured these: blb doctor --provider HOST --model NAME --tokenizer tokenizer.json"
     " --save mine.toml asks the host, and a fit takes --provider mine.toml."

@@ -374,7 +374,7 @@ def share(
     table's entries; a share larger than a probability needs float64, because its rounding would be
     larger too.
     """
-    missing = total - part.held(unigram)
+    missing = total - part.sum_over_tokens(unigram)
     spread = np.divide(tail, missing, out=np.zeros_like(tail), where=missing > 0)
     table = part.table
     lengths = np.diff(part.table.indptr)

@@ -30,7 +30,7 @@ class _Worker:
     """One share, read on the first request, and again after this process was lost."""
 
     def __init__(self, reading: Reading) -> None:
-        passes.use(1)  # one of several on this machine
+        passes.limit_threads(1)  # one of several on this machine
         self._reading = reading
         self._count = Counter[str]()
         self._share: Share | None = None
