@@ -38,9 +38,9 @@ from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.estimate.inputs.recipe import ANSWERS_L2, Sweep
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists, surely_right
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
-from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn, alone, given_answers
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.run import limits_of
+from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn, alone, given_answers
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, classified
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, first_tokens

@@ -85,7 +85,7 @@ def _tell(source: Path, purposes: Iterable[str], address: str, options: object) 
     asks = not (is_loopback(host) or getattr(options, "yes", False))
     agreed = {"keys": names, "host": host}
     if asks and is_terminal() and not is_trusted(source, agreed):
-        from blackbox_lb.api.limits.interrupts import asking
+        from blackbox_lb.api.limits.concurrency import asking
 
         with asking():
             click.confirm(shown(f"{sentence}. Is that right?"), abort=True, err=True)

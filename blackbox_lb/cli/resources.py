@@ -14,7 +14,7 @@ import click
 
 from blackbox_lb.api.connect import connect
 from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit
-from blackbox_lb.api.limits.interrupts import run_interruptible
+from blackbox_lb.api.limits.concurrency import run_interruptible
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli.echo import echo, is_terminal

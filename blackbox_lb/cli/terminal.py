@@ -29,7 +29,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from blackbox_lb.api.limits.interrupts import asking
+from blackbox_lb.api.limits.concurrency import asking
 from blackbox_lb.bias.records import RecordedFinding, Verdict
 from blackbox_lb.cli.echo import echo, echo_coloured, shown, with_option_names
 from blackbox_lb.jobs.runs.conclusion import WIDTH, Conclusion

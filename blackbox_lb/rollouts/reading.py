@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.api.limits.interrupts import computing
+from blackbox_lb.api.limits.concurrency import computing
 from blackbox_lb.errors import NoLogprobs
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.rollouts.columns import LISTED, columns, resolve_end_tokens, sampled_ids

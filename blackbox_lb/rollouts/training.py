@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from blackbox_lb.api.limits.interrupts import computing
+from blackbox_lb.api.limits.concurrency import computing
 from blackbox_lb.bias.records import Censored
 from blackbox_lb.estimate.counting.distributed import ShardedDataset
 from blackbox_lb.estimate.inputs.checks import Ids

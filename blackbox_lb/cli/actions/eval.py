@@ -197,7 +197,7 @@ async def _run(
     budget: SpendLimit,
 ) -> tuple[Evaluation, Spent, bool]:
     """The evaluation, what was spent, and whether the price of a token is known."""
-    needs = COLLECTING
+    needs: tuple[str, ...] = COLLECTING
     if biases or any(policy.own_bias for policy in plan.alternatives):
         needs = SAMPLING_WITH_A_BIAS
     longest = max(

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 
 from blackbox_lb.api.limits.budget import SpendLimit
-from blackbox_lb.api.limits.interrupts import run_interruptible
+from blackbox_lb.api.limits.concurrency import run_interruptible
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.bias.request_bias import to_request_bias

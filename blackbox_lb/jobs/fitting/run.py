@@ -54,7 +54,6 @@ from blackbox_lb.jobs.fitting.choosing.scorers import (
 )
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.explain import Explanation, explain
-from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
 from blackbox_lb.jobs.fitting.opening import (
     Opening,
     OpeningLists,
@@ -68,7 +67,7 @@ from blackbox_lb.jobs.fitting.opening import (
 )
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult, FitUsage, sent_entries, uncompiled_of
-from blackbox_lb.jobs.fitting.training_rollouts import TrainingData, check_plan
+from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn, TrainingData, check_plan
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, against_others
 from blackbox_lb.jobs.fitting.varying.by_samples import BySamples
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures

@@ -259,7 +259,7 @@ def score(
 
     Raises InputError: the reward compares with wanted shares, and an example has none.
     """
-    from blackbox_lb.api.limits.interrupts import computing  # a command's help needs none
+    from blackbox_lb.api.limits.concurrency import computing  # a command's help needs none
 
     values: list[Array] = []
     texts: list[list[str]] = []

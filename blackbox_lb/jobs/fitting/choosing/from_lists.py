@@ -22,8 +22,8 @@ from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.jobs.fitting.choosing.decision_goals import decision_parts
 from blackbox_lb.jobs.fitting.choosing.scorers import Measured, Scored
-from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
 from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, first_tokens, followed
 from blackbox_lb.rollouts.judging.decisions import WantedByPrompt
 from blackbox_lb.rollouts.judging.trials import Trials

@@ -26,8 +26,8 @@ from blackbox_lb.estimate.projection.with_features import (
     fit_features,
 )
 from blackbox_lb.jobs.fitting.choosing.scorers import Proposal
-from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
 from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
 from blackbox_lb.jobs.fitting.varying.feature_matrix import (
     DRAWS,
     FOLDS,
