@@ -403,7 +403,8 @@ class Session:
 
     async def bytes_of(self, tokens: Sequence[int]) -> list[bytes]:
         """The bytes of each token id; those of U+FFFD for a fragment of a character where only the
-        server knows the vocabulary, which is asked once for each."""
+        server knows the vocabulary, which is asked once for each.
+        """
         if self.vocabulary is not None:
             return [self.vocabulary.bytes_of(token) or b"" for token in tokens]
         unknown = [token for token in dict.fromkeys(tokens) if token not in self._bytes]

@@ -373,7 +373,8 @@ def _parsed(name: str) -> PrefixFeature:
 
 def _matching(text: bytes, start: int, end: int) -> list[list[int]]:
     """(len(text), 256) the state after each byte: ``start`` and how much of ``text`` the last bytes
-    are, ``end`` where all of it (Knuth, Morris and Pratt's automaton)."""
+    are, ``end`` where all of it (Knuth, Morris and Pratt's automaton).
+    """
     rows = list[list[int]]()
     fallback = 0
     for size, byte in enumerate(text):

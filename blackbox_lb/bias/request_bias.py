@@ -312,7 +312,8 @@ def store_key(bias: AnyBias) -> object:
 
 def strongest(bias: Bias, limit: int = 3) -> list[tuple[str, str]]:
     """The vectors of the features, those that move a token most first: the name of each, and the
-    tokens that it moves most, in nats, with standard errors where they are known."""
+    tokens that it moves most, in nats, with standard errors where they are known.
+    """
     rows = []
     for feature in bias.features:
         for vector in feature.vectors:

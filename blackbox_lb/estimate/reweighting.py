@@ -546,7 +546,7 @@ class LocatedCosts:
 
 
 def _values(tokens: npt.NDArray[np.int64], ids: npt.NDArray[np.int64], nats: Vector) -> Vector:
-    """The nats of each of ``tokens``, 0 for those that are not among the sorted ``ids``."""
+    """The nats of each of ``tokens``, 0 for a token that is not among the sorted ``ids``."""
     if not ids.size:
         return np.zeros(tokens.shape)
     places = np.minimum(np.searchsorted(ids, tokens), len(ids) - 1)

@@ -32,7 +32,8 @@ BUSY = 0.85
 class Throughput(NamedTuple):
     """Of a collection that took ``seconds``: the tokens generated for it, the mean number of
     requests under way, the share of their time in which the server had none of them (reading,
-    storing, rate limits, pauses), and of one core that this process used."""
+    storing, rate limits, pauses), and of one core that this process used.
+    """
 
     seconds: float
     tokens: int

@@ -24,7 +24,8 @@ from blackbox_lb.types import NO_TOKEN, AnyBias, Completion, Draw, Prompt, Varyi
 
 def check_continues(session: Session, phases: Phases) -> None:
     """Raise InputError where the server takes no prompt of token ids, so that no part could be
-    continued as it was drawn, or where a text of the phases could not be found in its tokens."""
+    continued as it was drawn, or where a text of the phases could not be found in its tokens.
+    """
     if not session.profile.follows_ids(session.vocabulary):
         raise InputError(
             f"{session.profile.name} is not known to continue token ids, and another split of the"

@@ -197,7 +197,8 @@ def _vocabulary_size(trials: Trials, rollouts: Rollouts, listed: int) -> int:
 
 def total_variation(rollouts: Rollouts, positions: Ids, exact: npt.NDArray[np.floating]) -> Vector:
     """(r,) half the absolute differences, over the tokens listed at the ``positions`` (r,), between
-    the logged probabilities and those of the logprobs ``exact`` (r, v): 0 to 1."""
+    the logged probabilities and those of the logprobs ``exact`` (r, v): 0 to 1.
+    """
     ids = rollouts.top_ids[positions]
     logged = rollouts.top_logprobs[positions].astype(np.float64)
     now = np.take_along_axis(exact, np.maximum(ids, 0), axis=1).astype(np.float64)

@@ -26,7 +26,8 @@ __all__ = ["DIALECTS", "AnswerDialect"]
 def positions(reader: PositionReader, choice: Choice) -> list[Position]:
     """Every token position of ``choice``. A refusal's tokens have a list of their own,
     ``logprobs.refusal``, and count alike: they were sampled from the same model, and the user gets
-    the refusal."""
+    the refusal.
+    """
     lists = [choice["logprobs"].get(name) for name in ("content", "refusal")]
     if lists == [None, None]:
         raise NoLogprobs(

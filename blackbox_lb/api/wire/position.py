@@ -145,7 +145,8 @@ class Identity:
 
 def checked_bytes(provider: str, value: Any) -> bytes:
     """``value``, a list of numbers from 0 to 255, as bytes. Raises CorruptResponse where it is no
-    list: from a number Python would make that many zero bytes."""
+    list: from a number Python would make that many zero bytes.
+    """
     if not isinstance(value, list):
         raise CorruptResponse(
             f"{provider} returned the token bytes {str(value)[:40]!r}; they are a list of numbers"
@@ -271,7 +272,8 @@ class PositionReader:
 
     def _before_censored(self, listed: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
         """The alternatives before the first without a logprob: it may be likelier than those behind
-        it, and than those before it where they are not in order."""
+        it, and than those before it where they are not in order.
+        """
         censored = self.profile.logprobs.censored
         values = [value for _, value in listed]
         if censored is None or censored not in values:

@@ -84,7 +84,8 @@ def _saved(
     report: Report, options: DoctorOptions
 ) -> tuple[str | None, dict[str, Json], BlbError | None]:
     """Where the profile was saved and with which careful values, or why it was not: the findings
-    have cost money and are printed in any case."""
+    have cost money and are printed in any case.
+    """
     if options.save is None:
         return None, {}, None
     try:

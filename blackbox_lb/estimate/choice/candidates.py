@@ -1,5 +1,5 @@
-"""Candidate biases, already within the provider's limits: one for each estimator setting of a
-sweep, and those that ``proposals`` makes without learning.
+"""Candidate biases within the provider's limits: one for each estimator setting of a sweep, and
+those that need no learning.
 """
 
 from __future__ import annotations
@@ -30,9 +30,13 @@ from blackbox_lb.types import AnyBias, VaryingBias
 
 @dataclass(frozen=True, slots=True)
 class CompileLimits:
-    """The provider's limits: at most ``entries`` tokens (None: no limit), nats in [low, high],
-    whole numbers if ``integers``, no token id above ``highest_id`` (None: any). quick: without
-    the exchanges of single tokens that a thorough compile tries at its end.
+    """The provider's limits on a bias, and how thoroughly to search within them.
+
+    entries: most tokens, None for any number.
+    low, high: the range of a value in nats.
+    integers: whether values are whole numbers.
+    highest_id: the highest token id, None for any.
+    quick: leave out the exchanges of single tokens with which a thorough compile ends.
     """
 
     entries: int | None
@@ -137,9 +141,12 @@ def candidates(
     dataset: ShardedDataset | None = None,
     priors: tuple[Prior | TokenCosts, ...] = (),
 ) -> Iterator[Candidate]:
-    """Return the candidates of ``sweep``. ``next_token`` is of ``rollouts``. dataset: the data to
-    learn from, where it is more than ``rollouts``, which then serve the compile alone; on its
-    support. priors: what is known of tokens beside the rollouts.
+    """Yield the candidates of ``sweep``.
+
+    next_token: of ``rollouts``, on the support of ``dataset`` where there is one.
+    dataset: the data to learn from, where it is more than ``rollouts``; these then serve the
+        compile alone.
+    priors: what is known of tokens beside the rollouts.
 
     Raises InputError: no completion earned a reward, or a setting is out of range.
     """

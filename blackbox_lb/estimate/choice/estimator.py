@@ -274,8 +274,8 @@ PROJECTION = _Projection()
 
 
 def _variants(data: EstimatorInput, sweep: Sweep) -> Iterator[_Variant]:
-    """What is tried at each tau. Strengths that the user names are tried with everything; the
-    default ones differ by what is weighed.
+    """The variants that are tried at each tau. Strengths that the user names go with every
+    weighting; the default strengths differ by weighting.
     """
     is_default = sweep.l2_is_default
     gammas = sweep.gamma if data.drawn.costs is not None else ()
@@ -322,7 +322,7 @@ def _strengths(
 
 
 def _likeliest_first(strengths: Sequence[float], choice: L2Choice | None) -> list[float]:
-    """``strengths`` by their held-out likelihood; those that were not held out come last."""
+    """``strengths`` in the order of their held-out likelihood; those without one come last."""
     if choice is None:
         return list(strengths)
     behind = {row.value: row.behind for row in choice.table}

@@ -27,8 +27,10 @@ from blackbox_lb.estimate.next_token.tails import Listed, Tail, Unlisted
 
 
 class Share:
-    """The rollouts of one worker. rollouts: without their lists, None for no rollouts. unlisted: of
-    their positions, None for no position: such a share adds nothing to any sum.
+    """The rollouts of one worker.
+
+    rollouts: without their lists, None for no rollouts.
+    unlisted: of their positions, None for no position. Such a share adds nothing to any sum.
 
     Built again from the same ``blocks`` it gives the same numbers, so a lost worker can be
     replaced.

@@ -516,8 +516,8 @@ class TokenRatio:
         return sums / (self.counts * zbar)
 
     def delta(self, tau: float, kappa: float) -> Vector:
-        """(s,) the bias in nats. ``kappa``: above 0, in samples of a token: a token sampled kappa
-        times counts half.
+        """(s,) the bias in nats. kappa: samples above 0; a token sampled ``kappa`` times counts
+        half.
         """
         prior = positive("kappa", kappa)
         return np.log(prior + self.counts * self.relative(tau)) - np.log(prior + self.counts)

@@ -116,7 +116,7 @@ def _normalised(parts: Vector) -> Vector:
 
 
 def begins_right(tokens: Ids, accepted: Sequence[Ids]) -> Bools:
-    """(p,) whether each token is one of those that begin an accepted answer of its prompt."""
+    """(p,) whether each token begins an accepted answer of its prompt."""
     return np.array(
         [token in ids for token, ids in zip(tokens.tolist(), accepted, strict=True)], np.bool_
     )

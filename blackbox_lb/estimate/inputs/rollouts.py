@@ -222,8 +222,8 @@ class Rollouts:
         return replace(self, keys=tuple(keys), **columns)
 
     def at(self, positions: npt.NDArray[np.bool_]) -> Self:
-        """The same rollouts with those of their ``positions`` (m,) alone; some may have none
-        left. They have no ``costs``: what is earned at the other positions would be missing.
+        """The same rollouts at ``positions`` (m,) alone; some may keep no position. They have no
+        ``costs``, which would lack what is earned at the positions left out.
         """
         names = ("token_ids", "logprobs", "top_ids", "top_logprobs")
         bounded = None
@@ -254,8 +254,8 @@ class Rollouts:
         return replace(self, top_ids=none.astype(np.int32), top_logprobs=none.astype(np.float32))
 
     def blocks(self, positions: int) -> Iterator[Self]:
-        """Views of consecutive rollouts, each with at most so many positions, or one rollout with
-        more.
+        """Views of consecutive rollouts. Each has at most ``positions``, or is one rollout
+        with more.
         """
         ends = np.cumsum(self.lengths)
         first = 0

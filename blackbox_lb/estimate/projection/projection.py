@@ -503,7 +503,8 @@ def fit_sets(
 ) -> tuple[Fit, Rollouts]:
     """Solve and renew the shares in turn until they settle. ``solve``: fits the projection to
     rollouts, starting at the fit ``start``. Returns the last fit, and the rollouts with the shares
-    of the spellings under it."""
+    of the spellings under it.
+    """
     fit = solve(rollouts, start=None)
     for _ in range(MOST_TURNS):
         shares, _ = posterior_shares(rollouts, table, table.align(fit.token_ids, fit.delta))

@@ -324,7 +324,9 @@ class _Problem:
         return steps
 
     def _part(self) -> _Problem:
-        """The same problem on every so many parts of a large table: enough for its curvature."""
+        """The same problem on some parts of a large table, evenly spaced, which is enough for its
+        curvature.
+        """
         parts = [part for part in self.table.lists.parts if self.weights[part.where].any()]
         count = math.ceil(len(parts) * CURVED / effective_sample_size(self.weights))
         if count >= len(parts):

@@ -109,8 +109,12 @@ class FeaturePositions:
         contexts: Ids,
         size: int,
     ) -> FeaturePositions:
-        """table: of the rollouts. weights: of their positions. token_ids: those that may be biased.
-        contexts: (m,) of the positions, numbers below ``size``, c.
+        """Make the positions of a fit with features.
+
+        table: of the rollouts.
+        weights: of their positions.
+        token_ids: the tokens that may be biased.
+        contexts: (m,) the context of each position, a number below ``size``, c.
 
         InputError: none of ``token_ids`` was ever listed or sampled, or no position has a weight.
         """
@@ -253,7 +257,7 @@ class FeaturePositions:
         return linear - normaliser
 
     def _blocks(self, size: int) -> Iterator[tuple[slice, slice]]:
-        """Contexts, and their positions, so many at a time."""
+        """Blocks of contexts with their positions."""
         for start in range(0, size, BLOCK):
             stop = min(start + BLOCK, size)
             low, high = np.searchsorted(self.contexts, (start, stop)).tolist()

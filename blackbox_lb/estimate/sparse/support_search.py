@@ -186,8 +186,10 @@ class Supported:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Scores:
-    """Predicted effects. loss: (k,) of each member that leaves, gain: (c,) of each of ``others``
-    that joins, the rest refitted.
+    """Predicted effects of one exchange, with the rest refitted.
+
+    loss: (k,) of each member that leaves.
+    gain: (c,) of each of ``others`` that joins.
 
     steps: (c,) the value of each that joins. inverse, response: (k, k) inverse curvature of the
     members, and (k, c) the fall of each for one nat of an other; None where there are too many for

@@ -173,7 +173,8 @@ def _leaves(value: Any, row: str) -> list[str]:
 
 def _is_proven(report: Report, proven: Set[str], row: str) -> bool:
     """Whether something was found of ``row`` or of a table that is checked as a whole, or the row
-    has evidence of its own in a table that was a guess."""
+    has evidence of its own in a table that was a guess.
+    """
     parts = row.split(".")
     around = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
     if (around - {"bias"}) & proven or PROVEN_BY.get(row) in proven:

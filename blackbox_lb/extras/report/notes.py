@@ -29,7 +29,8 @@ def eval_command(run: RunDocuments) -> str:
 
 def own_biases(run: RunDocuments) -> list[str]:
     """A sentence on the bias of each of the first prompts shown, where it depends on them; none
-    where it does not, and for an embedding, whose model takes seconds to load."""
+    where it does not, and for an embedding, whose model takes seconds to load.
+    """
     sent = to_request_bias(run.bias)
     if not isinstance(sent, RequestBias) or "prompt" not in sent.scopes or sent.vectors is not None:
         return []

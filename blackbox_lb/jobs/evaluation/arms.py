@@ -292,7 +292,8 @@ class ArmResult:
     """The results of one arm. ``prompt_tokens``, ``completion_tokens``: means over prompts of the
     tokens paid for an answer;
     ``first``: the first answer of each prompt, None for an unreadable one; ``answers``: their
-    number; ``decisions``: the labels chosen, None where the task has no labels."""
+    number; ``decisions``: the labels chosen, None where the task has no labels.
+    """
 
     arm: Arm
     scores: PolicyScores

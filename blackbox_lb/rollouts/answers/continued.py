@@ -38,7 +38,8 @@ its prefixes from a cache.
 def worth_it(prompt: Prompt, tokens: int, listed: int) -> bool:
     """Whether one request, which lists the whole prompt, too, is cheaper than one for each of the
     ``tokens`` of an answer: from two tokens on, where it takes at most ``SAVED`` bytes for each
-    request less."""
+    request less.
+    """
     return (len(prompt.text) / CHARACTERS + tokens) * listed * ENTRY <= SAVED * (tokens - 1)
 
 

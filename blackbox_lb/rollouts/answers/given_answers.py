@@ -493,7 +493,8 @@ Listed = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], Bools]
 
 def bound_of(logprobs: Vector, missing: int) -> float:
     """Nats that each of ``missing`` tokens outside a list gets: the least of the listed
-    ``logprobs`` (k,), or, if that is less, its part of half of what the list leaves out."""
+    ``logprobs`` (k,), or, if that is less, its part of half of what the list leaves out.
+    """
     unlisted = max(1.0 - float(np.exp(logprobs).sum()), 1e-9) / 2
     return min(float(logprobs.min()), float(np.log(unlisted / max(missing, 1))))
 

@@ -243,7 +243,8 @@ class Reward:
 
     def score(self, example: Example, completion: Completion) -> float:
         """Nats, possibly -inf. DataError: no answer where one is needed; InputError: the user's
-        function failed, or a remote reward was not fetched."""
+        function failed, or a remote reward was not fetched.
+        """
         return self.measure(example, completion).reward
 
     def spans(self, example: Example, completion: Completion) -> tuple[Span, ...] | None:

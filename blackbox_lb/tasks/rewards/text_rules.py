@@ -1,5 +1,6 @@
 """Rules about the text of a completion: words, phrases and patterns to avoid, letters outside the
-wanted scripts, and what a text that holds them costs."""
+wanted scripts, and what a text that holds them costs.
+"""
 
 from __future__ import annotations
 

@@ -346,7 +346,8 @@ def _entries(colons: Any, names: Any) -> tuple[list[Any], Any, tuple[str, str]]:
 
 class _Layout:
     """The text between the fields of the lists that begin with the entries ``firsts``. Its methods
-    raise UnsupportedLayout where that differs between entries."""
+    raise UnsupportedLayout where that differs between entries.
+    """
 
     def __init__(
         self, content: bytes, colons: list[Any], own: Any, order: tuple[str, str], firsts: Any

@@ -35,7 +35,8 @@ class RowFinding:
 
 class Findings:
     """The findings so far, one a row, in the order in which rows were first found; a later one
-    replaces NOT CHECKED, and a contradiction a confirmation."""
+    replaces NOT CHECKED, and a contradiction a confirmation.
+    """
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
