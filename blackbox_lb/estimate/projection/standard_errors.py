@@ -2,7 +2,7 @@
 by prompt.
 
 The fit solves ``sum_n w_n (s_n(delta) - l2/N delta) = 0`` with the score ``s_n`` of completion n,
-whose part that is the baseline's is counted by expectation (see ``inputs.weightings``).
+whose part that is the baseline's is counted by expectation (see ``inputs.rollouts``).
 Completions of one prompt are not independent, so the scores are summed by prompt. The contribution
 of a prompt is the step of the fit without it,
 ``x_p = (H - H_p)^-1 U_p``: the sandwich with the leverage of each cluster removed, known as CR3 or

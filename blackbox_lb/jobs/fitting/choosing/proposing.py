@@ -99,12 +99,11 @@ ANSWERED = "calibration by the answers"
 LABELS_ONLY = "labels only"
 LIFTS = (0.0, 2.0, 5.0, 10.0)
 """Nats of a shift that all labels share, over everything else that the model may say."""
-PULLS = (100.0, 30.0, 10.0)
-"""Strengths of the pull to the calibration, in weighted tokens. It has read the answers already: a
-weak pull would count them twice."""
-STANDING_PULL = 30.0
-"""The one that stands: from 10 to 100 labels of three public tasks the others decided no better on
-the whole, and a few labelled prompts cannot tell them apart."""
+PULLS = (30.0, 10.0, 3.0)
+"""Strengths of the pull to the calibration, in weighted tokens."""
+STANDING_PULL = 10.0
+"""Of the one that teaches the lift of all labels, and what follows them, to the candidate that
+stands."""
 
 
 def batch_calibration(lists: Sequence[FirstLists], tokens: Sequence[Ids]) -> Prior | None:
@@ -197,6 +196,30 @@ def label_priors(
     numbers = [labels.of(example) for example in answers.first.examples]
     known = np.array([-1 if number is None else number for number in numbers], np.int64)
     return (answered_calibration(batch, answered, known, tokens, answers.weights), batch)
+
+
+def with_labels_of(
+    prior: Prior, candidate: Candidate, next_token: NextToken, limits: CompileLimits
+) -> Candidate:
+    """A learned candidate whose labels differ from each other as in a calibration by the answers;
+    their common lift, and what follows them, stays as learned. It stands.
+
+    The likelihood of the answers would move the labels once more, and without a scale.
+    """
+    values = candidate.learned.copy()
+    is_label = np.isin(candidate.token_ids, prior.lifted)
+    means = next_token.align(prior.token_ids, prior.means)[is_label]
+    values[is_label] = means + (values[is_label] - means).mean()
+    sent: Vector = np.clip(values, limits.low, limits.high)
+    calibrated = Candidate.of_vector(
+        sent,
+        next_token,
+        limits,
+        estimator="calibration",
+        settings={**candidate.settings, "calibration": ANSWERED},
+        origin=f"{ANSWERED}, all else learned",
+    )
+    return replace(calibrated, stands=True)
 
 
 def calibrations(
@@ -383,9 +406,15 @@ def proposals(
     """
     rollouts = training.rollouts
     table = training.next_token
-    yield from candidates(
+    for candidate in candidates(
         rollouts, table, plan.sweep, limits, dataset=training.whole, priors=knowledge.priors
-    )
+    ):
+        prior = next(iter(knowledge.labels), None)
+        if prior is None or not candidate.stands or candidate.settings["prior"] != prior.name:
+            yield candidate
+            continue
+        yield replace(candidate, stands=False)
+        yield with_labels_of(prior, candidate, table, limits)
     if knowledge.costs is not None:
         yield from rules(table, knowledge.costs, limits)
     yield from boosts(table, knowledge.boosted, limits)
