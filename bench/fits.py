@@ -26,10 +26,10 @@ from bench.efficiency import Gain, needed
 from bench.measuring import OUT, markdown, ratio, row, write
 from blackbox_lb.estimate.choice.candidates import CompileLimits, boosts, candidates, rules
 from blackbox_lb.estimate.choice.goal import Goal
-from blackbox_lb.estimate.inputs.prior import TokenCosts
+from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import NOT_KNOWN, Rollouts
-from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.projection import TokenCosts
 from blackbox_lb.jobs.fitting.choosing.scorers import FromSamples
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.plan import FitPlan

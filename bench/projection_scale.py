@@ -21,8 +21,7 @@ import numpy.typing as npt
 from scipy import optimize
 
 from bench.measuring import OUT, apart, markdown, ratio, row, write
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.weightings import weighting
+from blackbox_lb.estimate.inputs.rollouts import Rollouts, weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.rollouts.scratch import Scratch
 from tests.support.fits import choose_l2, projection, standard_errors

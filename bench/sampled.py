@@ -12,7 +12,7 @@ import numpy as np
 
 from blackbox_lb.errors import StoreCorrupt
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.store.packing import (
+from blackbox_lb.store.rows import (
     BOUNDED,
     DIFFERENCES,
     HEADER,
@@ -20,9 +20,9 @@ from blackbox_lb.store.packing import (
     PLAIN,
     PROPENSITIES,
     Arrays,
+    sum_of,
     unpack,
 )
-from blackbox_lb.store.rows import sum_of
 from blackbox_lb.types import BoolArray, FloatArray, IntArray
 
 

@@ -34,7 +34,7 @@ from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
 from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.store.packing import Arrays
+from blackbox_lb.store.rows import Arrays
 from blackbox_lb.types import Completion, Prompt
 
 ROLLOUTS, VOCABULARY, POSITIONS, SAMPLES = 480_000, 128_256, 128, 64

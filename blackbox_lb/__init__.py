@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from blackbox_lb.errors import BlbError
     from blackbox_lb.estimate.choice.estimators import IPS, Projection, Ratio
     from blackbox_lb.estimate.choice.goal import Goal
-    from blackbox_lb.estimate.inputs.rollouts import Rollouts
-    from blackbox_lb.estimate.inputs.sweep import Sweep
-    from blackbox_lb.estimate.inputs.weightings import GivenAnswers, RewardTilt, RewardToGo
+    from blackbox_lb.estimate.inputs.recipe import Sweep
+    from blackbox_lb.estimate.inputs.rollouts import GivenAnswers, RewardTilt, RewardToGo, Rollouts
     from blackbox_lb.jobs.compiling.compile import compile_bias
     from blackbox_lb.jobs.fitting.plan import FitPlan
     from blackbox_lb.jobs.fitting.result import FitResult
@@ -92,7 +91,7 @@ _HOME = {
     "Example": "types",
     "FitPlan": "jobs.fitting.plan",
     "FitResult": "jobs.fitting.result",
-    "GivenAnswers": "estimate.inputs.weightings",
+    "GivenAnswers": "estimate.inputs.rollouts",
     "Goal": "estimate.choice.goal",
     "IPS": "estimate.choice.estimators",
     "Message": "types",
@@ -103,15 +102,15 @@ _HOME = {
     "Prompt": "types",
     "Ratio": "estimate.choice.estimators",
     "Reward": "tasks",
-    "RewardTilt": "estimate.inputs.weightings",
-    "RewardToGo": "estimate.inputs.weightings",
+    "RewardTilt": "estimate.inputs.rollouts",
+    "RewardToGo": "estimate.inputs.rollouts",
     "RolloutStore": "store",
     "Rollouts": "estimate.inputs.rollouts",
     "Run": "jobs.runs.run",
     "Sampling": "types",
     "Session": "api.session",
     "Span": "types",
-    "Sweep": "estimate.inputs.sweep",
+    "Sweep": "estimate.inputs.recipe",
     "Task": "tasks",
     "Trials": "rollouts.judging.trials",
     "apply": "deploy.client",

@@ -24,9 +24,8 @@ from scipy.special import softmax
 from bench.gallery.results import model_name
 from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
 from blackbox_lb.api.session import Session
-from blackbox_lb.bias.binomial import lower_bound, upper_bound
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint
+from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint, lower_bound, upper_bound
 from blackbox_lb.estimate.decisions.prediction import FirstLists, margins, roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Ids
 from blackbox_lb.extras.rivals.table import CALL_OR_ANSWER

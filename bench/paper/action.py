@@ -20,10 +20,10 @@ from bench.paper.run import BenchmarkRun, rewards_of, run
 from bench.paper.scaling import Scaled, scaled
 from bench.paper.tables import TextTable, comparison, details, markdown
 from blackbox_lb.api.limits.budget import SpendLimit
-from blackbox_lb.api.local.hub import resolve_model
-from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.api.local.engine import resolve_model
+from blackbox_lb.cli.echo import print_json
 from blackbox_lb.cli.resources import open_trials, run_folder
-from blackbox_lb.cli.run_limits import run as run_within_limits
+from blackbox_lb.cli.resources import run as run_within_limits
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.forecast import Forecast

@@ -18,7 +18,7 @@ from bench.paper.scaling import Scaled
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import ConnectionFailed, InputError
 from blackbox_lb.estimate.choice.goal import Goal
-from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.jobs.evaluation.compare import mean_of
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult

@@ -22,7 +22,7 @@ from secrets import token_hex
 from typing import Any
 
 from bench.reliability.child import PRELOADED, command
-from blackbox_lb.store.packing import unpack
+from blackbox_lb.store.rows import unpack
 from tests.support.exact import ExactModel
 
 __all__ = [

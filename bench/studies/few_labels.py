@@ -36,14 +36,19 @@ from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_re
 from blackbox_lb.bias.features import Embedding, parse_feature
 from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.estimate.inputs.checks import Bools
-from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, Sweep
+from blackbox_lb.estimate.inputs.recipe import ANSWERS_L2, Sweep
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists, surely_right
-from blackbox_lb.jobs.fitting.choosing.priors import BATCH, label_priors
-from blackbox_lb.jobs.fitting.choosing.proposing import knowledge, proposals, with_knowledge
+from blackbox_lb.jobs.fitting.choosing.proposing import (
+    BATCH,
+    knowledge,
+    label_priors,
+    proposals,
+    with_knowledge,
+)
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
-from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn, alone, given_answers
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.run import limits_of
+from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn, alone, given_answers
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, classified
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import (

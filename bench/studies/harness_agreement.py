@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.extras.harness import HarnessMetric, HarnessOptions, load_harness
-from blackbox_lb.extras.harness.load import load_leaves, working
+from blackbox_lb.extras.harness.documents import load_leaves, working
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Example
 

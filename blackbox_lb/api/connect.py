@@ -48,8 +48,7 @@ async def connect(
                     f"{provider} starts its own engine and takes no ``base_url``; use ``provider``"
                     " llamacpp for a server"
                 )
-            from blackbox_lb.api.local.engine import LocalEngine
-            from blackbox_lb.api.local.hub import resolve_model
+            from blackbox_lb.api.local.engine import LocalEngine, resolve_model
 
             slots = concurrency or profile.connection.concurrency
             room = max(PROMPT_ROOM, PROMPT_ROOM // 4 + longest_prompt // CHARACTERS_A_TOKEN)

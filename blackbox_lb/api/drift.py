@@ -79,12 +79,12 @@ class DriftWatch:
             return self._change("the set-up that answers", setups, system, setup_policy)
         return self._change("the system that answers", hosts, host, policy)
 
-    def _change(self, what: str, known: Counter[str], name: str, policy: OnDrift) -> str | None:
+    def _change(self, subject: str, counts: Counter[str], name: str, policy: OnDrift) -> str | None:
         """The change in words, where it is a reason to stop."""
-        names = [earlier for earlier in known if earlier]
+        names = [earlier for earlier in counts if earlier]
         if not name or not names or name in names:
             return None
-        change = f"{what} changed from {' and '.join(map(repr, names))} to {name!r}"
+        change = f"{subject} changed from {' and '.join(map(repr, names))} to {name!r}"
         if policy == "stop":
             return change
         self.notices.append(f"{change}: noted, and both are taken as one")

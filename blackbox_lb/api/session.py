@@ -18,8 +18,8 @@ from blackbox_lb.api.wire import (
     read_answer,
     takes_messages,
 )
-from blackbox_lb.api.wire.dialects.position import checked_id
 from blackbox_lb.api.wire.envelope import count
+from blackbox_lb.api.wire.position import checked_id
 from blackbox_lb.bias.limits import highest_id
 from blackbox_lb.errors import (
     AuthenticationFailed,
@@ -403,7 +403,8 @@ class Session:
 
     async def bytes_of(self, tokens: Sequence[int]) -> list[bytes]:
         """The bytes of each token id; those of U+FFFD for a fragment of a character where only the
-        server knows the vocabulary, which is asked once for each."""
+        server knows the vocabulary, which is asked once for each.
+        """
         if self.vocabulary is not None:
             return [self.vocabulary.bytes_of(token) or b"" for token in tokens]
         unknown = [token for token in dict.fromkeys(tokens) if token not in self._bytes]

@@ -1,3 +1,4 @@
-"""The bias file, the limits that providers set it, and its export to other tools. No numpy is
-loaded here.
+"""The bias file, the limits of providers on it, and its export to other tools.
+
+This room loads no numpy.
 """

@@ -21,9 +21,11 @@ ANY = Connection(
 class Address:
     """The address of an API, as expressions in Python and as lines in a shell.
 
-    In Python: address, key and query; None where the SDK reads OPENAI_BASE_URL and OPENAI_API_KEY
-    by itself. header: carries the key. In a shell: lines that set URL, the text that follows it,
-    and the header with the key.
+    url, key, query: in Python. None where the SDK reads OPENAI_BASE_URL and OPENAI_API_KEY by
+        itself, or where there is no query.
+    header: the name of the header with the key.
+    set_url, shell_path: lines of a shell that set URL, and the text that follows it.
+    shell_key: the header with the key, in a shell; empty where the API has none.
     """
 
     url: str | None
@@ -41,7 +43,9 @@ class Address:
         """
         url, set_url = _address(rules, base_url)
         key, value = _key(rules)
-        scheme = "Bearer " if rules.api_key_header == "Authorization" else ""
+        scheme = ""
+        if rules.api_key_header == "Authorization":
+            scheme = "Bearer "
         shell = ""
         if value:
             shell = f"{rules.api_key_header}: {scheme}{value}"
@@ -51,10 +55,12 @@ class Address:
             ANY.base_url_env,
             ANY.api_key_env,
         ):
-            return cls(
-                url if base_url else None, None, "Authorization", query, set_url, shell_path, shell
-            )
-        url = f"{url} + {literal(prefix)}" if prefix else url
+            sdk_url = None
+            if base_url:
+                sdk_url = url
+            return cls(sdk_url, None, "Authorization", query, set_url, shell_path, shell)
+        if prefix:
+            url = f"{url} + {literal(prefix)}"
         return cls(url, key, rules.api_key_header, query, set_url, shell_path, shell)
 
     def arguments(self, url: str, headers: str, query: str) -> list[str]:

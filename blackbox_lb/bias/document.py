@@ -1,8 +1,12 @@
-"""The bias file: a learned bias with its tokenizer, its training data and its verdict.
+"""The bias file: a learned bias with its tokenizer, its training data and its verdict. Versions 1
+to 3 are read as version 4.
 
 A bias is one number a token id, in nats at temperature 1, added to the logits at every step (the
 paper, section "Setting"): ``softmax((logits + bias) / temperature)``. A token without an entry has
 bias 0. Reading or sending a bias needs neither numpy nor an estimator.
+
+Version 1 has entries alone. Version 2 has features of the prompt beside them, and version 3 phases,
+each with a whole vector in place of the entries, which are those of the rest.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from hashlib import sha256
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -31,16 +36,17 @@ from pydantic import (
 )
 
 from blackbox_lb._version import __version__
-from blackbox_lb.bias.calibration import Calibration
-from blackbox_lb.bias.features import Scope
-from blackbox_lb.bias.older_versions import upgraded
+from blackbox_lb.bias.features import Embedding, FeatureVector, Scope, parse_feature
 from blackbox_lb.bias.operating import OperatingCurve, Promise
-from blackbox_lb.bias.phases import Boundary, Prefix
+from blackbox_lb.bias.phases import Boundary, Phases, Prefix
 from blackbox_lb.bias.records import (
+    Calibration,
     Censored,
     Compiled,
     Count,
     Entry,
+    Finite,
+    Flag,
     Learned,
     Name,
     RecordedFinding,
@@ -50,6 +56,7 @@ from blackbox_lb.bias.records import (
     Verdict,
 )
 from blackbox_lb.bias.request_bias import (
+    WIDEST,
     AnyFeature,
     RequestBias,
     SentRange,
@@ -65,6 +72,119 @@ from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
 if TYPE_CHECKING:
     from blackbox_lb.types import Prompt
+
+
+class DependenceOf2(Row):
+    """The part of version 2 on the prompt."""
+
+    on: Name
+    model_weight: Annotated[Finite, Field(gt=0, le=1)] = 1.0
+    low: Finite
+    high: Finite
+    integers: Flag = False
+    features: tuple[FeatureVector, ...]
+    probe: tuple[Finite, ...] = ()
+    fingerprint: str = ""
+
+    @property
+    def computed(self) -> str:
+        """The fingerprint that belongs to these features."""
+        left_out = {"fingerprint"} if self.probe else {"fingerprint", "probe"}
+        document = self.model_dump(mode="json", exclude=left_out)
+        for feature in document["features"]:
+            del feature["errors"]
+        text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+        return sha256(text.encode()).hexdigest()
+
+
+class PhaseOf3(Row):
+    """A phase of version 3."""
+
+    phase: Name
+    values: tuple[Finite, ...]
+    errors: tuple[Annotated[Finite, Field(ge=0)] | None, ...] = ()
+    positions: Count = 0
+
+
+def upgraded(document: dict[str, Any]) -> dict[str, Any]:
+    """The fields of version 4 of a file of any version. Raises BiasError: parts of another version,
+    or a wrong field among those that are no more.
+    """
+    version = document.get("version")
+    if version == 4:
+        return document
+    fields = {name: value for name, value in document.items() if name != "version"}
+    for later in ("features", "sent", "fingerprint"):
+        if later in fields:
+            raise BiasError(f"unknown field {later}")
+    parts = {2: "depends", 3: "phases"}
+    parts_present = {name: fields.pop(name) for name in parts.values() if name in fields}
+    for of_version, name in parts.items():
+        if bool(parts_present.get(name)) != (version == of_version):
+            preposition = "without" if version == of_version else "with"
+            raise BiasError(f"version {version} {preposition} {name}")
+    try:
+        if version == 2:
+            return fields | _dependent(DependenceOf2(**parts_present["depends"]))
+        if version == 3:
+            return fields | _phased([PhaseOf3(**row) for row in parts_present["phases"]], fields)
+    except (ValidationError, TypeError) as error:
+        reason = "it has another form"
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in first["loc"])
+            reason = printable(f"{place}: {first['msg']}")
+        name = "depends" if version == 2 else "phases"
+        raise BiasError(f"field {name} is wrong ({reason})") from None
+    return fields
+
+
+def _dependent(dependence: DependenceOf2) -> dict[str, Any]:
+    if dependence.fingerprint and dependence.fingerprint != dependence.computed:
+        raise BiasError(
+            "its features are not those that were learned: the fingerprint differs; restore the"
+            " file, or fit again"
+        )
+    feature = parse_feature(dependence.on)
+    if feature is None:
+        raise BiasError("a bias that depends on nothing has no features; leave the field out")
+    feature = feature.replacing(vectors=dependence.features)
+    if isinstance(feature, Embedding):
+        feature = feature.replacing(probe=dependence.probe)
+    sent = {"low": dependence.low, "high": dependence.high, "integers": dependence.integers}
+    return {"features": [feature.model_dump()], "sent": sent}
+
+
+def _phased(rows: list[PhaseOf3], fields: dict[str, Any]) -> dict[str, Any]:
+    """A phase had a vector of its own. Now it has the difference to that of the rest, whose
+    standard error is not known.
+    """
+    rest = [_number(entry) for entry in fields.get("entries") or ()]
+    phases = Phases.parse([row.phase for row in rows])
+    if phases.names != tuple(row.phase for row in rows):
+        raise BiasError(f"the phases {printable(phases.spec)} are not one a row")
+    features = []
+    for feature, row in zip(phases.features, rows, strict=True):
+        if len(row.values) != len(rest):
+            raise BiasError(
+                f"a feature has not one value for each of the {len(rest)} entries; restore the"
+                " file, or fit again"
+            )
+        moved = [value - common for value, common in zip(row.values, rest, strict=True)]
+        phase_feature = feature.replacing(positions=row.positions).one_vector(moved)
+        features.append(phase_feature.model_dump())
+    return {"features": features, "sent": {"low": -WIDEST, "high": WIDEST}}
+
+
+def _number(entry: Any) -> float:
+    """The bias of an entry; 0 where it is none, which the entries' own check says."""
+    value = None
+    if isinstance(entry, dict):
+        value = entry.get("bias")
+    if isinstance(value, int | float):
+        return float(value)
+    return 0.0
+
 
 FORMAT: Literal["blackbox-lb/bias"] = "blackbox-lb/bias"
 VERSION: Literal[4] = 4
@@ -249,17 +369,17 @@ class Bias(Row):
             or "UNVERIFIED"
         )
 
-    def check_scopes(self, taken: Iterable[Scope], user: str) -> None:
-        """Raise BiasError where the bias depends on more than ``taken``; ``user`` begins the
+    def check_scopes(self, supported: Iterable[Scope], user: str) -> None:
+        """Raise BiasError where the bias depends on more than ``supported``; ``user`` begins the
         sentence.
         """
-        if "prefix" in self.scopes.difference(taken):
+        if "prefix" in self.scopes.difference(supported):
             raise BiasError(
                 f"{user} takes one vector for all positions, and this bias changes within an answer"
                 f" ({printable(self.depends_on)}); send it with apply() or blb proxy, serve it"
                 " inside vLLM (docs/serving.md), or learn one without ``phases``"
             )
-        if "prompt" in self.scopes.difference(taken):
+        if "prompt" in self.scopes.difference(supported):
             raise BiasError(
                 f"{user} takes a bias that is the same for all prompts, and this one depends on"
                 f" {printable(self.depends_on)}; send it with apply(), blb proxy or"

@@ -12,11 +12,10 @@ from urllib.parse import quote
 
 from blackbox_lb.bias.addresses import ANY, Address, literal
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.features import Scope
+from blackbox_lb.bias.features import GROUP, PromptText, Scope
 from blackbox_lb.bias.limits import check_bias, check_limits, highest_id, vocabulary_of
 from blackbox_lb.bias.operating import Promise
 from blackbox_lb.bias.phases import Prefix
-from blackbox_lb.bias.prompt_text import GROUP, PromptText
 from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.providers.packaged import profile_names

@@ -1,4 +1,5 @@
-"""What a bias may depend on: features of the prompt.
+"""What a bias may depend on: features of the prompt, read from the parts of a request's body or of
+a row of a task.
 
     delta(prompt, prefix) = delta_0 + sum_j phi_j(prompt, prefix) delta_j
 
@@ -8,6 +9,9 @@ same text has the same numbers everywhere, and a text of any size costs a bounde
 needs numpy.
 
 A new kind of feature is one class here and its name in ``PROMPT_FEATURES``.
+
+They are read in the client before the request is sent, from the prompt alone, but for a group,
+which the request names. Nothing here needs numpy.
 """
 
 from __future__ import annotations
@@ -15,19 +19,100 @@ from __future__ import annotations
 import re
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise
 from math import log, sqrt
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, Strict, model_validator
 
-from blackbox_lb.bias.prompt_text import MOST_READ, PromptText
 from blackbox_lb.bias.records import Finite, Name, Row
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import printable
+
+if TYPE_CHECKING:
+    from blackbox_lb.types import Prompt
+
+GROUP = "blb_group"
+"""Field of a request that names the group of its prompt; it is taken out before the request is
+sent.
+"""
+MOST_READ = 20_000
+"""Characters of a text that are read, from its beginning: about 5,000 tokens, in 5 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    """The parts of a prompt that features are read from.
+
+    user: the last user message, "" where there is none.
+    system: the system messages, joined by blank lines.
+    group: the name of its group in a request, None where nobody names it.
+    columns: further columns of its row in a task.
+    vector: (d,) the embedding of ``user``, empty where it is not needed.
+    """
+
+    user: str
+    system: str = ""
+    group: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    vector: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, messages: Iterable[tuple[str, str]], group: str | None = None) -> PromptText:
+        """From ``(role, text)`` pairs; without a user message the last one counts as such."""
+        rows = list(messages)
+        user_texts = [text for role, text in rows if role == "user"] or [
+            text for _, text in rows[-1:]
+        ]
+        system = "\n\n".join(text for role, text in rows if role in ("system", "developer"))
+        user = ""
+        if user_texts:
+            user = user_texts[-1]
+        return cls(user, system, group)
+
+    @classmethod
+    def of_prompt(cls, prompt: Prompt) -> PromptText:
+        """Of a prompt of a task, with the columns of its row."""
+        text = cls.of((message.role, message.content) for message in prompt.messages)
+        return cls(text.user, text.system, columns=prompt.columns)
+
+    @classmethod
+    def of_request(cls, document: Mapping[str, Any]) -> PromptText | None:
+        """Of a request's body, chat or completions; None where it has neither text nor group
+        (images, token ids, several prompts).
+        """
+        messages = document.get("messages")
+        group = document.get(GROUP)
+        group = group if isinstance(group, str) else None
+        if isinstance(messages, list):
+            pairs = [pair for pair in map(_message, messages) if pair is not None]
+            if group or any(text for _, text in pairs):
+                return cls.of(pairs, group)
+            return None
+        prompt = document.get("prompt")
+        if isinstance(prompt, list) and len(prompt) == 1:
+            prompt = prompt[0]
+        text = ""
+        if isinstance(prompt, str):
+            text = prompt
+        if text or group:
+            return cls(text, group=group)
+        return None
+
+
+def _message(message: object) -> tuple[str, str] | None:
+    """Role and text of a chat message; the text parts of one with several."""
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        return None
+    content = message.get("content")
+    parts: Sequence[object] = content if isinstance(content, list) else [content]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return message["role"], "\n".join(text for text in texts if isinstance(text, str))
+
 
 Scope: TypeAlias = Literal["always", "prompt", "prefix"]
 """What the numbers of a feature are told by: by nothing, by the prompt, by the answer so far."""
@@ -332,18 +417,18 @@ PROMPT_FEATURES: tuple[type[PromptFeature], ...] = (Words, SystemPrompt, Groups,
 """All kinds. The text before the first colon of a ``depends_on`` is a kind."""
 
 
-def parse_feature(given: str) -> PromptFeature | None:
+def parse_feature(spec: str) -> PromptFeature | None:
     """The feature that ``depends_on`` names, None for ``nothing``. InputError: there is none."""
-    if given == "nothing":
+    if spec == "nothing":
         return None
-    kind, _, text = given.partition(":")
+    kind, _, text = spec.partition(":")
     for feature in PROMPT_FEATURES:
         if kind == feature.model_fields["kind"].default:
             parsed = feature.parsed(text)
             if parsed is not None:
                 return parsed
     raise InputError(
-        f"``depends_on={printable(given)!r}`` is not known; give nothing, words, system-prompt,"
+        f"``depends_on={printable(spec)!r}`` is not known; give nothing, words, system-prompt,"
         " groups:COLUMN, embedding:MODEL or route:NAME=REGEX,..."
     )
 

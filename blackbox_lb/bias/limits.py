@@ -18,20 +18,21 @@ if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary
 
 
-def most_entries(profile: Profile, wanted: int | None) -> int | None:
-    """Return how many entries to compile to: ``wanted``, else the provider's limit; None for no
+def most_entries(profile: Profile, requested: int | None) -> int | None:
+    """Return how many entries to compile to: ``requested``, else the provider's limit; None for no
     limit.
 
     Raises BiasError: more wanted than the provider takes.
     """
     limit = profile.bias.entries
-    if wanted is not None and limit is not None and wanted > limit:
+    if requested is not None and limit is not None and requested > limit:
         raise BiasError(
-            f"{wanted} entries are wanted, {profile.name} takes at most {limit}; lower ``entries``"
+            f"{requested} entries are wanted, {profile.name} takes at most {limit}; lower"
+            " ``entries``"
         )
-    if wanted is None:
+    if requested is None:
         return limit
-    return wanted
+    return requested
 
 
 def check_bias(bias: Bias, profile: Profile, highest_id: int | None = None) -> None:

@@ -1,4 +1,5 @@
-"""Operating points of a decision: how many prompts each shift of one label decides for it.
+"""Operating points of a decision: how many prompts each shift of one label decides for it, with
+exact bounds of shares from counts.
 
 All points are one bias with another number added to the tokens of the positive label, so that a
 file holds the whole curve as counts on the training and the validation prompts. From these any
@@ -15,9 +16,85 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import Field, model_validator
 
-from blackbox_lb.bias.binomial import RISK, binomial_tail, lower_bound, upper_bound
 from blackbox_lb.bias.records import Count, Finite, Flag, Name, Row, TokenId
 from blackbox_lb.errors import BiasError, InputError
+
+RISK = 0.05
+"""Chance that a one-sided bound misses the share."""
+MOST_STEPS = 10_000
+EXACT = 1e-15
+"""Relative change of a continued fraction that ends it."""
+TINY = 1e-300
+BISECTIONS = 50
+"""Halvings of [0, 1] for a bound: to the last digits of a double."""
+
+
+def binomial_tail(least: int, trials: int, share: float) -> float:
+    """Chance of at least ``least`` of ``trials`` successes, each with probability ``share``: the
+    regularised incomplete beta function I_share(least, trials - least + 1).
+    """
+    if least <= 0 or share >= 1:
+        return 1.0
+    if share <= 0 or least > trials:
+        return 0.0
+    failures = trials - least + 1
+    if share > (least + 1) / (trials + 3):  # there the fraction of the other end converges faster
+        return 1.0 - _beta_share(failures, least, 1.0 - share)
+    return _beta_share(least, failures, share)
+
+
+def _beta_share(first: int, second: int, share: float) -> float:
+    """I_share(first, second) by its continued fraction (Abramowitz and Stegun 26.5.8), evaluated
+    by Lentz's method.
+    """
+    log_factor = (
+        math.lgamma(first + second)
+        - math.lgamma(first)
+        - math.lgamma(second)
+        + first * math.log(share)
+        + second * math.log1p(-share)
+    )
+    below = 1.0 / _not_zero(1.0 - (first + second) * share / (first + 1))
+    above = 1.0
+    fraction = below
+    for step in range(1, MOST_STEPS):
+        place = first + 2 * step
+        even = step * (second - step) * share / ((place - 1) * place)
+        odd = -(first + step) * (first + second + step) * share / (place * (place + 1))
+        for term in (even, odd):
+            below = 1.0 / _not_zero(1.0 + term * below)
+            above = _not_zero(1.0 + term / above)
+            fraction *= below * above
+        if abs(below * above - 1.0) < EXACT:
+            break
+    return math.exp(log_factor) * fraction / first
+
+
+def _not_zero(value: float) -> float:
+    if abs(value) > TINY:
+        return value
+    return TINY
+
+
+def lower_bound(successes: int, trials: int, risk: float = RISK) -> float:
+    """The one-sided lower bound of a share (Clopper and Pearson 1934); 0 without a trial."""
+    if successes == 0:
+        return 0.0
+    low = 0.0
+    high = 1.0
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        if binomial_tail(successes, trials, middle) > risk:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def upper_bound(successes: int, trials: int, risk: float = RISK) -> float:
+    """The one-sided upper bound of a share (Clopper and Pearson 1934); 1 without a trial."""
+    return 1.0 - lower_bound(trials - successes, trials, risk)
+
 
 Measure: TypeAlias = Literal["precision", "recall", "rate"]
 """What a point promises: a least precision, a least recall, a largest share of prompts."""
@@ -31,10 +108,10 @@ first to be tested. Of 150 draws of 150 prompts each, 9 % found no point with .8
 .67, 29 % with .5; with 400 prompts it is level with 1 and .67."""
 
 
-def share_of(part: int, whole: int) -> float | None:
+def share_of(part: int, total: int) -> float | None:
     """A share; None of nothing."""
-    if whole:
-        return part / whole
+    if total:
+        return part / total
     return None
 
 
@@ -325,11 +402,11 @@ class MeasuredShare:
     high: float
 
     @classmethod
-    def of(cls, name: Measure, part: int, whole: int) -> MeasuredShare:
-        """``part`` of ``whole`` (Clopper and Pearson 1934)."""
-        low = lower_bound(part, whole, RISK / 2)
-        high = upper_bound(part, whole, RISK / 2)
-        return cls(name, share_of(part, whole), low, high)
+    def of(cls, name: Measure, part: int, total: int) -> MeasuredShare:
+        """``part`` of ``total`` (Clopper and Pearson 1934)."""
+        low = lower_bound(part, total, RISK / 2)
+        high = upper_bound(part, total, RISK / 2)
+        return cls(name, share_of(part, total), low, high)
 
     def as_json(self) -> dict[str, float | None]:
         """The numbers."""

@@ -192,13 +192,13 @@ class Phases:
                 )
 
     @classmethod
-    def parse(cls, given: Iterable[str]) -> Phases:
+    def parse(cls, specs: Iterable[str]) -> Phases:
         """``first``, ``opening:K``, ``until:TEXT``, ``after:TEXT`` and ``inside:OPEN..CLOSE``, each
         text of its own or several separated by commas; ``rest`` may be named.
 
         Raises InputError: one is not known, or see ``Phases``.
         """
-        names = [name for spec in given for name in _KINDS.split(spec) if name != REST]
+        names = [name for spec in specs for name in _KINDS.split(spec) if name != REST]
         if not names or len(set(names)) < len(names):
             raise InputError(
                 f"``phases={printable(','.join(names))!r}`` names"
@@ -342,26 +342,26 @@ def _parsed(name: str) -> PrefixFeature:
     """One feature. Raises InputError: it is not known."""
     kind, _, text = name.partition(":")
     fields: dict[str, Any] = {}
-    made: type[PrefixFeature] | None = None
+    feature_type: type[PrefixFeature] | None = None
     if name == "first":
-        made = FirstTokens
+        feature_type = FirstTokens
         fields = {"tokens": 1}
     elif kind == "opening" and text.isdecimal():
-        made = FirstTokens
+        feature_type = FirstTokens
         fields = {"tokens": int(text)}
     elif kind == "until":
-        made = Until
+        feature_type = Until
         fields = {"text": text}
     elif kind == "after":
-        made = After
+        feature_type = After
         fields = {"text": text}
     elif kind == "inside" and ".." in text:
         opens, _, closes = text.partition("..")
-        made = Inside
+        feature_type = Inside
         fields = {"opens": opens, "closes": closes}
     try:
-        if made is not None:
-            return made(**fields)
+        if feature_type is not None:
+            return feature_type(**fields)
     except ValueError:  # the sentence below has all limits
         pass
     raise InputError(
@@ -373,7 +373,8 @@ def _parsed(name: str) -> PrefixFeature:
 
 def _matching(text: bytes, start: int, end: int) -> list[list[int]]:
     """(len(text), 256) the state after each byte: ``start`` and how much of ``text`` the last bytes
-    are, ``end`` where all of it (Knuth, Morris and Pratt's automaton)."""
+    are, ``end`` where all of it (Knuth, Morris and Pratt's automaton).
+    """
     rows = list[list[int]]()
     fallback = 0
     for size, byte in enumerate(text):

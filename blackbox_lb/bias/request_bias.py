@@ -17,9 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union
 
 from pydantic import Field, model_validator
 
-from blackbox_lb.bias.features import PROMPT_FEATURES, Embedding, Feature, PromptFeature, Scope
+from blackbox_lb.bias.features import (
+    MOST_READ,
+    PROMPT_FEATURES,
+    Embedding,
+    Feature,
+    PromptFeature,
+    PromptText,
+    Scope,
+)
 from blackbox_lb.bias.phases import PREFIX_FEATURES, Boundary, Phases, Prefix, PrefixFeature
-from blackbox_lb.bias.prompt_text import MOST_READ, PromptText
 from blackbox_lb.bias.records import Finite, Flag, Row
 from blackbox_lb.errors import BiasError
 from blackbox_lb.vocabulary.embedding import PROBE, AnswerStore, TextVectors
@@ -98,7 +105,7 @@ class RequestBias:
         common: Mapping[int, float],
         features: Sequence[Feature],
         sent: SentRange,
-        kept: AnswerStore | None = None,
+        answers: AnswerStore | None = None,
         vectors: TextVectors | None = None,
     ) -> None:
         check_sizes(len(common), features)
@@ -109,7 +116,7 @@ class RequestBias:
         self.phases = phases_of_features(features)
         self.scopes: frozenset[Scope] = frozenset(feature.scope for feature in features)
         self.unread = 0
-        self.vectors = vectors or embedding_model(features, kept)
+        self.vectors = vectors or embedding_model(features, answers)
         serialized = json.dumps([sorted(common.items()), features_hash(features, sent)])
         self.identity = sha256(serialized.encode()).hexdigest()
         self._of_prompt = [row for row in self.features if isinstance(row, PromptFeature)]
@@ -269,14 +276,14 @@ def check_sizes(entries: int, features: Sequence[Feature]) -> None:
 
 
 def embedding_model(
-    features: Iterable[Feature], kept: AnswerStore | None = None
+    features: Iterable[Feature], answers: AnswerStore | None = None
 ) -> TextVectors | None:
-    """The embedding model that one of the features reads, None where there is none. kept: see
+    """The embedding model that one of the features reads, None where there is none. answers: see
     ``TextVectors``.
     """
     for feature in features:
         if isinstance(feature, Embedding):
-            return TextVectors(feature.model, kept)
+            return TextVectors(feature.model, answers)
     return None
 
 
@@ -288,12 +295,12 @@ def with_vectors(texts: Sequence[PromptText], vectors: TextVectors) -> list[Prom
     return [replace(text, vector=vector) for text, vector in zip(texts, embeddings, strict=True)]
 
 
-def to_request_bias(bias: Bias, kept: AnswerStore | None = None) -> AnyBias:
+def to_request_bias(bias: Bias, answers: AnswerStore | None = None) -> AnyBias:
     """The bias as requests get it: one map for all, or computed by its features."""
     if not bias.features:
         return bias.logit_bias
     assert bias.sent is not None  # checked by the document
-    return RequestBias(bias.logit_bias, bias.features, bias.sent, kept)
+    return RequestBias(bias.logit_bias, bias.features, bias.sent, answers)
 
 
 def store_key(bias: AnyBias) -> object:
@@ -303,9 +310,10 @@ def store_key(bias: AnyBias) -> object:
     return {BY_FEATURES: bias.identity}
 
 
-def strongest(bias: Bias, shown: int = 3) -> list[tuple[str, str]]:
+def strongest(bias: Bias, limit: int = 3) -> list[tuple[str, str]]:
     """The vectors of the features, those that move a token most first: the name of each, and the
-    tokens that it moves most, in nats, with standard errors where they are known."""
+    tokens that it moves most, in nats, with standard errors where they are known.
+    """
     rows = []
     for feature in bias.features:
         for vector in feature.vectors:
@@ -315,7 +323,7 @@ def strongest(bias: Bias, shown: int = 3) -> list[tuple[str, str]]:
             errors = vector.errors or (None,) * len(vector.values)
             moved = sorted(
                 zip(bias.entries, vector.values, errors, strict=True), key=lambda row: -abs(row[1])
-            )[:shown]
+            )[:limit]
             phrases = [
                 f"'{entry.readable}' {value:+.2f}" + ("" if error is None else f" ± {error:.2f}")
                 for entry, value, error in moved

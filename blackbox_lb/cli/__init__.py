@@ -19,8 +19,7 @@ import click
 
 from blackbox_lb._version import __version__
 from blackbox_lb.cli.commands import COMMANDS, GROUPS, WITHOUT_SETTINGS, load_command
-from blackbox_lb.cli.echo import echo, quiet_by_hand, shown
-from blackbox_lb.cli.option_names import with_option_names
+from blackbox_lb.cli.echo import echo, quiet_by_hand, shown, with_option_names
 from blackbox_lb.errors import BlbError, Interrupted
 
 if TYPE_CHECKING:

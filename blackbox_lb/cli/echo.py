@@ -1,17 +1,174 @@
-"""The door to the terminal: every text goes through ``shown`` before anybody sees it, and sentences
-through ``echo``, which names options where the library names parameters.
+"""The door to the terminal: every text goes through ``shown`` before anybody sees it, sentences
+through ``echo``, which names options where the library names parameters, and output for programs
+is one JSON document.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import sys
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from blackbox_lb.cli.option_names import with_option_names
 from blackbox_lb.safety.printable import legible
 from blackbox_lb.safety.secrets import redacted
+
+OPTIONS = frozenset(
+    [
+        "abstain_below",
+        "allow_host",
+        "allow_origin",
+        "alpha",
+        "alpha_scale",
+        "answer_column",
+        "asked_shares",
+        "at",
+        "base_url",
+        "baseline_close",
+        "baseline_max_tokens",
+        "baseline_prompt",
+        "baseline_temperature",
+        "baseline_thinking_tokens",
+        "baseline_words",
+        "batch",
+        "batch_requests",
+        "best_of",
+        "bias",
+        "calibrate",
+        "cancel",
+        "classifier",
+        "clip",
+        "concurrency",
+        "correct",
+        "count",
+        "data",
+        "data_dir",
+        "decide",
+        "decisions",
+        "depends_on",
+        "deploy",
+        "drawn_label",
+        "effect",
+        "endpoint",
+        "dry_run",
+        "engine",
+        "entries",
+        "estimator",
+        "few_shot",
+        "examples",
+        "field",
+        "filter",
+        "force",
+        "forget",
+        "format",
+        "full_vocab",
+        "go_on",
+        "goal",
+        "grace",
+        "host",
+        "hosts",
+        "integers",
+        "json",
+        "kappa",
+        "kl_price",
+        "l2",
+        "labels",
+        "labels_only",
+        "learn_from",
+        "limit",
+        "max_body",
+        "max_cost",
+        "max_requests",
+        "max_tokens",
+        "max_tokens_total",
+        "messages_column",
+        "metric",
+        "model",
+        "models",
+        "no_wait",
+        "num_fewshot",
+        "objective",
+        "on_conflict",
+        "on_drift",
+        "only_stored",
+        "others",
+        "out",
+        "per_completion",
+        "phases",
+        "plots",
+        "policy",
+        "positive",
+        "port",
+        "positions",
+        "prefill",
+        "price",
+        "prices",
+        "prompt_column",
+        "prompt_template",
+        "provider",
+        "quiet",
+        "restart",
+        "rivals",
+        "reward",
+        "rollouts",
+        "samples",
+        "samples_per_prompt",
+        "save",
+        "search",
+        "seed",
+        "setting",
+        "shard",
+        "split",
+        "store",
+        "system",
+        "task",
+        "tau",
+        "temperature",
+        "test_data",
+        "test_limit",
+        "test_samples",
+        "thinking",
+        "thorough",
+        "threshold",
+        "timeout",
+        "tokenizer",
+        "tools",
+        "top",
+        "top_logprobs",
+        "unobserved",
+        "upstream",
+        "validation_data",
+        "validation_limit",
+        "validation_samples",
+        "validation_size",
+        "verbose",
+        "weights",
+        "workers",
+        "yes",
+    ]
+)
+"""The parameter behind every option of every command."""
+_PARAMETER = re.compile(r"``([a-z][a-z0-9_]*)(?:=([^`]*))?``")
+
+
+def with_option_names(message: str) -> str:
+    """``message`` with options in the place of parameters: ``top_logprobs=0`` in double
+    backticks becomes --top-logprobs 0. What names no option stays as it is.
+    """
+    return _PARAMETER.sub(_option, message)
+
+
+def _option(parameter: re.Match[str]) -> str:
+    name, value = parameter.groups()
+    if name not in OPTIONS:
+        return parameter[0]
+    option = f"--{name.replace('_', '-')}"
+    if value is None:
+        return option
+    return f"{option} {value}"
 
 
 def shown(text: object) -> str:
@@ -67,3 +224,20 @@ def quiet_by_hand() -> bool:
 def is_terminal() -> bool:
     """Whether somebody is there to answer a question."""
     return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document on stdout, with escapes where the terminal cannot print every
+    character.
+    """
+    readable = (sys.stdout.encoding or "").lower().startswith("utf")
+    text = json.dumps(value, indent=2, ensure_ascii=not readable, default=str)
+    # Characters outside ASCII only stand in strings, where \\u is the same character.
+    click.echo(
+        "".join(
+            character
+            if character == "\n" or character.isprintable()
+            else json.dumps(character)[1:-1]
+            for character in text
+        )
+    )

@@ -207,7 +207,7 @@ def arguments_for(target: Callable[..., Any], options: DataclassInstance) -> dic
     return arguments
 
 
-def recorded(options: DataclassInstance) -> dict[str, Any]:
+def recorded_options(options: DataclassInstance) -> dict[str, Any]:
     """The values of the options that the record of a run says, by field."""
     return {
         declared.name: getattr(options, declared.name)

@@ -1,4 +1,5 @@
-"""Keys of files that are not the package's: said before the first request, and asked for once.
+"""What is said once before the first request: keys of files that are not the package's, which are
+asked for, and the end of a model.
 
 A profile or a judge of a user's own, or of a stranger's, names environment variables and the host
 that gets them; a bias that depends on embeddings may name the API that gets prompts.
@@ -6,6 +7,7 @@ that gets them; a bias that depends on embeddings may name the API that gets pro
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -17,14 +19,15 @@ import click
 from blackbox_lb.cli.echo import echo, is_terminal, quiet_by_hand, shown
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.credentials import environment
-from blackbox_lb.providers.packaged import is_profile_file
+from blackbox_lb.providers.packaged import end_notice, is_profile_file
 from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.safety.files import is_trusted, trust
 from blackbox_lb.safety.network import is_loopback
-from blackbox_lb.safety.trusted_files import is_trusted, trust
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias
     from blackbox_lb.cli.options import ServerOptions
+    from blackbox_lb.providers.profile import Profile
     from blackbox_lb.tasks import Reward
 
 
@@ -42,7 +45,7 @@ def tell_keys_of_profile(provider: str, options: ServerOptions) -> None:
 
 def tell_keys_of_judge(reward: Reward, options: object) -> None:
     """Say which key a judge's file sends where, and ask (see ``_tell``)."""
-    from blackbox_lb.tasks.rewards.judge import Judge
+    from blackbox_lb.tasks.rewards.endpoint import Judge
 
     if not isinstance(reward.remote, Judge):
         return
@@ -64,7 +67,7 @@ def tell_host_of_bias(path: Path, bias: Bias, options: object) -> None:
     _tell(path, ["the prompts", *([variable] if environment(variable) else [])], url, options)
 
 
-def _tell(source: Path, what: Iterable[str], address: str, options: object) -> None:
+def _tell(source: Path, purposes: Iterable[str], address: str, options: object) -> None:
     """Say that variables with keys, or the prompts, go to an address, because a file says so.
 
     On a terminal it is asked for, unless the command line has ``--yes`` or the host is this
@@ -73,7 +76,7 @@ def _tell(source: Path, what: Iterable[str], address: str, options: object) -> N
     Raises:
         click.Abort: the answer is no.
     """
-    names = sorted(set(what))
+    names = sorted(set(purposes))
     host = urlsplit(address).hostname or ""
     verb = "go"
     if len(names) == 1 and names[0].isupper():
@@ -82,11 +85,29 @@ def _tell(source: Path, what: Iterable[str], address: str, options: object) -> N
     asks = not (is_loopback(host) or getattr(options, "yes", False))
     agreed = {"keys": names, "host": host}
     if asks and is_terminal() and not is_trusted(source, agreed):
-        from blackbox_lb.api.limits.interrupts import asking
+        from blackbox_lb.api.limits.concurrency import asking
 
         with asking():
             click.confirm(shown(f"{sentence}. Is that right?"), abort=True, err=True)
         with suppress(InputError):  # where nothing can be kept, it is asked for again
             trust(source, agreed)
     elif not quiet_by_hand():
+        echo(sentence, err=True)
+
+
+SAID = "blackbox_lb.model_ends"
+"""The key of the running command's notes under which the sentences that it has printed stand."""
+
+
+def tell_end_of_model(profile: Profile, model: str | None) -> None:
+    """Print when ``model`` is switched off, where that is near; not twice, and not with
+    ``--quiet`` on the command line.
+    """
+    sentence = end_notice(profile, model, dt.date.today())
+    if sentence is None or quiet_by_hand():
+        return
+    context = click.get_current_context(silent=True)
+    printed = set() if context is None else context.meta.setdefault(SAID, set())
+    if sentence not in printed:
+        printed.add(sentence)
         echo(sentence, err=True)

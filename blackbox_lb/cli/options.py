@@ -1,15 +1,17 @@
-"""Options that several commands share, as objects for their actions: model, task, sampling,
-spending, output.
+"""Options that several commands share, as objects for their actions, and shell completions beyond
+click's own.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from blackbox_lb.cli.completers import known, reward_names, task_names
 from blackbox_lb.cli.grouped import AMOUNT, COUNT, HelpGroup, literal, option, options
 from blackbox_lb.jobs.runs.names import TOP_LOGPROBS
 from blackbox_lb.providers.packaged import profile_names
@@ -17,6 +19,51 @@ from blackbox_lb.providers.packaged import profile_names
 if TYPE_CHECKING:
     from blackbox_lb.api.drift import OnDrift
     from blackbox_lb.types import Endpoint
+
+NO_BIAS = frozenset({"analysis.json", "evaluation.json", "result.json"})
+"""Other JSON files of a run's folder."""
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def known(names: Callable[[], Iterable[str]]) -> Completer:
+    """Complete one of ``names``; where none fits, any file."""
+
+    def complete(
+        ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return _fitting(names(), incomplete)
+
+    return complete
+
+
+def task_names() -> list[str]:
+    """The built-in tasks, and the prefixes of other names."""
+    from blackbox_lb.tasks.load import BUILT_IN, HARNESS
+
+    return [*BUILT_IN, HARNESS]
+
+
+def reward_names() -> list[str]:
+    """The rewards, each up to the part that differs between users."""
+    from blackbox_lb.tasks.rewards.reward import REWARDS
+
+    names = [re.split("PATTERN|FILE|NAME|HOST", name, maxsplit=1)[0] for name in REWARDS]
+    return [name for name in names if name != "module:function"]
+
+
+def bias_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a bias file here or in the runs below; where none fits, any file."""
+    paths = [*Path().glob("*.json"), *Path().glob("runs/*/*.json")]
+    return _fitting(
+        sorted(path.as_posix() for path in paths if path.name not in NO_BIAS), incomplete
+    )
+
+
+def _fitting(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    fit = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return fit or [CompletionItem(incomplete, type="file")]
+
 
 POSITIONS = 200
 """Of --full-vocab: they give a mean over positions to about 7 % of the spread between positions,
@@ -28,11 +75,11 @@ AT = "Another operating point of BIAS, as in precision=.9, recall=.8 or rate=.2:
 FIT_PLAN = "blackbox_lb.jobs.fitting.plan:FitPlan"
 CONNECT = "blackbox_lb.api.connect:connect"
 FIRST = "blackbox_lb.tasks.sets.task:Task.first"
-HARNESS = "blackbox_lb.tasks.harness_options:HarnessOptions"
+HARNESS = "blackbox_lb.tasks.sets.task:HarnessOptions"
 LOAD_TASK = "blackbox_lb.tasks.load:load_task"
 PARSE_REWARD = "blackbox_lb.tasks.rewards.reward:parse_reward"
 SPENDING = "blackbox_lb.api.limits.budget:SpendingLimits"
-SWEEP = "blackbox_lb.estimate.inputs.sweep:Sweep"
+SWEEP = "blackbox_lb.estimate.inputs.recipe:Sweep"
 TRIALS = "blackbox_lb.rollouts.judging.trials:Trials"
 """What the options below set."""
 

@@ -1,40 +1,150 @@
 """The resources behind the options, opened: task and reward, the run's folder, a session with the
-model, and all at once.
+model, and the accounts of a command: its limits, its forecast, its record.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import click
 
 from blackbox_lb.api.connect import connect
-from blackbox_lb.api.limits.budget import SpendLimit
+from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit
+from blackbox_lb.api.limits.concurrency import run_interruptible
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.cli.echo import echo
-from blackbox_lb.cli.grouped import arguments_for, recorded
-from blackbox_lb.cli.keys import tell_keys_of_judge, tell_keys_of_profile
-from blackbox_lb.cli.model_ends import tell_end_of_model
+from blackbox_lb.cli.echo import echo, is_terminal
+from blackbox_lb.cli.grouped import arguments_for, recorded_options
+from blackbox_lb.cli.keys import tell_end_of_model, tell_keys_of_judge, tell_keys_of_profile
 from blackbox_lb.cli.options import (
+    LimitOptions,
     ModelOptions,
     OutputOptions,
+    SpendingOptions,
     TaskOptions,
     TrialOptions,
 )
-from blackbox_lb.cli.run_limits import accounted, record_of
-from blackbox_lb.cli.terminal import reporter
+from blackbox_lb.cli.terminal import Terminal, reporter
 from blackbox_lb.extras.harness import HarnessOptions
-from blackbox_lb.jobs.forecast import Forecast, ForecastStage
-from blackbox_lb.jobs.records.run_record import RunResults
+from blackbox_lb.jobs.forecast import Forecast, ForecastStage, RequestSettings, forecast
+from blackbox_lb.jobs.records.run_record import Manifest, RunResults, settings_of_run
 from blackbox_lb.jobs.runs.names import REPORT, RUNS, STORE
-from blackbox_lb.jobs.runs.opening import checked_tokenizer, trials_in
+from blackbox_lb.jobs.runs.opening import (
+    checked_tokenizer,
+    price_judge,
+    price_model,
+    recorded,
+    trials_in,
+)
+from blackbox_lb.providers.prices import parse_prices
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.files import explained
+from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
 from blackbox_lb.tasks.records.tools import read_tools
 from blackbox_lb.tasks.sets.labels import Labels, check_answers, labels_of_task
+
+T = TypeVar("T")
+
+
+def run(options: SpendingOptions, main: Callable[[SpendLimit], Coroutine[Any, Any, T]]) -> T:
+    """Run ``main``, with a budget from the limits in ``options``; Ctrl-C ends it in good order."""
+    if isinstance(options, LimitOptions) and options.price is not None:
+        parse_prices(options.price)  # a bad price is an error before anything is opened
+    budget = SpendLimit(SpendingLimits(**arguments_for(SpendingLimits, options)))
+    return run_interruptible(main(budget), budget)
+
+
+@asynccontextmanager
+async def accounted(
+    trials: Trials,
+    options: LimitOptions,
+    record: Manifest,
+    stages: Callable[[Trials], Iterable[ForecastStage | Forecast]],
+) -> AsyncIterator[None]:
+    """Inside, the trials' budget has its prices, changes are watched for, and the run is recorded
+    in run.json.
+
+    Raises InputError: a limit on the cost of a model whose price is not known; or a run that is
+    resumed under other settings.
+    """
+    budget = trials.budget
+    price_model(budget, trials.session, options.price, options.prices)
+    price_judge(budget, trials.reward, options.prices)
+    trials.drift.policy = options.on_drift
+    opened = budget.spent.requests > 0  # trials opened several times ask once
+
+    def opening() -> None:
+        if not opened:
+            _announce(trials, options, stages)
+
+    async with recorded(trials, record, opening):
+        yield
+
+
+def record_of(
+    trials: Trials,
+    options: TrialOptions,
+    task: Task,
+    part: str | None,
+    more: Mapping[str, str | None],
+    results: RunResults | None,
+) -> Manifest:
+    """The record of the running command, or of a ``part`` of it; ``more``: settings beyond those of
+    every run; ``results``: see ``Manifest``.
+    """
+    ctx = click.get_current_context(silent=True)
+    name = " ".join(filter(None, [(ctx.info_name if ctx else None) or "run", part]))
+    prompts = [
+        example.prompt for split in (task.train, task.validation, task.test) for example in split
+    ]
+    settings = {**settings_of_run(trials, prompts), **more}
+    folder = options.out or trials.store.path.parent
+    return Manifest(folder, name, settings, results=results, restart=options.restart)
+
+
+def _announce(
+    trials: Trials,
+    options: LimitOptions,
+    stages: Callable[[Trials], Iterable[ForecastStage | Forecast]],
+) -> None:
+    """Print the forecast, and ask where it costs money and somebody is there to answer.
+    click.Abort: the answer is no.
+    """
+    session = trials.session
+    size = trials.store.size()
+    total = forecast(RequestSettings.of(trials), stages(trials))
+    if not total.requests:
+        return
+    host = urlsplit(session.base_url).hostname or ""
+    mean = size.tokens / size.completions if size.completions else 0.0
+    hosted = _is_hosted(session, host)
+    key = session.profile.connection.api_key_env
+    owner = ""
+    if hosted and key:
+        owner = f", with the key in {key}"
+    sentence = (
+        f"{session.model} at {host}{owner}:"
+        f" {total.sentence(trials.budget.prices, size.completions, mean)}"
+    )
+    if hosted and trials.budget.prices is None:
+        sentence += "; the price is not known (--price PROMPT,COMPLETION)"
+    asks = hosted and not options.yes and is_terminal()
+    if not asks:
+        trials.report.notice(sentence)
+        return
+    terminal = trials.report if isinstance(trials.report, Terminal) else Terminal()
+    terminal.notice(sentence)
+    terminal.confirm("Go on?")
+
+
+def _is_hosted(session: Session, host: str) -> bool:
+    return session.profile.connection.api_key_required and not is_loopback(host)
+
 
 COLLECTING = ("tokens.id", "neutral")
 """Rows of a profile that completions need to be of use."""
@@ -91,7 +201,7 @@ def run_folder(options: OutputOptions, task: Task) -> Path:
 
 def results_of(options: TaskOptions, reward: Reward, *files: str) -> RunResults:
     """The results in ``files``, which are about the reward of the options."""
-    return RunResults(files, {"reward": reward.spec, **recorded(options)})
+    return RunResults(files, {"reward": reward.spec, **recorded_options(options)})
 
 
 def note_old_report(folder: Path) -> None:

@@ -14,9 +14,8 @@ from click.core import ParameterSource
 from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS, load_command
 from blackbox_lb.cli.reach import reach
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.files import expanded
+from blackbox_lb.safety.files import expanded, is_trusted
 from blackbox_lb.safety.printable import did_you_mean
-from blackbox_lb.safety.trusted_files import is_trusted
 from blackbox_lb.safety.untrusted import read_settings
 
 FILE = "blb.toml"
@@ -370,18 +369,18 @@ def _all_keys() -> Iterable[set[str]]:
             yield set(keys_of(subcommand))
 
 
-def find_settings(given: Path | None = None, start: Path | None = None) -> SettingsFile:
-    """Find the file ``given``, or the nearest ``blb.toml`` from ``start`` (the working directory)
+def find_settings(named: Path | None = None, start: Path | None = None) -> SettingsFile:
+    """Find the file ``named``, or the nearest ``blb.toml`` from ``start`` (the working directory)
     upwards, or nothing.
 
     Raises InputError: a given file that is missing, a found one of another user, or one that is no
     TOML.
     """
-    path = given or nearest_file(start or Path.cwd())
+    path = named or nearest_file(start or Path.cwd())
     if path is None:
         return SettingsFile()
     tables = read_settings(path, "the settings file", "give another with --config")
-    trusted = given is not None or is_trusted(path, tables)
+    trusted = named is not None or is_trusted(path, tables)
     if not trusted and hasattr(os, "getuid") and path.stat().st_uid not in (ROOT, os.getuid()):
         raise InputError(
             f"{path} belongs to another user; look into it, then trust it as it is now with blb"

@@ -1,16 +1,19 @@
-"""Output for people: progress with tokens a second and time left, remarks, tables. Everything but
-results goes to stderr.
+"""Output for people: progress with tokens a second and time left, remarks, tables, the conclusion
+of a command. Everything but results goes to stderr.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
@@ -26,10 +29,10 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from blackbox_lb.api.limits.interrupts import asking
+from blackbox_lb.api.limits.concurrency import asking
 from blackbox_lb.bias.records import RecordedFinding, Verdict
-from blackbox_lb.cli.echo import echo, shown
-from blackbox_lb.cli.option_names import with_option_names
+from blackbox_lb.cli.echo import echo, echo_coloured, shown, with_option_names
+from blackbox_lb.jobs.runs.conclusion import WIDTH, Conclusion
 from blackbox_lb.rollouts.progress import Lines, Reporter, Silent, chance
 from blackbox_lb.safety.printable import printable
 
@@ -127,9 +130,9 @@ WHOLE = 24
 
 
 def print_table(
-    title: str, header: Iterable[str], rows: Iterable[Iterable[str]], *, left: int = 1
+    title: str, header: Iterable[str], rows: Iterable[Iterable[str]], *, left_aligned: int = 1
 ) -> None:
-    """Print a table on stdout; the first ``left`` columns are text, the others numbers.
+    """Print a table on stdout; the first ``left_aligned`` columns are text, the others numbers.
 
     A number or a label is never broken; prose wraps between words. Where the columns do not fit
     that way, each row becomes a block of ``name: value`` lines.
@@ -140,7 +143,7 @@ def print_table(
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for place, name in enumerate(names):
         texts = [name, *(row[place] for row in cells)]
-        if place < left:
+        if place < left_aligned:
             table.add_column(Text(name), overflow="fold", min_width=_least_width(texts))
         else:
             # Rich measures words, and would break a number with its interval.
@@ -228,7 +231,7 @@ def verdict_table(verdicts: Iterable[Verdict]) -> None:
             )
             for row in rows
         ),
-        left=2,
+        left_aligned=2,
     )
 
 
@@ -249,3 +252,66 @@ def findings_list(findings: Iterable[RecordedFinding], *, everything: bool = Fal
                 remedy = f"; {row.remedy}"
             sentence = f"{row.sentence}{remedy}"
             echo(f"{row.word:12} {printable(row.code)}: {printable(sentence)}")
+
+
+COLOURS = {
+    "HELPS": "green",
+    "YES": "green",
+    "HURTS": "red",
+    "NO": "red",
+    "NO EVIDENCE": "yellow",
+    "PERHAPS": "yellow",
+    "BY PROMPT": "yellow",
+    "BY GOAL": "yellow",
+    "NOT NEEDED": "yellow",
+    "UNVERIFIED": "yellow",
+    "HOLDS": "green",
+    "NOT SHOWN": "yellow",
+    "BROKEN": "red",
+    "STEADY": "green",
+    "DRIFTED": "red",
+}
+"""Verdict -> its colour on a terminal."""
+SAME = (
+    *("task", "data", "prompt_column", "answer_column", "messages_column", "prompt_template"),
+    *("field", "prefill", "system", "validation_data", "test_data", "reward", "correct"),
+    *("thinking", "count", "labels", "decide", "tools", "provider", "model", "base_url"),
+    *("endpoint", "tokenizer", "max_tokens", "deploy"),
+)
+"""Options of the running command that the next one needs, too."""
+
+
+def print_conclusion(conclusion: Conclusion) -> None:
+    """Print the lines on stdout, the verdict in its colour on a terminal."""
+    width = min(WIDTH, max(shutil.get_terminal_size((WIDTH, 24)).columns, 40))
+    lines = conclusion.lines(width)
+    verdict = conclusion.verdict
+    echo_coloured(lines[0], len(verdict), COLOURS.get(verdict))
+    for line in lines[1:]:
+        echo(line)
+
+
+def command_with_same(command: str, more: Iterable[str] = (), names: Iterable[str] = SAME) -> str:
+    """``command`` in shell syntax with the options of the running command's line that it needs,
+    then ``more``. Options that blb.toml or the environment gives need no repeating.
+    """
+    words: list[str] = []
+    ctx = click.get_current_context(silent=True)
+    param_names = set(names)
+    if ctx is not None:
+        for param in ctx.command.params:
+            if not isinstance(param, click.Option) or param.name not in param_names:
+                continue
+            if ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
+                words += _spelled(param, ctx.params[param.name])
+    return " ".join([command, shlex.join(words), *more]).replace("  ", " ").strip()
+
+
+def _spelled(option: click.Option, value: object) -> list[str]:
+    name = max(option.opts, key=len)
+    if option.is_flag:
+        if value:
+            return [name]
+        return []
+    values = value if isinstance(value, tuple) else (value,)
+    return [word for single in values for word in (name, str(single))]

@@ -89,11 +89,11 @@ class Asked(NamedTuple):
             numbers.append((label, float(number)))
         return cls(name, tuple(numbers))
 
-    def check(self, known: Collection[str] | None) -> None:
-        """Raise BiasError where the numbers do not belong to the bias. known: the names that it
+    def check(self, names: Collection[str] | None) -> None:
+        """Raise BiasError where the numbers do not belong to the bias. names: the names that it
         knows, None for a bias that does not depend on the prompt.
         """
-        if known is None:
+        if names is None:
             if self.numbers is not None:
                 raise BiasError(
                     f"bias {printable(self.name)} does not depend on the prompt; leave out"
@@ -105,7 +105,7 @@ class Asked(NamedTuple):
                 f"bias {printable(self.name)} depends on the prompt; send its numbers as"
                 f" {FEATURES}, which vllm_xargs() of blackbox_lb computes"
             )
-        strange = [label for label, _ in self.numbers if label not in known]
+        strange = [label for label, _ in self.numbers if label not in names]
         if strange:
             raise BiasError(
                 f"bias {printable(self.name)} has no feature {printable(strange[0])[:80]!r}; take"

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from urllib.parse import unquote
 
-from blackbox_lb.bias.prompt_text import GROUP
+from blackbox_lb.bias.features import GROUP
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import printable
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias
-    from blackbox_lb.bias.prompt_text import PromptText
+    from blackbox_lb.bias.features import PromptText
     from blackbox_lb.bias.request_bias import RequestBias
 
 log = logging.getLogger(__name__)
@@ -178,12 +178,12 @@ def to_json(document: Mapping[str, Any]) -> bytes:
         ) from None
 
 
-def _sum(ours: Mapping[int, float], own: object) -> dict[int, float]:
+def _sum(ours: Mapping[int, float], client_bias: object) -> dict[int, float]:
     """The bias plus the caller's, which is an object or a list of pairs; ``false`` (llama.cpp:
     never sample it) stays false.
     """
     total = dict(ours)
-    for key, value in _pairs(own):
+    for key, value in _pairs(client_bias):
         token = _token_id(key)
         if isinstance(value, bool) and not value:
             total[token] = False
@@ -201,11 +201,13 @@ def _sum(ours: Mapping[int, float], own: object) -> dict[int, float]:
     return total
 
 
-def _pairs(own: object) -> list[tuple[object, object]]:
-    if isinstance(own, dict):
-        return list(own.items())
-    if isinstance(own, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in own):
-        return [(key, value) for key, value in own]
+def _pairs(client_bias: object) -> list[tuple[object, object]]:
+    if isinstance(client_bias, dict):
+        return list(client_bias.items())
+    if isinstance(client_bias, list) and all(
+        isinstance(pair, list) and len(pair) == 2 for pair in client_bias
+    ):
+        return [(key, value) for key, value in client_bias]
     raise InputError(
         "the request's own logit_bias is neither an object nor a list of [id, value] pairs;"
         " correct it"

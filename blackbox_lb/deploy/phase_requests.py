@@ -603,10 +603,10 @@ def _event(document: Mapping[str, Any]) -> bytes:
     return b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
 
 
-def _summed(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def _summed(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """The sum of two usage objects, field by field, nested objects included."""
-    total = dict(one)
-    for name, value in other.items():
+    total = dict(first)
+    for name, value in second.items():
         if isinstance(value, dict):
             total[name] = _summed(total.get(name) or {}, value)
         else:

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from pydantic_core import from_json
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.prompt_text import GROUP
+from blackbox_lb.bias.features import GROUP
 from blackbox_lb.deploy.injection import Injection, OnConflict, quoted, route
 from blackbox_lb.deploy.phase_requests import PhasedRequest, PhasedRequests
 from blackbox_lb.errors import InputError

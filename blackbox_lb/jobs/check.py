@@ -131,10 +131,10 @@ async def check(
 
 
 def after_label(
-    reward: Reward, labels: Labels, said: Sequence[tuple[Example, str]], longest: int
+    reward: Reward, labels: Labels, completions: Sequence[tuple[Example, str]], longest: int
 ) -> AfterLabel | None:
-    """Test the greedy answers ``said`` that begin with a label as if it were the right one; None
-    where one token is all there is.
+    """Test the greedy answers ``completions`` that begin with a label as if it were the right one;
+    None where one token is all there is.
 
     A task's own test of correctness reads more of a row than its answer: there only right labels
     are looked at. longest: tokens of the longest label.
@@ -142,10 +142,10 @@ def after_label(
     matcher = reward.matcher
     if reward.max_tokens == 1:
         return None
-    answers = {labels.of(example): example.answers for example, _ in said}
+    answers = {labels.of(example): example.answers for example, _ in completions}
     begun = [
         (example, text, number)
-        for example, text in said
+        for example, text in completions
         if (number := labels.begun(text)) is not None
     ]
     begun = [
@@ -172,11 +172,11 @@ def after_label(
     return AfterLabel(len(tested), len(tested) - len(refused), matcher.spec, example_text, remedy)
 
 
-def judged(found: AnswerStarts, labels: Labels, right: Bools | None = None) -> Feasibility:
+def judged(starts: AnswerStarts, labels: Labels, right: Bools | None = None) -> Feasibility:
     """Judge whether a bias can correct the decisions at these first positions; ``right`` (p,):
     whether greedy answers are right.
     """
-    numbers = [labels.of(example) for example in found.examples]
+    numbers = [labels.of(example) for example in starts.examples]
     has_label = np.array([number is not None for number in numbers], np.bool_)
     if not has_label.any():
         raise InputError(
@@ -187,8 +187,8 @@ def judged(found: AnswerStarts, labels: Labels, right: Bools | None = None) -> F
     if right is not None:
         right_of_labelled = right[has_label]
     return feasibility(
-        FirstLists(found.ids[has_label], found.logprobs[has_label]),
-        [ids for ids, has in zip(found.accepted, has_label.tolist(), strict=True) if has],
+        FirstLists(starts.ids[has_label], starts.logprobs[has_label]),
+        [ids for ids, has in zip(starts.accepted, has_label.tolist(), strict=True) if has],
         np.array([number for number in numbers if number is not None], np.int64),
         right_of_labelled,
     )

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from blackbox_lb.bias.calibration import Calibration
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Calibration
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.decisions.scores import expected_calibration_error
+from blackbox_lb.estimate.decisions.prediction import expected_calibration_error
 from blackbox_lb.jobs.scoring import SPLITS
 from blackbox_lb.rollouts.answers.given_answers import listed_tokens
 from blackbox_lb.rollouts.judging.verdict import bootstrap

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.api.limits.budget import SpendLimit
-from blackbox_lb.api.limits.interrupts import computing
+from blackbox_lb.api.limits.concurrency import computing
 from blackbox_lb.errors import InputError
 from blackbox_lb.rollouts.judging.verdict import PolicyScores, bootstrap, check_values, paired
 from blackbox_lb.rollouts.progress import Reporter

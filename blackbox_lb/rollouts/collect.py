@@ -32,7 +32,8 @@ BUSY = 0.85
 class Throughput(NamedTuple):
     """Of a collection that took ``seconds``: the tokens generated for it, the mean number of
     requests under way, the share of their time in which the server had none of them (reading,
-    storing, rate limits, pauses), and of one core that this process used."""
+    storing, rate limits, pauses), and of one core that this process used.
+    """
 
     seconds: float
     tokens: int
@@ -159,31 +160,31 @@ async def collect(
     cpu = time.process_time()
     served = session.channel.served
 
-    async def receive(wanted: _Request) -> None:
+    async def receive(request: _Request) -> None:
         nonlocal tokens, under_way
         began = time.monotonic()
-        n = len(wanted.samples)
+        n = len(request.samples)
         seed = draw.sampling.seed
         seeded = draw
         if seed is not None:
-            sampling = replace(draw.sampling, seed=_seed(seed, wanted))
+            sampling = replace(draw.sampling, seed=_seed(seed, request))
             seeded = replace(draw, sampling=sampling)
         if varying is not None and changes_within:
-            completions = [await drawn_by_phase(session, wanted.prompt, seeded, varying)]
+            completions = [await drawn_by_phase(session, request.prompt, seeded, varying)]
         else:
-            completions = await session.complete_many(wanted.prompt, seeded.at(wanted.prompt), n)
+            completions = await session.complete_many(request.prompt, seeded.at(request.prompt), n)
         drifted = drift.seen(completions, session.profile.models.fleet)
         of = settings
         if drifted is not None:
             of = {**settings, **of_another(session.model, completions[0])}
         await writer.add_answer(
-            of, wanted.prompt, dict(zip(wanted.samples, completions, strict=False))
+            of, request.prompt, dict(zip(request.samples, completions, strict=False))
         )
         notes.update(completion.note for completion in completions if completion.note)
         now = time.monotonic()
-        made = sum(len(completion.token_ids) for completion in completions)
-        pace.ended(made, session.refusals, now)
-        tokens = tokens + made
+        token_count = sum(len(completion.token_ids) for completion in completions)
+        pace.ended(token_count, session.refusals, now)
+        tokens = tokens + token_count
         under_way = under_way + now - began
         if drifted is not None:
             raise drifted
@@ -209,14 +210,14 @@ async def collect(
     throughput = Throughput(
         seconds, tokens, under_way / seconds, idle, (time.process_time() - cpu) / seconds
     )
-    return Collection(keys, sum(len(wanted.samples) for wanted in missing), notes, throughput)
+    return Collection(keys, sum(len(group.samples) for group in missing), notes, throughput)
 
 
-def of_another(asked: str, completion: Completion) -> dict[str, str]:
+def of_another(model: str, completion: Completion) -> dict[str, str]:
     """Settings that separate completions of another model or system from the requested ones."""
     return {
         "model": f"{completion.model} ({completion.fingerprint or 'system not told'})",
-        "asked": asked,
+        "asked": model,
     }
 
 
@@ -249,16 +250,16 @@ def _missing(
     covered = set(stored)
     requests: list[_Request] = []
     for prompt, row in zip(prompts, keys, strict=True):
-        wanted = [(sample, key) for sample, key in enumerate(row) if key not in covered]
+        absent = [(sample, key) for sample, key in enumerate(row) if key not in covered]
         covered.update(row)
-        for start in range(0, len(wanted), batch):
-            samples, names = zip(*wanted[start : start + batch], strict=True)
+        for start in range(0, len(absent), batch):
+            samples, names = zip(*absent[start : start + batch], strict=True)
             requests.append(_Request(prompt, samples, names))
     return requests
 
 
-def _seed(seed: int, wanted: _Request) -> int:
+def _seed(seed: int, request: _Request) -> int:
     """A seed of its own for every sample, the same in every run: 31 bits, which every server
     takes.
     """
-    return (seed + int(wanted.keys[0][:8], 16)) & 0x7FFFFFFF
+    return (seed + int(request.keys[0][:8], 16)) & 0x7FFFFFFF

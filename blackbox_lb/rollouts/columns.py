@@ -94,15 +94,15 @@ def _stacked(tables: Sequence[npt.NDArray[Any]], width: int, fill: float) -> npt
     )
 
 
-def stop_prefix_ids(known: Mapping[int, bytes], stop: Sequence[str]) -> frozenset[int]:
-    """The tokens of ``known`` (id -> bytes) in which a stop text may begin: they hold it, or end
-    with its beginning.
+def stop_prefix_ids(token_bytes: Mapping[int, bytes], stop: Sequence[str]) -> frozenset[int]:
+    """The tokens of ``token_bytes`` (id -> bytes) in which a stop text may begin: they hold it, or
+    end with its beginning.
     """
     texts = [text.encode() for text in stop]
     begun = tuple(text[:size] for text in texts for size in range(1, len(text) + 1))
     return frozenset(
         token
-        for token, raw in known.items()
+        for token, raw in token_bytes.items()
         if raw.endswith(begun) or any(text in raw for text in texts)
     )
 

@@ -24,7 +24,8 @@ from blackbox_lb.types import NO_TOKEN, AnyBias, Completion, Draw, Prompt, Varyi
 
 def check_continues(session: Session, phases: Phases) -> None:
     """Raise InputError where the server takes no prompt of token ids, so that no part could be
-    continued as it was drawn, or where a text of the phases could not be found in its tokens."""
+    continued as it was drawn, or where a text of the phases could not be found in its tokens.
+    """
     if not session.profile.follows_ids(session.vocabulary):
         raise InputError(
             f"{session.profile.name} is not known to continue token ids, and another split of the"
@@ -57,13 +58,13 @@ async def drawn_by_phase(
     assert rules is not None  # checked before anything is drawn
     ids = await session.prompt_ids(prompt)
     parts = list[Completion]()
-    taken = list[int]()
+    token_ids = list[int]()
     state = 0
     while True:
-        phase = phases.of_state(state, len(taken))
-        boundary = phases.boundary(state, len(taken))
+        phase = phases.of_state(state, len(token_ids))
+        boundary = phases.boundary(state, len(token_ids))
         last = len(parts) + 1 == MOST_PARTS
-        size = sampling.max_tokens - len(taken)
+        size = sampling.max_tokens - len(token_ids)
         if boundary.tokens is not None:
             size = min(size, boundary.tokens)
         stop: tuple[str, ...] = ()
@@ -71,7 +72,7 @@ async def drawn_by_phase(
             stop = (boundary.text,)
         once = replace(sampling, max_tokens=size, stop=stop)
         sent = Draw(once, bias.at(prompt, phase), rules.endpoint, draw.fields)
-        part = (await session.complete_many([*ids, *taken], sent))[0]
+        part = (await session.complete_many([*ids, *token_ids], sent))[0]
         tokens = part.token_ids.tolist()
         token_bytes = dict[int, bytes]()
         if phases.until:
@@ -84,8 +85,8 @@ async def drawn_by_phase(
             state = phases.after(state, token_bytes.get(tokens[number], b""))
             met = phases.second(before) != phases.second(state)
             number = number + 1
-            changed = not last and phases.of_state(state, len(taken) + number) != phase
-        taken += tokens[:number]
+            changed = not last and phases.of_state(state, len(token_ids) + number) != phase
+        token_ids += tokens[:number]
         if number < len(tokens) or (
             met and stop
         ):  # it did not end here; the text lacks the stop text
@@ -97,7 +98,7 @@ async def drawn_by_phase(
             or ended
             or not part.whole
             or part.filtered
-            or len(taken) >= sampling.max_tokens
+            or len(token_ids) >= sampling.max_tokens
         ):
             return await _joined(session, parts)
 
@@ -144,12 +145,12 @@ class ThinkingCap:
         parts = list[Completion]()
         assert session.profile.reference is not None  # checked before anything is drawn
         ids = await session.prompt_ids(prompt)
-        here = replace(draw, bias_of=None, endpoint=session.profile.reference.endpoint)
+        unbiased = replace(draw, bias_of=None, endpoint=session.profile.reference.endpoint)
         forced = phases.until + phases.back
         if self.tokens:
             most = min(self.tokens, sampling.max_tokens)
             parts += await session.complete_many(
-                ids, replace(here, sampling=replace(sampling, max_tokens=most))
+                ids, replace(unbiased, sampling=replace(sampling, max_tokens=most))
             )
             begun = parts[0].token_ids.tolist()
             token_bytes = await bytes_of(session, begun, parts[0].token_bytes)
@@ -181,42 +182,42 @@ class ThinkingCap:
                     token_bytes=raw,
                 )
             )
-        taken = [token for part in parts for token in part.token_ids.tolist()]
-        left = max(1, sampling.max_tokens - len(taken))
+        token_ids = [token for part in parts for token in part.token_ids.tolist()]
+        remaining = max(1, sampling.max_tokens - len(token_ids))
         parts += await session.complete_many(
-            [*ids, *taken], replace(here, sampling=replace(sampling, max_tokens=left))
+            [*ids, *token_ids], replace(unbiased, sampling=replace(sampling, max_tokens=remaining))
         )
         return replace(await _joined(session, parts), text="".join(part.text for part in parts))
 
 
 async def bytes_of(
-    session: Session, tokens: Sequence[int], known: Mapping[int, bytes]
+    session: Session, tokens: Sequence[int], token_bytes: Mapping[int, bytes]
 ) -> dict[int, bytes]:
-    """Token id -> its bytes, from what is ``known``, else from the vocabulary or the server, which
-    are asked once for each.
+    """Token id -> its bytes, from ``token_bytes``, else from the vocabulary or the server,
+    which are asked once for each.
     """
-    unknown = [token for token in dict.fromkeys(tokens) if token not in known]
-    return {**known, **dict(zip(unknown, await session.bytes_of(unknown), strict=True))}
+    unknown = [token for token in dict.fromkeys(tokens) if token not in token_bytes]
+    return {**token_bytes, **dict(zip(unknown, await session.bytes_of(unknown), strict=True))}
 
 
 async def phases_of(
-    session: Session, phases: Phases, rollouts: Rollouts, known: Mapping[int, bytes]
+    session: Session, phases: Phases, rollouts: Rollouts, token_bytes: Mapping[int, bytes]
 ) -> npt.NDArray[np.int64]:
-    """(m,) the phase of each position. known: bytes of tokens, see ``bytes_of``."""
+    """(m,) the phase of each position. token_bytes: bytes of tokens, see ``bytes_of``."""
     if phases.until:
-        known = await bytes_of(session, np.unique(rollouts.token_ids).tolist(), known)
-    return phase_of_positions(phases, rollouts, known)
+        token_bytes = await bytes_of(session, np.unique(rollouts.token_ids).tolist(), token_bytes)
+    return phase_of_positions(phases, rollouts, token_bytes)
 
 
 def phase_of_positions(
-    phases: Phases, rollouts: Rollouts, known: Mapping[int, bytes]
+    phases: Phases, rollouts: Rollouts, token_bytes: Mapping[int, bytes]
 ) -> npt.NDArray[np.int64]:
-    """(m,) the phase of each position. known: token id -> its bytes."""
+    """(m,) the phase of each position. token_bytes: token id -> its bytes."""
     numbers = list[int]()
     start = 0
     ids = rollouts.token_ids.tolist()
     for size in rollouts.lengths.tolist():
-        tokens = (known.get(token, b"") for token in ids[start : start + size])
+        tokens = (token_bytes.get(token, b"") for token in ids[start : start + size])
         numbers += islice(phases.along(tokens), size)
         start += size
     return np.array(numbers, np.int64)
@@ -250,9 +251,9 @@ def bias_at_positions(
 async def _cut(session: Session, part: Completion, number: int) -> Completion:
     """The first ``number`` tokens of a part."""
     names = ("token_ids", "logprobs", "top_ids", "top_logprobs", "propensities", "bounded")
-    kept = {name: value[:number] for name in names if (value := getattr(part, name)) is not None}
+    columns = {name: value[:number] for name in names if (value := getattr(part, name)) is not None}
     text = await session.decode(part.token_ids[:number].tolist())
-    return replace(part, **kept, text=text, generated=number, finish_reason="length")
+    return replace(part, **columns, text=text, generated=number, finish_reason="length")
 
 
 async def _joined(session: Session, parts: Sequence[Completion]) -> Completion:

@@ -169,8 +169,8 @@ async def ask_reference(
     positions = np.array(sorted(distributions), dtype=np.int64)
     vocabulary_size = _vocabulary_size(trials, rollouts, sizes[0])
     exact = np.stack([distributions[position][:vocabulary_size] for position in positions.tolist()])
-    here = exact[np.arange(len(positions)), rollouts.token_ids[positions]]
-    apart = np.abs(here - rollouts.logprobs[positions])[~rollouts.is_bounded[positions]]
+    logprobs = exact[np.arange(len(positions)), rollouts.token_ids[positions]]
+    apart = np.abs(logprobs - rollouts.logprobs[positions])[~rollouts.is_bounded[positions]]
     return Reference(
         positions=positions,
         exact=exact,
@@ -197,7 +197,8 @@ def _vocabulary_size(trials: Trials, rollouts: Rollouts, listed: int) -> int:
 
 def total_variation(rollouts: Rollouts, positions: Ids, exact: npt.NDArray[np.floating]) -> Vector:
     """(r,) half the absolute differences, over the tokens listed at the ``positions`` (r,), between
-    the logged probabilities and those of the logprobs ``exact`` (r, v): 0 to 1."""
+    the logged probabilities and those of the logprobs ``exact`` (r, v): 0 to 1.
+    """
     ids = rollouts.top_ids[positions]
     logged = rollouts.top_logprobs[positions].astype(np.float64)
     now = np.take_along_axis(exact, np.maximum(ids, 0), axis=1).astype(np.float64)

@@ -15,8 +15,7 @@ from blackbox_lb.safety.http.error_answers import masked
 from blackbox_lb.safety.http.service import HttpService, Moment, ServiceWording
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
-from blackbox_lb.tasks.rewards.endpoint import Remote
-from blackbox_lb.tasks.rewards.judge import Judge
+from blackbox_lb.tasks.rewards.endpoint import Judge, Remote
 from blackbox_lb.types import Completion, Example
 
 KEPT = "the rewards that came are kept, the same command goes on from there"
@@ -58,10 +57,10 @@ async def fetch_rewards(
     remote = reward.remote
     if remote is None:
         return 0
-    wanted = _wanted(remote, pairs)
-    stored = store.rewards(wanted)
-    unread = sum(_learn(remote, key, answer, wanted[key].example) for key, answer in stored.items())
-    missing = [(key, request) for key, request in wanted.items() if key not in stored]
+    items = _wanted(remote, pairs)
+    stored = store.rewards(items)
+    unread = sum(_learn(remote, key, answer, items[key].example) for key, answer in stored.items())
+    missing = [(key, request) for key, request in items.items() if key not in stored]
     if missing:
         unread += await _fetch(store, remote, missing, report, title, budget or SpendLimit())
         report.notice(
@@ -69,11 +68,11 @@ async def fetch_rewards(
         )
     if unread:
         report.notice(
-            f"{title}: {unread} of {len(wanted)} answers of {remote.name} hold no number and count"
+            f"{title}: {unread} of {len(items)} answers of {remote.name} hold no number and count"
             f" as {remote.otherwise:g}"
         )
     if isinstance(remote, Judge):
-        lost = sum(remote.lost_quotes(key, asked.text) for key, asked in wanted.items())
+        lost = sum(remote.lost_quotes(key, item.text) for key, item in items.items())
         if lost:
             report.notice(
                 f"{title}: {lost} passages that {remote.name} quotes do not stand in their"
@@ -85,13 +84,13 @@ async def fetch_rewards(
 
 def _wanted(remote: Remote, pairs: Iterable[tuple[Example, Completion]]) -> dict[str, _Wanted]:
     """The unknown rewards, by key."""
-    wanted: dict[str, _Wanted] = {}
+    items: dict[str, _Wanted] = {}
     for example, completion in pairs:
         if completion.readable or (completion.text and not completion.filtered):
             item = remote.item(example, completion)
             if (key := remote.key_of(item)) not in remote.known:
-                wanted[key] = _Wanted(item, example.id, completion.n_tokens, completion.text)
-    return wanted
+                items[key] = _Wanted(item, example.id, completion.n_tokens, completion.text)
+    return items
 
 
 def _learn(remote: Remote, key: str, answer: str, example: str) -> bool:

@@ -12,20 +12,23 @@ from typing import Protocol
 
 import numpy as np
 
-from blackbox_lb.api.limits.interrupts import computing
+from blackbox_lb.api.limits.concurrency import computing
 from blackbox_lb.bias.records import Censored
 from blackbox_lb.estimate.counting.distributed import ShardedDataset
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.recipe import Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring
+from blackbox_lb.estimate.reweighting import Censoring
 from blackbox_lb.rollouts.columns import LISTED, columns
-from blackbox_lb.rollouts.position_costs import UNLOCATED, WITH_SPANS, WITHOUT_SPANS, costs_of
 from blackbox_lb.rollouts.reading import (
+    UNLOCATED,
+    WITH_SPANS,
+    WITHOUT_SPANS,
     CompletionSource,
     Encode,
     Reading,
+    costs_of,
     kept_completions,
     nothing_to_learn,
     reading_of,
@@ -142,7 +145,7 @@ class Training:
         )
         return [
             *self.left_out,
-            *(f"{count} completions {what}" for count, what in reasons if count),
+            *(f"{count} completions {reason}" for count, reason in reasons if count),
         ]
 
 
@@ -164,7 +167,7 @@ def spread_training(
     keys = list(dataset.rollouts.keys)
     if positions > most:
         chosen = np.random.default_rng(seed).random(len(keys)) < most / positions
-        keys = [key for key, taken in zip(keys, chosen.tolist(), strict=True) if taken]
+        keys = [key for key, is_chosen in zip(keys, chosen.tolist(), strict=True) if is_chosen]
     sample = _gathered(store, reading.only(keys))
     table = sample.next_token.with_tokens(dataset.positions.token_ids)
     return replace(sample, next_token=table, whole=dataset).leaving(count, reading)
@@ -179,7 +182,7 @@ def training_set(
     *,
     encode: Encode | None = None,
     vocab_size: int | None = None,
-    given: Rollouts | None = None,
+    answers: Rollouts | None = None,
 ) -> Training:
     """Score the completions ``keys[p]`` of ``examples[p]``. A completion that two equal prompts
     share counts once.
@@ -187,19 +190,21 @@ def training_set(
     The store is read in blocks, so memory grows with the positions and not with the lists. encode:
     the ids of a text in the vocabulary, for completions without any token; their positions have no
     list, and logprobs 0 that are bounds. Without it they are left out. vocab_size: lists of that
-    many tokens are complete. given: given answers, which come after the completions and are learned
-    with them.
+    many tokens are complete. answers: those given, which come after the completions and are
+    learned with them.
 
     Raises NoLogprobs: no completion has a complete list of tokens with alternatives.
     """
     reading = reading_of(
         store, examples, keys, reward, end_tokens, encode=encode, vocab_size=vocab_size
     )
-    return _gathered(store, reading, given)
+    return _gathered(store, reading, answers)
 
 
-def _gathered(store: CompletionSource, reading: Reading, given: Rollouts | None = None) -> Training:
-    """Gather all of ``reading``, and after it the ``given`` answers, in this process."""
+def _gathered(
+    store: CompletionSource, reading: Reading, answers: Rollouts | None = None
+) -> Training:
+    """Gather all of ``reading``, and after it the given ``answers``, in this process."""
     count: Counter[str] = Counter()
     parts: list[Rollouts] = []
 
@@ -209,22 +214,22 @@ def _gathered(store: CompletionSource, reading: Reading, given: Rollouts | None 
             yield block
         if not any(part.token_ids.size for part in parts):
             raise reading.nothing(count)
-        if given is not None:
-            parts.append(_without_costs(given, parts).without_lists())
-            yield given
+        if answers is not None:
+            parts.append(_without_costs(answers, parts).without_lists())
+            yield answers
 
     scratch = Scratch(store.path.parent, LISTS_IN_MEMORY)
     next_token = NextToken.gather(blocks(), vocab_size=reading.vocab_size, allocate=scratch)
     rollouts = Rollouts.join(parts)
-    base = None if given is None else ~rollouts.given
+    base = None if answers is None else ~rollouts.given
     return Training(rollouts, next_token, 0, 0, base=base).leaving(count, reading)
 
 
-def _without_costs(given: Rollouts, drawn: Sequence[Rollouts]) -> Rollouts:
-    """Given answers, which have no reward, with costs of 0 where what was ``drawn`` has costs."""
-    if any(part.costs is None for part in drawn):
-        return given
-    return replace(given, costs=np.zeros(len(given.token_ids)))
+def _without_costs(answers: Rollouts, sampled: Sequence[Rollouts]) -> Rollouts:
+    """Given answers, which have no reward, with costs of 0 where what was ``sampled`` has costs."""
+    if any(part.costs is None for part in sampled):
+        return answers
+    return replace(answers, costs=np.zeros(len(answers.token_ids)))
 
 
 def scored(
@@ -243,11 +248,11 @@ def scored(
     """
     owner = {key: p for p, row in enumerate(keys) for key in row}
     count: Counter[str] = Counter(incomplete=0, filtered=0)
-    kept = dict(kept_completions(store, owner, None, count))
-    if not any(completion.top_ids.size for completion in kept.values()):
+    readable = dict(kept_completions(store, owner, None, count))
+    if not any(completion.top_ids.size for completion in readable.values()):
         raise nothing_to_learn(len(owner), count["filtered"], None)
-    prompts = [owner[key] for key in kept]
-    completions = list(kept.values())
+    prompts = [owner[key] for key in readable]
+    completions = list(readable.values())
     with computing():
         measured = [
             reward.measure(examples[prompt], completion)
@@ -256,7 +261,7 @@ def scored(
         token_bytes = partial(store.token_bytes_for, next(iter(owner)))
         costs = costs_of(completions, measured, reward, token_bytes, count)
     rewards = [located.reward for located in measured]
-    return columns(kept, prompts, rewards, end_tokens, costs), count
+    return columns(readable, prompts, rewards, end_tokens, costs), count
 
 
 def censored(

@@ -40,7 +40,7 @@ _SCRIPT = """
         prompt_tokens INTEGER NOT NULL,
         n_tokens INTEGER NOT NULL,
         whole INTEGER NOT NULL,          -- 0 where the provider listed fewer tokens than it generated
-        tokens BLOB NOT NULL,            -- ids, logprobs, top ids, top logprobs: see blackbox_lb.store.packing
+        tokens BLOB NOT NULL,            -- ids, logprobs, top ids, top logprobs: see blackbox_lb.store.rows
         received REAL NOT NULL,          -- seconds since 1970
         bounded INTEGER NOT NULL DEFAULT 0,    -- sampled tokens without a logprob, only a bound
         outside INTEGER,                 -- sampled tokens missing from their list
@@ -58,7 +58,7 @@ _SCRIPT = """
     ) WITHOUT ROWID;
     CREATE TABLE next_tokens (
         key TEXT PRIMARY KEY,            -- hash of (settings of the request, prompt_hash, token ids of the completion so far)
-        tokens BLOB NOT NULL,            -- one position with every token of the vocabulary, by id: see blackbox_lb.store.packing
+        tokens BLOB NOT NULL,            -- one position with every token of the vocabulary, by id: see blackbox_lb.store.rows
         received REAL NOT NULL,          -- seconds since 1970
         checksum INTEGER
     );

@@ -20,7 +20,6 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError, StoreError
 from blackbox_lb.safety.files import replacing
 from blackbox_lb.store import RolloutStore, completion_row, next_token_row, summed
-from blackbox_lb.store.packing import unpack
 from blackbox_lb.store.rows import (
     canonical,
     check_row,
@@ -30,6 +29,7 @@ from blackbox_lb.store.rows import (
     settings_of_row,
     stored_messages,
     tagged_hash,
+    unpack,
 )
 from blackbox_lb.types import Completion, Message
 

@@ -22,8 +22,8 @@ import numpy as np
 
 from blackbox_lb.errors import StoreCorrupt, StoreError
 from blackbox_lb.store.database import PATIENCE, TABLES, Database, insertion, named, selection
-from blackbox_lb.store.packing import Arrays, pack
 from blackbox_lb.store.rows import (
+    Arrays,
     answer_of,
     canonical,
     completion_of,
@@ -31,6 +31,7 @@ from blackbox_lb.store.rows import (
     messages_of,
     name_of,
     outside_of,
+    pack,
     prompt_hash,
     prompt_of,
     request_hash,

@@ -27,8 +27,7 @@ from blackbox_lb.store.database import (
     selection,
     shape_of,
 )
-from blackbox_lb.store.packing import unpack
-from blackbox_lb.store.rows import check_row, name_of, rollout_key
+from blackbox_lb.store.rows import check_row, name_of, rollout_key, unpack
 
 T = TypeVar("T")
 BATCH = 500

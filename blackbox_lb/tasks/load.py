@@ -1,18 +1,25 @@
 """From the user's choice to a Task: a built-in one, files of their own, or a data set of the hub or
-a folder, whose own splits are taken where it has them. Rows of one prompt are joined and counted.
+a folder, whose own splits are taken where it has them.
+
+The built-in tasks all ask about countries and need no network. Their table has a row for each
+country: its name, the article that English wants before it, the accepted
+answers (between them a |), and its split. The splits are not hand-picked: in the order of SHA-256
+of "TASK:COUNTRY", the first 80 countries are train, the next 24 validation and the rest test. The
+file records the result.
 """
 
 from __future__ import annotations
 
+import csv
 import pkgutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.safety.printable import did_you_mean, shorten
-from blackbox_lb.tasks.harness_options import HarnessOptions
 from blackbox_lb.tasks.records.files import (
     ANSWER,
     SPLIT_NAMES,
@@ -27,9 +34,86 @@ from blackbox_lb.tasks.records.files import (
 )
 from blackbox_lb.tasks.records.hub_data import HUB, dataset_records
 from blackbox_lb.tasks.records.shares import check_alike
-from blackbox_lb.tasks.sets.countries import capitals, continents
-from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, SPLITS, Task, rest
-from blackbox_lb.types import Split
+from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, SPLITS, HarnessOptions, Task, rest
+from blackbox_lb.types import Example, Prompt, Split
+
+
+def country_task(name: str, column: str, question: str, *, correct: str, max_tokens: int) -> Task:
+    """Load the task of the table NAME.csv with answers in ``column``; ``question`` has {country} in
+    the country's place.
+    """
+    splits: dict[Split, list[SourcedExample]] = {split: [] for split in SPLIT_NAMES.values()}
+    text = files("blackbox_lb.tasks.sets").joinpath(f"{name}.csv").read_text("utf-8")
+    for record in csv.DictReader(text.splitlines()):
+        prompt = Prompt.user(
+            question.format(country=f"{record['article']} {record['country']}".lstrip())
+        )
+        example = Example(f"{name}:{record['country']}", prompt, tuple(record[column].split("|")))
+        splits[SPLIT_NAMES[record["split"]]].append(
+            SourcedExample(example, f"{name}.csv, {record['country']}")
+        )
+    return Task.from_splits(name, splits, correct=correct, max_tokens=max_tokens)
+
+
+def capitals() -> Task:
+    """What is the capital of a country? 80 countries to train, 24 to validate and 73 to test; a
+    prompt has one right answer.
+
+    The states are the members and observers of the United Nations in 2026, less those for which the
+    question is no question:
+
+    - an accepted answer, normalised, occurs in the prompt, or the country in an accepted answer
+    (Singapore, Mexico City, Tunis);
+    - the capital is in dispute between states (Israel, Palestine), or there is no official one
+    (Nauru);
+    - another place of that name has a capital of its own (Georgia).
+
+    Accepted are the capital in English, in other common spellings, in the country's language where
+    a model may answer in it, and under a former name of the same city (Nur-Sultan). More than one
+    city is accepted where the constitution or the government calls more than one a capital, or
+    where it lies in one city and the government in another: Benin, Bolivia, Eswatini, Ivory Coast,
+    South Africa, Sri Lanka; and Equatorial Guinea, which declared Ciudad de la Paz (Djibloho,
+    Oyala) its capital in January 2026 and gave its institutions a year to move from Malabo. Small
+    chat models answer the question in 10 to 40 tokens.
+    """
+    return country_task(
+        "capitals",
+        "capitals",
+        "What is the capital of {country}?",
+        correct="contains",
+        max_tokens=48,
+    )
+
+
+def continents() -> Task:
+    """Which of five continents is a country in? A decision between fixed labels; 80 countries to
+    train, 24 to validate, 79 to test.
+
+    A small chat model knows more than it says: it begins a sentence, or names its favourite
+    continent whatever the country, by margins that countries share. A logit bias on the labels'
+    first tokens takes those margins away. A completion is right where it begins with the label: one
+    that lists all five names the first. It has room for a label of several tokens (Ocean-ia).
+
+    The states are the members and observers of the United Nations in 2026, less those for which the
+    question is no question:
+
+    - the state lies in two continents, or sources disagree on its continent (Armenia, Azerbaijan,
+    Cyprus, East Timor, Egypt,
+      Georgia, Indonesia, Kazakhstan, Russia, Turkey); territories apart from the rest of one do not
+      count (Ceuta, Hawaii, Socotra);
+    - its name contains the answer (Central African Republic, South Africa).
+
+    America is one label, north and south: sources disagree on the border between them, and every
+    label is now one word.
+    """
+    question = (
+        "Africa, America, Asia, Europe or Oceania: which continent is {country} in? Answer with one"
+        " word."
+    )
+    return country_task(
+        "continents", "continent", question, correct=r"regex:(?i)^\W*{answer}\b", max_tokens=4
+    )
+
 
 NAMES: dict[str, Split] = {
     **SPLIT_NAMES,
@@ -109,10 +193,10 @@ def load_task(
         )
     if decide is not None and answer_column == ANSWER:
         columns = replace(columns, otherwise=WANT)
-    given: dict[Split, str | Path | None] = {"validation": validation, "test": test}
+    paths: dict[Split, str | Path | None] = {"validation": validation, "test": test}
     file_splits = {
         split: _whole(path, split, columns, require_answers)
-        for split, path in given.items()
+        for split, path in paths.items()
         if path is not None
     }
     if str(data).startswith(HUB) or Path(data).is_dir():
@@ -126,9 +210,9 @@ def load_task(
         )
     rows, unlabelled = _by_answer(data, columns, require_answers)
     splits = rest(str(data), rows, seed, fractions, set(file_splits)) | file_splits
-    kept, left_out = _apart(splits)
-    note = _note(str(data), kept, left_out)
-    return Task.from_splits(Path(data).stem, kept, note=note, unlabelled=unlabelled)
+    distinct, left_out = _apart(splits)
+    note = _note(str(data), distinct, left_out)
+    return Task.from_splits(Path(data).stem, distinct, note=note, unlabelled=unlabelled)
 
 
 def _by_answer(
@@ -215,17 +299,17 @@ def load_dataset(
             " divide with @SPLIT"
         )
     unused = [name for name in records if not single and name not in NAMES]
-    given = {split: join_repeats(rows) for split, rows in rows_by_split.items()} | whole
-    train = given.pop("train")
-    kept, left_out = _apart(rest(spec, train, seed, fractions, set(given)) | given)
+    own_splits = {split: join_repeats(rows) for split, rows in rows_by_split.items()} | whole
+    train = own_splits.pop("train")
+    distinct, left_out = _apart(rest(spec, train, seed, fractions, set(own_splits)) | own_splits)
     source = f"{spec}: splits {', '.join(records)}"
     if unused:
         source += f"; not used: {', '.join(unused)}"
-    note = _note(source, kept, left_out) or source
+    note = _note(source, distinct, left_out) or source
     name_of_task = Path(spec).name
     if spec.startswith(HUB):
         name_of_task = spec.removeprefix(HUB).replace("/", "-").replace("@", "-")
-    return Task.from_splits(name_of_task, kept, note=note)
+    return Task.from_splits(name_of_task, distinct, note=note)
 
 
 def _apart(
@@ -235,14 +319,14 @@ def _apart(
     shares of different labels.
     """
     check_alike(row.example for rows in splits.values() for row in rows)
-    kept, left_out = keep_apart(splits)
-    for split, rows in kept.items():
+    distinct, left_out = keep_apart(splits)
+    for split, rows in distinct.items():
         if not rows:
             raise DataError(
                 f"every prompt of {split} stands in another split too, so there is none left for"
                 f" it; give other data for {split}"
             )
-    return kept, left_out
+    return distinct, left_out
 
 
 def _note(

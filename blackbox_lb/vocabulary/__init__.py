@@ -30,7 +30,7 @@ def load_vocabulary(name: str | os.PathLike[str]) -> Vocabulary:
             file of another kind or with a tokenizer that this package cannot read, or the extra
             ``hf`` is missing for a file.
     """
-    from blackbox_lb.vocabulary.tiktoken_encodings import encoding_names
+    from blackbox_lb.vocabulary.tokenizer_files import encoding_names
 
     text = os.fspath(name)
     if text in encoding_names():
@@ -65,7 +65,7 @@ def vocabulary_of_model(model: str) -> str | None:
 
 @cache
 def _of_encoding(name: str) -> Vocabulary:
-    from blackbox_lb.vocabulary.tiktoken_encodings import read_encoding
+    from blackbox_lb.vocabulary.tokenizer_files import read_encoding
 
     return _checked(read_encoding(name))
 
@@ -105,7 +105,7 @@ def _foreign(path: Path, head: bytes) -> str:
 
 
 def _no_such(text: str) -> str:
-    from blackbox_lb.vocabulary.tiktoken_encodings import encoding_names
+    from blackbox_lb.vocabulary.tokenizer_files import encoding_names
 
     encoding = vocabulary_of_model(text)
     if encoding is not None:

@@ -14,7 +14,7 @@ import numpy as np
 import openai
 import pytest
 
-from blackbox_lb.api.local.hub import resolve_model
+from blackbox_lb.api.local.engine import resolve_model
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry

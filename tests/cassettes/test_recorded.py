@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import pytest
 
-from blackbox_lb.api.local.hub import resolve_model
+from blackbox_lb.api.local.engine import resolve_model
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import RequestRejected
 from blackbox_lb.providers.profile import load_profile

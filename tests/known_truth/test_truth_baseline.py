@@ -15,14 +15,17 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.counting.distributed import ShardedDataset, Share
 from blackbox_lb.estimate.inputs.checks import Vector
-from blackbox_lb.estimate.inputs.recipe import Scale
-from blackbox_lb.estimate.inputs.rollouts import BASE, NOT_KNOWN, BiasedPolicy, Rollouts
-from blackbox_lb.estimate.inputs.sweep import Sweep
-from blackbox_lb.estimate.inputs.weightings import (
+from blackbox_lb.estimate.inputs.recipe import Sweep
+from blackbox_lb.estimate.inputs.rollouts import (
+    BASE,
+    NOT_KNOWN,
+    BiasedPolicy,
     GivenAnswers,
     PositionWeights,
     RewardTilt,
     RewardToGo,
+    Rollouts,
+    Scale,
     Weighting,
     rewards_to_go,
 )

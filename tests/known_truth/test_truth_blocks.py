@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.reweighting.divergence import divergence
-from blackbox_lb.estimate.sparse.integer_search import integer_search
-from blackbox_lb.estimate.sparse.sparsify import sparsify
+from blackbox_lb.estimate.reweighting import divergence
+from blackbox_lb.estimate.sparse.sparsify import integer_search, sparsify
 from blackbox_lb.types import UNNAMED
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel

@@ -14,11 +14,10 @@ from scipy import stats
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.counting.statistics import TokenIPS
-from blackbox_lb.estimate.inputs.recipe import Unobserved
+from blackbox_lb.estimate.inputs.recipe import Sweep, Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring
+from blackbox_lb.estimate.reweighting import Censoring
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.fits import projection

@@ -10,7 +10,7 @@ from blackbox_lb.estimate.diagnosis.headroom import headroom
 from blackbox_lb.estimate.inputs import thresholds
 from blackbox_lb.estimate.inputs.thresholds import Threshold
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.reweighting.weight_diagnostics import (
+from blackbox_lb.estimate.reweighting import (
     Touched,
     delta_statistics,
     effective_sample_size,

@@ -15,9 +15,9 @@ from blackbox_lb.bias.records import Verdict
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import fit_sets, posterior_shares
-from blackbox_lb.jobs.fitting.shares_from_lists import SharesFromLists
+from blackbox_lb.jobs.fitting.choosing.from_lists import SharesFromLists
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, WantedTokens
-from blackbox_lb.rollouts.judging.distribution import DrawnShares, WantedByPrompt
+from blackbox_lb.rollouts.judging.decisions import DrawnShares, WantedByPrompt
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, compare
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Example, Prompt

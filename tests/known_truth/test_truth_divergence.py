@@ -8,7 +8,7 @@ import pytest
 from blackbox_lb.estimate.counting.statistics import TokenIPS
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.reweighting.divergence import divergence
+from blackbox_lb.estimate.reweighting import divergence
 from blackbox_lb.rollouts.judging.trials import seems_dropped
 from tests.support.exact import ExactModel
 from tests.support.statistics import statistics_of

@@ -14,8 +14,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from blackbox_lb.bias.phases import Phases
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.weightings import GivenAnswers
+from blackbox_lb.estimate.inputs.rollouts import GivenAnswers, Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection import projection as projections
 from blackbox_lb.estimate.projection import with_features

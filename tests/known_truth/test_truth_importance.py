@@ -10,7 +10,7 @@ import pytest
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.reweighting.divergence import log_policy_ratios
+from blackbox_lb.estimate.reweighting import log_policy_ratios
 from blackbox_lb.types import UNNAMED
 from tests.support.exact import ExactModel
 from tests.support.truth import Exact

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.reweighting.divergence import (
+from blackbox_lb.estimate.reweighting import (
     InterventionScores,
     exact_shifts,
     intervention_scores,

@@ -13,7 +13,7 @@ from bench.paper.centering import center, centered
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.reweighting.weight_diagnostics import delta_statistics
+from blackbox_lb.estimate.reweighting import delta_statistics
 from tests.support.exact import ExactModel
 from tests.support.exact.model import RewardOf
 from tests.support.statistics import statistics_of, zhat_of

@@ -9,7 +9,7 @@ import pytest
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.reweighting.located_costs import LocatedCosts
+from blackbox_lb.estimate.reweighting import LocatedCosts
 from tests.support.exact import ExactModel
 
 VOCABULARY = 40

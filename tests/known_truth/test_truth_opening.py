@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from scipy.special import expit
 
 import blackbox_lb as blb
-from blackbox_lb.bias.calibration import Calibration, LabelTokens
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Calibration, LabelTokens
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.prediction import FirstLists

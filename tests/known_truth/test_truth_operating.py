@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from blackbox_lb.bias.binomial import lower_bound, upper_bound
 from blackbox_lb.bias.operating import (
     DecisionCounts,
     OperatingCurve,
     OperatingPoint,
     PromptCounts,
+    lower_bound,
     promised,
+    upper_bound,
 )
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits

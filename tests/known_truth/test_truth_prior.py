@@ -8,11 +8,16 @@ from scipy import optimize
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
-from blackbox_lb.estimate.inputs.prior import FARTHEST, Prior, TokenCosts
-from blackbox_lb.estimate.inputs.sweep import Sweep
-from blackbox_lb.estimate.inputs.weightings import RewardTilt, weighting
+from blackbox_lb.estimate.inputs.recipe import Sweep
+from blackbox_lb.estimate.inputs.rollouts import RewardTilt, weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import linear_term, projection
+from blackbox_lb.estimate.projection.projection import (
+    FARTHEST,
+    Prior,
+    TokenCosts,
+    linear_term,
+    projection,
+)
 from blackbox_lb.estimate.projection.standard_errors import standard_errors
 from tests.support.exact import ExactModel
 from tests.support.truth import Exact

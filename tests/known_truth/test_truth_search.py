@@ -23,9 +23,9 @@ from blackbox_lb.estimate.choice.candidates import (
     smaller,
 )
 from blackbox_lb.estimate.choice.goal import Goal
-from blackbox_lb.estimate.inputs.prior import TokenCosts
-from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.projection import TokenCosts
 from blackbox_lb.jobs.fitting.choosing.scorers import Choice, FromSamples
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.plan import FitPlan

@@ -24,7 +24,7 @@ from blackbox_lb.estimate.choice.goal import (
     race_cost,
     rungs,
 )
-from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import Sparse
 from blackbox_lb.jobs.fitting.choosing.scorers import Choice

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.weightings import RewardTilt
+from blackbox_lb.estimate.inputs.rollouts import RewardTilt
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.concave_problem import maximise
-from blackbox_lb.estimate.projection.projection import linear_term
+from blackbox_lb.estimate.projection.projection import linear_term, maximise
 from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.estimate.sparse.support_search import Problem, best_support
 from tests.support.exact import ExactModel

@@ -13,8 +13,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import NOT_KNOWN, Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Fit
-from blackbox_lb.estimate.reweighting.divergence import divergence
-from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, tail_coverage
+from blackbox_lb.estimate.reweighting import Censoring, divergence, tail_coverage
 from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.types import NO_TOKEN, UNNAMED
 from tests.support.errors import raises_naming

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from blackbox_lb.api.local.hub import resolve_model
+from blackbox_lb.api.local.engine import resolve_model
 from blackbox_lb.vocabulary import load_vocabulary
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT
 from blackbox_lb.vocabulary.tokenizer_files import read_metadata

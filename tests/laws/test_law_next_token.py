@@ -15,9 +15,9 @@ from scipy import optimize
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.concave_problem import maximise
-from blackbox_lb.estimate.reweighting.weight_diagnostics import tail_coverage
-from blackbox_lb.estimate.sparse.integer_search import integer_search
+from blackbox_lb.estimate.projection.projection import maximise
+from blackbox_lb.estimate.reweighting import tail_coverage
+from blackbox_lb.estimate.sparse.sparsify import integer_search
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 

@@ -15,8 +15,13 @@ from hypothesis import strategies as st
 
 from bench.paper.centering import fits
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.statistics import REMEMBERED, Statistics, TokenIPS, TokenRatio
-from blackbox_lb.estimate.counting.token_matrix import Cells
+from blackbox_lb.estimate.counting.statistics import (
+    REMEMBERED,
+    Cells,
+    Statistics,
+    TokenIPS,
+    TokenRatio,
+)
 from blackbox_lb.estimate.inputs.recipe import Recipe, Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from tests.support.errors import raises_naming

@@ -17,8 +17,7 @@ import pytest
 from openai import OpenAI
 
 from blackbox_lb import Bias, apply, load_task
-from blackbox_lb.api.local.engine import LocalEngine
-from blackbox_lb.api.local.hub import resolve_model
+from blackbox_lb.api.local.engine import LocalEngine, resolve_model
 from blackbox_lb.bias.records import Entry
 
 pytestmark = pytest.mark.live

@@ -12,8 +12,7 @@ import openai
 import pytest
 from scipy.special import log_softmax
 
-from blackbox_lb.api.local.engine import LocalEngine
-from blackbox_lb.api.local.hub import resolve_model
+from blackbox_lb.api.local.engine import LocalEngine, resolve_model
 from tests.support.gateway import RulesGateway
 
 pytest.importorskip("xllamacpp")

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from blackbox_lb.api.local.engine import LocalEngine
-from blackbox_lb.api.local.hub import resolve_model
+from blackbox_lb.api.local.engine import LocalEngine, resolve_model
 from blackbox_lb.extras.harness import HarnessMetric, HarnessOptions, load_harness
 from blackbox_lb.tasks.rewards.matching import Matcher
 

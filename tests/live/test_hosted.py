@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 
 from blackbox_lb import Bias, load_task
-from blackbox_lb.api.local.engine import LocalEngine
-from blackbox_lb.api.local.hub import resolve_model
+from blackbox_lb.api.local.engine import LocalEngine, resolve_model
 from tests.support.gateway import RulesGateway
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]

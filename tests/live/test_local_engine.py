@@ -22,8 +22,7 @@ import pytest
 from scipy.special import log_softmax
 from scipy.stats import chisquare
 
-from blackbox_lb.api.local.engine import LocalEngine
-from blackbox_lb.api.local.hub import resolve_model
+from blackbox_lb.api.local.engine import LocalEngine, resolve_model
 from blackbox_lb.tasks.records.tools import calls_text
 from blackbox_lb.types import Message
 
@@ -284,9 +283,7 @@ def test_leaving_the_block_closes_the_port() -> None:
 SCRIPT = """
 import json, threading, time, urllib.request
 from blackbox_lb.api.local.engine import LocalEngine
-from blackbox_lb.api.local.hub import resolve_model
-from blackbox_lb.tasks.records.tools import calls_text
-from blackbox_lb.types import Message
+from blackbox_lb.api.local.engine import resolve_model
 
 def ask(url):
     body = {"messages": [{"role": "user", "content": "Tell a story."}], "max_tokens": 400, "ignore_eos": True}

@@ -22,8 +22,7 @@ import click
 import httpx2
 import pytest
 
-from blackbox_lb.api.local.engine import LocalEngine
-from blackbox_lb.api.local.hub import resolve_model
+from blackbox_lb.api.local.engine import LocalEngine, resolve_model
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main

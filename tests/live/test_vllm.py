@@ -31,9 +31,8 @@ from scipy.special import logsumexp
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.export import vllm_xargs
-from blackbox_lb.bias.features import FeatureVector, bucket_of
+from blackbox_lb.bias.features import FeatureVector, PromptText, bucket_of
 from blackbox_lb.bias.phases import Phases
-from blackbox_lb.bias.prompt_text import PromptText
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.vocabulary import load_vocabulary

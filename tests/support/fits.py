@@ -6,11 +6,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from blackbox_lb.estimate.inputs.recipe import Scale
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.weightings import weighting
-from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.next_token.potential import LoggedPositions
+from blackbox_lb.estimate.inputs.rollouts import Rollouts, Scale, weighting
+from blackbox_lb.estimate.next_token.next_token import LoggedPositions, NextToken
 from blackbox_lb.estimate.projection import cross_validation
 from blackbox_lb.estimate.projection import projection as projections
 from blackbox_lb.estimate.projection import standard_errors as errors

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackbox_lb.api.wire import parse_response
-from blackbox_lb.api.wire.dialects.position import likeliest
+from blackbox_lb.api.wire.position import likeliest
 from blackbox_lb.errors import CorruptResponse, NoLogprobs
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules

@@ -38,7 +38,7 @@ class SpendingLimits:
     dollars: float | None = None
 
     def passed_by(self, total: Spent) -> str | None:
-        """The option whose limit the ``total`` passes."""
+        """The first option whose limit ``total`` passes; None where it passes none."""
         if self.requests is not None and total.requests > self.requests:
             return f"``max_requests={self.requests:,}``"
         if self.tokens is not None and total.tokens > self.tokens:
@@ -97,9 +97,10 @@ def prompt_bound(texts: list[str]) -> int:
 class SpendLimit:
     """The account of one command's requests.
 
-    spent: grows with each answer. prices, judge_prices: of the model and of the judging model, None
-    where not known. opening: called before the first request. droppers: each cancels the waiting
-    requests of one session.
+    spent: grows with each answer.
+    prices, judge_prices: of the model and of the judging model, None where not known.
+    opening: called before the first request.
+    droppers: each cancels the waiting requests of one session.
 
     A request reserves its possible maximum. Where that does not fit, it waits for those in flight,
     which mostly take less; with none in flight the budget is exhausted. So no limit is passed while
@@ -176,15 +177,14 @@ class SpendLimit:
         if self.opening is not None:
             self.opening()
             self.opening = None
-        limited = self.limits != SpendingLimits()  # else there is nothing to sum up
-        while (
-            limited
-            and (limit := self.limits.passed_by(sum(self._reserved.values(), self.spent) + most))
-            is not None
-        ):
+        is_limited = self.limits != SpendingLimits()  # else there is nothing to sum up
+        while is_limited:
+            limit = self.limits.passed_by(sum(self._reserved.values(), self.spent) + most)
+            if limit is None:
+                break
             if not self.in_flight:
                 raise self._exhausted(limit, most)
-            await self._change()
+            await self._settlement()
             self.check()
         self._reserved[ticket] = most
         self.in_flight += 1
@@ -199,7 +199,8 @@ class SpendLimit:
             " is missing"
         )
 
-    async def _change(self) -> None:
+    async def _settlement(self) -> None:
+        """Wait until a request in flight is settled."""
         task = asyncio.current_task()
         future = asyncio.get_running_loop().create_future()
         self._waiting[task] = future

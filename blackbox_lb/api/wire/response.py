@@ -14,7 +14,6 @@ from blackbox_lb.api.drift import SYSTEM_PARTS
 from blackbox_lb.api.wire.columns.byte_spans import UnsupportedLayout
 from blackbox_lb.api.wire.columns.parse import LogprobColumns, ParsedAnswer, arrays_of, loads
 from blackbox_lb.api.wire.dialects import DIALECTS, AnswerDialect
-from blackbox_lb.api.wire.dialects.position import Identity, Position, PositionReader
 from blackbox_lb.api.wire.envelope import (
     CUT,
     REMEDY,
@@ -31,6 +30,7 @@ from blackbox_lb.api.wire.envelope import (
     text_field,
     text_of,
 )
+from blackbox_lb.api.wire.position import Identity, Position, PositionReader
 from blackbox_lb.api.wire.request import asks_logprobs
 from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs
 from blackbox_lb.providers.profile import Profile
@@ -80,10 +80,10 @@ def with_prompt(
     answer: Any,
     sampling: Sampling,
     completion: Completion,
-    given: Sequence[int],
+    prompt_ids: Sequence[int],
     size: int,
 ) -> Completion:
-    """Put the last ``size`` tokens of an answer's prompt, the ids ``given``, before its
+    """Put the last ``size`` tokens of an answer's prompt, the ids ``prompt_ids``, before its
     ``completion``, each with its list.
 
     The row ``answers.prompt_logprobs`` names the lists.
@@ -102,12 +102,13 @@ def with_prompt(
     )
     with _described(profile, answer):
         lists = DIALECTS[rules.dialect].choices(profile, answer)[0][name]
-        if len(lists) != len(given):
+        if len(lists) != len(prompt_ids):
             raise CorruptResponse(
-                f"{profile.name} returned {len(lists)} lists in {name} for a prompt of {len(given)}"
+                f"{profile.name} returned {len(lists)} lists in {name} for a prompt of"
+                f" {len(prompt_ids)}"
                 " tokens"
             )
-        pairs = list(zip(given, lists, strict=True))[len(given) - size :]
+        pairs = list(zip(prompt_ids, lists, strict=True))[len(prompt_ids) - size :]
         read = [
             reader.position(
                 token,

@@ -10,13 +10,11 @@ from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import profile_of, vocabulary_of
 from blackbox_lb.cli.commands.learning.analyze import ANALYSIS, AnalyzeOptions
-from blackbox_lb.cli.echo import echo
+from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import default_of, picked
-from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.keys import tell_host_of_bias
 from blackbox_lb.cli.options import PARSE_REWARD, ModelOptions, TaskOptions, TrialOptions
-from blackbox_lb.cli.resources import connect_to, load, open_trials
-from blackbox_lb.cli.run_limits import run
+from blackbox_lb.cli.resources import connect_to, load, open_trials, run
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.extras.analysis.biased_completions import (
@@ -196,63 +194,64 @@ async def _exact(
         )
 
 
-def _print(found: Analysis, top: int) -> None:
-    for sentence in found.summary:
+def _print(analysis: Analysis, top: int) -> None:
+    for sentence in analysis.summary:
         echo(sentence)
-    echo(_source(found))
-    unknown = sum(token.surface == "not known" for token in found.tokens)
+    echo(_source(analysis))
+    unknown = sum(token.surface == "not known" for token in analysis.tokens)
     if unknown:
         echo(
             f"no stored answer has the text of {unknown:,} tokens; --tokenizer with the model's"
             " vocabulary gives it, or --base-url of a server that is up"
         )
-    _print_delta(found)
-    _print_table("Intervention scores S by band (nats)", BANDS, found.bands, left=2)
-    moved = [row for row in found.families if row.side != "unmoved"]
-    _print_table(f"Families of tokens by {found.grouping}", FAMILIES, moved, left=3)
-    by_share = sorted(found.tokens, key=lambda row: -abs(row.score) * row.count)
+    _print_delta(analysis)
+    _print_table("Intervention scores S by band (nats)", BANDS, analysis.bands, left_aligned=2)
+    moved = [row for row in analysis.families if row.side != "unmoved"]
+    _print_table(f"Families of tokens by {analysis.grouping}", FAMILIES, moved, left_aligned=3)
+    by_share = sorted(analysis.tokens, key=lambda row: -abs(row.score) * row.count)
     _print_tokens("Promoted tokens", [row for row in by_share if row.score > 0], top)
     _print_tokens("Suppressed tokens", [row for row in by_share if row.score < 0], top)
-    if found.pairs:
-        title = (
-            f"Nearly equal tokens pushed apart: {min(top, len(found.pairs))} of {len(found.pairs)}"
-        )
-        _print_table(title, PAIRS, found.pairs[:top], left=3)
+    if analysis.pairs:
+        pairs = len(analysis.pairs)
+        title = f"Nearly equal tokens pushed apart: {min(top, pairs)} of {pairs}"
+        _print_table(title, PAIRS, analysis.pairs[:top], left_aligned=3)
 
 
-def _print_table(title: str, columns: Columns[T], rows: Sequence[T], *, left: int = 1) -> None:
+def _print_table(
+    title: str, columns: Columns[T], rows: Sequence[T], *, left_aligned: int = 1
+) -> None:
     cells = [[cell(row) for _, cell in columns] for row in rows]
-    print_table(title, [name for name, _ in columns], cells, left=left)
+    print_table(title, [name for name, _ in columns], cells, left_aligned=left_aligned)
 
 
-def _source(found: Analysis) -> str:
+def _source(analysis: Analysis) -> str:
     basis = {
         "exact": "exact, from all logprobs",
         "tail model": (
             "from the base model's lists at biased positions, what they leave out by the tail model"
         ),
         "logprobs after the bias": "from lists of the biased policy, the bias taken off",
-    }[found.source]
+    }[analysis.source]
     rest = ""
-    if found.unscored:
-        rest = f", {found.unscored:,} positions without a score"
+    if analysis.unscored:
+        rest = f", {analysis.unscored:,} positions without a score"
     outside = ""
-    if found.outside and found.source != "exact":
-        outside = f", {found.outside:,} tokens outside their lists"
+    if analysis.outside and analysis.source != "exact":
+        outside = f", {analysis.outside:,} tokens outside their lists"
     return (
-        f"scores {basis}: {found.positions:,} positions of {found.completions:,}"
+        f"scores {basis}: {analysis.positions:,} positions of {analysis.completions:,}"
         f" completions{outside}{rest}"
     )
 
 
-def _print_delta(found: Analysis) -> None:
-    if not found.delta:
+def _print_delta(analysis: Analysis) -> None:
+    if not analysis.delta:
         echo(
             "no statistics over the vocabulary: its size is not known; --tokenizer with the model's"
             " vocabulary gives it"
         )
         return
-    _print_table("The bias over the whole vocabulary, centred (nats)", DELTA, found.delta)
+    _print_table("The bias over the whole vocabulary, centred (nats)", DELTA, analysis.delta)
 
 
 def _print_tokens(title: str, rows: Sequence[TokenScore], top: int) -> None:
@@ -260,5 +259,5 @@ def _print_tokens(title: str, rows: Sequence[TokenScore], top: int) -> None:
         f"{title}, by S times use: {min(top, len(rows)):,} of {len(rows):,}",
         TOKENS,
         rows[:top],
-        left=2,
+        left_aligned=2,
     )

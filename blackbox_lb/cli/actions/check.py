@@ -9,12 +9,9 @@ import time
 from blackbox_lb.api.limits.budget import SpendLimit, Spent
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli.commands.learning.check import CheckOptions
-from blackbox_lb.cli.conclusion import command_with_same, print_conclusion
-from blackbox_lb.cli.echo import echo
-from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.resources import labels_of, load, open_trials
-from blackbox_lb.cli.run_limits import run
-from blackbox_lb.cli.terminal import reporter
+from blackbox_lb.cli.echo import echo, print_json
+from blackbox_lb.cli.resources import labels_of, load, open_trials, run
+from blackbox_lb.cli.terminal import command_with_same, print_conclusion, reporter
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.feasibility import Answer, OpeningAnswer
 from blackbox_lb.jobs.check import LOOKED_AT, Checked, CheckedOpening, check, check_opening
@@ -177,10 +174,13 @@ def check_conclusion(checked: Checked, spent: str) -> Conclusion:
     caveat = ""
     if decision.after is not None:
         caveat = decision.after.sentence.removeprefix("; ")
-    more = ["--depends-on", "words"] if decision.answer == "depends on the prompt" else []
-    steps = [NextStep(command_with_same("blb fit", more), "learn it and judge it")]
     if verdict in ("NO", "NOT NEEDED"):
         steps = [NextStep(HELP_PAGE, "what helps, by kind of task")]
+    else:
+        options = []
+        if decision.answer == "depends on the prompt":
+            options = ["--depends-on", "words"]
+        steps = [NextStep(command_with_same("blb fit", options), "learn it and judge it")]
     if harms and decision.after is not None:
         steps.insert(0, NextStep(decision.after.remedy))
     examples = tuple(BeforeAfter(*answer) for answer in checked.answers[:2])

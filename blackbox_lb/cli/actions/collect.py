@@ -13,10 +13,8 @@ from click.core import ParameterSource
 from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.session import Session
 from blackbox_lb.cli.commands.learning.collect import CollectOptions
-from blackbox_lb.cli.echo import echo
-from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.resources import COLLECTING, load, open_trials
-from blackbox_lb.cli.run_limits import run
+from blackbox_lb.cli.echo import echo, print_json
+from blackbox_lb.cli.resources import COLLECTING, load, open_trials, run
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.batches import OfflineSession, Pending, cancel_batches, collect_batches
 from blackbox_lb.extras.batches.plan import Shard, no_batch, tokenizer_beside

@@ -13,14 +13,12 @@ from typing import Any
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias, highest_id, most_entries, profile_of, vocabulary_of
 from blackbox_lb.bias.records import Compiled
+from blackbox_lb.cli.actions.eval_output import at_point
 from blackbox_lb.cli.commands.learning.compile import CompileOptions
-from blackbox_lb.cli.conclusion import print_conclusion
-from blackbox_lb.cli.echo import echo
+from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import arguments_for
-from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.model_ends import tell_end_of_model
-from blackbox_lb.cli.operating import at_point
-from blackbox_lb.cli.terminal import print_table
+from blackbox_lb.cli.keys import tell_end_of_model
+from blackbox_lb.cli.terminal import print_conclusion, print_table
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.compiling.compile import (
     Kept,
@@ -83,7 +81,7 @@ def execute(options: CompileOptions) -> None:
 
 def compile_conclusion(
     bias: Bias,
-    made: Bias,
+    compiled: Bias,
     profile: Profile,
     document: dict[str, Any],
     out: Path,
@@ -107,13 +105,13 @@ def compile_conclusion(
     if document["unlisted_sent"]:
         statements.append(f"{document['unlisted_sent']:,} are sent whose effect is unknown")
     changes = sorted(
-        bias.entries, key=lambda entry: -abs(made.logit_bias.get(entry.id, 0.0) - entry.bias)
+        bias.entries, key=lambda entry: -abs(compiled.logit_bias.get(entry.id, 0.0) - entry.bias)
     )
     examples = tuple(
         BeforeAfter(
             f"'{entry.readable}'",
             f"{entry.bias:+.2f}",
-            f"{made.logit_bias.get(entry.id, 0.0):+.2f} nats",
+            f"{compiled.logit_bias.get(entry.id, 0.0):+.2f} nats",
         )
         for entry in changes[:2]
     )
@@ -178,7 +176,7 @@ def _out(store: Path, profile: Profile, options: CompileOptions) -> Path:
 
 
 def _document(
-    bias: Bias, made: Bias, prefixes: Prefixes, rows: list[Kept], highest: int | None
+    bias: Bias, compiled: Bias, prefixes: Prefixes, rows: list[Kept], highest: int | None
 ) -> dict[str, Any]:
     """The report for JSON. Of the learned entries, ``refused`` are above the provider's highest id,
     ``unlisted`` were never listed or sampled and are dropped, ``unlisted_sent`` are sent all the
@@ -186,12 +184,12 @@ def _document(
     """
     unlisted = set(bias.logit_bias).difference(prefixes.next_token.token_ids.tolist())
     return {
-        "entries": len(made.entries),
-        **(made.compiled or Compiled()).model_dump(),
+        "entries": len(compiled.entries),
+        **(compiled.compiled or Compiled()).model_dump(),
         "learned_entries": len(bias.entries),
         "refused": sum(highest is not None and token > highest for token in bias.logit_bias),
-        "unlisted": len(unlisted.difference(made.logit_bias)),
-        "unlisted_sent": len(unlisted.intersection(made.logit_bias)),
+        "unlisted": len(unlisted.difference(compiled.logit_bias)),
+        "unlisted_sent": len(unlisted.intersection(compiled.logit_bias)),
         "completions": prefixes.completions,
         "positions": prefixes.next_token.n_positions,
         "remarks": prefixes.notices,
@@ -200,7 +198,7 @@ def _document(
 
 
 def _explanations(
-    bias: Bias, bias_file: Path, prefixes: Prefixes, store: Path, wanted: int | None
+    bias: Bias, bias_file: Path, prefixes: Prefixes, store: Path, limit: int | None
 ) -> Iterator[str]:
     """Sentences on what the estimate rests on, and what it cannot tell."""
     yield (
@@ -219,8 +217,8 @@ def _explanations(
             "none of its tokens was listed or sampled there, so that nothing is known of what it"
             " does, or of what is lost"
         )
-    if wanted is not None and wanted > len(bias.entries):
-        yield f"it has fewer entries than the {wanted:,} that may be used"
+    if limit is not None and limit > len(bias.entries):
+        yield f"it has fewer entries than the {limit:,} that may be used"
 
 
 def _table(rows: list[Kept], profile: Profile) -> None:
@@ -248,53 +246,54 @@ def _table(rows: list[Kept], profile: Profile) -> None:
             )
             for a, b in zip(fractions, integers, strict=True)
         ),
-        left=0,
+        left_aligned=0,
     )
 
 
-def _result(told: dict[str, Any], made: Bias, profile: Profile) -> None:
+def _result(document: dict[str, Any], compiled: Bias, profile: Profile) -> None:
     kind = "values"
-    if told["integers"]:
+    if document["integers"]:
         kind = "whole numbers"
     echo(
-        f"compiled for {profile.name}: {told['entries']:,} {kind} from {profile.bias.low:g} to"
-        f" {profile.bias.high:g}, {told['kept_share']:.1%} of the estimated gain kept,"
-        f" {told['kl_lost_nats_per_token']:.5f} nats of KL lost per token"
+        f"compiled for {profile.name}: {document['entries']:,} {kind} from {profile.bias.low:g} to"
+        f" {profile.bias.high:g}, {document['kept_share']:.1%} of the estimated gain kept,"
+        f" {document['kl_lost_nats_per_token']:.5f} nats of KL lost per token"
     )
     reasons = [
-        f"{told[name]:,} of them {why}"
+        f"{document[name]:,} of them {why}"
         for name, why in (
             ("refused", f"above the highest id that {profile.name} takes"),
             ("unlisted", "on no logged prefix listed, or sampled"),
         )
-        if told[name]
+        if document[name]
     ]
     echo(
-        f"{told['clipped']:,} clipped to the range, {told['rounded']:,} rounded to 0,"
-        f" {told['dropped']:,} of {told['learned_entries']:,} dropped"
+        f"{document['clipped']:,} clipped to the range, {document['rounded']:,} rounded to 0,"
+        f" {document['dropped']:,} of {document['learned_entries']:,} dropped"
         + (f" ({'; '.join(reasons)})" if reasons else "")
     )
-    if told["unlisted_sent"]:
+    if document["unlisted_sent"]:
         echo(
-            f"{told['unlisted_sent']:,} that are sent were on no logged prefix listed, or sampled:"
+            f"{document['unlisted_sent']:,} that are sent were on no logged prefix listed, or"
+            " sampled:"
             " their effect is unknown"
         )
 
 
-def _judge(made: Bias, profile: Profile, provider: str | None, out: Path) -> str:
+def _judge(compiled: Bias, profile: Profile, provider: str | None, out: Path) -> str:
     """The command that judges the result, with capitals in place of facts that the file lacks.
     ``provider``: as it was given.
     """
     words = ["blb", "eval", str(out), "--provider", provider or profile.name]
     if not profile.connection.embedded:
-        words += ["--model", _plain(made.model, "MODEL")]
-    if made.task in BUILT_IN:
-        words += ["--task", made.task]
+        words += ["--model", _plain(compiled.model, "MODEL")]
+    if compiled.task in BUILT_IN:
+        words += ["--task", compiled.task]
     else:
         words += ["--data", "DATA.jsonl"]
-    words += ["--reward", _plain(made.reward, "REWARD")]
-    if made.sampling is not None:
-        words += ["--max-tokens", str(made.sampling.max_tokens)]
+    words += ["--reward", _plain(compiled.reward, "REWARD")]
+    if compiled.sampling is not None:
+        words += ["--max-tokens", str(compiled.sampling.max_tokens)]
     return shlex.join([*words, "--save"])
 
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 import click
 
 from blackbox_lb.cli.commands.setup.doctor import DoctorOptions
-from blackbox_lb.cli.echo import echo
-from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.resources import connect_to
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import BlbError, InputError
@@ -85,7 +84,8 @@ def _saved(
     report: Report, options: DoctorOptions
 ) -> tuple[str | None, dict[str, Json], BlbError | None]:
     """Where the profile was saved and with which careful values, or why it was not: the findings
-    have cost money and are printed in any case."""
+    have cost money and are printed in any case.
+    """
     if options.save is None:
         return None, {}, None
     try:
@@ -103,7 +103,7 @@ def _print(report: Report, saved: str | None, careful: Mapping[str, Json]) -> No
             (finding.row, finding.claim, finding.status, finding.evidence)
             for finding in report.findings
         ),
-        left=4,
+        left_aligned=4,
     )
     echo(
         f"{len(report.contradicted)} contradicted; {report.requests} requests,"

@@ -14,10 +14,8 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.cli.actions.eval_output import eval_conclusion, print_policies, print_shares
 from blackbox_lb.cli.commands.learning.eval import EvalOptions
-from blackbox_lb.cli.conclusion import print_conclusion
-from blackbox_lb.cli.echo import echo
+from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import arguments_for
-from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.keys import tell_host_of_bias
 from blackbox_lb.cli.resources import (
     COLLECTING,
@@ -27,10 +25,10 @@ from blackbox_lb.cli.resources import (
     note_old_report,
     open_trials,
     results_of,
+    run,
     run_folder,
 )
-from blackbox_lb.cli.run_limits import run
-from blackbox_lb.cli.terminal import print_table, reporter
+from blackbox_lb.cli.terminal import print_conclusion, print_table, reporter
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.extras.rivals.biases import written
 from blackbox_lb.extras.rivals.table import (
@@ -41,17 +39,16 @@ from blackbox_lb.extras.rivals.table import (
     standard_rivals,
 )
 from blackbox_lb.jobs.evaluation.arms import alternatives
-from blackbox_lb.jobs.evaluation.compare import verdicts
-from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation
+from blackbox_lb.jobs.evaluation.compare import figure, verdicts
+from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation, Mean
 from blackbox_lb.jobs.evaluation.run import EvalPlan, evaluate
-from blackbox_lb.jobs.evaluation.summary import figure
 from blackbox_lb.jobs.forecast import eval_stages
 from blackbox_lb.jobs.records.run_record import work_in
 from blackbox_lb.jobs.runs.conclusion import spent_words, understood
 from blackbox_lb.jobs.runs.names import REPORT
 from blackbox_lb.jobs.runs.opening import prices_of
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.rollouts.judging.distribution import check_wanted
+from blackbox_lb.rollouts.judging.decisions import check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.rollouts.progress import chance
@@ -127,7 +124,9 @@ def _name(spec: str) -> tuple[str, Path]:
         return printable(name), Path(rest)
     path = Path(spec)
     folder = path.absolute().parent.name
-    return printable(folder if path.stem == GENERIC and folder else path.stem), path
+    if path.stem == GENERIC and folder:
+        return printable(folder), path
+    return printable(path.stem), path
 
 
 def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
@@ -136,8 +135,9 @@ def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
         options = _with_standard_rivals(options, reward, labels)
     rival_settings = {name: getattr(options, name) for name in RIVALS}
     of_shares = {name: getattr(options, name) for name in RIVALS_OF_SHARES}
-    usual = (SAMPLED,) if reward.of_shares else (SAMPLED, GREEDY)
-    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy)) or usual
+    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy))
+    if not settings:
+        settings = (SAMPLED,) if reward.of_shares else (SAMPLED, GREEDY)
     check_wanted(reward, (*task.train, *task.validation, *task.test), settings)
     return EvalPlan(
         settings=settings,
@@ -198,8 +198,9 @@ async def _run(
     budget: SpendLimit,
 ) -> tuple[Evaluation, Spent, bool]:
     """The evaluation, what was spent, and whether the price of a token is known."""
-    sends = bool(biases) or any(policy.own_bias for policy in plan.alternatives)
-    needs = SAMPLING_WITH_A_BIAS if sends else COLLECTING
+    needs: tuple[str, ...] = COLLECTING
+    if biases or any(policy.own_bias for policy in plan.alternatives):
+        needs = SAMPLING_WITH_A_BIAS
     longest = max(
         (
             sum(map(len, request.prompt.sent_texts))
@@ -238,20 +239,20 @@ def _check(trials: Trials, biases: dict[str, Bias]) -> None:
             raise type(error)(f"{name}: {error}") from None
 
 
-def _print_everything(found: Evaluation) -> None:
-    for sentence in found.summary:
+def _print_everything(evaluation: Evaluation) -> None:
+    for sentence in evaluation.summary:
         echo(sentence)
-    for setting in dict.fromkeys(row.setting for row in found.policies):
-        _policies(found, setting)
-        _decisions(found, setting)
-    if found.comparisons:
-        _comparisons(found.comparisons)
-    for note in found.notes:
+    for setting in dict.fromkeys(row.setting for row in evaluation.policies):
+        _policies(evaluation, setting)
+        _decisions(evaluation, setting)
+    if evaluation.comparisons:
+        _comparisons(evaluation.comparisons)
+    for note in evaluation.notes:
         echo(note)
 
 
-def _policies(found: Evaluation, setting: str) -> None:
-    rows = [row for row in found.policies if row.setting == setting]
+def _policies(evaluation: Evaluation, setting: str) -> None:
+    rows = [row for row in evaluation.policies if row.setting == setting]
     metrics = list(rows[0].metrics)
     priced = rows[0].cost is not None
     print_table(
@@ -267,14 +268,7 @@ def _policies(found: Evaluation, setting: str) -> None:
         (
             (
                 printable(row.name),
-                *(
-                    (
-                        f"{figure(mean.mean)} ({figure(mean.low)} to {figure(mean.high)})"
-                        if (mean := row.metrics.get(metric))
-                        else ""
-                    )
-                    for metric in metrics
-                ),
+                *(_with_interval(row.metrics.get(metric)) for metric in metrics),
                 f"{row.prompt_tokens:.1f}",
                 f"{row.completion_tokens:.1f}",
                 *([f"{row.cost:.4f}"] if row.cost is not None else []),
@@ -284,11 +278,11 @@ def _policies(found: Evaluation, setting: str) -> None:
     )
 
 
-def _decisions(found: Evaluation, setting: str) -> None:
+def _decisions(evaluation: Evaluation, setting: str) -> None:
     """Print each policy's table of labels with its scores; nothing where the task has no labels."""
     decisions = [
         (row.name, row.decisions)
-        for row in found.policies
+        for row in evaluation.policies
         if row.setting == setting and row.decisions
     ]
     if not decisions:
@@ -322,8 +316,14 @@ def _decisions(found: Evaluation, setting: str) -> None:
             for name, decision in decisions
             for label, row, cells in zip(labels, decision.labels, decision.confusion, strict=True)
         ),
-        left=2,
+        left_aligned=2,
     )
+
+
+def _with_interval(mean: Mean | None) -> str:
+    if mean is None:
+        return ""
+    return f"{figure(mean.mean)} ({figure(mean.low)} to {figure(mean.high)})"
 
 
 def _share(value: float | None) -> str:
@@ -362,5 +362,5 @@ def _comparisons(rows: Sequence[Comparison]) -> None:
             )
             for row in rows
         ),
-        left=4,
+        left_aligned=4,
     )

@@ -1,20 +1,23 @@
-"""The printed form of an evaluation: one sorted table a setting, and its conclusion."""
+"""The printed form of an evaluation and of a decision's operating points: sorted tables, and the
+conclusion.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from blackbox_lb.cli.conclusion import command_with_same
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint, Promise
 from blackbox_lb.cli.echo import echo
-from blackbox_lb.cli.terminal import print_table
-from blackbox_lb.estimate.decisions.scores import DecisionScores
+from blackbox_lb.cli.terminal import command_with_same, print_table
+from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.jobs.evaluation.arms import BASE
-from blackbox_lb.jobs.evaluation.compare import verdicts
+from blackbox_lb.jobs.evaluation.compare import figure, verdicts
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult, SharesOfGroup
-from blackbox_lb.jobs.evaluation.summary import figure
 from blackbox_lb.jobs.runs.answers import BeforeAfter
 from blackbox_lb.jobs.runs.conclusion import (
     HELP_PAGE,
@@ -62,19 +65,19 @@ def print_shares(evaluation: Evaluation) -> None:
 
 def shares_table(
     setting: str,
-    wanted: Sequence[SharesOfGroup],
-    drawn: Mapping[str, Sequence[SharesOfGroup]],
+    target: Sequence[SharesOfGroup],
+    sampled: Mapping[str, Sequence[SharesOfGroup]],
 ) -> None:
-    """The shares by label, a row for the wanted ones and each policy of ``drawn``, group after
+    """The shares by label, a row for the wanted ones and each policy of ``sampled``, group after
     group; with the total variation, the Jensen-Shannon divergence and what chance alone gives.
     """
-    labels = list(wanted[0].wanted)
+    labels = list(target[0].wanted)
     lines = []
-    for place, group in enumerate(wanted):
+    for place, group in enumerate(target):
         name = printable(group.group) or "all"
         shares = [f"{group.wanted[label]:.2f}" for label in labels]
         lines.append([name, "wanted", *shares, "", f"{group.chance_level:.2f}", ""])
-        for policy, groups in drawn.items():
+        for policy, groups in sampled.items():
             if place >= len(groups):
                 continue
             drawn_here = groups[place]
@@ -93,7 +96,7 @@ def shares_table(
         " shares that of as many draws from them; JS: Jensen-Shannon, nats",
         ["group", "policy", *map(printable, labels), "no label", "TV", "JS"],
         lines,
-        left=2,
+        left_aligned=2,
     )
 
 
@@ -283,3 +286,51 @@ def _steps(verdict: str, paths: Mapping[str, Path], folder: Path) -> tuple[NextS
         path = next(iter(paths.values()))
         return report, NextStep(f"blb export {path} --format openai", "use it")
     return report, NextStep(HELP_PAGE, "what helps, by kind of task")
+
+
+MOST_ROWS = 15
+"""Points of a curve that are printed; the JSON and the bias file hold all of them."""
+
+
+def at_point(bias: Bias, at: str | None) -> Bias:
+    """``bias`` at the point that --at names, as it is without one."""
+    if at is None:
+        return bias
+    return bias.at_promise(Promise.parse(at))
+
+
+def print_curve(curve: OperatingCurve) -> None:
+    """Print the curve: precision, recall and rate with their 95 % intervals, the chosen point
+    marked.
+    """
+    points = shown_points(curve)
+    print_table(
+        f"Operating points for {printable(curve.positive)}, on"
+        f" {curve.validation.prompts} validation prompts"
+        f" ({curve.validation.positives} have it); AUC {curve.auc:.2f}"
+        f" ({curve.auc_low:.2f} to {curve.auc_high:.2f})",
+        ("shift (nats)", "precision", "recall", "rate", ""),
+        (_row(curve, point) for point in points),
+    )
+
+
+def shown_points(curve: OperatingCurve, most: int = MOST_ROWS) -> list[OperatingPoint]:
+    """At most ``most`` points of different decisions, evenly spread, and the chosen one."""
+    distinct: list[OperatingPoint] = []
+    for point in curve.points:
+        if not distinct or point.validation != distinct[-1].validation:
+            distinct.append(point)
+    step = max((len(distinct) - 1) / max(most - 1, 1), 1.0)
+    places = {round(number * step) for number in range(most)}
+    points = [point for place, point in enumerate(distinct) if place in places]
+    if curve.chosen not in points:
+        points.append(curve.chosen)
+    return sorted(points, key=lambda point: point.shift)
+
+
+def _row(curve: OperatingCurve, point: OperatingPoint) -> tuple[Any, ...]:
+    shares = (share.text for share in curve.measured(point))
+    mark = ""
+    if point.shift == curve.shift:
+        mark = "chosen"
+    return (f"{point.shift:+.2f}", *shares, mark)

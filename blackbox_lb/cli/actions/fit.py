@@ -17,26 +17,30 @@ from blackbox_lb.bias.features import parse_feature
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import settings_text
 from blackbox_lb.bias.request_bias import to_request_bias
-from blackbox_lb.cli.actions.eval_output import shares_table
+from blackbox_lb.cli.actions.eval_output import print_curve, shares_table
 from blackbox_lb.cli.commands.learning.fit import FitOptions
-from blackbox_lb.cli.conclusion import command_with_same, print_conclusion
-from blackbox_lb.cli.echo import echo
+from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import arguments_for
-from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.operating import print_curve
 from blackbox_lb.cli.resources import (
     labels_of,
     load,
     note_old_report,
     open_trials,
     results_of,
+    run,
     run_folder,
 )
-from blackbox_lb.cli.run_limits import run
-from blackbox_lb.cli.terminal import findings_list, print_table, reporter, verdict_table
+from blackbox_lb.cli.terminal import (
+    command_with_same,
+    findings_list,
+    print_conclusion,
+    print_table,
+    reporter,
+    verdict_table,
+)
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.decisions.scores import DecisionScores
-from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.decisions.prediction import DecisionScores
+from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.jobs.evaluation.document import SharesOfGroup
 from blackbox_lb.jobs.fitting.plan import MOST_ENTRIES, FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult

@@ -13,14 +13,13 @@ import tomli_w
 from blackbox_lb.api.transport.channel import address_of
 from blackbox_lb.cli.commands.setup.init import InitOptions
 from blackbox_lb.cli.echo import echo, shown
-from blackbox_lb.cli.model_ends import tell_end_of_model
+from blackbox_lb.cli.keys import tell_end_of_model
 from blackbox_lb.cli.settings import FILE, SHARED, find_settings
 from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.providers.credentials import environment
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.safety.files import write_whole
-from blackbox_lb.safety.trusted_files import trust
+from blackbox_lb.safety.files import trust, write_whole
 from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.load import BUILT_IN, HARNESS
 from blackbox_lb.tasks.records.hub_data import HUB
@@ -72,13 +71,13 @@ class Questions:
         self._silent = silent
         self.told: dict[str, str] = {}
 
-    def checked(self, question: str, given: str | None, default: str | None, check: Any) -> str:
-        """``given``, or an answer to ``question``; ``check`` raises BlbError for a bad one."""
-        if given is not None or self._silent:
-            if given is None and default is None:
+    def checked(self, question: str, value: str | None, default: str | None, check: Any) -> str:
+        """``value``, or an answer to ``question``; ``check`` raises BlbError for a bad one."""
+        if value is not None or self._silent:
+            if value is None and default is None:
                 option = question.partition(",")[0].lower().replace(" ", "-")
                 raise InputError(f"{question}: there is no default for this; give --{option}")
-            answer = given if given is not None else default or ""
+            answer = value if value is not None else default or ""
             check(answer)
             return answer
         while True:
@@ -94,11 +93,11 @@ class Questions:
                 continue
             return str(answer)
 
-    def provider(self, given: str | None) -> Profile:
+    def provider(self, value: str | None) -> Profile:
         """The profile of the provider; reports whether its key is set."""
-        if given is None and not self._silent:
+        if value is None and not self._silent:
             echo(f"Providers: {', '.join(profile_names())}, or a path to your own TOML", err=True)
-        name = self.checked("Provider", given, LOCAL, load_profile)
+        name = self.checked("Provider", value, LOCAL, load_profile)
         self.told["provider"] = name
         return load_profile(name)
 

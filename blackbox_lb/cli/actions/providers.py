@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any
 
-from blackbox_lb.cli.echo import echo
-from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.providers.hosted_models import (
     HostedModel,
@@ -18,7 +17,7 @@ from blackbox_lb.providers.profile import load_profile
 
 OF_EACH_MODEL = "listed with both"
 OF_THE_HOST = "taken by the host; of the model unknown"
-"""How far a list goes about ``logit_bias`` and logprobs."""
+"""Whether a list shows ``logit_bias`` and logprobs for each model, or only for the host."""
 FROM_HERE = (
     "Nobody has measured these: blb doctor --provider HOST --model NAME --tokenizer tokenizer.json"
     " --save mine.toml asks the host, and a fit takes --provider mine.toml."
@@ -44,7 +43,7 @@ def print_models(provider: str, *, as_json: bool) -> None:
             (model.name, _weights(model), _cuts(model, sent), *_prices(model))
             for model in hosted.models
         ),
-        left=3,
+        left_aligned=3,
     )
     echo(f"bias and logprobs: {_evidence(hosted)}. Prices are for a million tokens.")
     echo(f"Source: {hosted.source}.")
@@ -73,7 +72,7 @@ def print_hosts(name: str, *, as_json: bool) -> None:
             )
             for hosted, model in matches
         ),
-        left=5,
+        left_aligned=5,
     )
     echo("Prices are for a million tokens. Open weights also run on a server of your own: vLLM,")
     echo("SGLang, llama.cpp. " + FROM_HERE)

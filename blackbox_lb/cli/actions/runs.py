@@ -6,8 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from blackbox_lb.cli.commands.using.runs import RunsOptions
-from blackbox_lb.cli.echo import echo
-from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.jobs.runs.conclusion import number
 from blackbox_lb.jobs.runs.listing import RunRow, run_row, runs_in
@@ -31,7 +30,7 @@ def execute(options: RunsOptions) -> None:
             f"{len(rows)} runs",
             ("run", "made", "verdict", "reward", "base", "biased", "difference", "entries", "$"),
             [_cells(row) for row in rows],
-            left=4,
+            left_aligned=4,
         )
 
 

@@ -16,11 +16,9 @@ from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.request_bias import store_key, to_request_bias
 from blackbox_lb.cli.commands.learning.score import ScoreOptions
-from blackbox_lb.cli.echo import echo
+from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import arguments_for
-from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.resources import load, reward_of
-from blackbox_lb.cli.run_limits import run
+from blackbox_lb.cli.resources import load, reward_of, run
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import StoreError
 from blackbox_lb.jobs.deciding import DecidedSplit, stored_decisions
@@ -269,7 +267,7 @@ def _print(groups: list[Group], names: dict[str, str]) -> None:
         f"Stored completions, scored: {label}",
         tuple(label if name == "reward" else name for name in HEADER),
         (_cells(group, _base_of(group, groups), names) for group in groups),
-        left=2,
+        left_aligned=2,
     )
 
 

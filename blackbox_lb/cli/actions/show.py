@@ -8,9 +8,8 @@ from pathlib import Path
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry, Learned, settings_text
 from blackbox_lb.bias.request_bias import strongest
-from blackbox_lb.cli.echo import echo
-from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.operating import print_curve
+from blackbox_lb.cli.actions.eval_output import print_curve
+from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.terminal import findings_list, print_table, verdict_table
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.printable import printable
@@ -51,7 +50,9 @@ def _origin(bias: Bias) -> None:
         f" {bias.rollouts} rollouts, {bias.tokens:,} tokens"
     )
     if bias.censoring:
-        listed = bias.sampling.top_logprobs if bias.sampling else None
+        listed = None
+        if bias.sampling:
+            listed = bias.sampling.top_logprobs
         echo(f"kept back  {bias.censoring.sentence(listed)}")
     echo(f"reward     {printable(bias.reward)} on {printable(bias.task or 'unknown task')}")
     entries = f"{len(bias.entries)}"
@@ -66,9 +67,7 @@ def _origin(bias: Bias) -> None:
 
 
 def _parts(bias: Bias, top: int) -> None:
-    """The vectors of the features that move most, each with the tokens that it moves most, in
-    nats.
-    """
+    """Print the vectors of the features that move tokens most, each with its most moved tokens."""
     if not bias.features:
         return
     rows = [(printable(name), tokens) for name, tokens in strongest(bias)]
@@ -81,14 +80,14 @@ def _parts(bias: Bias, top: int) -> None:
 
 
 def _statistics(learned: Learned) -> str:
-    same = ""
+    reproduced = ""
     if learned.reliability is not None:
-        same = f"; other prompts would bring back {max(learned.reliability, 0):.0%} of it"
+        reproduced = f"; other prompts would bring back {max(learned.reliability, 0):.0%} of it"
     return (
         f"over the whole vocabulary, before the compile and centred: {learned.sampled_fraction:.1%}"
         f" of tokens sampled, standard deviation {short(learned.sigma)} nats, least"
         f" {short(learned.low)}, largest {short(learned.high)}, {learned.selected_fraction:.2%}"
-        f" above 5 medians{same}"
+        f" above 5 medians{reproduced}"
     )
 
 

@@ -8,7 +8,7 @@ from blackbox_lb.cli.commands.setup.trust import TrustOptions
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.settings import FILE, find_settings, nearest_file
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.trusted_files import forget, trust
+from blackbox_lb.safety.files import forget, trust
 
 
 def execute(options: TrustOptions) -> None:

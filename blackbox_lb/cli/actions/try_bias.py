@@ -7,18 +7,17 @@ import sys
 from collections.abc import AsyncIterator
 
 from blackbox_lb.api.limits.budget import SpendLimit
-from blackbox_lb.api.limits.interrupts import run_interruptible
+from blackbox_lb.api.limits.concurrency import run_interruptible
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.cli.commands.using.try_ import MOST_TOKENS, TryOptions
-from blackbox_lb.cli.echo import echo
+from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import picked
-from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.keys import tell_host_of_bias
 from blackbox_lb.cli.options import ModelOptions
 from blackbox_lb.cli.resources import SAMPLING_WITH_A_BIAS, connect_to
-from blackbox_lb.jobs.side_by_side import SideBySide, side_by_side
+from blackbox_lb.jobs.runs.answers import SideBySide, side_by_side
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.types import Message, Prompt, Sampling
 

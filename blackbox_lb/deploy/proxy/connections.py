@@ -89,11 +89,11 @@ class KeptConnections(aiohttp.TCPConnector):
         return connection
 
 
-def _is_usable(connection: Connection, kept: _Kept) -> bool:
+def _is_usable(connection: Connection, pooled: _Kept) -> bool:
     """Whether an idle connection is within its promised time and has nothing to read. Data before
     a request means that the connection ended, or an answer to no request.
     """
-    if time.monotonic() - kept.idle_since > kept.idle_limit:
+    if time.monotonic() - pooled.idle_since > pooled.idle_limit:
         return False
     transport = connection.transport
     if transport is None or transport.is_closing():

@@ -44,13 +44,13 @@ async def answer_models(
     request: web.BaseRequest,
     target: str,
     names: ServedNames,
-    wanted: ServedBias | str,
+    served: ServedBias | str,
 ) -> web.StreamResponse:
     """The list, or the one model of an alias, with the upstream's headers. Where the upstream has
     no such route, the names known here are the answer.
     """
-    if isinstance(wanted, ServedBias):
-        target = f"{PREFIX}/models/{quote(wanted.model, safe=':/')}"
+    if isinstance(served, ServedBias):
+        target = f"{PREFIX}/models/{quote(served.model, safe=':/')}"
     async with await forwarder.ask(request, target, None, _PLAIN) as answer:
         is_list = answer.status == web.HTTPOk.status_code
         is_encoded = answer.headers.get("Content-Encoding", "identity") != "identity"
@@ -60,7 +60,7 @@ async def answer_models(
         document = {}
         if is_list:
             document = await _read(forwarder, answer)
-    body = _entry(wanted, document) if isinstance(wanted, ServedBias) else _listed(names, document)
+    body = _entry(served, document) if isinstance(served, ServedBias) else _listed(names, document)
     return web.json_response(body, headers=headers)
 
 

@@ -193,19 +193,14 @@ class Proxy:
         async with await self._forwarder.ask(request, target, content) as answer:
             return await self._forwarder.stream(request, answer)
 
-    def _check_host(self, given: str) -> None:
+    def _check_host(self, host: str) -> None:
         """Raise ErrorAnswer 421 (RFC 9110, section 15.5.20) where the request is meant for another
         host.
         """
-        name = given.lower()
-        if re.fullmatch(r".*:\d*", given):
+        name = host.lower()
+        if re.fullmatch(r".*:\d*", host):
             name = name.rpartition(":")[0]
-        if (
-            self._guarded
-            and given
-            and not is_loopback(name.strip("[]"))
-            and name not in self._hosts
-        ):
+        if self._guarded and host and not is_loopback(name.strip("[]")) and name not in self._hosts:
             raise ErrorAnswer(
                 421,
                 f"blb proxy listens on this machine alone and is not {quoted(name)}; call it by"

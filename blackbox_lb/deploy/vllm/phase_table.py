@@ -54,10 +54,10 @@ class PhaseTable:
 
 
 def _lead(
-    steps: npt.NDArray[np.int16], start: int, second: Callable[[int], bool], wanted: bool
+    steps: npt.NDArray[np.int16], start: int, second: Callable[[int], bool], target: bool
 ) -> bool:
     """Whether tokens lead from a state to one that is, or is not, of the second stretch."""
     reached = {start}
     while new := set(np.unique(steps[sorted(reached)]).tolist()) - reached:
         reached |= new
-    return any(second(state) == wanted for state in reached)
+    return any(second(state) == target for state in reached)

@@ -72,17 +72,17 @@ class VectorTable:
             "LearnedBias: %s; %.1f MiB on %s", ", ".join(names) or "no bias yet", size, device
         )
 
-    def slots(self, wanted: Collection[Asked], in_use: Set[int]) -> dict[Asked, Placed]:
+    def slots(self, requests: Collection[Asked], in_use: Set[int]) -> dict[Asked, Placed]:
         """The slots of each request. A changed file is first brought to the device."""
-        if not wanted:
+        if not requests:
             return {}
-        names = {request.name for request in wanted}
+        names = {request.name for request in requests}
         fresh, gone = self._on_first_rank(lambda: self._changed(names))
         for name, vectors in fresh.items():
             self._store(name, vectors, in_use, gone)
         placed: dict[Asked, Placed] = {}
         occupied = set(in_use)
-        for request in wanted:
+        for request in requests:
             if request.name in self._by_prompt:
                 placed[request] = self._of_prompt(request, occupied)
             else:
@@ -90,31 +90,31 @@ class VectorTable:
             occupied.update(placed[request].slots)
         return placed
 
-    def _of_prompt(self, asked: Asked, taken: set[int]) -> Placed:
+    def _of_prompt(self, request: Asked, occupied: set[int]) -> Placed:
         """The slots of a request whose prompt has vectors of its own, one for each phase. Requests
         with equal numbers share them while any of them runs.
         """
-        bias = self._by_prompt[asked.name]
+        bias = self._by_prompt[request.name]
         places = {label: place for place, label in enumerate(bias.names_of_numbers())}
-        if asked.numbers is None or any(label not in places for label, _ in asked.numbers):
+        if request.numbers is None or any(label not in places for label, _ in request.numbers):
             logger.error(
                 "bias %s has other features than when the request was admitted: it ends unanswered",
-                asked.name,
+                request.name,
             )
             return Placed((REFUSED,))
-        key = (bias.identity, asked)
+        key = (bias.identity, request)
         slots = self._rows.get(key, ())
-        if not slots or not taken.issuperset(slots):
-            numbers = {places[label]: number for label, number in asked.numbers}
-            reserved = set(taken)
+        if not slots or not occupied.issuperset(slots):
+            numbers = {places[label]: number for label, number in request.numbers}
+            reserved = set(occupied)
             for phase in range(bias.phases.count):
                 slot = self._shelf.free(reserved)
                 reserved.add(slot)
                 slots = (*slots, slot) if phase else (slot,)
                 self._fill(slot, _vector(bias.of_numbers(numbers, phase), self._width))
-            in_use = {key for key, row in self._rows.items() if taken.issuperset(row)}
+            in_use = {key for key, row in self._rows.items() if occupied.issuperset(row)}
             self._rows = {key: self._rows[key] for key in in_use} | {key: slots}
-        return Placed(slots, self._tables[asked.name])
+        return Placed(slots, self._tables[request.name])
 
     def _placed(self, name: str) -> Placed:
         table = self._tables.get(name)

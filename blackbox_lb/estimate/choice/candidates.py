@@ -1,5 +1,5 @@
-"""Candidate biases, already within the provider's limits: one for each estimator setting of a
-sweep, and those that ``proposals`` makes without learning.
+"""Candidate biases within the provider's limits: one for each estimator setting of a sweep, and
+those that need no learning.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from blackbox_lb.estimate.choice.estimator import (
 from blackbox_lb.estimate.choice.table import ROWS, estimators
 from blackbox_lb.estimate.counting.distributed import ShardedDataset
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.inputs.prior import Prior, TokenCosts
+from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import linear_term
+from blackbox_lb.estimate.projection.projection import Prior, TokenCosts, linear_term
 from blackbox_lb.estimate.sparse.sparsify import Sparse, above, against, sparsify
 from blackbox_lb.estimate.sparse.support_search import PATIENCE, Problem, best_support
 from blackbox_lb.types import AnyBias, VaryingBias
@@ -31,9 +30,13 @@ from blackbox_lb.types import AnyBias, VaryingBias
 
 @dataclass(frozen=True, slots=True)
 class CompileLimits:
-    """The provider's limits: at most ``entries`` tokens (None: no limit), nats in [low, high],
-    whole numbers if ``integers``, no token id above ``highest_id`` (None: any). quick: without
-    the exchanges of single tokens that a thorough compile tries at its end.
+    """The provider's limits on a bias, and how thoroughly to search within them.
+
+    entries: most tokens, None for any number.
+    low, high: the range of a value in nats.
+    integers: whether values are whole numbers.
+    highest_id: the highest token id, None for any.
+    quick: leave out the exchanges of single tokens with which a thorough compile ends.
     """
 
     entries: int | None
@@ -135,18 +138,21 @@ def candidates(
     sweep: Sweep,
     limits: CompileLimits,
     *,
-    whole: ShardedDataset | None = None,
+    dataset: ShardedDataset | None = None,
     priors: tuple[Prior | TokenCosts, ...] = (),
 ) -> Iterator[Candidate]:
-    """Return the candidates of ``sweep``. ``next_token`` is of ``rollouts``. whole: the data to
-    learn from, where it is more than ``rollouts``, which then serve the compile alone; on its
-    support. priors: what is known of tokens beside the rollouts.
+    """Yield the candidates of ``sweep``.
+
+    next_token: of ``rollouts``, on the support of ``dataset`` where there is one.
+    dataset: the data to learn from, where it is more than ``rollouts``; these then serve the
+        compile alone.
+    priors: what is known of tokens beside the rollouts.
 
     Raises InputError: no completion earned a reward, or a setting is out of range.
     """
     if _tau_is_inert(rollouts, sweep):
         sweep = replace(sweep, tau=sweep.tau[:1])
-    data = EstimatorInput(rollouts, next_token, whole, priors)
+    data = EstimatorInput(rollouts, next_token, dataset, priors)
     for name, estimator in estimators(sweep).items():
         for learned in estimator.learn(data, sweep):
             yield _candidate(name, learned, data, limits)
@@ -204,21 +210,21 @@ def _origin(projected: Projected, settings: EstimatorSettings) -> str:
     return ", ".join(parts)
 
 
-def _support(data: EstimatorInput, made: Projected, limits: CompileLimits) -> Ids | None:
+def _support(data: EstimatorInput, projected: Projected, limits: CompileLimits) -> Ids | None:
     """The ids that a refit may bias, for the largest penalised likelihood; None where the whole
     learned bias fits.
     """
     next_token = data.next_token
-    learned = made.fit.delta
+    learned = projected.fit.delta
     allowed = ~np.isin(next_token.token_ids, limits.forbidden(next_token))
     used = allowed & (learned != 0)
     if limits.entries is None or used.sum() <= limits.entries:
         return next_token.token_ids[used] if used.sum() < np.count_nonzero(learned) else None
     table = next_token.named()
-    rollouts = replace(data.rollouts, shares=made.shares)
-    weights = made.rule.weights(rollouts)
+    rollouts = replace(data.rollouts, shares=projected.shares)
+    weights = projected.rule.weights(rollouts)
     linear = linear_term(rollouts, table, weights)
-    problem = Problem(table, linear, weights.values, allowed, made.l2)
+    problem = Problem(table, linear, weights.values, allowed, projected.l2)
     solution = best_support(
         problem, limits.entries, np.zeros(len(learned)), patience=0 if limits.quick else PATIENCE
     )
@@ -338,22 +344,22 @@ def smaller(
 
 
 def _cut(
-    winner: Candidate, sent: Vector, kept: Ids, next_token: NextToken, limits: CompileLimits
+    winner: Candidate, sent: Vector, support: Ids, next_token: NextToken, limits: CompileLimits
 ) -> Candidate:
-    """``winner`` with the entries of ``kept``, indices into the support."""
+    """``winner`` with the entries of ``support``, indices into the support."""
     values = np.zeros(len(sent))
-    values[kept] = sent[kept]
+    values[support] = sent[support]
     projected = winner.projected
     if projected is not None:
-        token_ids = next_token.token_ids[kept]
+        token_ids = next_token.token_ids[support]
         projected = replace(projected, fit=projected.again(token_ids), support=token_ids)
         values = next_token.align(projected.fit.token_ids, projected.fit.delta)
     learned = next_token.align(winner.token_ids, winner.learned)
     sparse = against(next_token, learned, limits.compiled(next_token, values))
-    settings = {**winner.settings, "entries": len(kept)}
+    settings = {**winner.settings, "entries": len(support)}
     origin = winner.origin
     if winner.estimator not in ROWS:  # no settings tell it from the whole one
-        origin = f"{winner.origin}, cut to {len(kept)} entries"
+        origin = f"{winner.origin}, cut to {len(support)} entries"
     return replace(winner, sparse=sparse, projected=projected, settings=settings, origin=origin)
 
 

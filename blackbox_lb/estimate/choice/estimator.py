@@ -21,15 +21,18 @@ from blackbox_lb.estimate.counting.statistics import (
     TokenRatio,
 )
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.inputs.prior import Prior, TokenCosts
-from blackbox_lb.estimate.inputs.recipe import Counted, Recipe
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.sweep import L2, Sweep
-from blackbox_lb.estimate.inputs.weightings import Weighting, weighting
-from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.next_token.potential import LoggedPositions
+from blackbox_lb.estimate.inputs.recipe import L2, Counted, Recipe, Sweep
+from blackbox_lb.estimate.inputs.rollouts import Rollouts, Weighting, weighting
+from blackbox_lb.estimate.next_token.next_token import LoggedPositions, NextToken
 from blackbox_lb.estimate.projection.cross_validation import L2Choice, choose_l2
-from blackbox_lb.estimate.projection.projection import Fit, fit_sets, posterior_shares, projection
+from blackbox_lb.estimate.projection.projection import (
+    Fit,
+    Prior,
+    TokenCosts,
+    fit_sets,
+    posterior_shares,
+    projection,
+)
 
 EstimatorSettings: TypeAlias = dict[str, float | int | str | None]
 
@@ -231,26 +234,26 @@ class _Projection:
         """At each tau and variant, the l2 of the largest held-out likelihood first, where
         cross-validation was asked; else the largest.
         """
-        drawn = data.drawn
+        sampled = data.drawn
         table = data.positions
-        if drawn.given.any():  # spellings have their base-model weights until a fit renews them
+        if sampled.given.any():  # spellings have their base-model weights until a fit renews them
             nothing = np.zeros(len(table.token_ids))
-            drawn = replace(drawn, shares=posterior_shares(drawn, table, nothing)[0])
+            sampled = replace(sampled, shares=posterior_shares(sampled, table, nothing)[0])
         start = None
         for tau, variant in itertools.product(sweep.tau, _variants(data, sweep)):
             rule = weighting(tau, sweep.weights, variant.gamma)
             prior = None
             if variant.prior is not None:
                 prior = variant.prior.at(tau)
-            strengths, choice = _strengths(drawn, table, variant.l2, rule)
+            strengths, choice = _strengths(sampled, table, variant.l2, rule)
             learned = dict[float, LearnedVector]()
             for l2 in strengths:
                 make = partial(projection, rule=rule, l2=l2, next_token=table, prior=prior)
-                if drawn.given.any():
-                    fit, rollouts = fit_sets(drawn, table, make)
+                if sampled.given.any():
+                    fit, rollouts = fit_sets(sampled, table, make)
                 else:
-                    fit = make(drawn, start=start)
-                    rollouts = drawn
+                    fit = make(sampled, start=start)
+                    rollouts = sampled
                 start = fit
                 is_proposed = choice is not None and l2 in (choice.best, choice.l2)
                 projected = Projected(
@@ -271,8 +274,8 @@ PROJECTION = _Projection()
 
 
 def _variants(data: EstimatorInput, sweep: Sweep) -> Iterator[_Variant]:
-    """What is tried at each tau. Strengths that the user names are tried with everything; the
-    default ones differ by what is weighed.
+    """The variants that are tried at each tau. Strengths that the user names go with every
+    weighting; the default strengths differ by weighting.
     """
     is_default = sweep.l2_is_default
     gammas = sweep.gamma if data.drawn.costs is not None else ()
@@ -305,19 +308,21 @@ def _again(make: Callable[..., Fit], rollouts: Rollouts, fit: Fit, support: Ids)
 
 
 def _strengths(
-    rollouts: Rollouts, table: LoggedPositions, wanted: Sequence[L2], rule: Weighting
+    rollouts: Rollouts, table: LoggedPositions, requested: Sequence[L2], rule: Weighting
 ) -> tuple[list[float], L2Choice | None]:
-    """Each ``wanted`` l2, the largest first, and the cross-validation of l2 where it is asked."""
-    strengths = {value for value in wanted if not isinstance(value, str)}
+    """Each ``requested`` l2, the largest first, and the cross-validation of l2 where it is
+    asked.
+    """
+    strengths = {value for value in requested if not isinstance(value, str)}
     choice = None
-    if "cv" in wanted:
+    if "cv" in requested:
         choice = choose_l2(rollouts, table, rule)
         strengths |= {choice.best, choice.l2}
     return sorted(strengths, reverse=True), choice
 
 
 def _likeliest_first(strengths: Sequence[float], choice: L2Choice | None) -> list[float]:
-    """``strengths`` by their held-out likelihood; those that were not held out come last."""
+    """``strengths`` in the order of their held-out likelihood; those without one come last."""
     if choice is None:
         return list(strengths)
     behind = {row.value: row.behind for row in choice.table}

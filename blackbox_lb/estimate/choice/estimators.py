@@ -22,10 +22,8 @@ from blackbox_lb.estimate.counting.statistics import (
     TokenRatio,
 )
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
-from blackbox_lb.estimate.inputs.recipe import Counted, Recipe, Unobserved
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.sweep import AlphaScale
-from blackbox_lb.estimate.inputs.weightings import RewardTilt, Weighting
+from blackbox_lb.estimate.inputs.recipe import AlphaScale, Counted, Recipe, Unobserved
+from blackbox_lb.estimate.inputs.rollouts import RewardTilt, Rollouts, Weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Fit, fit_sets, posterior_shares, projection
 from blackbox_lb.estimate.projection.standard_errors import standard_errors

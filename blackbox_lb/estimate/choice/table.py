@@ -9,7 +9,7 @@ import pkgutil
 from typing import TYPE_CHECKING
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.recipe import Sweep
 
 if TYPE_CHECKING:
     from blackbox_lb.estimate.choice.estimator import Estimator, EstimatorFacts

@@ -21,15 +21,16 @@ from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, vector, weight_vector
 from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.next_token.next_token import NextToken, assembled, listed
-from blackbox_lb.estimate.next_token.potential import Sums, aligned
+from blackbox_lb.estimate.next_token.next_token import NextToken, Sums, aligned, assembled, listed
 from blackbox_lb.estimate.next_token.sparse_table import Allocate, empty
 from blackbox_lb.estimate.next_token.tails import Listed, Tail, Unlisted
 
 
 class Share:
-    """The rollouts of one worker. rollouts: without their lists, None for no rollouts. unlisted: of
-    their positions, None for no position: such a share adds nothing to any sum.
+    """The rollouts of one worker.
+
+    rollouts: without their lists, None for no rollouts.
+    unlisted: of their positions, None for no position. Such a share adds nothing to any sum.
 
     Built again from the same ``blocks`` it gives the same numbers, so a lost worker can be
     replaced.
@@ -85,9 +86,11 @@ class Share:
 class Workers(Protocol):
     """The workers that hold the shares, in a fixed order."""
 
-    def call(self, method: str, common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[Any]:
-        """Call ``method`` of each share with ``common`` and then its row of ``own``; results in the
-        order of the shares.
+    def call(
+        self, method: str, common: Sequence[Any], arguments: Sequence[Sequence[Any]]
+    ) -> list[Any]:
+        """Call ``method`` of each share with ``common`` and then its row of ``arguments``; results
+        in the order of the shares.
 
         An argument that is the same object as in an earlier call need not be sent again.
         """

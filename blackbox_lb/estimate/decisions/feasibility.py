@@ -309,7 +309,7 @@ def _above(difference: Vector) -> bool:
     )
 
 
-def _predicted(scores: Vector, other: Vector, labels: Ids) -> tuple[Bools, Bools]:
+def _predicted(scores: Vector, rivals: Vector, labels: Ids) -> tuple[Bools, Bools]:
     """(p,) twice: whether a fixed bias, and the lists with any weight, decide right, learned from
     the other folds.
     """
@@ -319,9 +319,9 @@ def _predicted(scores: Vector, other: Vector, labels: Ids) -> tuple[Bools, Bools
     for number in range(int(fold.max()) + 1):
         test = fold == number
         train = fold != number
-        _, offsets = label_fit(scores[train], labels[train], other[train])
+        _, offsets = label_fit(scores[train], labels[train], rivals[train])
         tilted = scores[test] + offsets
-        fixed[test] = (tilted.argmax(axis=1) == labels[test]) & (tilted.max(axis=1) > other[test])
+        fixed[test] = (tilted.argmax(axis=1) == labels[test]) & (tilted.max(axis=1) > rivals[test])
         slope, weighed = label_fit(scores[train], labels[train], weighed=True)
         informed[test] = (slope * scores[test] + weighed).argmax(axis=1) == labels[test]
     return fixed, informed
@@ -330,7 +330,7 @@ def _predicted(scores: Vector, other: Vector, labels: Ids) -> tuple[Bools, Bools
 def label_fit(
     scores: Vector,
     labels: Ids,
-    other: Vector | None = None,
+    rivals: Vector | None = None,
     *,
     weighed: bool = False,
     l2: float = L2,
@@ -339,7 +339,7 @@ def label_fit(
     """The maximum-likelihood weight of ``scores`` (p, l), 1 unless ``weighed``, and (l,) offsets in
     nats: the fit to ``softmax(weight * scores + offsets)`` of the right ``labels`` (p,).
 
-    other: (p,) the logprob of one alternative more, without an offset. ftol: relative fall of the
+    rivals: (p,) the logprob of one alternative more, without an offset. ftol: relative fall of the
     loss that ends the search.
     """
     rows = np.arange(len(labels))
@@ -347,10 +347,10 @@ def label_fit(
 
     def loss(x: Vector) -> tuple[float, Vector]:
         weight, offsets = (x[0], x[1:]) if weighed else (1.0, x)
-        if other is None:
+        if rivals is None:
             logits = weight * scores + offsets
         else:
-            logits = np.column_stack([weight * scores + offsets, other])
+            logits = np.column_stack([weight * scores + offsets, rivals])
         logs = logits - _log_sums(logits)[:, None]
         away = np.exp(logs)
         away[rows, labels] -= 1.0

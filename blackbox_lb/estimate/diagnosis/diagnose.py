@@ -1,6 +1,10 @@
-"""Diagnosis: why a fit did or did not help, in plain words with the numbers and the remedy, from
-its measurements.
+"""Diagnosis: why a fit did or did not help, as findings in plain words with their numbers and the
+remedy.
+
+Every function takes a measurement, or None where there is none, and returns one ``Finding``.
 """
+
+from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -8,19 +12,295 @@ from dataclasses import dataclass, replace
 
 from scipy import special
 
-from blackbox_lb.estimate.diagnosis import findings
-from blackbox_lb.estimate.diagnosis.findings import Finding
+from blackbox_lb.estimate.choice import table
 from blackbox_lb.estimate.diagnosis.headroom import Headroom
 from blackbox_lb.estimate.diagnosis.reliability import Precision
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.thresholds import (
+    CENSORED,
     CONFIDENCE,
+    EFFECTIVE_SAMPLE,
     LEAST_PROMPTS,
+    NEGLIGIBLE_GAIN,
     POWER,
+    RELIABILITY,
     SMALL_GAIN,
+    SMALL_KL,
+    TAIL_MASS,
+    TOUCHED,
+    UNATTRIBUTED,
     Word,
 )
-from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, TailCoverage, Touched
+from blackbox_lb.estimate.reweighting import Censoring, TailCoverage, Touched
+
+SAMPLE_TWICE = "sample each training prompt at least twice"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One answer. code: its subject, for programs. word: FAIL is a reason why the fit did not help,
+    PASS is none.
+
+    sentence: the result, with the numbers. remedy: the next step; empty where there is none.
+    """
+
+    code: str
+    word: Word
+    sentence: str
+    remedy: str = ""
+
+
+def unchecked(code: str, subject: str, remedy: str) -> Finding:
+    """The finding without a measurement."""
+    return Finding(code, "NOT CHECKED", f"{subject} was not checked", remedy)
+
+
+def truncated_finding(truncation: Truncation) -> Finding:
+    """Whether the token limit hides how long completions are."""
+    if truncation.hides_lengths:
+        return Finding(
+            "truncated",
+            "FAIL",
+            f"{truncation.sentence}, where a reward by length cannot tell them apart",
+            truncation.remedy,
+        )
+    return Finding("truncated", "PASS", truncation.sentence)
+
+
+def reward_finding(room: Headroom | None) -> Finding:
+    """Whether the reward differs between completions of one prompt."""
+    if room is None:
+        return unchecked("reward", "whether the reward varies", SAMPLE_TWICE)
+    if room.decision == "unknown":
+        return Finding(
+            "reward", "INCONCLUSIVE", room.sentence, "collect completions of more training prompts"
+        )
+    if room.varying == 0 or room.ceiling <= NEGLIGIBLE_GAIN * room.spread:
+        return Finding(
+            "reward",
+            "FAIL",
+            room.sentence,
+            "use another reward, or prompts that the model gets right at times and wrong at others",
+        )
+    return Finding("reward", "PASS", room.sentence)
+
+
+def saturated_finding(room: Headroom | None) -> Finding:
+    """Whether the base is so near the best that nothing is left to gain."""
+    if room is None:
+        return unchecked("saturated", "how near the base is to the best", SAMPLE_TWICE)
+    sentence = (
+        f"the base earns {room.mean:.3g}, the best completion seen of a prompt"
+        f" {room.mean + room.ceiling:.3g}"
+    )
+    if room.decision in ("nothing", "little") and 0 < room.ceiling <= SMALL_GAIN * room.spread:
+        remedy = "use harder prompts or another reward"
+        return Finding(
+            "saturated",
+            "FAIL",
+            f"{sentence}: the prompt already achieves what a bias could",
+            remedy,
+        )
+    return Finding("saturated", "INCONCLUSIVE" if room.decision == "unknown" else "PASS", sentence)
+
+
+def tau_finding(room: Headroom | None) -> Finding:
+    """Whether tau lets the policy move far enough."""
+    if room is None:
+        return unchecked("tau", "whether tau leaves room for a gain", SAMPLE_TWICE)
+    sentence = (
+        f"{room.gain_sentence}, and the best completion seen of each prompt is {room.ceiling:.3g}"
+        " above the mean"
+    )
+    if room.decision in ("nothing", "little") and room.ceiling > SMALL_GAIN * room.spread:
+        # The gain is near Cov(r, v) / tau while it is small: aim at twice a small effect, or at the
+        # ceiling.
+        lower = room.tau * room.gain / min(2 * SMALL_GAIN * room.spread, room.ceiling)
+        remedy = "lower tau"
+        if room.gain > 0:
+            remedy = f"lower tau, to about {lower:.2g}"
+        return Finding(
+            "tau", "FAIL", f"{sentence}: tau holds the policy too close to the base", remedy
+        )
+    return Finding("tau", "INCONCLUSIVE" if room.decision == "unknown" else "PASS", sentence)
+
+
+def censoring_finding(
+    censoring: Censoring | None, estimator: str, top_logprobs: int | None
+) -> Finding:
+    """Whether sampled tokens came without a probability that the estimator needs."""
+    if censoring is None:
+        return unchecked(
+            "censoring",
+            "the share of sampled tokens without a logprob",
+            "measure it on the training rollouts",
+        )
+    share = censoring.bounded / censoring.positions
+    sentence = (
+        f"{censoring.bounded:,} of {censoring.positions:,} sampled tokens ({share:.1%}) have"
+        " only a bound for"
+        " their logprob"
+    )
+    if not table.facts_of(estimator).reads_propensities:
+        return Finding("censoring", "PASS", f"{sentence}, which {estimator} does not read")
+    word = CENSORED.judge(share)
+    if word == "PASS":
+        return Finding("censoring", word, sentence)
+    return Finding(
+        "censoring",
+        word,
+        f"{sentence}: {estimator} divides by it, so the bias of rare tokens comes out too low",
+        f"use ``estimator=projection``, which does not read it, or {_wider(top_logprobs)}",
+    )
+
+
+def tail_finding(
+    coverage: TailCoverage | None, estimator: str, top_logprobs: int | None
+) -> Finding:
+    """Whether the lists hold enough of the probability for an estimator that reads them."""
+    if coverage is None:
+        return unchecked(
+            "tail", "the probability outside the lists", "measure it on the training rollouts"
+        )
+    sentence = (
+        f"{coverage.tail_mass:.1%} of the probability is outside the lists,"
+        f" {coverage.unattributed:.1%}"
+        " without any token to go to"
+    )
+    if not table.facts_of(estimator).reads_lists:
+        return Finding("tail", "PASS", f"{sentence}, which {estimator} does not read")
+    order: tuple[Word, ...] = ("FAIL", "INCONCLUSIVE", "NOT CHECKED", "PASS")
+    word = min(
+        TAIL_MASS.judge(coverage.tail_mass),
+        UNATTRIBUTED.judge(coverage.unattributed),
+        key=order.index,
+    )
+    if word == "PASS":
+        return Finding("tail", word, sentence)
+    return Finding(
+        "tail",
+        word,
+        f"{sentence}: the normaliser of the fit is mostly a guess there",
+        _wider(top_logprobs),
+    )
+
+
+def _wider(top_logprobs: int | None) -> str:
+    more = ""
+    if top_logprobs is not None:
+        more = f" than {top_logprobs}"
+    return f"ask for more alternatives{more} (``top_logprobs``), or a provider that returns more"
+
+
+def samples_finding(
+    precision: Precision | None, uses_answers: bool = False, why_none: str = ""
+) -> Finding:
+    """Whether the rollouts, or the given answers of ``uses_answers``, are enough, and how many
+    would be.
+    """
+    if precision is None:
+        return _without_errors("samples", "whether the rollouts are enough", why_none)
+    learned_from = (
+        f"{precision.prompts} prompts x {precision.completions / precision.prompts:.3g} completions"
+    )
+    if uses_answers:
+        learned_from = f"the answers of {precision.prompts} prompts"
+    sentence = (
+        f"the bias of {learned_from} has a reliability of {precision.reliability:.2f}: it learned"
+        f" {precision.signal:.2g} nats a completion, and its standard errors are worth"
+        f" {precision.noise:.2g}"
+    )
+    if precision.word == "PASS" or precision.flat:
+        return Finding("samples", "PASS", sentence)
+    needed = precision.prompts_needed()
+    per_prompt = precision.completions / precision.prompts
+    bound = "at least " if precision.signal <= SMALL_KL else "about "
+    more = (
+        f"collect {bound}{needed:,} prompts with {per_prompt:.3g} completions each"
+        f" ({math.ceil(needed * per_prompt):,} rollouts)"
+    )
+    if uses_answers:
+        more = f"learn from the answers of {bound}{needed:,} prompts"
+    remedy = f"{more} for a reliability of {RELIABILITY.good:g}, or send fewer entries"
+    return Finding("samples", precision.word, sentence, remedy)
+
+
+def _without_errors(code: str, subject: str, why: str) -> Finding:
+    """The finding without standard errors; ``why`` the projection has none, "" for another
+    estimator.
+    """
+    if why:
+        return Finding(code, "NOT CHECKED", f"{subject} was not checked: {why}")
+    return unchecked(
+        code, subject, "learn with ``estimator=projection``, which has standard errors"
+    )
+
+
+def weights_finding(size: float | None, uses_answers: bool = False) -> Finding:
+    """Whether enough completions, or given answers, carry the weight."""
+    if size is None:
+        return unchecked(
+            "weights",
+            "how many completions carry the weight",
+            "compute the effective sample size of the weights",
+        )
+    if math.isfinite(size):
+        sentence = f"the reward weights count as {size:.0f} equal completions"
+    else:
+        sentence = f"the effective sample is {size}"
+    word = EFFECTIVE_SAMPLE.judge(size)
+    if word == "PASS":
+        return Finding("weights", word, sentence)
+    if uses_answers:
+        return Finding("weights", word, sentence, "learn from more answers")
+    more = "collect more rollouts"
+    if 0 < size < math.inf:
+        more = f"collect {EFFECTIVE_SAMPLE.good / size:.2g} times as many rollouts"
+    return Finding("weights", word, sentence, f"{more}, or raise tau so that more of them count")
+
+
+def reproduced_finding(precision: Precision | None, why_none: str = "") -> Finding:
+    """Whether the fitted bias is 0 although there are enough data."""
+    if precision is None:
+        return _without_errors(
+            "already", "whether the prompt already does what a bias could", why_none
+        )
+    if precision.flat:
+        sentence = (
+            "the fitted bias is about 0 and the data are enough to say so: it moves the policy by"
+            f" at most {precision.most:.2g} nats a completion, too little to move the reward by"
+            f" {SMALL_GAIN:g} of its standard deviation"
+        )
+        remedy = "the prompt already does what a fixed bias could: change the prompt or the reward"
+        return Finding("already", "FAIL", sentence, remedy)
+    sentence = f"the fitted bias moves the policy by about {precision.signal:.2g} nats a completion"
+    return Finding("already", "PASS" if precision.word == "PASS" else "INCONCLUSIVE", sentence)
+
+
+def touched_finding(touched: Touched | None) -> Finding:
+    """Whether the bias acts on tokens that occur."""
+    if touched is None:
+        return unchecked(
+            "touched",
+            "how much of the probability the bias touches",
+            "measure it on the training rollouts",
+        )
+    sentence = (
+        f"{touched.entries} biased tokens hold {touched.base:.1%} of the probability without"
+        " the bias and"
+        f" {touched.biased:.1%} with it, {touched.per_completion:.2g} tokens of a completion"
+    )
+    word = TOUCHED.judge(touched.per_completion)
+    remedy = "send more entries, or check why common tokens have none"
+    if word == "PASS":
+        remedy = ""
+    return Finding(
+        "touched",
+        word,
+        sentence,
+        remedy,
+    )
+
 
 MANY_TIMES = 100.0
 """Factor of the test's size above which its difference does not show how large the effect is."""
@@ -84,23 +364,23 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
     completions that were cut hide the reward, a reward that does not vary explains all that
     follows, censored data explain a bias that is noise, too few rollouts explain one that does not
     transfer. Then INCONCLUSIVE, NOT CHECKED and PASS in the same order. Codes: "test" (once for
-    finding setting), "truncated" (rewards by length), "reward", "saturated", "tau", "censoring",
+    each setting), "truncated" (rewards by length), "reward", "saturated", "tau", "censoring",
     "tail", "samples", "weights", "already", "touched".
     """
     room = facts.headroom
     estimator = facts.estimator
     width = facts.top_logprobs
     result = [
-        *([] if facts.truncation is None else [findings.truncated(facts.truncation)]),
-        findings.reward(room),
-        findings.saturated(room),
-        findings.tau(room),
-        findings.censoring(facts.censoring, estimator, width),
-        findings.tail(facts.tail, estimator, width),
-        findings.samples(facts.precision, facts.given, facts.no_precision),
-        findings.weights(facts.effective_sample, facts.given),
-        findings.already(facts.precision, facts.no_precision),
-        findings.touched(facts.touched),
+        *([] if facts.truncation is None else [truncated_finding(facts.truncation)]),
+        reward_finding(room),
+        saturated_finding(room),
+        tau_finding(room),
+        censoring_finding(facts.censoring, estimator, width),
+        tail_finding(facts.tail, estimator, width),
+        samples_finding(facts.precision, facts.given, facts.no_precision),
+        weights_finding(facts.effective_sample, facts.given),
+        reproduced_finding(facts.precision, facts.no_precision),
+        touched_finding(facts.touched),
         _test(room, facts.effect),
         *(_test(room, effect) for effect in facts.further_effects),
     ]
@@ -147,7 +427,7 @@ def _beside_help(finding: Finding) -> Finding:
     return replace(finding, word="INCONCLUSIVE", sentence=sentence)
 
 
-def _put_aside(found: list[Finding], codes: frozenset[str], why: str) -> list[Finding]:
+def _put_aside(findings: list[Finding], codes: frozenset[str], why: str) -> list[Finding]:
     """The findings with those of ``codes`` as NOT CHECKED, for that reason and without a remedy."""
     return [
         (
@@ -155,7 +435,7 @@ def _put_aside(found: list[Finding], codes: frozenset[str], why: str) -> list[Fi
             if finding.code in codes
             else finding
         )
-        for finding in found
+        for finding in findings
     ]
 
 
@@ -164,48 +444,48 @@ def test_findings(effects: Sequence[Effect]) -> tuple[Finding, ...]:
     return tuple(_test(None, effect) for effect in effects)
 
 
-def _test(room: Headroom | None, seen: Effect | None) -> Finding:
-    if seen is None:
-        return findings.unchecked(
+def _test(room: Headroom | None, effect: Effect | None) -> Finding:
+    if effect is None:
+        return unchecked(
             "test", "whether the bias helps", "judge it on fresh completions of unseen prompts"
         )
-    numbers = (seen.difference, seen.low, seen.high)
+    numbers = (effect.difference, effect.low, effect.high)
     if not all(map(math.isfinite, numbers)):
         return Finding(
             "test",
             "FAIL",
-            f"the difference {seen.difference} has no interval",
+            f"the difference {effect.difference} has no interval",
             "judge the bias on more test prompts",
         )
     sentence = (
-        f"at {seen.setting} the reward changed by {seen.difference:+.3g} (95 % interval"
-        f" {seen.low:+.3g} to {seen.high:+.3g})"
+        f"at {effect.setting} the reward changed by {effect.difference:+.3g} (95 % interval"
+        f" {effect.low:+.3g} to {effect.high:+.3g})"
     )
-    if not seen.proven and not seen.low <= 0 <= seen.high:
+    if not effect.proven and not effect.low <= 0 <= effect.high:
         return Finding(
             "test",
             "INCONCLUSIVE",
             f"{sentence}, which alone would count, but not among all rows of the verdict or with"
-            f" {seen.prompts} prompts",
-            f"judge it on {max(3 * seen.prompts, LEAST_PROMPTS):,} test prompts or more",
+            f" {effect.prompts} prompts",
+            f"judge it on {max(3 * effect.prompts, LEAST_PROMPTS):,} test prompts or more",
         )
-    if seen.low > 0:
+    if effect.low > 0:
         return Finding("test", "PASS", f"it helped: {sentence}")
-    if seen.high < 0:
+    if effect.high < 0:
         return Finding(
             "test",
             "FAIL",
             f"it hurt: {sentence}",
             "do not deploy this bias; read the reasons below",
         )
-    return _unresolved(room, seen, sentence)
+    return _unresolved(room, effect, sentence)
 
 
-def _unresolved(room: Headroom | None, seen: Effect, sentence: str) -> Finding:
+def _unresolved(room: Headroom | None, effect: Effect, sentence: str) -> Finding:
     small = math.inf
     if room is not None:
         small = SMALL_GAIN * room.spread
-    if -small <= seen.low < seen.high <= small < math.inf:
+    if -small <= effect.low < effect.high <= small < math.inf:
         return Finding(
             "test",
             "FAIL",
@@ -214,27 +494,28 @@ def _unresolved(room: Headroom | None, seen: Effect, sentence: str) -> Finding:
         )
     sentence = f"the test does not show whether it helps: {sentence}"
     several = (
-        f"{max(3 * seen.prompts, LEAST_PROMPTS):,} test prompts or more would show it, or that it"
+        f"{max(3 * effect.prompts, LEAST_PROMPTS):,} test prompts or more would show it, or that it"
         " is small"
     )
-    if seen.low == seen.high:
+    if effect.low == effect.high:
         return Finding(
-            "test", "INCONCLUSIVE", f"{sentence}: all {seen.prompts} prompts agree", several
+            "test", "INCONCLUSIVE", f"{sentence}: all {effect.prompts} prompts agree", several
         )
-    half = (seen.high - seen.low) / 2
+    half = (effect.high - effect.low) / 2
     reach = float(special.ndtri((1 + CONFIDENCE) / 2))
     times = math.inf
-    if seen.difference:
-        times = ((reach + float(special.ndtri(POWER))) / reach * half / abs(seen.difference)) ** 2
+    if effect.difference:
+        times = ((reach + float(special.ndtri(POWER))) / reach * half / abs(effect.difference)) ** 2
     if times > MANY_TIMES:
         return Finding(
             "test",
             "INCONCLUSIVE",
-            f"{sentence}; the difference is far smaller than what {seen.prompts} prompts can show",
+            f"{sentence}; the difference is far smaller than what {effect.prompts} prompts can"
+            " show",
             several,
         )
-    prompts = math.ceil(seen.prompts * times)
-    completions = math.ceil(seen.completions * times)
+    prompts = math.ceil(effect.prompts * times)
+    completions = math.ceil(effect.completions * times)
     remedy = (
         f"judge it on about {prompts:,} test prompts ({completions:,} completions of each policy)"
     )

@@ -19,7 +19,7 @@ from blackbox_lb.estimate.inputs.thresholds import (
     SMALL_GAIN,
     Word,
 )
-from blackbox_lb.estimate.reweighting.weight_diagnostics import reward_variance
+from blackbox_lb.estimate.reweighting import reward_variance
 
 Decision: TypeAlias = Literal["nothing", "little", "enough", "unknown"]
 

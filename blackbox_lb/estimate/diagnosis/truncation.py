@@ -23,7 +23,10 @@ MULTIPLE = 16
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """completions: their number; cut: of these, those that ended at ``limit`` tokens.
+    """Completions at the token limit.
+
+    completions: their number.
+    cut: the number that ended at ``limit`` tokens.
 
     enough: a limit, in tokens, before which about ``WANTED`` of the completions should end.
     """

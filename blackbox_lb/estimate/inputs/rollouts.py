@@ -1,20 +1,39 @@
-"""Rollouts in columns: the data of every estimator.
+"""Rollouts in columns, the data of every estimator, and the weightings: what every token position
+weighs in a fit.
 
 Index letters: ``n`` rollouts, ``m`` all their token positions laid end to end, ``k`` listed
 alternatives.
+
+A fit raises a token by the weights of the positions where it was sampled. Where the policy that
+drew a completion is known, the sampled token has an expectation, ``E[1{y_t = y}] = pi(y |
+prefix_t)``. So the part ``b`` of the weights that all positions share need not be counted from
+samples:
+
+    sum_t w_t 1{y_t = y}   becomes   sum_t (w_t - b) 1{y_t = y} + b sum_t pi(y | prefix_t).
+
+Both have the same expectation, and the second has less noise: a control variate, or baseline.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Literal, Protocol, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
 from blackbox_lb.types import NO_TOKEN
+
+Scale: TypeAlias = Literal["global", "prompt"]
+"""The set over which the reward weights of ``projection`` have mean 1."""
+POSITIVE_TOLERANCE = 1e-3
+"""Largest logprob above 0 that counts as rounding (float32 and quantised servers print 1e-7 to
+1e-4) and is read as 0.
+"""
 
 PER_ROLLOUT = ("prompts", "rewards", "lengths", "shares", "answer_sets", "origins")
 PER_POSITION = ("token_ids", "logprobs", "top_ids", "top_logprobs", "bounded", "costs")
@@ -203,8 +222,8 @@ class Rollouts:
         return replace(self, keys=tuple(keys), **columns)
 
     def at(self, positions: npt.NDArray[np.bool_]) -> Self:
-        """The same rollouts with those of their ``positions`` (m,) alone; some may have none
-        left. They have no ``costs``: what is earned at the other positions would be missing.
+        """The same rollouts at ``positions`` (m,) alone; some may keep no position. They have no
+        ``costs``, which would lack what is earned at the positions left out.
         """
         names = ("token_ids", "logprobs", "top_ids", "top_logprobs")
         bounded = None
@@ -235,8 +254,8 @@ class Rollouts:
         return replace(self, top_ids=none.astype(np.int32), top_logprobs=none.astype(np.float32))
 
     def blocks(self, positions: int) -> Iterator[Self]:
-        """Views of consecutive rollouts, each with at most so many positions, or one rollout with
-        more.
+        """Views of consecutive rollouts. Each has at most ``positions``, or is one rollout
+        with more.
         """
         ends = np.cumsum(self.lengths)
         first = 0
@@ -302,3 +321,251 @@ class Rollouts:
 def padded(table: npt.NDArray[Any], width: int, fill: float) -> npt.NDArray[Any]:
     """``table`` (m, k) filled up with columns of ``fill`` to ``width``."""
     return np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=fill)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PositionWeights:
+    """The weights of a fit.
+
+    Attributes:
+        values: (m,) the weight of each position, at least 0.
+        baseline: (n,) the part of the weights of each rollout's positions that is counted by
+            expectation; 0 for a given answer, and where the policy that drew it is not known.
+    """
+
+    values: Vector
+    baseline: Vector
+
+    def __add__(self, other: PositionWeights) -> PositionWeights:
+        return PositionWeights(self.values + other.values, self.baseline + other.baseline)
+
+    def of_rollouts(self, rollouts: Rollouts) -> Vector:
+        """(n,) the mean weight of each rollout's positions; 0 for one without a position."""
+        totals = rollouts.summed(self.values)
+        lengths = rollouts.lengths
+        return np.divide(totals, lengths, out=np.zeros(len(totals)), where=lengths > 0)
+
+
+class Weighting(Protocol):
+    """A rule that weighs the positions of rollouts."""
+
+    @property
+    def scale(self) -> Scale:
+        """The set over which the weights have mean 1."""
+
+    def __add__(self, other: Weighting) -> Weighting:
+        """The weights of both, added up."""
+
+    def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
+        """The weights of ``rollouts``.
+
+        Args:
+            rollouts: n scored completions and given answers.
+            among: (n,) whether each counts, all if None; the others have weights and baselines 0.
+
+        Raises:
+            InputError: a setting out of range, or no completion earned a reward.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class RewardTilt:
+    """Every position of a drawn completion weighs ``exp(r / tau)`` of its reward r.
+
+    tau: strength, in the unit of the rewards; smaller is stronger. scale: the weights have mean 1
+    over all completions ("global") or over those of each prompt ("prompt", the paper's Z(x)). Given
+    answers weigh 0: add ``GivenAnswers()`` to learn from them, too.
+    """
+
+    tau: float
+    scale: Scale = "global"
+
+    def __add__(self, other: Weighting) -> Weighting:
+        return SumOfWeightings((self, other))
+
+    def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
+        """See ``Weighting.weights``. A prompt whose completions all have reward -inf weighs 0."""
+        exponents = rollouts.rewards / positive("tau", self.tau)
+        is_sampled = ~rollouts.given if among is None else ~rollouts.given & among
+        weights, shared = _with_mean_one(
+            exponents, rollouts.prompts, is_sampled, self.scale, rollouts
+        )
+        return PositionWeights(
+            np.repeat(weights, rollouts.lengths), np.where(rollouts.policy_is_known, shared, 0.0)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RewardToGo:
+    """A position weighs by the part of the reward that was earned from it on.
+
+    Where the reward is a sum over positions, ``r = sum_t c_t``, the token at t cannot have changed
+    what was earned before it. So position t weighs
+
+        exp(sum_{s >= t} gamma^(s - t) c_s / tau),
+
+    scaled to mean 1 over the *positions* of all drawn completions, or of those of each prompt: the
+    mean over completions, which ``RewardTilt`` sets to 1, has no counterpart where the weights of
+    one completion differ, and with mean 1 over positions l2 stays in weighted tokens.
+
+    tau: strength, in the unit of the rewards. gamma: 0 to 1, the share of an effect that counts one
+    position earlier; 1 is the objective of ``RewardTilt`` with less noise, and less than 1 forgets
+    far effects. scale: as in ``RewardTilt``.
+    """
+
+    tau: float
+    gamma: float = 1.0
+    scale: Scale = "global"
+
+    def __add__(self, other: Weighting) -> Weighting:
+        return SumOfWeightings((self, other))
+
+    def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
+        """See ``Weighting.weights``. InputError: the reward is no sum over positions."""
+        tau = positive("tau", self.tau)
+        if not 0 <= self.gamma <= 1:
+            raise InputError(f"gamma is {self.gamma}; it must be from 0 to 1")
+        if rollouts.costs is None:
+            raise InputError(
+                "the reward is one number for each completion and not a sum over its positions, so"
+                " no position has a reward to go; use RewardTilt, or give the rollouts costs"
+            )
+        of = rollouts.rollout_of
+        is_sampled = ~rollouts.given
+        counted = (is_sampled if among is None else is_sampled & among)[of]
+        to_go = rewards_to_go(rollouts.costs, rollouts.lengths, self.gamma)
+        weights, shared = _with_mean_one(
+            to_go / tau, rollouts.prompts[of], counted, self.scale, rollouts
+        )
+        baseline = np.zeros(len(rollouts.keys))
+        baseline[of] = shared  # the positions of one rollout share it
+        return PositionWeights(weights, np.where(rollouts.policy_is_known, baseline, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class GivenAnswers:
+    """Given answers have their shares as weights, and no baseline; drawn completions weigh 0."""
+
+    scale: Scale = "global"
+
+    def __add__(self, other: Weighting) -> Weighting:
+        return SumOfWeightings((self, other))
+
+    def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
+        """See ``Weighting.weights``."""
+        is_given = rollouts.given
+        weights = np.zeros(len(rollouts.keys))
+        if among is not None:
+            is_given = is_given & among
+        if rollouts.shares is not None:
+            weights[is_given] = rollouts.shares[is_given]
+        return PositionWeights(np.repeat(weights, rollouts.lengths), np.zeros(len(weights)))
+
+
+@dataclass(frozen=True, slots=True)
+class SumOfWeightings:
+    """The weights of all ``parts`` added up, such as those of drawn completions and of answers."""
+
+    parts: tuple[Weighting, ...]
+
+    @property
+    def scale(self) -> Scale:
+        """That of the first part."""
+        return self.parts[0].scale
+
+    def __add__(self, other: Weighting) -> Weighting:
+        return SumOfWeightings((*self.parts, other))
+
+    def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
+        """See ``Weighting.weights``."""
+        total = self.parts[0].weights(rollouts, among)
+        for part in self.parts[1:]:
+            total += part.weights(rollouts, among)
+        return total
+
+
+def weighting(tau: float, scale: Scale = "global", gamma: float | None = None) -> Weighting:
+    """That of a fit: rewards (to go, with a ``gamma``) for what was drawn, shares for answers."""
+    if gamma is None:
+        return RewardTilt(tau, scale) + GivenAnswers(scale)
+    return RewardToGo(tau, gamma, scale) + GivenAnswers(scale)
+
+
+def rewards_to_go(costs: Vector, lengths: Ids, gamma: float) -> Vector:
+    """(m,) ``sum_{s >= t} gamma^(s - t) c_s`` within each rollout, for ``costs`` (m,)."""
+    to_go = costs.astype(np.float64)
+    ends = np.cumsum(lengths)
+    running = np.flatnonzero(lengths > 1)
+    for back in range(2, int(lengths.max(initial=0)) + 1):
+        running = running[lengths[running] >= back]
+        at = ends[running] - back
+        to_go[at] += gamma * to_go[at + 1]
+    return to_go
+
+
+def _with_mean_one(
+    exponents: Vector, prompts: Ids, counted: Bools, scale: Scale, rollouts: Rollouts
+) -> tuple[Vector, Vector]:
+    """``exp(exponents)`` over their mean where ``counted``, over all or by prompt, else 0; and that
+    mean after scaling, 1, or 0 where every weight is 0.
+
+    exponents, prompts, counted: of one shape, by rollout or by position.
+    """
+    if scale not in ("global", "prompt"):
+        raise InputError(f"weights {scale!r} are unknown; choose 'global' or 'prompt'")
+    weights = np.zeros(len(exponents))
+    shared = np.zeros(len(exponents))
+    values = exponents[counted]
+    if not (values > -np.inf).any():
+        if rollouts.given.any():
+            return weights, shared
+        sampled = int(np.count_nonzero(~rollouts.given))
+        raise InputError(
+            f"no completion earned a reward: all {sampled} are -inf; collect more rollouts, allow"
+            " more tokens, or use a reward that the model sometimes earns"
+        )
+    groups = np.zeros(len(values), np.int64)
+    if scale == "prompt":
+        groups = np.unique(prompts[counted], return_inverse=True)[1]
+    highest = np.full(int(groups.max()) + 1, -math.inf)
+    np.maximum.at(highest, groups, values)
+    tilted = np.exp(values - np.where(np.isfinite(highest), highest, 0.0)[groups])
+    totals = np.bincount(groups, weights=tilted)
+    means = totals / np.bincount(groups)
+    weights[counted] = tilted / np.where(totals > 0, means, 1.0)[groups]
+    shared[counted] = (totals > 0)[groups]
+    return weights, shared
+
+
+def clean_logprobs(
+    name: str, logprobs: npt.NDArray[np.float32], rollouts: Rollouts, rows: Ids
+) -> Vector:
+    """Logprobs as float64 with rounding above 0 clamped; NaN and positive values are refused by
+    rollout key.
+
+    logprobs: any shape in nats. rows: the rollout of each value, the same shape.
+    """
+    values = logprobs.astype(np.float64)
+    if values.size and not values.max() <= POSITIVE_TOLERANCE:  # nor is NaN
+        corrupt = np.isnan(values) | (values > POSITIVE_TOLERANCE)
+        value = values[corrupt][0]
+        key = rollouts.keys[int(rows[corrupt][0])]
+        raise InputError(
+            f"{name} {value} in rollout {key}; a logprob must be a number, at most 0"
+            f" ({int(corrupt.sum())} of {values.size} are not): discard this rollout and sample it"
+            " again"
+        )
+    return np.minimum(values, 0.0, out=values)
+
+
+def sampled_ids(rollouts: Rollouts, rows: Ids) -> Ids:
+    """(m,) the sampled ids. Raises InputError, naming the rollout: an invalid one. rows: (m,) the
+    rollout of each position.
+    """
+    if rollouts.token_ids.size and int(rollouts.token_ids.min()) < 0:
+        where = int(np.argmin(rollouts.token_ids))
+        raise InputError(
+            f"token id {rollouts.token_ids[where]} in rollout {rollouts.keys[int(rows[where])]};"
+            " ids of sampled tokens start at 0: discard this rollout"
+        )
+    return rollouts.token_ids.astype(np.int64)

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.next_token.potential import Sums, tilted
+from blackbox_lb.estimate.next_token.next_token import NextToken, Sums, tilted
 from blackbox_lb.estimate.next_token.sparse_table import Part, Table, dot, in_order, with_values
 
 

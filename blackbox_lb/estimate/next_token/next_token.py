@@ -1,5 +1,5 @@
 """NextToken: the next-token distribution at every logged position, from the listed top-k and a tail
-unigram.
+unigram, and the potential of a fit as a sum over these positions.
 
 Index letters: ``m`` positions, ``s`` the support (every token seen listed or sampled). All values
 in nats.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,6 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, vector, weight_vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.next_token.potential import SPREAD, Sums, aligned, tilted
 from blackbox_lb.estimate.next_token.sparse_table import (
     NO_COLUMN,
     Allocate,
@@ -48,6 +48,123 @@ from blackbox_lb.estimate.next_token.tails import (
     tables,
     whole,
 )
+
+SPREAD = 700.0
+"""Biases further below the largest one are raised to this distance: exp would underflow to an
+impossible token.
+"""
+
+
+class WeightedPotential(Protocol):
+    """The interface of a fit to logged positions. ``NextToken`` is one; several of them, wherever
+    they are, can be another.
+
+    To build one, add up the ``NextToken.sums`` of tables with one support and one unigram, in a
+    fixed order.
+    """
+
+    @property
+    def token_ids(self) -> Ids:
+        """(s,) sorted."""
+
+    @property
+    def n_positions(self) -> int:
+        """m."""
+
+    def potential(self, delta: npt.ArrayLike, position_weights: Vector) -> tuple[float, Vector]:
+        """``sum_m w_m log_normaliser_m(delta)`` and its gradient (s,) in delta."""
+
+
+class LoggedPositions(WeightedPotential, Protocol):
+    """The interface of learning to logged positions, beyond a fit: ``NextToken`` has all of it."""
+
+    @property
+    def sampled(self) -> npt.NDArray[np.integer]:
+        """(m,) index into the support of the sampled token."""
+
+    def named(self) -> LoggedPositions:
+        """Given that the token has an id."""
+
+    def align(self, token_ids: npt.ArrayLike, values: npt.ArrayLike) -> Vector:
+        """(s,) a bias given by ids."""
+
+    def sampled_counts(self, position_weights: npt.ArrayLike | None = None) -> Vector:
+        """(s,) the weighted number of positions at which each token was sampled; weights may be
+        negative.
+        """
+
+    def mean(self, values: Vector, delta: npt.ArrayLike) -> Vector:
+        """(m,) ``sum_y pi_delta(y | m) values(y)``."""
+
+    def log_normaliser(self, delta: npt.ArrayLike) -> Vector:
+        """(m,)."""
+
+    def expected(
+        self, delta: npt.ArrayLike, position_weights: npt.ArrayLike | None = None
+    ) -> Vector:
+        """(s,) ``sum_m w_m pi_delta(y | m)``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sums:
+    """Sums over some positions: ``value``, ``sum_m w_m log_normaliser_m``; ``listed`` (s,), ``sum_m
+    w_m (pi_0(y | m) - spread_m unigram(y)) / z_m`` where z is the normaliser over exp of the
+    largest bias; ``tail``, ``sum_m w_m spread_m / z_m``.
+
+    Those of tables with one support and one unigram can be added. A sum in a fixed order is the
+    same to the last bit.
+    """
+
+    value: float
+    listed: Vector
+    tail: float
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(self.value + other.value, self.listed + other.listed, self.tail + other.tail)
+
+    @classmethod
+    def of(cls, parts: Iterable[Sums], size: int) -> Sums:
+        """The sum of all ``parts``, in their order; 0 for none. size: s."""
+        value = 0.0
+        listed = np.zeros(size)
+        tail = 0.0
+        for part in parts:
+            value += part.value
+            listed += part.listed
+            tail += part.tail
+        return cls(value, listed, tail)
+
+    def gradient(self, delta: npt.ArrayLike, unigram: Vector) -> Vector:
+        """(s,) ``sum_m w_m pi_delta(y | m)``."""
+        tilt, _ = tilted(delta, len(unigram))
+        return np.maximum(tilt * (self.listed + unigram * self.tail), 0.0)
+
+
+def aligned(support: Ids, token_ids: npt.ArrayLike, values: npt.ArrayLike) -> Vector:
+    """(s,) a bias given by ids, on the sorted ``support``; other ids are left out. InputError: not
+    of one shape (k,).
+    """
+    ids = np.asarray(token_ids, dtype=np.int64)
+    numbers = np.asarray(values, dtype=np.float64)
+    if ids.shape != numbers.shape or ids.ndim != 1:
+        raise InputError(
+            f"token_ids {ids.shape} and values {numbers.shape} must have one shape (k,)"
+        )
+    where = np.searchsorted(support, ids)
+    is_supported = support[np.minimum(where, len(support) - 1)] == ids
+    full = np.zeros(len(support))
+    full[where[is_supported]] = numbers[is_supported]
+    return full
+
+
+def tilted(delta: npt.ArrayLike, size: int) -> tuple[Vector, float]:
+    """(s,) ``exp(delta - shift)`` and the shift, the largest bias or 0. InputError: not (size,)
+    finite numbers.
+    """
+    values = vector("delta", delta, size)
+    shift = max(float(values.max(initial=0.0)), 0.0)
+    return np.exp(np.maximum(values - shift, -SPREAD)), shift
+
 
 READERS = 2
 """Cores that turn blocks of rollouts into lists, beside the reader: each holds a block of its own.
@@ -358,10 +475,10 @@ class NextToken:
             self.lists.columns(chosen), self.unigram[tokens], self.spread, self.scale
         )
 
-    def _positions(self, one: Callable[[Part], Vector]) -> Vector:
-        """(m,) ``one`` of the positions of each part."""
+    def _positions(self, of_part: Callable[[Part], Vector]) -> Vector:
+        """(m,) ``of_part`` of the positions of each part."""
         out = np.empty(self.n_positions)
-        for part, values in zip(self.lists.parts, in_order(one, self.lists.parts), strict=True):
+        for part, values in zip(self.lists.parts, in_order(of_part, self.lists.parts), strict=True):
             out[part.where] = values
         return out
 
@@ -469,13 +586,13 @@ def assembled(blocks: list[Listed], tail: Tail | None, allocate: Allocate = empt
 
 
 def _shared(
-    lists: SparseTable, one: Callable[[tuple[int, Part]], Shares]
+    lists: SparseTable, of_part: Callable[[tuple[int, Part]], Shares]
 ) -> tuple[SparseTable, Vector, Vector]:
-    """The lists with their tails distributed by ``one``, and (m,) spread and rounding."""
+    """The lists with their tails distributed by ``of_part``, and (m,) spread and rounding."""
     spread = np.empty(lists.n_positions)
     rounding = np.empty(lists.n_positions)
     parts = []
-    for shares in in_order(one, list(enumerate(lists.parts))):
+    for shares in in_order(of_part, list(enumerate(lists.parts))):
         where = shares.part.where
         parts.append(shares.part)
         spread[where] = shares.spread

@@ -1,5 +1,4 @@
-"""Lists: a tall sparse table of probabilities, in parts of about equal size that any core may
-visit.
+"""A tall sparse table of probabilities, cut into parts of about equal size for several cores.
 
 Index letters: ``m`` positions, ``c`` columns of the table, ``b`` positions of one part, ``l`` its
 entries.
@@ -32,26 +31,24 @@ STRETCH = 1 << 18
 """Positions per temporary array, where there may be many millions."""
 
 _spare: list[bytearray] = []
-_most: int | None = None
+_thread_limit: int | None = None
 
 
-def use(threads: int) -> None:
-    """Limit this process to so many threads at a time."""
-    global _most
-    _most = threads
+def limit_threads(threads: int) -> None:
+    """Let this process compute with at most ``threads`` threads."""
+    global _thread_limit
+    _thread_limit = threads
 
 
 def cores() -> int:
-    """The number of processor cores available to this process."""
-    if _most is None:
-        return _cores()
-    return min(_most, _cores())
-
-
-def _cores() -> int:
+    """The number of processor cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # neither on Windows nor on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        available = len(os.sched_getaffinity(0))
+    else:
+        available = os.cpu_count() or 1
+    if _thread_limit is None:
+        return available
+    return min(_thread_limit, available)
 
 
 def in_order(
@@ -64,12 +61,15 @@ def in_order(
     ahead: results and items that may wait, for each thread; ``threads`` None is one a core.
     """
     threads = threads or cores()
+    if threads == 1:
+        yield from map(work, items)
+        return
     rest = iter(items)
-    first = list(islice(rest, 2)) if threads > 1 else []
-    single = len(first) < 2
-    items = chain(first, rest)
-    del first  # items may be large
-    if single:
+    first_two = list(islice(rest, 2))
+    is_single = len(first_two) < 2
+    items = chain(first_two, rest)
+    del first_two  # items may be large
+    if is_single:
         yield from map(work, items)
         return
     with ThreadPoolExecutor(threads) as pool:
@@ -83,17 +83,22 @@ def in_order(
 
 
 def stretches(size: int) -> Iterator[slice]:
-    """All of ``size`` positions in order, so many at a time."""
+    """Slices that cover ``size`` positions in order, ``STRETCH`` at a time."""
     return (slice(start, start + STRETCH) for start in range(0, size, STRETCH))
 
 
 def tally(
     out: npt.NDArray[Any], index: npt.NDArray[np.integer], weights: Vector | None = None
 ) -> None:
-    """Add ``weights`` (m,), or 1, to ``out`` at ``index`` (m,), in order: the same bits as
-    ``np.bincount``, which would copy an index that is not of its own type."""
+    """Add ``weights`` (m,), or 1, to ``out`` at ``index`` (m,), in order.
+
+    The result has the same bits as ``np.bincount``, which would copy an index of another type.
+    """
     for at in stretches(len(index)):
-        np.add.at(out, index[at].astype(np.intp, copy=False), 1 if weights is None else weights[at])
+        amount: Vector | int = 1
+        if weights is not None:
+            amount = weights[at]
+        np.add.at(out, index[at].astype(np.intp, copy=False), amount)
 
 
 @contextmanager
@@ -110,9 +115,8 @@ def borrowed(size: int) -> Iterator[Vector]:
     if len(memory) < 8 * size:
         memory = bytearray(8 * size)
     try:
-        yield np.frombuffer(memory, np.float64, size)[
-            :
-        ]  # an array on bytes: scipy copies the smaller part of an array
+        # The slice makes a view of a whole array: scipy copies an array that is a part of another.
+        yield np.frombuffer(memory, np.float64, size)[:]
     finally:
         _spare.append(memory)
 
@@ -148,10 +152,11 @@ def empty(size: int, dtype: type[np.generic], /) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """One block's lists of some positions. where: their indices among the m. rows: the block's row
-    of each, None for all in order.
+    """The lists of some positions, in one block.
 
-    Several positions may share a row; the rest of their data is then the same.
+    table: the block, a list in each row.
+    where: the indices of the b positions among the m.
+    rows: the row of each position, None where row i is of position i. Positions may share a row.
     """
 
     table: Table
@@ -161,9 +166,9 @@ class Part:
     @property
     def size(self) -> int:
         """b."""
-        return (
-            self.where.stop - self.where.start if isinstance(self.where, slice) else len(self.where)
-        )
+        if isinstance(self.where, slice):
+            return int(self.where.stop - self.where.start)
+        return len(self.where)
 
     def positions(self, indices: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The positions among the m with ``indices`` in this part."""
@@ -191,12 +196,12 @@ class Part:
             return values
         return values[self.rows]
 
-    def held(self, values: Vector) -> Vector:
+    def sum_over_tokens(self, values: Vector) -> Vector:
         """(b,) the sum of ``values`` (c,) over the tokens that each position lists."""
         with self._ones() as ones:
             return self.of_positions(np.asarray(ones @ values))
 
-    def holding(self, values: Vector) -> Vector:
+    def sum_over_positions(self, values: Vector) -> Vector:
         """(c,) the sum of ``values`` (b,) over the positions that list each token."""
         with self._ones() as ones:
             return np.asarray(ones.T @ self.summed(values))
@@ -337,11 +342,14 @@ class SparseTable:
 
 
 def _part(table: Table, where: Ids, rows: Ids) -> Part:
-    """The part with runs of numbers as slices, so that whole blocks stay as fast as before."""
-    is_complete = len(rows) == table.shape[0] and bool((np.diff(rows) == 1).all())
-    run = int(where[-1]) - int(where[0]) == len(where) - 1
-    return Part(
-        table,
-        slice(int(where[0]), int(where[-1]) + 1) if run else where,
-        None if is_complete else rows,
-    )
+    """The part of these positions. Neighbours become a slice, which numpy copies faster than
+    indices.
+    """
+    first = int(where[0])
+    last = int(where[-1])
+    place: slice | Ids = where
+    if last - first == len(where) - 1:
+        place = slice(first, last + 1)
+    if len(rows) == table.shape[0] and bool((np.diff(rows) == 1).all()):
+        return Part(table, place)
+    return Part(table, place, rows)

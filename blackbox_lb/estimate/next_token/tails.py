@@ -16,8 +16,8 @@ import numpy.typing as npt
 from scipy import sparse
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, clean_logprobs, sampled_ids
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.estimate.inputs.rollouts import Rollouts, clean_logprobs, sampled_ids
 from blackbox_lb.estimate.next_token.sparse_table import (
     Allocate,
     Part,
@@ -374,7 +374,7 @@ def share(
     table's entries; a share larger than a probability needs float64, because its rounding would be
     larger too.
     """
-    missing = total - part.held(unigram)
+    missing = total - part.sum_over_tokens(unigram)
     spread = np.divide(tail, missing, out=np.zeros_like(tail), where=missing > 0)
     table = part.table
     lengths = np.diff(part.table.indptr)

@@ -22,11 +22,9 @@ import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.weightings import PositionWeights, Weighting
-from blackbox_lb.estimate.next_token.potential import LoggedPositions
-from blackbox_lb.estimate.projection.concave_problem import Pair, maximise
-from blackbox_lb.estimate.projection.projection import linear_term, linear_terms
+from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts, Weighting
+from blackbox_lb.estimate.next_token.next_token import LoggedPositions
+from blackbox_lb.estimate.projection.projection import Pair, linear_term, linear_terms, maximise
 
 L2_GRID = (160.0, 80.0, 40.0, 20.0, 10.0, 5.0, 2.5, 1.25)
 """Below 1.25 weighted tokens a token seen once is fitted almost fully; above 160 a bias of 1 nat

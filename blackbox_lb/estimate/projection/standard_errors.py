@@ -2,7 +2,7 @@
 by prompt.
 
 The fit solves ``sum_n w_n (s_n(delta) - l2/N delta) = 0`` with the score ``s_n`` of completion n,
-whose part that is the baseline's is counted by expectation (see ``inputs.weightings``).
+whose part that is the baseline's is counted by expectation (see ``inputs.rollouts``).
 Completions of one prompt are not independent, so the scores are summed by prompt. The contribution
 of a prompt is the step of the fit without it,
 ``x_p = (H - H_p)^-1 U_p``: the sandwich with the leverage of each cluster removed, known as CR3 or
@@ -30,15 +30,12 @@ from scipy import special
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive, vector
-from blackbox_lb.estimate.inputs.prior import Prior
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.weightings import Weighting
+from blackbox_lb.estimate.inputs.rollouts import Rollouts, Weighting
 from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.sparse_table import dot, stretches
-from blackbox_lb.estimate.projection.concave_problem import Penalty
-from blackbox_lb.estimate.projection.projection import Fit, by_policy, differences
-from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample_size
+from blackbox_lb.estimate.projection.projection import Fit, Penalty, Prior, by_policy, differences
+from blackbox_lb.estimate.reweighting import effective_sample_size
 
 UNFINISHED = 1e-5
 """Nats per weighted position to the maximum: a delta farther away is of another fit."""
@@ -327,7 +324,9 @@ class _Problem:
         return steps
 
     def _part(self) -> _Problem:
-        """The same problem on every so many parts of a large table: enough for its curvature."""
+        """The same problem on some parts of a large table, evenly spaced, which is enough for its
+        curvature.
+        """
         parts = [part for part in self.table.lists.parts if self.weights[part.where].any()]
         count = math.ceil(len(parts) * CURVED / effective_sample_size(self.weights))
         if count >= len(parts):
@@ -343,22 +342,26 @@ class _Problem:
         )
 
     def _solved(
-        self, right: Vector, along: Callable[[Vector], Vector], diagonal: Vector, ridge: float
+        self, right: Vector, product: Callable[[Vector], Vector], diagonal: Vector, ridge: float
     ) -> Vector:
-        """(s,) ``right`` over the curvature of the free coordinates: ``along`` and ``ridge``, with
-        about that ``diagonal``.
+        """(s,) ``right`` over the curvature of the free coordinates: ``product`` and ``ridge``,
+        with about that ``diagonal``.
         """
         return _conjugate_gradients(
-            lambda direction: np.where(self.free, along(direction) + ridge * direction, 0.0),
+            lambda direction: np.where(self.free, product(direction) + ridge * direction, 0.0),
             right,
             diagonal,
         )
 
 
 def _matched(
-    along: Callable[[Vector], Vector], usage: Vector, own: Vector, diagonal: Vector, growth: float
+    product: Callable[[Vector], Vector],
+    usage: Vector,
+    counts: Vector,
+    diagonal: Vector,
+    growth: float,
 ) -> Callable[[Vector], Vector]:
-    """Scale the curvature ``along`` of a part of the positions, (s,) ``own`` its diagonal, to
+    """Scale the curvature ``product`` of a part of the positions, (s,) ``counts`` its diagonal, to
     ``growth`` times as many, with the known ``diagonal`` (s,).
 
     A curvature is the Laplacian of a graph: tokens are tied by how often one could have stood for
@@ -368,22 +371,22 @@ def _matched(
     small beside the counts this would decide all. Tokens without a tie in this part are tied to the
     mean of all.
     """
-    tied = own > usage * RARE
-    rest = math.sqrt(growth) * np.maximum(along(np.ones_like(own)), 0.0)
-    scale = np.divide(diagonal, own * math.sqrt(growth), out=np.zeros_like(own), where=tied)
+    tied = counts > usage * RARE
+    rest = math.sqrt(growth) * np.maximum(product(np.ones_like(counts)), 0.0)
+    scale = np.divide(diagonal, counts * math.sqrt(growth), out=np.zeros_like(counts), where=tied)
     for _ in range(ROUNDS):
-        ties = scale * (own * scale - along(scale) + rest)
+        ties = scale * (counts * scale - product(scale) + rest)
         scale *= np.sqrt(
             np.divide(diagonal, ties, out=np.ones_like(ties), where=ties > RARE * diagonal)
         )
-    shift = scale * (along(scale) - rest)
+    shift = scale * (product(scale) - rest)
     alone = np.where(tied, 0.0, diagonal)
     mean = diagonal / diagonal.sum()
 
     def matched(direction: Vector) -> Vector:
         loose = alone * (direction - dot(mean, direction))
         return np.asarray(
-            scale * along(scale * direction) - shift * direction + loose - mean * loose.sum()
+            scale * product(scale * direction) - shift * direction + loose - mean * loose.sum()
         )
 
     return matched

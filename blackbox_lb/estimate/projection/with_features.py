@@ -27,12 +27,10 @@ from scipy import sparse
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.weightings import PositionWeights
+from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.sparse_table import dot
-from blackbox_lb.estimate.projection.concave_problem import descend
-from blackbox_lb.estimate.projection.projection import by_policy, differences
+from blackbox_lb.estimate.projection.projection import by_policy, descend, differences
 
 BLOCK = 4_096
 """Contexts of a block: with 300 tokens its bias takes 10 MB."""
@@ -111,8 +109,12 @@ class FeaturePositions:
         contexts: Ids,
         size: int,
     ) -> FeaturePositions:
-        """table: of the rollouts. weights: of their positions. token_ids: those that may be biased.
-        contexts: (m,) of the positions, numbers below ``size``, c.
+        """Make the positions of a fit with features.
+
+        table: of the rollouts.
+        weights: of their positions.
+        token_ids: the tokens that may be biased.
+        contexts: (m,) the context of each position, a number below ``size``, c.
 
         InputError: none of ``token_ids`` was ever listed or sampled, or no position has a weight.
         """
@@ -255,7 +257,7 @@ class FeaturePositions:
         return linear - normaliser
 
     def _blocks(self, size: int) -> Iterator[tuple[slice, slice]]:
-        """Contexts, and their positions, so many at a time."""
+        """Blocks of contexts with their positions."""
         for start in range(0, size, BLOCK):
             stop = min(start + BLOCK, size)
             low, high = np.searchsorted(self.contexts, (start, stop)).tolist()

@@ -18,7 +18,7 @@ from scipy import sparse
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.next_token.derivatives import squares
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.concave_problem import maximise
+from blackbox_lb.estimate.projection.projection import maximise
 
 NEWTON_STEPS = 30
 
@@ -186,8 +186,10 @@ class Supported:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Scores:
-    """Predicted effects. loss: (k,) of each member that leaves, gain: (c,) of each of ``others``
-    that joins, the rest refitted.
+    """Predicted effects of one exchange, with the rest refitted.
+
+    loss: (k,) of each member that leaves.
+    gain: (c,) of each of ``others`` that joins.
 
     steps: (c,) the value of each that joins. inverse, response: (k, k) inverse curvature of the
     members, and (k, c) the fall of each for one nat of an other; None where there are too many for
@@ -220,9 +222,9 @@ def best_support(
     return _exchange(problem, entries, solution, patience)
 
 
-def _score(problem: Problem, entries: int, found: Supported) -> _Scores:
-    members = found.support
-    values = found.values
+def _score(problem: Problem, entries: int, incumbent: Supported) -> _Scores:
+    members = incumbent.support
+    values = incumbent.values
     local = Local.at(problem.next_token, problem.weights, values)
     free = problem.allowed.copy()
     free[members] = False
@@ -256,12 +258,12 @@ def _score(problem: Problem, entries: int, found: Supported) -> _Scores:
     )
 
 
-def _splice(problem: Problem, entries: int, found: Supported) -> Supported | None:
+def _splice(problem: Problem, entries: int, incumbent: Supported) -> Supported | None:
     """Exchange as many as the prediction favours, then half of them, until the loss falls; None
     where it does not.
     """
-    scores = _score(problem, entries, found)
-    room = entries - len(found.support)
+    scores = _score(problem, entries, incumbent)
+    room = entries - len(incumbent.support)
     leave = np.concatenate((np.full(room, -1), np.argsort(scores.loss, kind="stable")))
     join = np.argsort(-scores.gain, kind="stable")
     pairs = min(len(leave), len(join))
@@ -269,23 +271,23 @@ def _splice(problem: Problem, entries: int, found: Supported) -> Supported | Non
     count = int((scores.gain[join[:pairs]] > np.maximum(lost, 0)).sum())
     while count >= 1:
         out = leave[:count]
-        members = np.delete(found.support, out[out >= 0])
-        trial = problem.fitted(np.union1d(members, scores.others[join[:count]]), found.values)
-        if trial.loss < found.loss - LEAST * problem.weights.sum():
+        members = np.delete(incumbent.support, out[out >= 0])
+        trial = problem.fitted(np.union1d(members, scores.others[join[:count]]), incumbent.values)
+        if trial.loss < incumbent.loss - LEAST * problem.weights.sum():
             return trial
         count //= 2
     return None
 
 
-def _exchange(problem: Problem, entries: int, found: Supported, patience: int) -> Supported:
-    best = found
-    visited = {found.support.tobytes()}
+def _exchange(problem: Problem, entries: int, incumbent: Supported, patience: int) -> Supported:
+    best = incumbent
+    visited = {incumbent.support.tobytes()}
     stuck = 0
     remaining = max(REFITS // entries, TRIED)
     while remaining > 0 and stuck < patience:
         following = None
-        for support in _singles(found, _score(problem, entries, found), visited):
-            trial = problem.fitted(support, found.values)
+        for support in _singles(incumbent, _score(problem, entries, incumbent), visited):
+            trial = problem.fitted(support, incumbent.values)
             visited.add(support.tobytes())
             remaining -= 1
             if following is None or trial.loss < following.loss:
@@ -294,36 +296,36 @@ def _exchange(problem: Problem, entries: int, found: Supported, patience: int) -
                 break
         if following is None:
             break
-        found = following
+        incumbent = following
         stuck = stuck + 1
-        if found.loss < best.loss - LEAST * problem.weights.sum():
-            best = found
+        if incumbent.loss < best.loss - LEAST * problem.weights.sum():
+            best = incumbent
             stuck = 0
     return best
 
 
-def _singles(found: Supported, scores: _Scores, seen: set[bytes]) -> list[Ids]:
+def _singles(incumbent: Supported, scores: _Scores, visited: set[bytes]) -> list[Ids]:
     """The most promising supports that differ in one token and are new."""
-    worth = np.asarray(scores.gain[None, :] - _lost_with(found, scores))
+    worth = np.asarray(scores.gain[None, :] - _lost_with(incumbent, scores))
     chosen: list[Ids] = []
-    for flat in np.argsort(-worth, axis=None, kind="stable")[: TRIED + len(seen)]:
+    for flat in np.argsort(-worth, axis=None, kind="stable")[: TRIED + len(visited)]:
         out, into = np.unravel_index(flat, worth.shape)
-        support = np.sort(np.append(np.delete(found.support, out), scores.others[into]))
-        if support.tobytes() not in seen:
+        support = np.sort(np.append(np.delete(incumbent.support, out), scores.others[into]))
+        if support.tobytes() not in visited:
             chosen.append(support)
         if len(chosen) == TRIED:
             break
     return chosen
 
 
-def _lost_with(found: Supported, scores: _Scores) -> Vector:
+def _lost_with(incumbent: Supported, scores: _Scores) -> Vector:
     """(k, c) the loss of each member that leaves after each of the others has joined and all were
     refitted.
     """
     if scores.coupling is None:
         return scores.loss[:, None]
     inverse, response, schur = scores.coupling
-    values = found.values[found.support]
+    values = incumbent.values[incumbent.support]
     moved = values[:, None] - response * scores.steps[None, :]
     alone = np.maximum(values**2 / inverse, 1e-300)
     together = moved**2 / (inverse[:, None] + response**2 / schur[None, :])

@@ -18,7 +18,7 @@ from blackbox_lb.bias.request_bias import phases_of_features, store_key, to_requ
 from blackbox_lb.errors import BiasError, CorruptResponse, InputError, ProfileError, StoreError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.reweighting.divergence import (
+from blackbox_lb.estimate.reweighting import (
     exact_shifts,
     listed_shifts,
     shifts_after_bias,
@@ -128,38 +128,40 @@ def biased_completions(
             )
         ends = _end_tokens(profile, vocabulary)
         columns = {example.prompt: example.prompt for example in rows}
-        rollouts, examples, left = _read(store, _as_learned(bias, requests), ends, columns)
+        rollouts, examples, left_out_count = _read(
+            store, _as_learned(bias, requests), ends, columns
+        )
         phases = _phases(phases_of_features(bias.features), rollouts, store, bias, vocabulary)
-        left_out = left["incomplete"] + left["filtered"]
-        others = sum(len(store.keys(name)) for name in requests) - len(rollouts.keys) - left_out
+        left_out = left_out_count["incomplete"] + left_out_count["filtered"]
+        unused = sum(len(store.keys(name)) for name in requests) - len(rollouts.keys) - left_out
     endpoints = Counter(settings["endpoint"] for settings in requests.values())
     endpoint = cast("Endpoint", endpoints.most_common(1)[0][0])
-    found = Biased(rollouts, examples, endpoint, left_out, phases)
-    report.notice(found.words)
-    if others:
+    biased = Biased(rollouts, examples, endpoint, left_out, phases)
+    report.notice(biased.words)
+    if unused:
         report.notice(
-            f"{others} more are not read: drawn with an instruction after the prompt or with"
+            f"{unused} more are not read: drawn with an instruction after the prompt or with"
             " another max_tokens"
         )
-    if found.left_out:
+    if biased.left_out:
         report.notice(
-            f"{found.left_out} completions are left out: filtered, or not all of their tokens are"
+            f"{biased.left_out} completions are left out: filtered, or not all of their tokens are"
             " listed"
         )
-    return found
+    return biased
 
 
 def _requests(store: RolloutStore, bias: Bias, profile: Profile) -> dict[str, Any]:
     """Hash -> settings of the requests at temperature 1 with logprobs and exactly this bias."""
-    wanted = store_key(to_request_bias(bias))
+    key = store_key(to_request_bias(bias))
     same = (profile.name, bias.model, bias.tokenizer)
     return {
-        name: each
-        for name, each in store.requests().items()
-        if (each.get("provider"), each.get("model"), each.get("tokenizer")) == same
-        and each.get("bias") == wanted
-        and each["sampling"]["temperature"] == 1
-        and each["sampling"]["top_logprobs"] > 0
+        name: request
+        for name, request in store.requests().items()
+        if (request.get("provider"), request.get("model"), request.get("tokenizer")) == same
+        and request.get("bias") == key
+        and request["sampling"]["temperature"] == 1
+        and request["sampling"]["top_logprobs"] > 0
         and store.keys(name)
     }
 
@@ -167,7 +169,9 @@ def _requests(store: RolloutStore, bias: Bias, profile: Profile) -> dict[str, An
 def _as_learned(bias: Bias, requests: Mapping[str, Any]) -> list[str]:
     """The requests with the ``max_tokens`` of the bias's training, if there are any, else all."""
     limit = None if bias.sampling is None else bias.sampling.max_tokens
-    same = [name for name, each in requests.items() if each["sampling"]["max_tokens"] == limit]
+    same = [
+        name for name, request in requests.items() if request["sampling"]["max_tokens"] == limit
+    ]
     return same or list(requests)
 
 
@@ -201,8 +205,8 @@ def _read(
     examples = tuple(
         Example(str(number), columns.get(prompt, prompt)) for number, prompt in enumerate(by_prompt)
     )
-    rollouts, left = scored(store, examples, list(by_prompt.values()), COUNT, ends)
-    return rollouts, examples, left
+    rollouts, left_out = scored(store, examples, list(by_prompt.values()), COUNT, ends)
+    return rollouts, examples, left_out
 
 
 def instructed(prompts: Iterable[Prompt]) -> list[Prompt]:
@@ -235,8 +239,8 @@ def shifts_by_lists(
         before = meaning == "before bias"
         shifts = listed_shifts if before else shifts_after_bias
         values = np.full(len(biased.rollouts.token_ids), np.nan)
-        for here, sent in _sent(biased, bias):
-            values[here] = shifts(biased.rollouts.with_positions(here)[1], sent, base)
+        for rows, sent in _sent(biased, bias):
+            values[rows] = shifts(biased.rollouts.with_positions(rows)[1], sent, base)
         return Shifts(values, "tail model" if before else "logprobs after the bias")
     raise ProfileError(
         f"it is not known whether {profile.name} returns logprobs of the base or of the biased"
@@ -262,20 +266,23 @@ def _phases(
     """(m,) the phase of each position. Raises BiasError: a text of the phases is looked for, and
     the bytes of tokens are not known.
     """
-    known: Mapping[int, bytes] = {}
+    token_bytes: Mapping[int, bytes] = {}
     if phases.until:
-        known = store.token_bytes(bias.tokenizer)
+        token_bytes = store.token_bytes(bias.tokenizer)
         tokens = np.unique(rollouts.token_ids[rollouts.token_ids >= 0]).tolist()
         if vocabulary is not None:
-            known = {**known, **{token: vocabulary.bytes_of(token) or b"" for token in tokens}}
-        missing = set(tokens).difference(known)
+            token_bytes = {
+                **token_bytes,
+                **{token: vocabulary.bytes_of(token) or b"" for token in tokens},
+            }
+        missing = set(tokens).difference(token_bytes)
         if missing:
             raise BiasError(
                 f"the bytes of {len(missing):,} tokens are not known, so that the text of"
                 f" {printable(phases.spec)} could go unseen; give the model's vocabulary with"
                 " ``tokenizer``"
             )
-    return phase_of_positions(phases, rollouts, known)
+    return phase_of_positions(phases, rollouts, token_bytes)
 
 
 async def ask_shifts(trials: Trials, biased: Biased, bias: Bias, count: int, seed: int) -> Shifts:
@@ -292,24 +299,24 @@ async def ask_shifts(trials: Trials, biased: Biased, bias: Bias, count: int, see
             f" model's on {trials.session.profile.name}; leave it out"
         )
     await check_reference(trials, biased.examples, count)
-    found = await ask_reference(trials, biased.examples, biased.rollouts, count, seed)
-    trials.report.notice(found.sentence)
-    if not found.agrees:
+    answer = await ask_reference(trials, biased.examples, biased.rollouts, count, seed)
+    trials.report.notice(answer.sentence)
+    if not answer.agrees:
         raise CorruptResponse(
             "the distributions asked for now are not those the completions were drawn from (total"
-            f" variation {found.distance:.2f} on average): is this the same model, endpoint and"
+            f" variation {answer.distance:.2f} on average): is this the same model, endpoint and"
             " chat template? Leave ``full_vocab`` out to go by the lists"
         )
     values = np.full(len(biased.rollouts.token_ids), np.nan)
     for where, sent in _sent(biased, bias):
-        here = where[found.positions]
-        if not here.any():
+        rows = where[answer.positions]
+        if not rows.any():
             continue
-        delta = np.zeros(found.exact.shape[1])
-        known = {token: value for token, value in sent.items() if token < len(delta)}
-        delta[list(known)] = list(known.values())
-        positions = found.positions[here]
+        delta = np.zeros(answer.exact.shape[1])
+        listed_bias = {token: value for token, value in sent.items() if token < len(delta)}
+        delta[list(listed_bias)] = list(listed_bias.values())
+        positions = answer.positions[rows]
         values[positions] = exact_shifts(
-            found.exact[here], biased.rollouts.token_ids[positions], delta
+            answer.exact[rows], biased.rollouts.token_ids[positions], delta
         )
     return Shifts(values, "exact")

@@ -10,7 +10,7 @@ import numpy as np
 
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.reweighting.divergence import InterventionScores
+from blackbox_lb.estimate.reweighting import InterventionScores
 from blackbox_lb.extras.analysis.document import Band, Family, MinimalPair, Side, TokenScore
 from blackbox_lb.extras.analysis.token_classes import nearly_equal, surface_class
 from blackbox_lb.safety.printable import printable

@@ -9,8 +9,11 @@ import numpy as np
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.reweighting.divergence import InterventionScores, intervention_scores
-from blackbox_lb.estimate.reweighting.weight_diagnostics import delta_statistics
+from blackbox_lb.estimate.reweighting import (
+    InterventionScores,
+    delta_statistics,
+    intervention_scores,
+)
 from blackbox_lb.extras.analysis.biased_completions import Biased, Shifts
 from blackbox_lb.extras.analysis.document import Analysis, DeltaRow, PolicyEffect, TokenScore
 from blackbox_lb.extras.analysis.interpret import (

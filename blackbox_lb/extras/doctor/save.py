@@ -171,21 +171,22 @@ def _leaves(value: Any, row: str) -> list[str]:
     return [leaf for key in sorted(value) for leaf in _leaves(value[key], f"{row}.{key}")]
 
 
-def _is_proven(report: Report, shown: Set[str], row: str) -> bool:
+def _is_proven(report: Report, proven: Set[str], row: str) -> bool:
     """Whether something was found of ``row`` or of a table that is checked as a whole, or the row
-    has evidence of its own in a table that was a guess."""
+    has evidence of its own in a table that was a guess.
+    """
     parts = row.split(".")
     around = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
-    if (around - {"bias"}) & shown or PROVEN_BY.get(row) in shown:
+    if (around - {"bias"}) & proven or PROVEN_BY.get(row) in proven:
         return True
     evidence = report.profile.evidence.get(row)
     documented = evidence is not None and bool(DOCUMENTED & set(evidence.grade))
-    return documented and row not in report.profile.unknown and _may_act(report, shown, row)
+    return documented and row not in report.profile.unknown and _may_act(report, proven, row)
 
 
-def _careful(report: Report, shown: Set[str], row: str) -> Json | None:
+def _careful(report: Report, proven: Set[str], row: str) -> Json | None:
     """The value of ``row`` that is right whatever the server does; None where there is none."""
-    if not _may_act(report, shown, row):
+    if not _may_act(report, proven, row):
         return None
     accepted: dict[str, int | None] = {
         "bias.entries": report.entries or None,
@@ -196,6 +197,6 @@ def _careful(report: Report, shown: Set[str], row: str) -> Json | None:
     return CAREFUL.get(row)
 
 
-def _may_act(report: Report, shown: Set[str], row: str) -> bool:
+def _may_act(report: Report, proven: Set[str], row: str) -> bool:
     """Whether more than one row of a guessed table is known: that a bias acts at all."""
-    return not row.startswith("bias.") or "bias" not in report.profile.unknown or "bias" in shown
+    return not row.startswith("bias.") or "bias" not in report.profile.unknown or "bias" in proven

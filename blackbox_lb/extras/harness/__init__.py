@@ -35,14 +35,14 @@ from blackbox_lb.extras.harness.documents import (
     HarnessPrompts,
     Splits,
     draw_prompts,
+    load_leaves,
     split_documents,
+    working,
 )
-from blackbox_lb.extras.harness.load import load_leaves, working
-from blackbox_lb.tasks.harness_options import HarnessOptions
 from blackbox_lb.tasks.records.files import SourcedExample
 from blackbox_lb.tasks.records.hub_data import library
 from blackbox_lb.tasks.rewards.matching import Matcher
-from blackbox_lb.tasks.sets.task import Task
+from blackbox_lb.tasks.sets.task import HarnessOptions, Task
 from blackbox_lb.types import Example, Prompt
 
 __all__ = ["HarnessMetric", "HarnessOptions", "load_harness"]

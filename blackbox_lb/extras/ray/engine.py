@@ -30,7 +30,7 @@ class _Worker:
     """One share, read on the first request, and again after this process was lost."""
 
     def __init__(self, reading: Reading) -> None:
-        passes.use(1)  # one of several on this machine
+        passes.limit_threads(1)  # one of several on this machine
         self._reading = reading
         self._count = Counter[str]()
         self._share: Share | None = None
@@ -155,11 +155,13 @@ class Cluster:
             part /= 2
         return part
 
-    def call(self, method: str, common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[Any]:
+    def call(
+        self, method: str, common: Sequence[Any], arguments: Sequence[Sequence[Any]]
+    ) -> list[Any]:
         """See ``distributed.Workers``."""
         common_references = [self._reference(value) for value in common]
         calls = []
-        for actor, values in zip(self.actors, own, strict=True):
+        for actor, values in zip(self.actors, arguments, strict=True):
             references = [self._reference(value) for value in values]
             calls.append(actor.call.remote(method, *common_references, *references))
         return self._get(calls)

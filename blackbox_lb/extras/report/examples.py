@@ -247,9 +247,9 @@ def compared(sides: Sequence[Side]) -> tuple[Side, ...]:
     return tuple(done)
 
 
-def _against(side: Side, other: Side) -> Side:
+def _against(side: Side, rival: Side) -> Side:
     words = WORDS.findall(side.text)
-    theirs = WORDS.findall(other.text)
+    theirs = WORDS.findall(rival.text)
     if max(len(words), len(theirs)) > MOST_WORDS:
         return replace(side, pieces=(Piece(side.text, False),))
     pieces: list[Piece] = []
@@ -296,7 +296,7 @@ def _side(completion: PolicyCompletion) -> Side:
     return Side(**{**fields, "spans": spans})
 
 
-def _caption(shown: int, there: int, where: str) -> str:
-    if shown < there:
-        return f"{shown:,} of the {there:,} test prompts {where}"
-    return f"all {there:,} test prompts {where}"
+def _caption(listed: int, total: int, where: str) -> str:
+    if listed < total:
+        return f"{listed:,} of the {total:,} test prompts {where}"
+    return f"all {total:,} test prompts {where}"

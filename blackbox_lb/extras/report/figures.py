@@ -156,7 +156,7 @@ def _operating(curve: OperatingCurve) -> Plot:
 
 
 def _matrix(
-    axis: Any, cells: Sequence[Sequence[int]], said: Sequence[str], right: Sequence[str]
+    axis: Any, cells: Sequence[Sequence[int]], decided: Sequence[str], right: Sequence[str]
 ) -> None:
     for y, row in enumerate(cells):
         total = sum(row) or 1
@@ -169,11 +169,11 @@ def _matrix(
             axis.text(
                 x, y, f"{value:,}", ha="center", va="center", fontsize=9, color=COLOURS["ink"]
             )
-    axis.set_xlim(-0.5, len(said) - 0.5)
+    axis.set_xlim(-0.5, len(decided) - 0.5)
     axis.set_ylim(len(right) - 0.5, -0.5)
     axis.set_xticks(
-        range(len(said)),
-        [drawn(label) for label in said],
+        range(len(decided)),
+        [drawn(label) for label in decided],
         rotation=30,
         ha="right",
         fontsize=9,

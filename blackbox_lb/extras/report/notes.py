@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.prompt_text import PromptText
+from blackbox_lb.bias.features import PromptText
 from blackbox_lb.bias.records import settings_text
 from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.extras.analysis.document import Analysis
@@ -29,7 +29,8 @@ def eval_command(run: RunDocuments) -> str:
 
 def own_biases(run: RunDocuments) -> list[str]:
     """A sentence on the bias of each of the first prompts shown, where it depends on them; none
-    where it does not, and for an embedding, whose model takes seconds to load."""
+    where it does not, and for an embedding, whose model takes seconds to load.
+    """
     sent = to_request_bias(run.bias)
     if not isinstance(sent, RequestBias) or "prompt" not in sent.scopes or sent.vectors is not None:
         return []
@@ -163,24 +164,26 @@ def _compiled(run: RunDocuments) -> Facts:
         )
 
 
-def _analysed(found: Analysis) -> Facts:
+def _analysed(analysis: Analysis) -> Facts:
     yield (
         "analysed",
-        f"{found.positions:,} positions of {found.completions:,} completions ({found.rollouts})",
+        f"{analysis.positions:,} positions of {analysis.completions:,} completions"
+        f" ({analysis.rollouts})",
     )
-    yield "scores come from", found.source
+    yield "scores come from", analysis.source
     yield (
         "not analysed",
-        f"{found.left_out:,} completions left out, {found.unscored:,} positions without a score",
+        f"{analysis.left_out:,} completions left out, {analysis.unscored:,} positions without"
+        " a score",
     )
-    if found.outside:
+    if analysis.outside:
         yield (
             "outside the lists",
-            f"{found.outside:,} positions whose score rests on the model of the tail",
+            f"{analysis.outside:,} positions whose score rests on the model of the tail",
         )
     unvisited = "not known"
-    if found.unvisited is not None:
-        unvisited = f"{found.unvisited:,} tokens of the vocabulary"
+    if analysis.unvisited is not None:
+        unvisited = f"{analysis.unvisited:,} tokens of the vocabulary"
     yield "never generated", unvisited
 
 
@@ -280,17 +283,17 @@ def origin(run: RunDocuments) -> Facts:
     yield "bias made", f"{bias.created:%Y-%m-%d %H:%M} UTC by blackbox_lb {bias.blackbox_lb}"
 
 
-def written(found: Mapping[str, Any]) -> str:
+def written(measured: Mapping[str, Any]) -> str:
     """Date, machine and versions of a document, where it records them."""
-    versions = found.get("versions")
+    versions = measured.get("versions")
     named = ""
     if isinstance(versions, dict):
         named = ", ".join(f"{key} {value}" for key, value in versions.items())
-    parts = [found.get("date")]
-    if "python" in found:
-        parts.append(f"Python {found['python']}")
-    parts += [found.get("machine"), named]
-    settings = found.get("settings")
+    parts = [measured.get("date")]
+    if "python" in measured:
+        parts.append(f"Python {measured['python']}")
+    parts += [measured.get("machine"), named]
+    settings = measured.get("settings")
     if isinstance(settings, dict) and settings:
         values = ", ".join(f"{key} = {value}" for key, value in settings.items())
         parts.append(f"from blb.toml or the environment: {values}")

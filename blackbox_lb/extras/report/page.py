@@ -69,7 +69,7 @@ def write_report(
 
 
 def render(
-    run: RunDocuments, drawn: dict[str, Plot] | None = None, wording: Callable[[str], str] = str
+    run: RunDocuments, figures: dict[str, Plot] | None = None, wording: Callable[[str], str] = str
 ) -> str:
     """The page as HTML. Raises InputError: jinja2 or matplotlib is missing."""
     environment, markup = _jinja()
@@ -84,7 +84,7 @@ def render(
         rows=rows,
         parts=parts,
         words=[word for word in ORDER if word in words] or ["UNVERIFIED"],
-        drawn=plots(run, _label(run)) if drawn is None else drawn,
+        figures=plots(run, _label(run)) if figures is None else figures,
         notes=notes,
         own_biases=notes.own_biases(run),
         status_counts=status_counts,

@@ -322,11 +322,11 @@ def _what(policy: PolicyResult) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _mean(metric: str, found: Mean | None) -> Cell:
-    if found is None:
+def _mean(metric: str, mean: Mean | None) -> Cell:
+    if mean is None:
         return number(None)
-    ends = f"{amount(metric, found.low)} to {amount(metric, found.high)}"
-    return number(found.mean, amount(metric, found.mean), ends)
+    ends = f"{amount(metric, mean.low)} to {amount(metric, mean.high)}"
+    return number(mean.mean, amount(metric, mean.mean), ends)
 
 
 def entries_table(bias: Bias) -> PageTable:
@@ -594,11 +594,11 @@ def labels_table(setting: str, pair: DecisionsPair) -> PageTable:
     return table(f"labels-{setting.replace(' ', '-')}", caption, columns, rows)
 
 
-def shares_table(setting: str, drawn: Mapping[str, Sequence[SharesOfGroup]]) -> PageTable:
+def shares_table(setting: str, sampled: Mapping[str, Sequence[SharesOfGroup]]) -> PageTable:
     """The wanted share of each label and that of every policy, group after group, with both
     distances.
     """
-    targets = next(iter(drawn.values()))
+    targets = next(iter(sampled.values()))
     labels = list(targets[0].wanted)
     rows = []
     for place, group in enumerate(targets):
@@ -608,7 +608,7 @@ def shares_table(setting: str, drawn: Mapping[str, Sequence[SharesOfGroup]]) -> 
         ]
         chance = number(group.chance_level, f"{group.chance_level:.2f}", "by chance alone")
         rows.append([name, Cell("wanted"), *target_cells, number(None), chance, number(None)])
-        for policy, groups in drawn.items():
+        for policy, groups in sampled.items():
             if place < len(groups):
                 rows.append([name, Cell(policy), *_shares_of(groups[place], labels)])
     columns = ("group", "policy", *labels, "no label", "total variation", "Jensen-Shannon, nats")
@@ -630,12 +630,12 @@ def _shares_of(group: SharesOfGroup, labels: Sequence[str]) -> list[Cell]:
     ]
 
 
-def _majority(told: Decisions) -> str:
+def _majority(decisions: Decisions) -> str:
     """The accuracy of the commonest label alone, for comparison; "" where it is not known."""
-    if told.majority is None or not told.labels:
+    if decisions.majority is None or not decisions.labels:
         return ""
-    commonest = max(told.labels, key=lambda row: row.count)
-    return f"; always saying {commonest.label} would be right {told.majority:.0%} of the time"
+    commonest = max(decisions.labels, key=lambda row: row.count)
+    return f"; always saying {commonest.label} would be right {decisions.majority:.0%} of the time"
 
 
 def _score(row: LabelScores, name: str) -> Cell:
@@ -645,10 +645,10 @@ def _score(row: LabelScores, name: str) -> Cell:
     return number(value, f"{value:.2f}")
 
 
-def _summary(told: Decisions) -> str:
+def _summary(decisions: Decisions) -> str:
     error = ""
-    if told.calibration_error is not None:
-        error = f", calibration error {told.calibration_error:.2f}"
-    if told.macro_f1 is None:
+    if decisions.calibration_error is not None:
+        error = f", calibration error {decisions.calibration_error:.2f}"
+    if decisions.macro_f1 is None:
         return f"macro-F1 unknown{error}"
-    return f"macro-F1 {told.macro_f1:.2f}{error}"
+    return f"macro-F1 {decisions.macro_f1:.2f}{error}"

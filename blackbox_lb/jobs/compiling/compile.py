@@ -155,25 +155,25 @@ def gain_by_entries(
     bias: Bias,
     profile: Profile,
     next_token: NextToken,
-    made: Bias,
+    compiled: Bias,
     *,
     highest_id: int | None = None,
 ) -> list[Kept]:
     """The gain kept at 10, 30, 100, 300 and 1,024 entries, at all of ``bias``'s own, and at the
-    limit of ``made``.
+    limit of ``compiled``.
 
-    Fractions first, then whole numbers, whether or not the provider takes fractions. ``made``, from
-    ``compile_bias`` with the same arguments, has its own row; the others are from a quick search
-    (see ``sparsify``), and may keep a little less than a compile would: on 45,000 logged positions
-    .0002 of the gain at most.
+    Fractions first, then whole numbers, whether or not the provider takes fractions. ``compiled``,
+    from ``compile_bias`` with the same arguments, has its own row; the others are from a quick
+    search (see ``sparsify``), and may keep a little less than a compile would: on 45,000 logged
+    positions .0002 of the gain at most.
     """
     table = _known(bias, next_token)
-    done = made.compiled or Compiled()
+    done = compiled.compiled or Compiled()
     tokens = len(table.token_ids)
     most = min(len(bias.entries), most_entries(profile, None) or tokens)
     allowed = tokens if done.entries_limit is None else min(done.entries_limit, tokens)
     chosen = (
-        most if len(made.entries) <= most <= allowed else allowed
+        most if len(compiled.entries) <= most <= allowed else allowed
     )  # a range may spread few values over more tokens
     steps = sorted({step for step in STEPS if step < most} | {most, chosen})
     rows: list[Kept] = []
@@ -183,7 +183,7 @@ def gain_by_entries(
             if (step, is_integer) == (chosen, done.integers):
                 kept_share = done.kept_share or 0.0
                 lost = done.kl_lost_nats_per_token or 0.0
-                row = Kept(step, is_integer, len(made.entries), kept_share, lost, chosen=True)
+                row = Kept(step, is_integer, len(compiled.entries), kept_share, lost, chosen=True)
             elif row is not None and row.listed <= step:  # so many more could not improve on it
                 row = replace(row, entries=step, chosen=False)
             else:

@@ -12,9 +12,9 @@ import numpy as np
 
 from blackbox_lb.api.wire import asks_logprobs
 from blackbox_lb.errors import InputError, NoLogprobs
-from blackbox_lb.estimate.decisions.scores import DecisionScores
+from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.jobs.evaluation.document import BiasedToken, PolicyCompletion, RewardPlace
-from blackbox_lb.jobs.side_by_side import moved_tokens
+from blackbox_lb.jobs.runs.answers import moved_tokens
 from blackbox_lb.rollouts.judging.decisions import completion_of, remark_on_others, scores_of
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, Setting, truncation_of
@@ -284,7 +284,7 @@ class Arm:
 
 
 def arms_at(
-    setting: Setting, biases: Mapping[str, AnyBias], others: Sequence[Alternative]
+    setting: Setting, biases: Mapping[str, AnyBias], alternatives: Sequence[Alternative]
 ) -> tuple[Arm, ...]:
     """The base, each bias, and each alternative that applies, alone and with each bias that it can
     be sent with; in this order. Completions without a bias are marked with the first one.
@@ -293,7 +293,7 @@ def arms_at(
     arms = []
     for alternative in [
         NO_ALTERNATIVE,
-        *(alternative for alternative in others if alternative.applies(setting)),
+        *(alternative for alternative in alternatives if alternative.applies(setting)),
     ]:
         arms.append(Arm(setting, None, {}, alternative, marked=first))
         if not alternative.alone:
@@ -327,7 +327,8 @@ class ArmResult:
     """The results of one arm. ``prompt_tokens``, ``completion_tokens``: means over prompts of the
     tokens paid for an answer;
     ``first``: the first answer of each prompt, None for an unreadable one; ``answers``: their
-    number; ``decisions``: the labels chosen, None where the task has no labels."""
+    number; ``decisions``: the labels chosen, None where the task has no labels.
+    """
 
     arm: Arm
     scores: PolicyScores
@@ -541,7 +542,7 @@ def _first(
     trials: Trials,
     examples: Sequence[Example],
     arm: Arm,
-    shown: Sequence[Completion | None],
+    completions: Sequence[Completion | None],
     scores: PolicyScores,
 ) -> tuple[PolicyCompletion | None, ...]:
     """The first answer of each example, with the places of its reward and its moved tokens; None
@@ -549,8 +550,8 @@ def _first(
     """
     reward = trials.reward
     spelled = trials.store.token_bytes(trials.tokenizer.fingerprint)
-    correct = scores.correct or [None] * len(shown)
-    rows = zip(examples, shown, scores.reward, correct, strict=True)
+    correct = scores.correct or [None] * len(completions)
+    rows = zip(examples, completions, scores.reward, correct, strict=True)
     answers: list[PolicyCompletion | None] = []
     for example, completion, values, right in rows:
         if completion is None:

@@ -1,5 +1,5 @@
-"""Policies and comparisons as rows: every mean with its interval, every difference with its
-p-value, all corrected together.
+"""The rows and words of an evaluation: every mean and difference with its interval, all corrected
+together, and what they say of the bias, its rivals and the cost.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from blackbox_lb.providers.prices import Prices
 from blackbox_lb.rollouts.judging.verdict import (
     LEVEL,
     LOWER,
+    POWER,
+    REPLICATES,
     Array,
     PolicyScores,
     bootstrap,
@@ -32,28 +34,29 @@ from blackbox_lb.rollouts.judging.verdict import (
     sample_size,
     sign_test,
 )
+from blackbox_lb.rollouts.progress import chance
 
 ANSWERS = 1_000
 """Number of answers that a cost is for."""
 
 
-def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> PolicyResult:
+def policy(result: ArmResult, label: str, limit: int, prices: Prices | None) -> PolicyResult:
     """The row of one arm; ``label``: of the reward; ``limit``: longest completion of the arms that
     do not cut it earlier.
 
     Raises InputError: no prompt has a completion that can be read.
     """
-    arm = drawn.arm
-    means = {name: mean_of(rows) for name, rows in drawn.scores.metrics(label).items()}
+    arm = result.arm
+    means = {name: mean_of(rows) for name, rows in result.scores.metrics(label).items()}
     max_tokens = limit
     if arm.alternative.max_tokens is not None:
         max_tokens = arm.alternative.max_tokens
     cost = None
     if prices is not None:
-        cost = ANSWERS * prices.dollars(drawn.prompt_tokens, drawn.completion_tokens)
+        cost = ANSWERS * prices.dollars(result.prompt_tokens, result.completion_tokens)
     decisions = None
-    if drawn.decisions is not None:
-        decisions = Decisions.model_validate(drawn.decisions.as_json())
+    if result.decisions is not None:
+        decisions = Decisions.model_validate(result.decisions.as_json())
     return PolicyResult(
         name=arm.name,
         bias=arm.bias_name,
@@ -65,15 +68,15 @@ def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> P
         best_of=arm.alternative.best_of,
         kind="completions" if arm.alternative.decision is None else "decisions",
         shots=len(arm.alternative.shots),
-        prompts=sum(row.size > 0 for row in drawn.scores.tokens),
-        completions=drawn.answers,
-        left_out=drawn.scores.left_out,
+        prompts=sum(row.size > 0 for row in result.scores.tokens),
+        completions=result.answers,
+        left_out=result.scores.left_out,
         metrics=means,
-        prompt_tokens=drawn.prompt_tokens,
-        completion_tokens=drawn.completion_tokens,
+        prompt_tokens=result.prompt_tokens,
+        completion_tokens=result.completion_tokens,
         cost=cost,
         decisions=decisions,
-        shares=_shares(drawn.scores),
+        shares=_shares(result.scores),
     )
 
 
@@ -100,7 +103,7 @@ def mean_of(rows: Sequence[Array]) -> Mean:
 
 
 def comparisons(
-    drawn: Sequence[ArmResult], label: str, effect: float | None = None
+    results: Sequence[ArmResult], label: str, effect: float | None = None
 ) -> tuple[Comparison, ...]:
     """All comparisons of the arms of all settings, with p-values adjusted for their number.
 
@@ -112,7 +115,7 @@ def comparisons(
     """
     rows = [
         _comparison(base, rival, label, metric)
-        for base, rival, metrics in _pairs(drawn)
+        for base, rival, metrics in _pairs(results)
         for metric in base.scores.metrics(label)
         if (metric == label or metrics == "all") and metric in rival.scores.metrics(label)
     ]
@@ -134,12 +137,12 @@ def comparisons(
 
 
 def _pairs(
-    drawn: Sequence[ArmResult],
+    results: Sequence[ArmResult],
 ) -> Iterator[tuple[ArmResult, ArmResult, Literal["all", "reward"]]]:
-    for setting in dict.fromkeys(result.arm.setting for result in drawn):
+    for setting in dict.fromkeys(result.arm.setting for result in results):
         arms = {
             (result.arm.alternative.name, result.arm.bias_name): result
-            for result in drawn
+            for result in results
             if result.arm.setting == setting
         }
         base = arms["", None]
@@ -159,10 +162,10 @@ def _pairs(
                 yield first, result, "reward"
 
 
-def _comparison(base: ArmResult, other: ArmResult, label: str, metric: str) -> Comparison:
+def _comparison(base: ArmResult, rival: ArmResult, label: str, metric: str) -> Comparison:
     """One row, its p-value not adjusted yet."""
     base_values, other_values = paired(
-        base.scores.metrics(label)[metric], other.scores.metrics(label)[metric]
+        base.scores.metrics(label)[metric], rival.scores.metrics(label)[metric]
     )
     differences = np.where(
         np.isclose(base_values, other_values, rtol=1e-12, atol=0), 0.0, other_values - base_values
@@ -175,7 +178,7 @@ def _comparison(base: ArmResult, other: ArmResult, label: str, metric: str) -> C
         deviation = float(differences.std(ddof=1))
     return Comparison(
         base=base.arm.name,
-        other=other.arm.name,
+        other=rival.arm.name,
         setting=base.arm.setting.name,
         metric=metric,
         better=better,
@@ -201,11 +204,11 @@ def resolvable(prompts: int, rows: int) -> bool:
     return bootstrap(np.ones(prompts)).p * rows <= LEVEL
 
 
-def as_verdicts(found: Evaluation) -> Iterator[Verdict]:
+def as_verdicts(evaluation: Evaluation) -> Iterator[Verdict]:
     """Each comparison in the form of a bias file, its second policy as the biased one."""
-    completions = {(row.setting, row.name): row.completions for row in found.policies}
+    completions = {(row.setting, row.name): row.completions for row in evaluation.policies}
     alike = Verdict.model_fields.keys() & Comparison.model_fields.keys() - {"base"}
-    for row in found.comparisons:
+    for row in evaluation.comparisons:
         yield Verdict(
             **row.model_dump(include=alike),
             base=row.base_mean,
@@ -215,9 +218,241 @@ def as_verdicts(found: Evaluation) -> Iterator[Verdict]:
         )
 
 
-def verdicts(found: Evaluation, name: str) -> list[Verdict]:
+def verdicts(evaluation: Evaluation, name: str) -> list[Verdict]:
     """The verdicts for a bias file: the rows of the bias ``name`` against the base, as in the
     evaluation.
     """
-    pairs = zip(found.comparisons, as_verdicts(found), strict=True)
+    pairs = zip(evaluation.comparisons, as_verdicts(evaluation), strict=True)
     return [verdict for row, verdict in pairs if (row.base, row.other) == (BASE, name)]
+
+
+def figure(value: float, *, sign: bool = False) -> str:
+    """A number for display: two decimals, or three digits where those would be too few or too
+    many.
+    """
+    form = ".2f" if value == 0 or 0.01 <= abs(value) < 100_000 else ".3g"
+    return f"{value:{'+' if sign else ''}{form}}"
+
+
+def when(setting: str) -> str:
+    """The beginning of a sentence about a setting."""
+    if setting == "greedy":
+        return "Greedy"
+    return f"At {setting}"
+
+
+def summarise(
+    policies: Sequence[PolicyResult],
+    rows: Sequence[Comparison],
+    label: str,
+    effect: float | None = None,
+) -> tuple[str, ...]:
+    """The sentences, the most important first.
+
+    Something simpler that beats a bias; each bias against the base; undecided comparisons; the two
+    together; the better bias; the highest policy; the cost; and the number of prompts that would
+    show the ``effect``.
+    """
+    kinds = {(row.setting, row.name): row for row in policies}
+    biases = {row.name for row in policies if row.bias is not None and row.name == row.bias}
+    label_rows = [row for row in rows if row.metric == label]
+    against = [
+        row for row in label_rows if row.base == BASE and (row.other in biases or not biases)
+    ]
+    rivals = [
+        row for row in label_rows if row.base != BASE and kinds[row.setting, row.base].bias is None
+    ]
+    alone = sorted(
+        (row for row in rivals if row.other in biases), key=lambda row: _RANK[row.verdict]
+    )
+    return (
+        *(_rival_sentence(row) for row in alone if row.verdict == "HURTS"),
+        *(_effect_sentence(row, kinds[row.setting, row.other], rows) for row in against),
+        *(_rival_sentence(row) for row in alone if row.verdict != "HURTS"),
+        *(
+            _together_sentence(row, kinds[row.setting, row.other])
+            for row in rivals
+            if row.other not in biases
+        ),
+        *(_better_sentence(row) for row in label_rows if row.base in biases),
+        *_highest(policies, label),
+        *_paid(policies),
+        *_wished(against, effect, label),
+    )
+
+
+_RANK = {"HURTS": 0, "NO EVIDENCE": 1, "HELPS": 2}
+"""Sentences about an alternative and a bias: first where the alternative wins, which a user must
+not miss.
+"""
+
+
+def _numbers(row: Comparison) -> str:
+    low = figure(row.low, sign=True)
+    high = figure(row.high, sign=True)
+    return (
+        f"{row.metric} {figure(row.other_mean)} against {figure(row.base_mean)}, a difference of "
+        f"{figure(row.difference, sign=True)} ({low} to {high}, p {chance(row.p)})"
+    )
+
+
+def _reversed(row: Comparison) -> str:
+    """The numbers of a row from the side of its base."""
+    ends = {
+        "base_mean": row.other_mean,
+        "other_mean": row.base_mean,
+        "low": -row.high,
+        "high": -row.low,
+    }
+    return _numbers(row.model_copy(update={**ends, "difference": -row.difference}))
+
+
+def _prompts(row: Comparison) -> str:
+    """The advice after an insignificant difference."""
+    if row.needed is None:
+        return f"not significant with {row.n_prompts} prompts"
+    return (
+        f"not significant with {row.n_prompts} prompts; if it is really that large, about"
+        f" {row.needed:,} would show it"
+    )
+
+
+def _named(name: str) -> str:
+    if name.startswith("prompt +"):
+        return f"the {name}"
+    return name
+
+
+def _effect_sentence(row: Comparison, policy: PolicyResult, rows: Sequence[Comparison]) -> str:
+    rival_rows = [
+        rival_row
+        for rival_row in rows
+        if (rival_row.setting, rival_row.base, rival_row.other)
+        == (row.setting, row.base, row.other)
+        and rival_row.metric != row.metric
+    ]
+    words = {"HELPS": "better", "NO EVIDENCE": "not significant", "HURTS": "WORSE"}
+    phrases = "; ".join(
+        f"{rival_row.metric} {figure(rival_row.other_mean)} against {figure(rival_row.base_mean)}"
+        f" ({words[rival_row.verdict]})"
+        for rival_row in rival_rows
+    )
+    tail = "."
+    if phrases:
+        tail = f"; {phrases}."
+    name = _named(policy.name)
+    begin = when(row.setting)
+    if row.verdict == "NO EVIDENCE":
+        return (
+            f"{begin}, {name} is not shown to change the reward: {_numbers(row)},"
+            f" {_prompts(row)}{tail}"
+        )
+    word = "helps" if row.verdict == "HELPS" else "HURTS"
+    return f"{begin}, {name} {word}: {_numbers(row)}{tail}"
+
+
+def _rival_sentence(row: Comparison) -> str:
+    begin = when(row.setting)
+    rival = _named(row.base)
+    if row.verdict == "HURTS":
+        return f"{begin}, {rival} alone WINS over {row.other}: {_reversed(row)}."
+    if row.verdict == "HELPS":
+        return f"{begin}, {row.other} wins over {rival} alone: {_numbers(row)}."
+    return (
+        f"{begin}, {row.other} is not distinguishable from {rival} alone: {_numbers(row)},"
+        f" {_prompts(row)}."
+    )
+
+
+def _together_sentence(row: Comparison, policy: PolicyResult) -> str:
+    begin = when(row.setting)
+    rival = _named(row.base)
+    if row.verdict == "HELPS":
+        return f"{begin}, {policy.bias} adds to {rival}: {_numbers(row)}."
+    if row.verdict == "HURTS":
+        return f"{begin}, {policy.bias} makes {rival} WORSE: {_numbers(row)}."
+    return (
+        f"{begin}, {policy.bias} is not shown to add to {rival}: {_numbers(row)}, {_prompts(row)}."
+    )
+
+
+def _better_sentence(row: Comparison) -> str:
+    begin = when(row.setting)
+    if row.verdict == "NO EVIDENCE":
+        return (
+            f"{begin}, {row.other} is not distinguishable from {row.base}: {_numbers(row)},"
+            f" {_prompts(row)}."
+        )
+    if row.verdict == "HELPS":
+        return f"{begin}, {row.other} is better than {row.base}: {_numbers(row)}."
+    return f"{begin}, {row.base} is better than {row.other}: {_reversed(row)}."
+
+
+def _highest(policies: Sequence[PolicyResult], label: str) -> Iterator[str]:
+    """The best policy of all, once there is more than a bias and the base."""
+    if len(policies) <= 2:
+        return
+    best = max(policies, key=lambda row: row.metrics[label].mean)
+    interval = best.metrics[label]
+    yield (
+        f"The highest {label} of all {len(policies)} policies is that of {_named(best.name)}"
+        f" ({when(best.setting).lower()}): {figure(interval.mean)} ({figure(interval.low)} to"
+        f" {figure(interval.high)}; the highest of several is flattered by chance)."
+    )
+
+
+def _paid(policies: Sequence[PolicyResult]) -> Iterator[str]:
+    """The cost of one answer at each setting. A bias itself costs no tokens: it changes only how
+    many are generated.
+    """
+    for setting in dict.fromkeys(row.setting for row in policies):
+        rows = [row for row in policies if row.setting == setting]
+        if len(rows) > 1:
+            phrases = "; ".join(
+                f"{_named(row.name)} {row.prompt_tokens:.1f} + {row.completion_tokens:.1f}"
+                + (f" (${row.cost:.4g} for 1,000)" if row.cost is not None else "")
+                for row in rows
+                if row.bias in (None, row.name)
+            )
+            yield (
+                f"{when(setting)}, an answer pays for these tokens, prompt + completion: {phrases}."
+            )
+
+
+def _wished(rows: Sequence[Comparison], effect: float | None, label: str) -> Iterator[str]:
+    for row in rows:
+        if effect is not None and row.needed_for_effect is not None:
+            yield (
+                f"{when(row.setting)}, a difference of {figure(effect)} in {label} between"
+                f" {_named(row.other)} and {row.base} takes about {row.needed_for_effect:,} prompts"
+                f" to show (standard deviation over prompts {figure(row.sd)})."
+            )
+
+
+def notes(rows: Sequence[Comparison], samples: int) -> tuple[str, ...]:
+    """The methods behind the numbers of a table."""
+    sentences = (
+        (
+            f"Means of policies: 95 % percentile bootstrap over prompts, {REPLICATES:,} replicates,"
+            " unpaired, as in the paper."
+        ),
+    )
+    if not rows:
+        return sentences
+    return (
+        *sentences,
+        (
+            f"Differences: paired by prompt, {REPLICATES:,} replicates; the interval and p are of"
+            " the percentile bootstrap expanded for few prompts (Hesterberg 2015), the paper's own"
+            " stands beside it in evaluation.json; sign p is of an exact sign test."
+        ),
+        (
+            f"Verdicts: p adjusted for all {len(rows)} comparisons together (Holm), at {LEVEL:.0%};"
+            " intervals and sign p are not."
+        ),
+        (
+            f"Prompts needed: {POWER:.0%} power at {LEVEL:.0%} over {len(rows)} comparisons, with"
+            f" the observed standard deviation of paired differences and the same {samples}"
+            " completions a prompt (one where greedy)."
+        ),
+    )

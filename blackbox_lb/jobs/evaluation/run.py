@@ -21,12 +21,10 @@ from blackbox_lb.jobs.evaluation.arms import (
     draw,
     unranked,
 )
-from blackbox_lb.jobs.evaluation.compare import comparisons, policy, resolvable
+from blackbox_lb.jobs.evaluation.compare import comparisons, notes, policy, resolvable, summarise
 from blackbox_lb.jobs.evaluation.document import MOST_SHOWN, Evaluation, ShownPrompt
-from blackbox_lb.jobs.evaluation.summary import notes, summarise
 from blackbox_lb.jobs.records.run_record import Remembering, provenance
-from blackbox_lb.rollouts.judging.decisions import about_labels
-from blackbox_lb.rollouts.judging.distribution import check_wanted
+from blackbox_lb.rollouts.judging.decisions import about_labels, check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting
 from blackbox_lb.tasks import Task
@@ -99,17 +97,17 @@ async def evaluate(
     return _report_arms(trials, task, plan, examples, results, remembering)
 
 
-async def _ready(trials: Trials, other: Alternative) -> Alternative:
+async def _ready(trials: Trials, policy: Alternative) -> Alternative:
     """Prepare an alternative for the session. Raises an error where the endpoint or the provider
     does not take it.
     """
-    if other.shots and not takes_messages(trials.session.biased_endpoint):
+    if policy.shots and not takes_messages(trials.session.biased_endpoint):
         raise InputError(
-            f"{other.name} stands before the prompt as messages, and the"
+            f"{policy.name} stands before the prompt as messages, and the"
             f" {trials.session.biased_endpoint} endpoint takes one text; use ``endpoint=chat``, or"
             " drop ``few_shot``"
         )
-    alternative = await other.ready(trials)
+    alternative = await policy.ready(trials)
     check_limits(alternative.bias, trials.session.profile, trials.session.highest_id)
     return alternative
 
@@ -143,13 +141,13 @@ def _report_arms(
     task: Task,
     plan: EvalPlan,
     examples: Sequence[Example],
-    drawn: Sequence[ArmResult],
+    results: Sequence[ArmResult],
     remembering: Remembering,
 ) -> Evaluation:
     label = trials.reward.label
     limit = trials.reward.max_tokens
-    policies = tuple(policy(result, label, limit, plan.prices) for result in drawn)
-    rows = comparisons(drawn, label, plan.effect)
+    policies = tuple(policy(result, label, limit, plan.prices) for result in results)
+    rows = comparisons(results, label, plan.effect)
     fewest = min((row.n_prompts for row in rows), default=0)
     if rows and not resolvable(fewest, len(rows)):
         trials.report.notice(
@@ -173,7 +171,7 @@ def _report_arms(
         summary=summarise(policies, rows, label, plan.effect),
         notes=notes(rows, plan.samples),
         effect=plan.effect,
-        examples=tuple(_shown(examples, drawn)),
+        examples=tuple(_shown(examples, results)),
         provenance=provenance(remembering.notices),
     )
 
@@ -232,15 +230,15 @@ def _announce(
         )
 
 
-def _shown(examples: Sequence[Example], drawn: Sequence[ArmResult]) -> Iterator[ShownPrompt]:
+def _shown(examples: Sequence[Example], results: Sequence[ArmResult]) -> Iterator[ShownPrompt]:
     """Answers of base and biases side by side, greedy ones where there are any, else first samples;
     without a bias, of all arms.
 
     Prompts where an answer differs from the base's come first; else their order is the task's.
     """
-    settings = dict.fromkeys(result.arm.setting for result in drawn)
+    settings = dict.fromkeys(result.arm.setting for result in results)
     chosen = next((setting for setting in settings if setting.deterministic), next(iter(settings)))
-    setting_results = [result for result in drawn if result.arm.setting == chosen]
+    setting_results = [result for result in results if result.arm.setting == chosen]
     biased = any(result.arm.bias_name for result in setting_results)
     sides = [result for result in setting_results if not (biased and result.arm.alternative.name)]
     rows = list(zip(examples, *(side.first for side in sides), strict=True))

@@ -9,22 +9,26 @@ import numpy as np
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate
-from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, diagnose, test_findings
-from blackbox_lb.estimate.diagnosis.findings import Finding
+from blackbox_lb.estimate.diagnosis.diagnose import (
+    Effect,
+    Facts,
+    Finding,
+    diagnose,
+    test_findings,
+)
 from blackbox_lb.estimate.diagnosis.headroom import Headroom, headroom
 from blackbox_lb.estimate.diagnosis.reliability import Precision
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.sweep import Sweep
-from blackbox_lb.estimate.inputs.weightings import weighting
+from blackbox_lb.estimate.inputs.recipe import Sweep
+from blackbox_lb.estimate.inputs.rollouts import Rollouts, weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.projection.standard_errors import (
     StandardErrors,
     standard_errors,
 )
-from blackbox_lb.estimate.reweighting.weight_diagnostics import (
+from blackbox_lb.estimate.reweighting import (
     Censoring,
     DeltaStatistics,
     Touched,

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 from blackbox_lb.bias.features import PromptFeature
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.estimate.choice.goal import Goal
-from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting
 from blackbox_lb.tasks.sets.labels import Labels
 

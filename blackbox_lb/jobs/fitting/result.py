@@ -8,9 +8,9 @@ from typing import Any
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry, Verdict
 from blackbox_lb.estimate.choice.candidates import Candidate
-from blackbox_lb.estimate.decisions.scores import DecisionScores
+from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.jobs.fitting.choosing.scorers import Measured, TriedCandidate
-from blackbox_lb.rollouts.judging.distribution import DrawnShares
+from blackbox_lb.rollouts.judging.decisions import DrawnShares
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.training import Training
 

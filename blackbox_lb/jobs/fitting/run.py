@@ -12,12 +12,12 @@ from typing import cast
 import numpy as np
 
 from blackbox_lb.api.session import Session
-from blackbox_lb.bias.calibration import Calibration
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import most_entries
 from blackbox_lb.bias.operating import OperatingCurve, point_sentence
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import (
+    Calibration,
     Censored,
     Compiled,
     Learned,
@@ -29,19 +29,20 @@ from blackbox_lb.bias.request_bias import RequestBias, embedding_model
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.table import ROWS, rule
-from blackbox_lb.estimate.decisions.scores import DecisionScores
+from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Ids
-from blackbox_lb.estimate.inputs.prior import Prior
-from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.recipe import Sweep
+from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.jobs.compiling.compile import compile_report
 from blackbox_lb.jobs.fitting.choosing.decision_goals import check_decision_goal
-from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
+from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists, SharesFromLists
 from blackbox_lb.jobs.fitting.choosing.operating import PointChoice, checked_point
-from blackbox_lb.jobs.fitting.choosing.priors import calibration_of, label_priors
 from blackbox_lb.jobs.fitting.choosing.proposing import (
     Knowledge,
+    calibration_of,
     knowledge,
+    label_priors,
     proposals,
     with_knowledge,
 )
@@ -54,7 +55,6 @@ from blackbox_lb.jobs.fitting.choosing.scorers import (
 )
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.explain import Explanation, explain, explain_test
-from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
 from blackbox_lb.jobs.fitting.opening import (
     OpeningLists,
     check_opening,
@@ -64,16 +64,14 @@ from blackbox_lb.jobs.fitting.opening import (
 )
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult, FitUsage, sent_entries, uncompiled_of
-from blackbox_lb.jobs.fitting.shares_from_lists import SharesFromLists
-from blackbox_lb.jobs.fitting.training_rollouts import TrainingData, check_plan
+from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn, TrainingData, check_plan
 from blackbox_lb.jobs.fitting.unlabelled import calibrated, check_unlabelled
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, against_others
 from blackbox_lb.jobs.fitting.varying.by_samples import BySamples
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import first_lists
 from blackbox_lb.rollouts.answers.openings import Opening, opening_of
-from blackbox_lb.rollouts.judging.decisions import about_labels, decision_scores
-from blackbox_lb.rollouts.judging.distribution import DrawnShares
+from blackbox_lb.rollouts.judging.decisions import DrawnShares, about_labels, decision_scores
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.phased import phases_of

@@ -5,6 +5,8 @@ probability. It needs one list a prompt and no answer, and one lift that all lab
 smallest with which greedy decoding begins nearly every prompt's answer with a label.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,9 +14,9 @@ import numpy as np
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.inputs.checks import Ids
-from blackbox_lb.estimate.inputs.prior import Prior
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.jobs.fitting.choosing.priors import (
+from blackbox_lb.estimate.projection.projection import Prior
+from blackbox_lb.jobs.fitting.choosing.proposing import (
     BATCH,
     batch_calibration,
     calibrations,

@@ -281,8 +281,8 @@ class Manifest:
             None,
         )
 
-    def _refuse_others(self, known: _Run) -> None:
-        if known.mixed:
+    def _refuse_others(self, recorded: _Run) -> None:
+        if recorded.mixed:
             raise InputError(
                 f"the run of {self.name} in {self.path.parent} stopped because the tokenizer"
                 " changed: its last completions may be of either; start anew with another ``out``,"
@@ -291,11 +291,11 @@ class Manifest:
         names = [
             name
             for name, value in self.settings.items()
-            if known.settings.get(name, value) != value
+            if recorded.settings.get(name, value) != value
         ]
         if names:
             changes = "; ".join(
-                f"{name} {known.settings[name]!r} -> {self.settings[name]!r}" for name in names
+                f"{name} {recorded.settings[name]!r} -> {self.settings[name]!r}" for name in names
             )
             raise InputError(
                 f"the run of {self.name} in {self.path.parent} was not finished and had other"

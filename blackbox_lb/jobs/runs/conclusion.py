@@ -15,7 +15,7 @@ from pathlib import Path
 from blackbox_lb.api.limits.budget import Spent
 from blackbox_lb.bias.operating import OperatingCurve
 from blackbox_lb.bias.records import RecordedFinding, Verdict
-from blackbox_lb.estimate.decisions.scores import DecisionScores
+from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, BeforeAfter, cut, example_lines, telling
 from blackbox_lb.rollouts.judging.verdict import DIVERGENCE

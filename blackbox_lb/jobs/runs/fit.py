@@ -20,8 +20,8 @@ from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import Goal
-from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
-from blackbox_lb.estimate.inputs.sweep import L2, AlphaScale, Sweep
+from blackbox_lb.estimate.inputs.recipe import L2, AlphaScale, Sweep, Unobserved
+from blackbox_lb.estimate.inputs.rollouts import Scale
 from blackbox_lb.jobs.fitting.plan import MOST_ENTRIES, FitPlan, LearnFrom, SearchExtent
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.fitting.run import fit as fit_plan

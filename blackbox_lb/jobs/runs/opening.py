@@ -43,7 +43,7 @@ from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.safety.files import write_whole
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.tasks.rewards.judge import Judge
+from blackbox_lb.tasks.rewards.endpoint import Judge
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 

@@ -11,9 +11,9 @@ from typing import get_args
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import MEASURES, Costs, Goal, Objective
-from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, DEFAULT_L2, Sweep
+from blackbox_lb.estimate.inputs.recipe import ANSWERS_L2, DEFAULT_L2, Sweep
 from blackbox_lb.jobs.fitting.plan import FitPlan, LearnFrom
-from blackbox_lb.rollouts.judging.distribution import check_wanted
+from blackbox_lb.rollouts.judging.decisions import check_wanted
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.safety.untrusted import parse_json, read_settings
 from blackbox_lb.tasks import Reward, Task

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from blackbox_lb.api.connect import connect
 from blackbox_lb.api.limits.budget import SpendLimit
-from blackbox_lb.api.limits.interrupts import run_interruptible
+from blackbox_lb.api.limits.concurrency import run_interruptible
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.deciding import (

@@ -38,7 +38,8 @@ its prefixes from a cache.
 def worth_it(prompt: Prompt, tokens: int, listed: int) -> bool:
     """Whether one request, which lists the whole prompt, too, is cheaper than one for each of the
     ``tokens`` of an answer: from two tokens on, where it takes at most ``SAVED`` bytes for each
-    request less."""
+    request less.
+    """
     return (len(prompt.text) / CHARACTERS + tokens) * listed * ENTRY <= SAVED * (tokens - 1)
 
 
@@ -205,30 +206,30 @@ async def _after_text(
 
 
 async def _stored(
-    trials: Trials, title: str, wanted: Sequence[Begun], draw: Draw, ask: Ask
+    trials: Trials, title: str, beginnings: Sequence[Begun], draw: Draw, ask: Ask
 ) -> list[Completion]:
     """What ``ask`` receives after each beginning; asked unless it is stored."""
-    if not wanted:
+    if not beginnings:
         return []
     session = trials.session
     store = trials.store
     shared = {**settings_of(session, trials.tokenizer, draw), "prompt": session.endpoint}
-    settings = [{**shared, "prefix": list(prefix)} for _, prefix in wanted]
+    settings = [{**shared, "prefix": list(prefix)} for _, prefix in beginnings]
     hashes = [request_hash(setting) for setting in settings]
     keys = [
         rollout_key(name, prompt_hash(prompt), 0)
-        for name, (prompt, _) in zip(hashes, wanted, strict=True)
+        for name, (prompt, _) in zip(hashes, beginnings, strict=True)
     ]
     stored = set[str]().union(*(store.keys(name) for name in set(hashes)))
     missing = [place for place, key in enumerate(keys) if key not in stored]
-    with trials.report.stage(title, len(wanted)) as watch, Writer(store) as writer:
+    with trials.report.stage(title, len(beginnings)) as watch, Writer(store) as writer:
 
         async def receive(place: int) -> None:
             try:
-                completion = await ask(session, draw, *wanted[place])
+                completion = await ask(session, draw, *beginnings[place])
             except ContentFiltered:
                 completion = Completion.empty("content_filter", session.model)
-            await writer.add_answer(settings[place], wanted[place][0], {0: completion})
+            await writer.add_answer(settings[place], beginnings[place][0], {0: completion})
             watch(completion)
 
         at_once = trials.concurrency or session.profile.connection.concurrency

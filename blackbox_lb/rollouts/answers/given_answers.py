@@ -161,8 +161,8 @@ class AnswerStarts:
     def outside(self) -> int:
         """Prompts none of whose answers begins with a listed token."""
         return sum(
-            not np.isin(row[is_listed], wanted).any()
-            for row, is_listed, wanted in zip(self.ids, self.known, self.accepted, strict=True)
+            not np.isin(row[is_listed], accepted).any()
+            for row, is_listed, accepted in zip(self.ids, self.known, self.accepted, strict=True)
         )
 
     @property
@@ -197,7 +197,7 @@ class AnswerStarts:
         of the prompts, 1 if None.
         """
         prompts = np.repeat(
-            np.arange(len(self.accepted)), [len(wanted) for wanted in self.accepted]
+            np.arange(len(self.accepted)), [len(accepted) for accepted in self.accepted]
         )
         tokens = np.concatenate([np.zeros(0, np.int64), *self.accepted])
         at = self.ids[prompts] == tokens[:, None]
@@ -236,10 +236,10 @@ class AnswerTokens:
         self._trials = trials
         self._ids = dict[str, tuple[int, ...]]()
 
-    def texts(self, found: Iterable[tuple[int, ...]]) -> tuple[str, ...]:
+    def texts(self, spellings: Iterable[tuple[int, ...]]) -> tuple[str, ...]:
         """The spellings that have these tokens."""
-        wanted = set(found)
-        return tuple(text for text, ids in self._ids.items() if ids in wanted)
+        targets = set(spellings)
+        return tuple(text for text, ids in self._ids.items() if ids in targets)
 
     async def of(
         self, answers: Iterable[str], listed: Mapping[int, float] | None = None
@@ -354,15 +354,15 @@ async def first_tokens(
         if token >= 0
     )
     shares = {token: count / len(completions) for token, count in counts.items()}
-    wanted = None
+    targets = None
     if any(example.weights for example in examples):
-        wanted, by_label = await WantedTokens.of(tokens, examples, shares)
+        targets, by_label = await WantedTokens.of(tokens, examples, shares)
         of_all = {token: ids for spelled in by_label.values() for token, ids in spelled.items()}
         begins = [of_all for _ in examples]
-        shown = {name: tokens.texts(spelled.values()) for name, spelled in by_label.items()}
+        spellings = {name: tokens.texts(spelled.values()) for name, spelled in by_label.items()}
     else:
         begins = [await tokens.of(example.answers, shares) for example in examples]
-        shown = _spellings(examples, begins, tokens)
+        spellings = _spellings(examples, begins, tokens)
     for example, candidates in zip(examples, begins, strict=True):
         if not candidates:
             raise InputError(
@@ -390,15 +390,15 @@ async def first_tokens(
         _kept(completions[place], answer_ids, common)
         for place, answer_ids in zip(places, accepted, strict=True)
     ]
-    kept = tuple(examples[place] for place in places)
+    remaining_examples = tuple(examples[place] for place in places)
     followed_by = accepted
-    if wanted is not None:
-        wanted = replace(wanted, shares=wanted.shares[places])
-        followed_by = tuple(wanted.drawn(kept))
+    if targets is not None:
+        targets = replace(targets, shares=targets.shares[places])
+        followed_by = tuple(targets.drawn(remaining_examples))
     likeliest = _likeliest(rows, followed_by)
     spelled = tuple(begins[place][token] for place, token in zip(places, likeliest, strict=True))
     return AnswerStarts(
-        kept,
+        remaining_examples,
         np.array(places, np.int64),
         *_stacked(rows),
         accepted,
@@ -408,13 +408,13 @@ async def first_tokens(
         sum(len(ids) > 1 for ids in spelled),
         len(ambiguous),
         tuple(completions[place] for place in places),
-        shown,
-        wanted,
+        spellings,
+        targets,
     )
 
 
 async def followed(
-    trials: Trials, found: AnswerStarts, title: str = "training"
+    trials: Trials, starts: AnswerStarts, title: str = "training"
 ) -> tuple[Rollouts, frozenset[int]] | None:
     """What comes after the first token of each answer: the rest of a longer one, then the token
     that ends it.
@@ -429,30 +429,30 @@ async def followed(
     room = trials.reward.max_tokens - 1
     answers = [
         (example.prompt, ids[:room])
-        for example, ids in zip(found.examples, found.spelled, strict=True)
+        for example, ids in zip(starts.examples, starts.spelled, strict=True)
     ]
     lists = await lists_along(
-        replace(trials, top_logprobs=found.width), f"{title}, along the answers", answers
+        replace(trials, top_logprobs=starts.width), f"{title}, along the answers", answers
     )
     if lists is None:
         longer = ""
-        if found.longer:
-            longer = f"; of {found.longer} longer answers the first token is learned"
+        if starts.longer:
+            longer = f"; of {starts.longer} longer answers the first token is learned"
         trials.report.notice(
             f"{trials.session.profile.name} is not known to continue a given answer: nothing is"
             f" learned of what follows it{longer}"
         )
         return None
-    ends = _ends([along[-1] for along in lists if along], trials.session.end_tokens)
-    common = np.union1d(_commonest(found.accepted), np.array(sorted(ends), np.int64))
+    ends = _ends([continued[-1] for continued in lists if continued], trials.session.end_tokens)
+    common = np.union1d(_commonest(starts.accepted), np.array(sorted(ends), np.int64))
     rows = dict[str, Completion]()
     places = list[int]()
-    for place, ids, along in zip(found.places.tolist(), found.spelled, lists, strict=True):
-        for size, completion in enumerate(along, 1):
+    for place, ids, continued in zip(starts.places.tolist(), starts.spelled, lists, strict=True):
+        for size, completion in enumerate(continued, 1):
             if completion.whole and len(completion.token_ids):
                 if size < len(ids):
                     token = ids[size]
-                elif found.wanted is not None:
+                elif starts.wanted is not None:
                     token = int(completion.token_ids[0])
                 else:
                     token = _after(completion, ends)
@@ -464,19 +464,19 @@ async def followed(
     return replace(rest, origins=np.full(len(rows), NOT_KNOWN)), ends
 
 
-def _ends(said: Sequence[Completion], known: EndTokens) -> frozenset[int]:
+def _ends(completions: Sequence[Completion], end_tokens: EndTokens) -> frozenset[int]:
     """The tokens that end an answer. Where end tokens are listed, these are the last tokens of the
     completions that stopped by themselves; otherwise all special tokens.
     """
-    if known.listed:
+    if end_tokens.listed:
         end_ids = {
             int(completion.token_ids[-1])
-            for completion in said
+            for completion in completions
             if completion.finish_reason == "stop" and len(completion.token_ids)
         }
         if end_ids:
             return frozenset(end_ids)
-    return known.ids
+    return end_tokens.ids
 
 
 def _after(completion: Completion, ends: frozenset[int]) -> int:
@@ -493,9 +493,10 @@ Listed = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], Bools]
 
 def bound_of(logprobs: Vector, missing: int) -> float:
     """Nats that each of ``missing`` tokens outside a list gets: the least of the listed
-    ``logprobs`` (k,), or, if that is less, its part of half of what the list leaves out."""
-    left = max(1.0 - float(np.exp(logprobs).sum()), 1e-9) / 2
-    return min(float(logprobs.min()), float(np.log(left / max(missing, 1))))
+    ``logprobs`` (k,), or, if that is less, its part of half of what the list leaves out.
+    """
+    unlisted = max(1.0 - float(np.exp(logprobs).sum()), 1e-9) / 2
+    return min(float(logprobs.min()), float(np.log(unlisted / max(missing, 1))))
 
 
 def _spellings(
@@ -509,23 +510,23 @@ def _spellings(
     return texts
 
 
-def _kept(completion: Completion, own: Ids, common: Ids) -> Listed:
-    """The likeliest tokens of a first list, together with the tokens ``own`` and ``common``. Those
-    that the list lacks get a bound on their logprob.
+def _kept(completion: Completion, accepted: Ids, common: Ids) -> Listed:
+    """The likeliest tokens of a first list, together with the tokens ``accepted`` and ``common``.
+    Those that the list lacks get a bound on their logprob.
 
     The bounds together take at most half of the probability that the list leaves out.
     """
     listed = completion.top_ids[0] != NO_TOKEN
     ids = completion.top_ids[0][listed]
     logprobs = completion.top_logprobs[0][listed].astype(np.float64)
-    wanted = np.union1d(common, own)
-    missing = np.setdiff1d(wanted, ids)
-    kept = (np.arange(len(ids)) < MOST_KEPT) | np.isin(ids, wanted)
+    targets = np.union1d(common, accepted)
+    missing = np.setdiff1d(targets, ids)
+    mask = (np.arange(len(ids)) < MOST_KEPT) | np.isin(ids, targets)
     bound = bound_of(logprobs, len(missing))
     return (
-        np.append(ids[kept], missing).astype(np.int32),
-        np.append(logprobs[kept], np.full(len(missing), bound)).astype(np.float32),
-        np.append(np.ones(int(kept.sum()), np.bool_), np.zeros(len(missing), np.bool_)),
+        np.append(ids[mask], missing).astype(np.int32),
+        np.append(logprobs[mask], np.full(len(missing), bound)).astype(np.float32),
+        np.append(np.ones(int(mask.sum()), np.bool_), np.zeros(len(missing), np.bool_)),
     )
 
 

@@ -17,7 +17,7 @@ from blackbox_lb.errors import ConnectionFailed, Drifted, InputError, ServerFail
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.reweighting.divergence import divergence
+from blackbox_lb.estimate.reweighting import divergence
 from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.rollouts.columns import columns, stop_prefix_ids
 from blackbox_lb.rollouts.judging.verdict import (
@@ -266,8 +266,8 @@ class Trials:
             "KL to the base", examples, self.draw(SAMPLED, bias), samples, scored=False
         )
         owner = {key: p for p, row in enumerate(keys) for key in row}
-        drawn = dict(zip(owner, self.store.completions(owner), strict=True))
-        complete = {key: completion for key, completion in drawn.items() if completion.whole}
+        completions = dict(zip(owner, self.store.completions(owner), strict=True))
+        complete = {key: completion for key, completion in completions.items() if completion.whole}
         nonempty = {
             key: completion for key, completion in complete.items() if len(completion.token_ids)
         }
@@ -302,8 +302,8 @@ class Trials:
         prompts = [example.prompt for example in examples]
         prompt_of = rollouts.prompts[rollouts.rollout_of]
         both = np.zeros((2, len(rollouts.keys)))
-        for here, sent in bias_at_positions(bias, prompts, prompt_of, phase_of):
-            rows, part = rollouts.with_positions(here)
+        for at_rows, sent in bias_at_positions(bias, prompts, prompt_of, phase_of):
+            rows, part = rollouts.with_positions(at_rows)
             ratios = divergence(part, list(sent), list(sent.values()), tail)
             both[:, rows] += np.stack([ratios.per_completion, ratios.expected])
         return both[0], both[1]

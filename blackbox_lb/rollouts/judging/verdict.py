@@ -18,7 +18,7 @@ from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.tasks.rewards.thinking import loops
 
 if TYPE_CHECKING:
-    from blackbox_lb.rollouts.judging.distribution import DrawnShares
+    from blackbox_lb.rollouts.judging.decisions import DrawnShares
     from blackbox_lb.tasks import Reward
     from blackbox_lb.types import Completion, Example
 
@@ -259,7 +259,7 @@ def score(
 
     Raises InputError: the reward compares with wanted shares, and an example has none.
     """
-    from blackbox_lb.api.limits.interrupts import computing  # a command's help needs none
+    from blackbox_lb.api.limits.concurrency import computing  # a command's help needs none
 
     values: list[Array] = []
     texts: list[list[str]] = []
@@ -284,7 +284,7 @@ def score(
     shares = None
     rewards_of_prompts = tuple(values)
     if reward.grouped_by is not None:
-        from blackbox_lb.rollouts.judging.distribution import DrawnShares
+        from blackbox_lb.rollouts.judging.decisions import DrawnShares
 
         with computing():
             shares = DrawnShares.of(examples, texts, reward.grouped_by)
@@ -396,13 +396,13 @@ def _verdict(
     )
 
 
-def paired(base: Sequence[Array], other: Sequence[Array]) -> tuple[Array, Array]:
+def paired(base: Sequence[Array], biased: Sequence[Array]) -> tuple[Array, Array]:
     """(n,) both means of every prompt with completions of both. Raises InputError: no prompt
     has.
     """
     both = [
         (base_row.mean(), other_row.mean())
-        for base_row, other_row in zip(base, other, strict=True)
+        for base_row, other_row in zip(base, biased, strict=True)
         if base_row.size and other_row.size
     ]
     if not both:

@@ -123,10 +123,10 @@ def _joined(rows: Sequence[SourcedExample]) -> SourcedExample:
 
 def _refuse_other_shares(rows: Sequence[SourcedExample]) -> None:
     first = rows[0].example
-    wanted = dict(zip(first.answers, first.weights, strict=True))
+    target = dict(zip(first.answers, first.weights, strict=True))
     for row in rows[1:]:
         example = row.example
-        if dict(zip(example.answers, example.weights, strict=True)) != wanted:
+        if dict(zip(example.answers, example.weights, strict=True)) != target:
             raise DataError(
                 f"{row.source} has the prompt of {rows[0].source} and other shares; the model is"
                 " shown the same text, so join them into one row with the shares of both, or say in"
@@ -144,16 +144,16 @@ def keep_apart(
         prompt).
     """
     owners: dict[object, Split] = {}
-    kept: dict[Split, list[SourcedExample]] = {split: [] for split in splits}
+    distinct: dict[Split, list[SourcedExample]] = {split: [] for split in splits}
     left_out: Counter[tuple[Split, Split]] = Counter()
     for split in JUDGED_FIRST:
         for row in splits.get(split, ()):
             owner = owners.setdefault(words_of(row), split)
             if owner == split:
-                kept[split].append(row)
+                distinct[split].append(row)
             else:
                 left_out[split, owner] += 1 + row.copies
-    return kept, left_out
+    return distinct, left_out
 
 
 def remarks_on(
@@ -293,10 +293,10 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
         columns = replace(columns, answer=columns.otherwise)
     value = _answer_value(record, columns.answer)
     if isinstance(value, Mapping):
-        wanted = shares_of(record, columns.answer, value)
-        answers = wanted.labels
+        target = shares_of(record, columns.answer, value)
+        answers = target.labels
     else:
-        wanted = AnswerShares()
+        target = AnswerShares()
         answers = _answers(record, columns.answer, value)
     prompt, answers, last_turn = _read_last_turn(record, columns, prompt, answers)
     if require_answers and not answers:
@@ -308,24 +308,24 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
         raise record.error(f"id is {shorten(identity)}; it must be a string or an integer")
     tools = _tools(record)
     if identity is None:
-        name = content_hash(prompt, answers, tools, wanted.shares)
+        name = content_hash(prompt, answers, tools, target.shares)
     else:
         name = str(identity)
-    others = {
+    unread = {
         key: str(value) for key, value in record.values.items() if isinstance(value, str | int)
     }
-    kept = {
+    settings = {
         key: value
-        for key, value in others.items()
+        for key, value in unread.items()
         if key != columns.prompt and len(value) <= LONGEST_COLUMN
     }
     return SourcedExample(
         Example(
             name,
-            replace(prompt, columns=kept, tools=tools),
+            replace(prompt, columns=settings, tools=tools),
             answers,
             source=record.source,
-            weights=wanted.shares,
+            weights=target.shares,
         ),
         record.source,
         _split(record),
@@ -370,10 +370,10 @@ def _read_last_turn(
         )
     if is_unlabelled:
         return replace(prompt, messages=tuple(before)), (last.text,), "answer"
-    shown = [answer for answer in answers if _CONTAINS.test((answer,), last.content)]
-    if shown:
+    leaked = [answer for answer in answers if _CONTAINS.test((answer,), last.content)]
+    if leaked:
         raise record.error(
-            f"the last turn of {columns.messages} holds the answer {shorten(shown[0])}, so the"
+            f"the last turn of {columns.messages} holds the answer {shorten(leaked[0])}, so the"
             f" model would be shown it; leave out that turn, or the column {columns.answer} (the"
             " turn then is the answer), or give ``prefill`` if the completion is to begin with it"
         )

@@ -188,8 +188,8 @@ def _json_lines(path: Path, text: str) -> Iterator[Record]:
             yield _json_record(path, number, line.strip(), is_only_line)
 
 
-def _json_record(path: Path, number: int, line: str, whole: bool) -> Record:
-    record = Record(path, number, (), {}, textual=False, whole=whole)
+def _json_record(path: Path, number: int, line: str, is_document: bool) -> Record:
+    record = Record(path, number, (), {}, textual=False, whole=is_document)
     try:
         value = _loads(line)
     except (ValueError, RecursionError) as error:

@@ -120,9 +120,9 @@ def _correct(answers: list[str], text: str) -> bool | str:
     for answer in answers:
         if not _accepted(answer):
             return answer
-    given = _given(text)
+    candidates = _given(text)
     return any(
-        library.verify(list(_accepted(answer)), given, timeout_seconds=0) for answer in answers
+        library.verify(list(_accepted(answer)), candidates, timeout_seconds=0) for answer in answers
     )
 
 

@@ -1,5 +1,5 @@
-"""A reward computed elsewhere: the message sent for a completion, and the value of an answer.
-Sending is not done here.
+r"""Rewards computed elsewhere, by an endpoint or by a language model as judge: the message sent for
+a completion, and the value of an answer. Sending is not done here.
 
 An HTTP endpoint gets ``POST {"items": [...]}`` with one object a completion:
 
@@ -16,6 +16,30 @@ tool_calls      [{"name", "arguments"}, ...] then, the arguments as JSON text
 
 and answers ``{"rewards": [...]}``: as many numbers of nats, in the same order, each finite or
 "-inf" (never imitate it).
+
+A judge is a TOML file:
+
+```toml
+base_url = "https://api.openai.com/v1"   # any OpenAI-compatible chat API
+model = "gpt-4.1-mini"
+api_key_env = "OPENAI_API_KEY"           # left out: no key is sent
+prompt = '''
+Question: {prompt}
+Answer: {completion}
+How helpful is the answer, from 0 to 10? End with "Score: N".'''
+pattern = 'Score:\s*(-?[0-9.]+)'        # its last match counts, and of that the first group
+scale = 0.1                              # nats of one point
+quotes = 'Objection: "(.*?)"'            # left out: the judge quotes nothing
+```
+
+``{prompt}``, ``{completion}`` and ``{answer}`` (accepted answers, one a line) are filled in; other
+braces stay. Sampling is greedy. The judge's words are stored unchanged: another pattern, scale,
+``quotes`` or ``otherwise`` reads them again and costs nothing.
+
+With ``quotes`` the reward has places: the passages that the pattern finds in the judge's words (its
+first group) are looked up in the completion, and share the reward equally. So let the judge's
+number be what its objections cost, 0 where it has none. What no passage earns, because the judge
+quotes none or nothing that stands in the text, is earned where the text ends.
 """
 
 from __future__ import annotations
@@ -25,17 +49,25 @@ import hashlib
 import json
 import math
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
-from blackbox_lb.errors import CorruptResponse, InputError
+import regex
+from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationError
+
+from blackbox_lb.errors import AuthenticationFailed, CorruptResponse, InputError
+from blackbox_lb.providers.schema import no_secrets
+from blackbox_lb.safety.network import path_of_request
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.secrets import watch
-from blackbox_lb.tasks.rewards.spans import LocatedReward
-from blackbox_lb.types import Completion, Example
+from blackbox_lb.safety.untrusted import read_settings
+from blackbox_lb.tasks.rewards.spans import LocatedReward, find_quote
+from blackbox_lb.types import Completion, Example, Prompt, Span
 
 KEY = "BLB_REWARD_KEY"
 """The environment variable with the bearer token of a reward endpoint, if it needs one."""
@@ -213,7 +245,7 @@ class EndpointReward(Remote):
         return [secret for secret in (sent.partition(" ")[2], clear) if secret]
 
 
-def check_address(address: str, what: str, remedy: str) -> str:
+def check_address(address: str, subject: str, remedy: str) -> str:
     """The http(s) address without user, password and trailing slash. Raises InputError, without
     repeating those: it is none.
     """
@@ -225,13 +257,220 @@ def check_address(address: str, what: str, remedy: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        shown = shorten(address.rpartition("@")[2])
+        address_text = shorten(address.rpartition("@")[2])
         raise InputError(
-            f"the address {shown} of {what} is not a http(s) URL; give one as https://HOST/PATH"
+            f"the address {address_text} of {subject} is not a http(s) URL; give one as https://HOST/PATH"
         )
     if parts.query or parts.fragment:
         raise InputError(
-            f"the address of {what} holds a query, which could be a key and would be stored;"
+            f"the address of {subject} holds a query, which could be a key and would be stored;"
             f" {remedy}"
         )
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
+
+
+SECONDS = 5.0
+"""Longest search for what a judge quotes in its answer."""
+PLACES = re.compile(r"\{(prompt|completion|answer)\}")
+
+
+class JudgeFile(BaseModel, extra="forbid", frozen=True):
+    """The rows of a judge's file.
+
+    ``max_tokens`` limits the judge's answer; ``fields`` are further fields of the request;
+    ``otherwise`` stands for the number of an answer that holds none; left out, such an answer ends
+    the run. ``quotes``: the pattern of what the judge quotes, None where it quotes nothing.
+    """
+
+    base_url: str
+    model: str
+    api_key_env: str | None = None
+    prompt: str
+    pattern: str
+    scale: float = Field(default=1.0, allow_inf_nan=False)
+    otherwise: float | None = Field(default=None, allow_inf_nan=False)
+    max_tokens: int = Field(default=256, ge=1)
+    concurrency: int = Field(default=8, ge=1)
+    fields: Annotated[dict[str, JsonValue], AfterValidator(no_secrets)] = {}
+    quotes: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge(Remote):
+    """A judge behind a chat API. ``path``: of its file. ``quoted``: what it quotes, by ``key``."""
+
+    file: JudgeFile = field(compare=False)
+    path: Path = field(compare=False)
+    quoted: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def load(cls, path: str) -> Judge:
+        """Load the judge of a file. InputError: unreadable, a missing or unknown row, an unusable
+        pattern or prompt.
+        """
+        file = _read(path)
+        url = check_address(
+            file.base_url, f"the judge {path}", "keys belong in the variable that api_key_env names"
+        )
+        if "@" in file.base_url.partition("//")[2].partition("/")[0]:
+            raise InputError(
+                f"base_url of the judge {path} holds a password; name its variable in api_key_env"
+                " instead"
+            )
+        if end := path_of_request(url):
+            raise InputError(
+                f"base_url of the judge {path} ends in {end}, which is the path of a request;"
+                f" leave it out: {url.removesuffix(end)}"
+            )
+        return cls(
+            name=f"judge:{path}",
+            url=f"{url}/chat/completions",
+            batch=1,
+            concurrency=file.concurrency,
+            needs_answer="{answer}" in file.prompt,
+            otherwise=None if file.otherwise is None else file.otherwise * file.scale,
+            file=file,
+            path=Path(path),
+        )
+
+    @property
+    def identity(self) -> Any:
+        file = self.file
+        return {"judge": self.url, **self.body([{"content": file.prompt}])}
+
+    def item(self, example: Example, completion: Completion) -> dict[str, Any]:
+        filled = {
+            "prompt": _conversation(example.prompt),
+            "completion": completion.text,
+            "answer": "\n".join(example.answers),
+        }
+        return {"content": PLACES.sub(lambda place: filled[place[1]], self.file.prompt)}
+
+    def body(self, items: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        (item,) = items
+        file = self.file
+        messages = [{"role": "user", "content": item["content"]}]
+        return {
+            "model": file.model,
+            "messages": messages,
+            "temperature": 0,
+            "max_tokens": file.max_tokens,
+            **file.fields,
+        }
+
+    def answers(self, reply: Any, items: Sequence[dict[str, Any]]) -> list[str | CorruptResponse]:
+        try:
+            words = reply["choices"][0]["message"]["content"]
+        except (KeyError, IndexError, TypeError) as error:
+            raise CorruptResponse(
+                f"{self.name} answered {shorten(reply)}, which is no chat completion"
+            ) from error
+        if not isinstance(words, str | None):
+            raise CorruptResponse(f"{self.name} answered {shorten(words)}, which is no text")
+        return [(words or "").encode("utf-8", "replace").decode()]
+
+    def number(self, answer: str) -> float | None:
+        matches = list(re.finditer(self.file.pattern, answer))
+        if not matches:
+            return None
+        try:
+            number = float(matches[-1][min(matches[-1].re.groups, 1)])
+        except (TypeError, ValueError):
+            return None
+        if not math.isfinite(number):
+            return None
+        return number * self.file.scale
+
+    def learn(self, key: str, answer: str, value: float) -> None:
+        self.known[key] = value
+        if self.file.quotes is not None:
+            self.quoted[key] = self._quotes_in(answer, self.file.quotes)
+
+    def _quotes_in(self, answer: str, written: str) -> tuple[str, ...]:
+        """What the pattern ``written`` finds in the judge's words, in their order; each passage
+        once. InputError: the search takes too long.
+        """
+        pattern = regex.compile(written)
+        try:
+            matches = list(pattern.finditer(answer, timeout=SECONDS))
+        except TimeoutError as error:
+            raise InputError(
+                f"{self.name}: quotes takes more than {SECONDS:g} s on an answer of"
+                f" {len(answer):,} characters; write it without repetitions inside repetitions"
+            ) from error
+        group = min(pattern.groups, 1)
+        quotes = [(match[group] or "").strip() for match in matches]
+        return tuple(dict.fromkeys(quote for quote in quotes if quote))
+
+    def measure(self, example: Example, completion: Completion) -> LocatedReward:
+        """The reward with the passages that the judge quotes, where its file says how. InputError:
+        it was never fetched.
+        """
+        reward = self.score(example, completion)
+        if self.file.quotes is None:
+            return LocatedReward(reward)
+        if reward == 0:
+            return LocatedReward(reward, ())
+        text = completion.text
+        quotes = self.quoted[self.key(example, completion)]
+        places = sorted({place for quote in quotes if (place := find_quote(text, quote))})
+        if not places:
+            places = [(len(text), len(text))]
+        amount = reward / len(places)
+        return LocatedReward(reward, tuple(Span(start, end, amount) for start, end in places))
+
+    def lost_quotes(self, key: str, text: str) -> int:
+        """How many of the passages quoted in the answer ``key`` do not stand in ``text``."""
+        quotes = self.quoted.get(key, ())
+        return len([quote for quote in quotes if find_quote(text, quote) is None])
+
+    def headers(self) -> dict[str, str]:
+        name = self.file.api_key_env
+        if not name:
+            return {}
+        key = (os.environ.get(name) or "").strip()
+        if not (key and key.isascii() and key.isprintable()):
+            raise AuthenticationFailed(
+                f"{self.name} needs an API key: set the environment variable {name}"
+            )
+        return {"Authorization": f"Bearer {key}"}
+
+    def secrets(self) -> list[str]:
+        return [value.partition(" ")[2] for value in self.headers().values()]
+
+
+def _read(path: str) -> JudgeFile:
+    try:
+        file = JudgeFile.model_validate(
+            read_settings(Path(path), "the judge", "give judge:FILE.toml")
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the top"
+        raise InputError(
+            f"the judge {path}: {where}: {first['msg']}; it knows"
+            f" {', '.join(JudgeFile.model_fields)}"
+        ) from error
+    watch([file.api_key_env])
+    row = "pattern"
+    try:
+        re.compile(file.pattern)
+        row = "quotes"
+        regex.compile(file.quotes or "")
+    except (re.error, regex.error) as error:
+        raise InputError(
+            f"the judge {path}: {row} is not a valid regular expression: {error}; correct it"
+        ) from error
+    if "{completion}" not in file.prompt:
+        raise InputError(
+            f"the judge {path}: prompt has no {{completion}}, so every completion would be judged"
+            " alike; write it in"
+        )
+    return file
+
+
+def _conversation(prompt: Prompt) -> str:
+    """The text of a single message; of several, each after its role."""
+    if len(prompt.messages) == 1:
+        return prompt.messages[0].text
+    return "\n\n".join(f"{message.role}: {message.text}" for message in prompt.messages)

@@ -1,4 +1,5 @@
-"""Whether a completion is correct: four matchers that compare its text with the accepted answers.
+"""Whether a completion is correct: four matchers that compare its text with the accepted answers,
+and mathematical equality, computed in a process of its own.
 
 =============== ==================================================================================
 exact-match     the whole completion equals an accepted answer, both normalised
@@ -10,18 +11,238 @@ regex:PATTERN   ``re.search(PATTERN, completion)`` on the text as it is; ``{answ
 =============== ==================================================================================
 """
 
+import atexit
+import importlib.util
+import json
 import re
+import signal
+import subprocess
+import sys
+import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
+from typing import IO, cast
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.safety.printable import shorten
-from blackbox_lb.tasks.rewards.math_equality import check_installed, mathematically_equal
+from blackbox_lb.tasks.rewards._math_process import SECONDS
 from blackbox_lb.tasks.rewards.normalising import normalise
 from blackbox_lb.types import Example
 
-__all__ = ["Matcher", "normalise", "parse_matcher"]
+__all__ = [
+    "Matcher",
+    "check_installed",
+    "gives_text",
+    "is_only_text",
+    "is_sentence",
+    "mathematically_equal",
+    "normalise",
+    "parse_matcher",
+    "text_of",
+]
+
+_TEXT = re.compile(
+    r"\\(?:text(?:bf|it|rm|normal)?|math(?:bf|it|rm)|mbox|operatorname)\s*\{([^{}]*)\}"
+)
+_DELIMITERS = re.compile(r"\\[()\[\]]|(?<!\\)\$|\\boxed\s*\{(.*)\}", re.DOTALL)
+_LETTERS = re.compile(r"\W*[^\W\d_](?:[^\W\d_]|[\s().,;:!?'’\"-])*")
+_MARKER = re.compile(r"####|\banswer\s*(?:is|:|=)", re.IGNORECASE)
+_BEFORE = frozenset({"a", "an", "the", "option", "choice"})
+
+
+@lru_cache(maxsize=4096)
+def text_of(answer: str) -> str | None:
+    r"""The words of an accepted answer that is a text or a letter; None for any other.
+
+    ``\text{even}`` gives ``even``, and ``\text{(C)}`` gives ``(C)``.
+    """
+    bare = _bare(answer)
+    return bare if _LETTERS.fullmatch(bare) else None
+
+
+def is_only_text(answer: str) -> bool:
+    """Whether a text cannot be a product of variables, as ``xy`` can."""
+    text = text_of(answer)
+    if text is None:
+        return False
+    letters = [char for char in text if char.isalpha()]
+    return len(letters) == 1 or len(letters) > 3 or _TEXT.search(answer) is not None
+
+
+def is_sentence(answer: str) -> bool:
+    """Whether an answer that is no expression can be compared as text, as ``1.5 million`` can."""
+    return re.search(r"[^\W\d_]", answer) is not None and not re.search(r"[\\^{}]", answer)
+
+
+def gives_text(answer: str, completion: str) -> bool:
+    """Whether a completion gives the words of an accepted answer.
+
+    The last box must hold just them; without a box they follow the last "answer is", "answer:" or
+    ####; without that the completion ends in them. A single letter must have its case.
+    """
+    words = _words(_bare(answer), answer)
+    box = _last_box(completion)
+    if box is not None:
+        return words in (_words(_bare(box), answer), _words(_bare(box.rpartition("=")[2]), answer))
+    stretches = _MARKER.split(completion)
+    stated = _words(_bare(stretches[-1]), answer)
+    if len(stretches) == 1:
+        return stated[-len(words) :] == words
+    if stated[: len(words)] == words:
+        return True
+    while stated and stated[0].lower() in _BEFORE:
+        stated = stated[1:]
+    return stated[: len(words)] == words
+
+
+def _bare(text: str) -> str:
+    """A text without the delimiters of mathematics and the commands for text."""
+    text = _DELIMITERS.sub(lambda match: match[1] or "", text.strip())
+    return _TEXT.sub(r"\1", text).replace(r"\ ", " ").replace("~", " ").strip()
+
+
+def _words(text: str, answer: str) -> list[str]:
+    """The words of a text, as they are where the answer is a single letter with a case."""
+    letters = re.findall(r"[^\W_]", _bare(answer))
+    if len(letters) == 1 and letters[0].lower() != letters[0].upper():
+        return re.findall(r"[^\W_]+", text)
+    return normalise(text).split()
+
+
+def _last_box(completion: str) -> str | None:
+    r"""The content of the last ``\boxed{}`` or ``\fbox{}``, up to its own closing brace."""
+    begin = max(completion.rfind(r"\boxed"), completion.rfind(r"\fbox"))
+    opening = completion.find("{", begin)
+    if begin < 0 or opening < 0:
+        return None
+    depth = 0
+    for position in range(opening, len(completion)):
+        if completion[position] == "{":
+            depth += 1
+        elif completion[position] == "}":
+            depth -= 1
+            if depth == 0:
+                return completion[opening + 1 : position]
+    return completion[opening + 1 :]
+
+
+_WORKER = Path(__file__).with_name("_math_process.py")
+
+
+def check_installed() -> None:
+    """Raise InputError where math-verify is missing."""
+    if importlib.util.find_spec("math_verify") is None:
+        raise InputError(
+            "the matcher 'math' needs math-verify: pip install '.[tasks]' in the checkout, or"
+            " choose another"
+        )
+
+
+@lru_cache(maxsize=65_536)
+def mathematically_equal(answers: tuple[str, ...], text: str) -> bool:
+    """True where ``text`` gives one of ``answers``.
+
+    An accepted answer is a text or a letter, which is compared as text; else LaTeX, all of it; else
+    a number, with or without a unit, or an arithmetic expression. Of the text, the last expression
+    counts (the boxed one, if any).
+
+    Unparsable text is False; so is, with a warning, a comparison of more than 10 seconds of
+    processor time. DataError: an accepted answer is none of these.
+    """
+    if any(text_of(answer) is not None and gives_text(answer, text) for answer in answers):
+        return True
+    expressions = [answer for answer in answers if not is_only_text(answer)]
+    while expressions:
+        verdict = _process.ask(tuple(expressions), text)
+        if verdict is None:
+            warnings.warn(
+                f"math-verify did not compare {shorten(text[-50:])} within {SECONDS} s; it counts"
+                " as incorrect",
+                stacklevel=2,
+            )
+            return False
+        if isinstance(verdict, bool):
+            return verdict
+        if not is_sentence(verdict):
+            raise DataError(
+                f"the accepted answer {shorten(verdict)} is no mathematical expression; correct it,"
+                " or choose another matcher"
+            )
+        if gives_text(verdict, text):
+            return True
+        expressions.remove(verdict)
+    return False
+
+
+class _Process:
+    """The worker, started at the first question and again after one that took too long."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.process: subprocess.Popen[str] | None = None
+
+    def ask(self, answers: tuple[str, ...], text: str) -> bool | str | None:
+        """The worker's answer, or None where it takes too long."""
+        with self.lock:
+            process = self.process = self.process or _start()
+            stdin = cast(IO[str], process.stdin)
+            stdout = cast(IO[str], process.stdout)
+            try:
+                stdin.write(json.dumps([answers, text]) + "\n")
+                stdin.flush()
+                line = stdout.readline()
+            except BrokenPipeError:
+                line = ""
+            except BaseException:  # its verdict would be read as that of the next question
+                process.kill()
+                self._end()
+                raise
+            if line:
+                return cast("bool | str", json.loads(line))
+            code = self._end()
+            if code == -getattr(signal, "SIGVTALRM", 0):
+                return None
+            raise InputError(
+                f"math-verify ended with exit code {code} instead of comparing"
+                f" {shorten(text[-50:])}; see what is wrong with {sys.executable} -c 'import"
+                " math_verify'"
+            )
+
+    def _end(self) -> int | None:
+        process = self.process
+        self.process = None
+        if process is None:
+            return None
+        for pipe in (process.stdin, process.stdout):
+            cast(IO[str], pipe).close()
+        return process.wait()
+
+    def close(self) -> None:
+        with self.lock:
+            if self.process is not None:
+                self.process.kill()
+            self._end()
+
+
+def _start() -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-P",
+        str(_WORKER),
+    ]  # -P: no module beside the script is taken for one of Python's own
+    pipe = subprocess.PIPE
+    none = subprocess.DEVNULL
+    return subprocess.Popen(  # noqa: S603  # our own interpreter and script
+        command, stdin=pipe, stdout=pipe, stderr=none, text=True, encoding="utf-8"
+    )
+
+
+_process = _Process()
+atexit.register(_process.close)
+
 
 _ANSWER = "{answer}"
 

@@ -16,13 +16,10 @@ from typing import Any, Literal, TypeAlias
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import did_you_mean, shorten
-from blackbox_lb.tasks.rewards.calls import VALID, arguments_valid, calls_reward
-from blackbox_lb.tasks.rewards.endpoint import EndpointReward, Remote
-from blackbox_lb.tasks.rewards.json_schema import json_schema
-from blackbox_lb.tasks.rewards.judge import Judge
-from blackbox_lb.tasks.rewards.marks import Marks
+from blackbox_lb.tasks.rewards.endpoint import EndpointReward, Judge, Remote
+from blackbox_lb.tasks.rewards.json_schema import VALID, arguments_valid, calls_reward, json_schema
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
-from blackbox_lb.tasks.rewards.spans import LocatedReward, TextRule, sum_of
+from blackbox_lb.tasks.rewards.spans import LocatedReward, Marks, TextRule, sum_of
 from blackbox_lb.tasks.rewards.text_rules import PER_LETTERS, PER_WORDS, AvoidList, ScriptRule
 from blackbox_lb.tasks.rewards.thinking import Thinking
 from blackbox_lb.tasks.rewards.user_function import checked_function, load_function
@@ -246,7 +243,8 @@ class Reward:
 
     def score(self, example: Example, completion: Completion) -> float:
         """Nats, possibly -inf. DataError: no answer where one is needed; InputError: the user's
-        function failed, or a remote reward was not fetched."""
+        function failed, or a remote reward was not fetched.
+        """
         return self.measure(example, completion).reward
 
     def spans(self, example: Example, completion: Completion) -> tuple[Span, ...] | None:
@@ -465,11 +463,11 @@ def _of_function(function: RewardFunction, max_tokens: int, matcher: Matcher) ->
 
 def _unknown(spec: str) -> InputError:
     # A mistyped address may hold a password.
-    shown = spec
+    quoted = spec
     if "//" in spec and "@" in spec:
-        shown = f"...{spec.rpartition('@')[2]}"
-    hint = did_you_mean(shown, REWARDS)
-    return InputError(f"unknown reward {shorten(shown)}{hint}; the rewards are\n{reward_list()}")
+        quoted = f"...{spec.rpartition('@')[2]}"
+    hint = did_you_mean(quoted, REWARDS)
+    return InputError(f"unknown reward {shorten(quoted)}{hint}; the rewards are\n{reward_list()}")
 
 
 def reward_list() -> str:

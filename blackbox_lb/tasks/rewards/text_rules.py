@@ -1,5 +1,6 @@
 """Rules about the text of a completion: words, phrases and patterns to avoid, letters outside the
-wanted scripts, and what a text that holds them costs."""
+wanted scripts, and what a text that holds them costs.
+"""
 
 from __future__ import annotations
 
@@ -359,8 +360,8 @@ class ScriptRule:
                     " script:NAME, such as script:Latin, or several with commas:"
                     " script:Han,Hiragana,Katakana"
                 )
-        wanted = "".join(rf"\p{{Script={name}}}" for name in names)
-        return cls(names, regex.compile(rf"(?![{wanted}{_COMMON}])\p{{L}}"))
+        scripts = "".join(rf"\p{{Script={name}}}" for name in names)
+        return cls(names, regex.compile(rf"(?![{scripts}{_COMMON}])\p{{L}}"))
 
     def spans(self, text: str) -> tuple[Span, ...]:
         """See ``TextRule.spans``: a span for each foreign letter."""

@@ -98,12 +98,12 @@ def _parts(result: Any) -> tuple[Any, Any]:
 
 @contextmanager
 def _working_directory_first() -> Iterator[None]:
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
     try:
         yield
     finally:
-        sys.path.remove(here)
+        sys.path.remove(folder)
 
 
 def _module(module: str, name: str) -> object:
@@ -131,22 +131,22 @@ def _module(module: str, name: str) -> object:
         ) from error
 
 
-def _attribute(found: object, attribute: str, name: str) -> Callable[..., object]:
+def _attribute(value: object, attribute: str, name: str) -> Callable[..., object]:
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            where = getattr(found, "__file__", None) or getattr(found, "__name__", name)
-            names = getattr(found, "__dict__", {})
+        if not hasattr(value, part):
+            where = getattr(value, "__file__", None) or getattr(value, "__name__", name)
+            names = getattr(value, "__dict__", {})
             public = [key for key in names if key.isidentifier() and not key.startswith("_")]
             raise InputError(
                 f"reward {name}: {where} has no {part!r}; it has"
                 f" {shorten(', '.join(sorted(public)) or 'nothing')}"
             )
-        found = getattr(found, part)
-    if not callable(found):
+        value = getattr(value, part)
+    if not callable(value):
         raise InputError(
-            f"reward {name} is {shorten(found)}, not a function; it must take (example, completion)"
+            f"reward {name} is {shorten(value)}, not a function; it must take (example, completion)"
         )
-    return found
+    return value
 
 
 def _check_callable(function: Callable[..., object], name: str) -> None:

@@ -190,11 +190,11 @@ class Labels:
 
     def shares(self, example: Example) -> tuple[float, ...]:
         """(l,) the wanted share of each label in ``example``, which has shares of these labels."""
-        wanted = {
+        shares = {
             _key(answer): weight
             for answer, weight in zip(example.answers, example.weights, strict=True)
         }
-        return tuple(wanted[_key(name)] for name in self.names)
+        return tuple(shares[_key(name)] for name in self.names)
 
     @property
     def matcher(self) -> Matcher:
@@ -282,11 +282,11 @@ def _first_letter(text: str, letters: Iterable[str]) -> tuple[str, str] | None:
     """The text before the first of ``letters`` that stands alone and is neither an article nor a
     pronoun, and that letter.
     """
-    wanted = "".join(letters)
-    if not wanted:
+    accepted = "".join(letters)
+    if not accepted:
         return None
     written = unicodedata.normalize("NFKC", text)
-    for match in re.finditer(_STANDING_ALONE.format(letters=re.escape(wanted)), written):
+    for match in re.finditer(_STANDING_ALONE.format(letters=re.escape(accepted)), written):
         before = written[: match.start()]
         if not _is_english_word(match.group(), before, written[match.end() :]):
             return before, match.group()

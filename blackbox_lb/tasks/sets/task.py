@@ -9,11 +9,29 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks.records.files import SPLIT_NAMES, SourcedExample, words_of
 from blackbox_lb.tasks.rewards.matching import Matcher
 from blackbox_lb.types import Example, Message, Split
+
+
+@dataclass(frozen=True, slots=True)
+class HarnessOptions:
+    """Departures from the harness's defaults.
+
+    ``data_dir``: a folder with a file for each split, instead of the hub. ``num_fewshot``: examples
+    before each question. ``filter`` and ``metric``: those that decide, by default the task's first.
+    ``validation_size``: documents sampled of train.
+    """
+
+    data_dir: Path | None = None
+    num_fewshot: int | None = None
+    filter: str | None = None
+    metric: str | None = None
+    validation_size: int | None = None
+
 
 SPLITS = tuple(SPLIT_NAMES.values())
 DEFAULT_FRACTIONS = (0.5, 0.2, 0.3)
@@ -64,9 +82,9 @@ class Task:
         """
         _refuse_leaks(splits)
         prompts = {words_of(row) for rows in splits.values() for row in rows}
-        kept = tuple(row.example for row in unlabelled if words_of(row) not in prompts)
+        fresh = tuple(row.example for row in unlabelled if words_of(row) not in prompts)
         train, validation, test = (tuple(row.example for row in splits[split]) for split in SPLITS)
-        return cls(name, train, validation, test, correct, max_tokens, stop, note, kept)
+        return cls(name, train, validation, test, correct, max_tokens, stop, note, fresh)
 
     def split(self, name: Split) -> tuple[Example, ...]:
         """The examples of the split called train, validation or test."""
@@ -187,35 +205,35 @@ def divide(
 
 
 def rest(
-    name: str, rows: list[SourcedExample], seed: int, fractions: Sequence[float], given: set[Split]
+    name: str, rows: list[SourcedExample], seed: int, fractions: Sequence[float], named: set[Split]
 ) -> dict[Split, list[SourcedExample]]:
     """``rows`` divided over the splits that have no file of their own, their shares scaled to sum
     to 1.
     """
     for row in rows:
-        if row.split in given:
+        if row.split in named:
             raise DataError(
                 f"{row.source} says split {row.split}, which has a file of its own; remove the row"
                 " or that file"
             )
-    left = [split for split in SPLITS if split not in given]
-    if not given or len(fractions) != len(SPLITS):
+    remaining = [split for split in SPLITS if split not in named]
+    if not named or len(fractions) != len(SPLITS):
         return divide(name, rows, seed, fractions)
-    shares = [share for split, share in zip(SPLITS, fractions, strict=True) if split in left]
+    shares = [share for split, share in zip(SPLITS, fractions, strict=True) if split in remaining]
     total = sum(shares)
     if total > 0:
         shares = [share / total for share in shares]
-    return divide(name, rows, seed, shares, left)
+    return divide(name, rows, seed, shares, remaining)
 
 
 def _hashed_split(
     identity: str, seed: int, fractions: Sequence[float], splits: Sequence[Split]
 ) -> Split:
     digest = hashlib.sha256(f"{seed}:{identity}".encode("utf-8", "surrogatepass")).digest()
-    left = int.from_bytes(digest[:8]) / 2**64
+    remainder = int.from_bytes(digest[:8]) / 2**64
     for split, share in zip(splits, fractions, strict=True):
-        left -= share
-        if left < 0:
+        remainder -= share
+        if remainder < 0:
             return split
     return splits[-1]
 

@@ -15,8 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from blackbox_lb.api.transport.channel import Channel
-from blackbox_lb.api.transport.rate_limits import OPENAI_HEADERS
+from blackbox_lb.api.transport.channel import OPENAI_HEADERS, Channel
 from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,

@@ -210,7 +210,7 @@ SCRIPT = """
 import asyncio, os, signal, sys, threading, time
 from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.errors import Interrupted
-from blackbox_lb.api.limits.interrupts import computing, run_interruptible
+from blackbox_lb.api.limits.concurrency import computing, run_interruptible
 
 def after(seconds, number):
     threading.Timer(seconds, os.kill, (os.getpid(), number)).start()
@@ -263,7 +263,7 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
     """Under nohup or in the background of a shell, Ctrl-C is for somebody else."""
     script = (
         "import asyncio, os, signal\nfrom blackbox_lb.api.limits.budget import SpendLimit\nfrom"
-        " blackbox_lb.api.limits.interrupts import run_interruptible\nsignal.signal(signal.SIGINT,"
+        " blackbox_lb.api.limits.concurrency import run_interruptible\nsignal.signal(signal.SIGINT,"
         " signal.SIG_IGN)\nasync def main():\n    os.kill(os.getpid(), signal.SIGINT)\n    await"
         " asyncio.sleep(0.1)\n    return 'done'\nprint(run_interruptible(main(), SpendLimit()))"
     )

@@ -19,10 +19,9 @@ from typing import ClassVar
 import huggingface_hub.constants
 import pytest
 
-from blackbox_lb.api.local import hub
+from blackbox_lb.api.local import engine
 from blackbox_lb.api.local._engine_process import EngineSettings, _merged
-from blackbox_lb.api.local.engine import LocalEngine, _split
-from blackbox_lb.api.local.hub import choose_file, resolve_model
+from blackbox_lb.api.local.engine import LocalEngine, _split, choose_file, resolve_model
 from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
@@ -134,7 +133,7 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
                 "m-Q4_K_M-00001-of-00002.gguf": MODEL,
                 "m-Q4_K_M-00002-of-00002.gguf": MODEL,
             },
-            hub.DEFAULT_REPO: {hub.DEFAULT_FILE: MODEL},
+            engine.DEFAULT_REPO: {engine.DEFAULT_FILE: MODEL},
         },
     )
     monkeypatch.setattr(FakeHub, "gated", {"org/gated"})
@@ -195,21 +194,21 @@ def test_the_default_is_found_in_the_data_package_without_importing_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The package's own code, which needs another inference stack, never runs."""
-    package = tmp_path / hub.DATA_PACKAGE
+    package = tmp_path / engine.DATA_PACKAGE
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('imported')")
-    (package / hub.DEFAULT_FILE).write_bytes(MODEL)
+    (package / engine.DEFAULT_FILE).write_bytes(MODEL)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    assert resolve_model() == package / hub.DEFAULT_FILE
+    assert resolve_model() == package / engine.DEFAULT_FILE
 
 
 def test_the_default_comes_from_the_hub_where_the_data_package_is_missing(
     endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is asked for at the revision that the data package was made from."""
-    monkeypatch.setattr(hub, "DATA_PACKAGE", "no_such_package")
+    monkeypatch.setattr(engine, "DATA_PACKAGE", "no_such_package")
     assert fetch(None, endpoint, tmp_path) == MODEL
-    assert any(hub.DEFAULT_REVISION in line for line in FakeHub.log)
+    assert any(engine.DEFAULT_REVISION in line for line in FakeHub.log)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +322,7 @@ def test_an_unreachable_hub_is_a_failed_connection(
 ) -> None:
     """Nothing listens at the endpoint and nothing is cached."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    monkeypatch.setattr(hub, "DATA_PACKAGE", "no_such_package")
+    monkeypatch.setattr(engine, "DATA_PACKAGE", "no_such_package")
     with raises_naming(ConnectionFailed, ".gguf"):
         fetch(name, "http://127.0.0.1:9", tmp_path)
 
@@ -346,7 +345,7 @@ def test_the_environment_is_honoured(endpoint: str, tmp_path: Path) -> None:
     process; the bar is shown there.
     """
     script = (
-        "from blackbox_lb.api.local.hub import resolve_model; print(resolve_model('org/gated'))"
+        "from blackbox_lb.api.local.engine import resolve_model; print(resolve_model('org/gated'))"
     )
     environment = {
         **os.environ,

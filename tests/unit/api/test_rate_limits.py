@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blackbox_lb.api.transport.rate_limits import (
+from blackbox_lb.api.transport.channel import (
     OPENAI_HEADERS,
     RateLimiter,
 )

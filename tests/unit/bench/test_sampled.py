@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bench.sampled import sampled, unpack_sampled
 from blackbox_lb.errors import StoreCorrupt, StoreError
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.store.packing import Arrays, pack
+from blackbox_lb.store.rows import Arrays, pack
 from blackbox_lb.types import Completion, Prompt
 
 SETTINGS = {"model": "m", "tokenizer": "t"}

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.features import Embedding
-from blackbox_lb.bias.prompt_text import PromptText
+from blackbox_lb.bias.features import Embedding, PromptText
 from blackbox_lb.bias.request_bias import DIGITS, RequestBias, to_request_bias
 from blackbox_lb.errors import BiasError
 

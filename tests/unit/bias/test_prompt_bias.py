@@ -14,8 +14,15 @@ import openai
 import pytest
 
 from blackbox_lb import Bias, apply, apply_batch, logit_bias
-from blackbox_lb.bias.features import BUCKETS, FeatureVector, bucket_of, grams, parse_feature
-from blackbox_lb.bias.prompt_text import MOST_READ, PromptText
+from blackbox_lb.bias.features import (
+    BUCKETS,
+    MOST_READ,
+    FeatureVector,
+    PromptText,
+    bucket_of,
+    grams,
+    parse_feature,
+)
 from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.errors import BiasError, InputError

@@ -23,6 +23,7 @@ from blackbox_lb.cli.commands.learning.fit import FitOptions, fit_command
 from blackbox_lb.cli.commands.learning.score import ScoreOptions
 from blackbox_lb.cli.commands.setup.doctor import DoctorOptions
 from blackbox_lb.cli.commands.using.proxy import ProxyOptions
+from blackbox_lb.cli.echo import OPTIONS
 from blackbox_lb.cli.grouped import (
     MOST_USED,
     PARAM,
@@ -31,14 +32,13 @@ from blackbox_lb.cli.grouped import (
     literal,
     option,
     options,
-    recorded,
+    recorded_options,
     values_of,
 )
-from blackbox_lb.cli.option_names import OPTIONS
 from blackbox_lb.cli.reach import CHECKS, FLAGS, HARMLESS_TEXTS, READ, WRITTEN
 from blackbox_lb.cli.resources import load
 from blackbox_lb.cli.settings import EITHER_OR, OF_THE_PROVIDER, OWN_TABLE, PER_COMMAND
-from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2
+from blackbox_lb.estimate.inputs.recipe import ANSWERS_L2
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.types import Endpoint
 
@@ -196,14 +196,14 @@ def test_options_are_handed_over_under_their_parameters_names() -> None:
     given = Lengths(length=5, unit="km", color="red")
     assert arguments_for(scale, given) == {"size": 5, "unit": "km"}
     assert arguments_for(scale, Lengths(length=None, unit="m", color="red")) == {"unit": "m"}
-    assert recorded(given) == {"unit": "km"}
+    assert recorded_options(given) == {"unit": "km"}
     with pytest.raises(TypeError):
         arguments_for(plan_of, given)
 
 
 def test_values_are_those_of_the_literal() -> None:
     """Of the parameter, or of a name; a parameter of another kind has none."""
-    assert values_of("blackbox_lb.estimate.inputs.sweep:Sweep", "alpha_scale") == (
+    assert values_of("blackbox_lb.estimate.inputs.recipe:Sweep", "alpha_scale") == (
         "relative",
         "absolute",
     )
@@ -211,4 +211,4 @@ def test_values_are_those_of_the_literal() -> None:
     assert values_of("blackbox_lb.api.connect:connect", "endpoint") == endpoints
     assert literal("blackbox_lb.types:Endpoint").choices == endpoints
     with pytest.raises(TypeError):
-        values_of("blackbox_lb.estimate.inputs.sweep:Sweep", "tau")
+        values_of("blackbox_lb.estimate.inputs.recipe:Sweep", "tau")

@@ -22,9 +22,9 @@ from click.shell_completion import ShellComplete
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.cli import json_output as documents
 from blackbox_lb.cli import main, terminal
 from blackbox_lb.cli.commands import COMMANDS, load_command
+from blackbox_lb.cli.echo import print_json
 from blackbox_lb.cli.grouped import HelpGroup, command, option, options
 from blackbox_lb.cli.settings import find_settings
 from blackbox_lb.errors import BiasError
@@ -469,7 +469,7 @@ def test_print_json_is_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)
-    documents.print_json({"a": "é"})
+    print_json({"a": "é"})
     stream.flush()
     assert json.loads(stream.buffer.getvalue()) == {"a": "é"}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from blackbox_lb.cli.option_names import OPTIONS, with_option_names
+from blackbox_lb.cli.echo import OPTIONS, with_option_names
 from docs.generate import commands
 
 

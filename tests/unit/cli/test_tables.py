@@ -19,7 +19,7 @@ from blackbox_lb.cli import main
 from blackbox_lb.cli.actions.eval_output import LONGEST_NAME, short_names
 from blackbox_lb.cli.actions.fit import print_decisions
 from blackbox_lb.cli.terminal import WHOLE, print_table, verdict_table
-from blackbox_lb.estimate.decisions.scores import DecisionScores
+from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.jobs.evaluation.document import Evaluation
 from tests.support.exact import ExactServer
 from tests.support.labelled import DECIDER, labelled_rows
@@ -110,7 +110,9 @@ def test_any_table(
         assert max(map(len, out.splitlines())) <= max(width, len(prose) + 10)
         for cell in row[:-1]:
             assert cell in out
-    print_table("Title", ["row", "claim", "evidence"], [["tokens.id", "claimed", prose]], left=3)
+    print_table(
+        "Title", ["row", "claim", "evidence"], [["tokens.id", "claimed", prose]], left_aligned=3
+    )
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= width
     assert set(prose.split()) <= set(out.split())

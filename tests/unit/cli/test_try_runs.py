@@ -20,7 +20,7 @@ from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS, GROUPS
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals.table import standard_rivals
-from blackbox_lb.jobs.side_by_side import moved_tokens, pieces_of
+from blackbox_lb.jobs.runs.answers import moved_tokens, pieces_of
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
 from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.sets.labels import Labels

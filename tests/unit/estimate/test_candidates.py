@@ -14,9 +14,8 @@ from bench.paper.clusters import clusters_in_table
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
 from blackbox_lb.estimate.choice.table import ROWS, most_candidates, rule
-from blackbox_lb.estimate.inputs.recipe import Scale
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, DEFAULT_L2, Sweep
+from blackbox_lb.estimate.inputs.recipe import ANSWERS_L2, DEFAULT_L2, Sweep
+from blackbox_lb.estimate.inputs.rollouts import Rollouts, Scale
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.choosing.select import Search
 from blackbox_lb.jobs.fitting.plan import FitPlan

@@ -13,8 +13,12 @@ from scipy.special import logsumexp
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.feasibility import label_fit, pulled_shifts
-from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
-from blackbox_lb.estimate.decisions.scores import DecisionScores, expected_calibration_error
+from blackbox_lb.estimate.decisions.prediction import (
+    DecisionScores,
+    FirstLists,
+    begins_right,
+    expected_calibration_error,
+)
 
 NAMES = ("a", "b", "c")
 

@@ -12,7 +12,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice import table
 from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorInput, LearnedVector
-from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.recipe import Sweep
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows

@@ -14,15 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blackbox_lb.estimate.inputs.checks import Vector
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.weightings import RewardTilt
+from blackbox_lb.estimate.inputs.rollouts import RewardTilt, Rollouts
 from blackbox_lb.estimate.next_token import sparse_table as passes
 from blackbox_lb.estimate.next_token import tails
 from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
-from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.next_token.potential import Sums
-from blackbox_lb.estimate.projection.concave_problem import descend, maximise
-from blackbox_lb.estimate.projection.projection import Fit
+from blackbox_lb.estimate.next_token.next_token import NextToken, Sums
+from blackbox_lb.estimate.projection.projection import Fit, descend, maximise
 from blackbox_lb.estimate.sparse.support_search import Local
 from tests.support.exact import ExactModel
 from tests.support.fits import projection

@@ -19,7 +19,7 @@ from blackbox_lb.cli.options import TaskOptions
 from blackbox_lb.cli.resources import load
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.extras.harness import HarnessMetric, HarnessOptions, load_harness
-from blackbox_lb.extras.harness.load import working
+from blackbox_lb.extras.harness.documents import working
 from blackbox_lb.tasks import Task, load_task, parse_reward
 from blackbox_lb.tasks.records import hub_data
 from blackbox_lb.tasks.rewards.matching import Matcher

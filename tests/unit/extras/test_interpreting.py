@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.reweighting.divergence import intervention_scores
+from blackbox_lb.estimate.reweighting import intervention_scores
 from blackbox_lb.extras.analysis.document import TokenScore
 from blackbox_lb.extras.analysis.interpret import (
     Texts,

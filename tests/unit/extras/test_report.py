@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from blackbox_lb.bias.records import Verdict
-from blackbox_lb.cli.option_names import with_option_names
+from blackbox_lb.cli.echo import with_option_names
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.report import figures
 from blackbox_lb.extras.report.data import read_run

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit, Spent, prompt_bound
-from blackbox_lb.cli import run_limits as accounts
+from blackbox_lb.cli import resources as accounts
 from blackbox_lb.errors import (
     BudgetExhausted,
     ConnectionFailed,
@@ -26,7 +26,7 @@ from blackbox_lb.errors import (
     Interrupted,
     RateLimited,
 )
-from blackbox_lb.estimate.inputs.sweep import L2, Sweep
+from blackbox_lb.estimate.inputs.recipe import L2, Sweep
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage, RequestSettings, fit_stages, forecast
 from blackbox_lb.providers.prices import Prices, find_prices, parse_prices

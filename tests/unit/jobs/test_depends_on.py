@@ -20,11 +20,11 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.choice.goal import Goal
-from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
 from blackbox_lb.jobs.fitting.choosing.scorers import Choice
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
-from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn, alone
+from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn, alone
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
@@ -345,7 +345,7 @@ def test_words_that_say_nothing_are_declined(runs: int) -> None:
 
 def test_a_bias_that_no_file_would_hold_has_fewer_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that move most stay, as where a provider takes fewer."""
-    monkeypatch.setattr("blackbox_lb.jobs.fitting.varying.learned.MOST_NUMBERS", 300)
+    monkeypatch.setattr("blackbox_lb.jobs.fitting.varying.feature_matrix.MOST_NUMBERS", 300)
     choice, _ = planted(0, signal=True)
     assert choice.richer is not None
     bias = choice.richer.candidate.varying

@@ -26,9 +26,8 @@ from blackbox_lb.jobs.evaluation.arms import (
     arms_at,
     unranked,
 )
-from blackbox_lb.jobs.evaluation.compare import comparisons, policy, resolvable
+from blackbox_lb.jobs.evaluation.compare import comparisons, figure, policy, resolvable, summarise
 from blackbox_lb.jobs.evaluation.document import Evaluation
-from blackbox_lb.jobs.evaluation.summary import figure, summarise
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting, bootstrap

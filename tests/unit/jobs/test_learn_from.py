@@ -18,7 +18,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
-from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
+from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Example, Prompt

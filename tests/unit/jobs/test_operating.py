@@ -12,7 +12,6 @@ import pytest
 from click.testing import Result
 
 import blackbox_lb
-from blackbox_lb.bias.calibration import Calibration, LabelTokens
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.operating import (
     CheckedPoint,
@@ -22,6 +21,7 @@ from blackbox_lb.bias.operating import (
     PromiseCheck,
     PromptCounts,
 )
+from blackbox_lb.bias.records import Calibration, LabelTokens
 from blackbox_lb.deploy.proxy.names import load_served
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.goal import Goal

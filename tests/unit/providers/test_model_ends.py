@@ -60,7 +60,7 @@ def test_a_command_says_it_once(
 ) -> None:
     """On stderr, within 90 days and after; not where the command line asks for silence."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setattr("blackbox_lb.cli.model_ends.dt", on(day))
+    monkeypatch.setattr("blackbox_lb.cli.keys.dt", on(day))
     with ExactServer(MODEL) as server, RulesGateway("openai", server, key=KEY) as gateway:
         register_encoding(monkeypatch, "ending", server.texts, 39)
         command = collect(tmp_path, "openai", "gpt-4o-mini")
@@ -80,7 +80,7 @@ def test_the_model_behind_a_deployment_is_told_by_its_answers(
 ) -> None:
     """The deployment's own name says nothing of it."""
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
-    monkeypatch.setattr("blackbox_lb.cli.model_ends.dt", on("2026-11-25"))
+    monkeypatch.setattr("blackbox_lb.cli.keys.dt", on("2026-11-25"))
 
     def named(_: int, answer: dict[str, Any]) -> dict[str, Any]:
         return {**answer, "model": model}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from blackbox_lb.api.transport.rate_limits import RateLimiter
+from blackbox_lb.api.transport.channel import RateLimiter
 from blackbox_lb.api.wire import build_request
 from blackbox_lb.cli.commands.setup.providers import (
     CHOICES,

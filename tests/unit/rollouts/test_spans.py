@@ -23,11 +23,9 @@ from hypothesis import strategies as st
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.estimate.counting.distributed import Share
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.weightings import GivenAnswers, RewardToGo
+from blackbox_lb.estimate.inputs.rollouts import GivenAnswers, RewardToGo, Rollouts
 from blackbox_lb.rollouts.columns import columns
-from blackbox_lb.rollouts.position_costs import UNLOCATED, position_costs
-from blackbox_lb.rollouts.reading import reading_of
+from blackbox_lb.rollouts.reading import UNLOCATED, position_costs, reading_of
 from blackbox_lb.rollouts.spelling import spell_tokens
 from blackbox_lb.rollouts.training import Training, scored, training_set
 from blackbox_lb.store import RolloutStore
@@ -564,7 +562,7 @@ def test_given_answers_do_not_take_credit_away(avoid: WriteList, tmp_path: Path)
     given_answers = replace(
         columns({"answer": completion("A", 1)}, [0], [0.0]), shares=np.array([1.0])
     )
-    training = training_set(store, EXAMPLES, keys, reward, given=given_answers)
+    training = training_set(store, EXAMPLES, keys, reward, answers=given_answers)
     store.close()
     assert training.rollouts.costs == pytest.approx([0, -100 / 3, 0, 0])
     weights = (RewardToGo(tau=20.0) + GivenAnswers()).weights(training.rollouts)

@@ -15,7 +15,7 @@ import pytest
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import ProfileError
-from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult

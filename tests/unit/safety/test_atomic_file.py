@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from blackbox_lb.api.local.hub import resolve_model
+from blackbox_lb.api.local.engine import resolve_model
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.files import expanded, replacing, write_whole
 

@@ -19,7 +19,7 @@ from threading import Thread
 import httpx2
 import pytest
 
-from blackbox_lb.api.local.hub import resolve_model
+from blackbox_lb.api.local.engine import resolve_model
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.errors import ConnectionFailed, CorruptResponse, InputError
 from blackbox_lb.providers.profile import load_profile
@@ -32,7 +32,7 @@ from blackbox_lb.safety.network import (
     untrusted_certificate,
 )
 from blackbox_lb.vocabulary.embedding import TextVectors
-from blackbox_lb.vocabulary.tiktoken_encodings import read_encoding
+from blackbox_lb.vocabulary.tokenizer_files import read_encoding
 from tests.support.chaos.raw_listener import Connections, Exchange
 from tests.support.errors import raises_naming
 

@@ -27,7 +27,7 @@ from blackbox_lb.bias.document import MAX_BYTES, Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import keys, resources
 from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS, load_command
-from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.echo import print_json
 from blackbox_lb.cli.reach import CHECKS, HARMLESS_TEXTS, READ, WRITTEN
 from blackbox_lb.cli.settings import find_settings, keys_of
 from blackbox_lb.cli.terminal import Terminal, print_table
@@ -461,7 +461,7 @@ def test_nothing_shown_moves_the_cursor(tmp_path: Path, capsys: pytest.CaptureFi
     """Remarks, tables, JSON, errors: every control, ANSI, bidirectional and zero-width character is
     an escape, markup is text.
     """
-    print_table(f"title {HOSTILE}", ("name",), [(HOSTILE,)], left=1)
+    print_table(f"title {HOSTILE}", ("name",), [(HOSTILE,)], left_aligned=1)
     print_json({"text": HOSTILE, HOSTILE: 1})
     Terminal().notice(HOSTILE)
     shown = capsys.readouterr()

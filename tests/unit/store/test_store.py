@@ -28,8 +28,8 @@ from blackbox_lb.store import (
     rollout_key,
 )
 from blackbox_lb.store.database import SCHEMA
-from blackbox_lb.store.packing import Arrays, pack, unpack
 from blackbox_lb.store.parquet import export_store, import_store
+from blackbox_lb.store.rows import Arrays, pack, unpack
 from blackbox_lb.types import Completion, ListedBytes, Message, Prompt
 from tests.support.errors import raises_naming
 

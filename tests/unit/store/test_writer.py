@@ -15,7 +15,7 @@ import pytest
 
 from blackbox_lb.errors import StoreError
 from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
-from blackbox_lb.store.packing import Arrays, pack, unpack
+from blackbox_lb.store.rows import Arrays, pack, unpack
 from blackbox_lb.types import Completion, Prompt
 
 SETTINGS: dict[str, Any] = {"model": "m", "tokenizer": "t"}

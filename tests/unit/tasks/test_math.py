@@ -15,7 +15,7 @@ import pytest
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks.rewards import _math_process as math_worker
-from blackbox_lb.tasks.rewards import math_equality
+from blackbox_lb.tasks.rewards import matching
 from blackbox_lb.tasks.rewards.matching import parse_matcher
 from blackbox_lb.types import Example, Prompt
 from tests.support.errors import raises_naming
@@ -160,7 +160,7 @@ def test_an_interrupted_question_leaves_no_answer_behind(monkeypatch: pytest.Mon
     def interrupted() -> str:
         raise KeyboardInterrupt
 
-    process = math_equality._Process()
+    process = matching._Process()
     assert process.ask(("1",), "1") is True
     assert process.process is not None
     pipe = process.process.stdout
@@ -244,9 +244,9 @@ def test_a_broken_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the worker cannot start, the error says how to see why; where the extra is missing, its
     name.
     """
-    monkeypatch.setattr(math_equality, "_WORKER", math_equality._WORKER.with_name("nowhere.py"))
+    monkeypatch.setattr(matching, "_WORKER", matching._WORKER.with_name("nowhere.py"))
     with raises_naming(InputError, "math-verify", "2"):
-        math_equality._Process().ask(("1",), "1")
+        matching._Process().ask(("1",), "1")
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with raises_naming(InputError, "'.[tasks]'"):
         parse_matcher("math")

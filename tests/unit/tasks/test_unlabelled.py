@@ -14,7 +14,7 @@ import blackbox_lb
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import DataError
 from blackbox_lb.estimate.decisions.prediction import FirstLists
-from blackbox_lb.jobs.fitting.choosing.priors import BATCH, batch_calibration
+from blackbox_lb.jobs.fitting.choosing.proposing import BATCH, batch_calibration
 from blackbox_lb.tasks import load_task
 from tests.support.commands import blb
 from tests.support.errors import raises_naming

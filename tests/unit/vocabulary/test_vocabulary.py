@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from blackbox_lb.errors import InputError, Interrupted
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
-from blackbox_lb.vocabulary.tiktoken_encodings import cache_name
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, display_bytes, fingerprint, rust_errors
 from blackbox_lb.vocabulary.tokenizer_files import (
     BYTE_OF,
@@ -28,6 +27,7 @@ from blackbox_lb.vocabulary.tokenizer_files import (
     PATTERNS,
     byte_level_encoder,
     bytes_of_piece,
+    cache_name,
     sentencepiece_encoder,
     splitter,
 )

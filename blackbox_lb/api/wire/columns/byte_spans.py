@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from blackbox_lb.api.wire.dialects.position import Identity, checked_bytes
+from blackbox_lb.api.wire.position import Identity, checked_bytes
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
 from blackbox_lb.types import UNNAMED, ListedBytes
@@ -127,7 +127,7 @@ class TokenSpellings:
         return same
 
     def _compare(
-        self, content: bytes, equal: Any, same: Any, ends: Any, kept: Any, lengths: Any
+        self, content: bytes, equal: Any, same: Any, ends: Any, stored: Any, lengths: Any
     ) -> None:
         """Make False in ``same`` (n,) whatever differs before ``ends``, backwards to the first
         byte; ``equal``: the last words.
@@ -140,7 +140,7 @@ class TokenSpellings:
         if (longer := lengths > STEP).any() and len(rows := (same & longer).nonzero()[0]):
             rest = np.ones(len(rows), np.bool_)
             before = ends[rows] - STEP
-            earlier = kept[rows] - STEP
+            earlier = stored[rows] - STEP
             equal = words_at(content, before - STEP, STEP // 8) == words_at(
                 self._keep, earlier - STEP, STEP // 8
             )
@@ -346,7 +346,8 @@ def _entries(colons: Any, names: Any) -> tuple[list[Any], Any, tuple[str, str]]:
 
 class _Layout:
     """The text between the fields of the lists that begin with the entries ``firsts``. Its methods
-    raise UnsupportedLayout where that differs between entries."""
+    raise UnsupportedLayout where that differs between entries.
+    """
 
     def __init__(
         self, content: bytes, colons: list[Any], own: Any, order: tuple[str, str], firsts: Any
@@ -437,8 +438,8 @@ def _pattern(order: tuple[str, str]) -> re.Pattern[bytes]:
 
 
 @cache
-def _closing(own: bool) -> re.Pattern[bytes]:
-    return re.compile(b"".join(_BLANK + re.escape(glue) for glue in LAST[own]))
+def _closing(has_own_list: bool) -> re.Pattern[bytes]:
+    return re.compile(b"".join(_BLANK + re.escape(glue) for glue in LAST[has_own_list]))
 
 
 def _check_same(content: bytes, places: Any, glue: bytes) -> None:

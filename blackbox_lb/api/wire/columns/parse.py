@@ -31,7 +31,7 @@ from blackbox_lb.api.wire.columns.byte_spans import (
     spans_of,
 )
 from blackbox_lb.api.wire.dialects import DIALECTS
-from blackbox_lb.api.wire.dialects.position import LEAST, ROUNDING, PositionReader
+from blackbox_lb.api.wire.position import LEAST, ROUNDING, PositionReader
 from blackbox_lb.errors import BlbError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules

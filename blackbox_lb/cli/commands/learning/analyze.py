@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from blackbox_lb.cli.completers import bias_files
 from blackbox_lb.cli.grouped import COUNT, PATH, HelpGroup, argument, command, option, options
 from blackbox_lb.cli.options import (
     POSITIONS,
@@ -15,6 +14,7 @@ from blackbox_lb.cli.options import (
     PromptOptions,
     SamplingOptions,
     ServerOptions,
+    bias_files,
     provider,
 )
 

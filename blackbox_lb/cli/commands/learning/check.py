@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blackbox_lb.cli.completers import bias_files
 from blackbox_lb.cli.grouped import PATH, argument, command, options
-from blackbox_lb.cli.options import TaskOptions, TrialOptions, VerboseOptions, decide, labels
+from blackbox_lb.cli.options import (
+    TaskOptions,
+    TrialOptions,
+    VerboseOptions,
+    bias_files,
+    decide,
+    labels,
+)
 
 
 @options

@@ -1,4 +1,4 @@
-"""``blb collect``: fill the store, and nothing else."""
+"""``blb collect``: sample completions into the store, and learn nothing."""
 
 from __future__ import annotations
 

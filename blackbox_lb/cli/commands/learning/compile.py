@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blackbox_lb.cli.completers import bias_files
 from blackbox_lb.cli.grouped import COUNT, PATH, argument, command, option, options
-from blackbox_lb.cli.options import AT, VerboseOptions, provider
+from blackbox_lb.cli.options import AT, VerboseOptions, bias_files, provider
 
 COMPILE = ("blackbox_lb.jobs.compiling.compile:compile_bias",)
 

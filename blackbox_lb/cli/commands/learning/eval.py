@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from blackbox_lb.cli.completers import bias_files
 from blackbox_lb.cli.grouped import (
     AMOUNT,
     COUNT,
@@ -15,7 +14,14 @@ from blackbox_lb.cli.grouped import (
     option,
     options,
 )
-from blackbox_lb.cli.options import TaskOptions, TrialOptions, VerboseOptions, decide, labels
+from blackbox_lb.cli.options import (
+    TaskOptions,
+    TrialOptions,
+    VerboseOptions,
+    bias_files,
+    decide,
+    labels,
+)
 
 EVAL_PLAN = "blackbox_lb.jobs.evaluation.run:EvalPlan"
 

@@ -28,8 +28,8 @@ from blackbox_lb.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
-    from blackbox_lb.estimate.inputs.sweep import L2, AlphaScale
+    from blackbox_lb.estimate.inputs.recipe import L2, AlphaScale, Unobserved
+    from blackbox_lb.estimate.inputs.rollouts import Scale
     from blackbox_lb.jobs.fitting.plan import LearnFrom, SearchExtent
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blackbox_lb.cli.completers import known, reward_names, task_names
 from blackbox_lb.cli.grouped import command, option, options
-from blackbox_lb.cli.options import provider
+from blackbox_lb.cli.options import known, provider, reward_names, task_names
 from blackbox_lb.cli.settings import FILE
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from blackbox_lb.cli.echo import echo
-from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.packaged import profile_names
 
@@ -153,7 +152,7 @@ def _overview(profiles: list[Profile]) -> None:
             )
             for profile in profiles
         ),
-        left=5,
+        left_aligned=5,
     )
     echo(
         "key: the environment variable. learns from: samples, given answers (labels: of one token),"
@@ -215,9 +214,9 @@ def _details(profile: Profile) -> None:
 
 
 def _section(
-    profile: Profile, table: str, rows: Mapping[str, Any], told: set[str]
+    profile: Profile, table: str, rows: Mapping[str, Any], printed: set[str]
 ) -> Iterator[str]:
-    """The lines of one table. ``told``: evidence with a printed remark; each is printed once."""
+    """The lines of one table. ``printed``: evidence whose remark is printed already."""
     labels = {key: f"{key} = {_value(value)}" for key, value in rows.items()}
     width = max((len(label) for label in labels.values() if len(label) <= WIDEST), default=0)
     for key, label in labels.items():
@@ -226,8 +225,8 @@ def _section(
         yield f"  {label:<{width}}  {_known(profile, row, evidence)}"
         if isinstance(rows[key], list) and rows[key] and isinstance(rows[key][0], Mapping):
             yield from (f"      {_entry(entry)}" for entry in rows[key])
-        if evidence is not None and evidence[1].seen and evidence[0] not in told:
-            told.add(evidence[0])
+        if evidence is not None and evidence[1].seen and evidence[0] not in printed:
+            printed.add(evidence[0])
             about = ""
             if evidence[0] != row:
                 about = f"{evidence[0]}: "
@@ -256,19 +255,19 @@ def _value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _known(profile: Profile, row: str, found: tuple[str, Evidence] | None) -> str:
+def _known(profile: Profile, row: str, finding: tuple[str, Evidence] | None) -> str:
     mark = "UNKNOWN  "
     if profile.is_known(row):
         mark = ""
-    if found is None:
+    if finding is None:
         if row in CHOICES:
             return f"{mark}(a setting of this package)"
         return f"{mark}(no evidence)"
-    return f"{mark}{_grade(found[1])}  {found[1].source}"
+    return f"{mark}{_grade(finding[1])}  {finding[1].source}"
 
 
-def _grade(seen: Evidence) -> str:
-    proven = any(grade in "SRL" for grade in seen.grade)
+def _grade(evidence: Evidence) -> str:
+    proven = any(grade in "SRL" for grade in evidence.grade)
     if proven:
-        return f"{seen.grade} {seen.date}"
-    return f"{seen.grade} {seen.date} unproven"
+        return f"{evidence.grade} {evidence.date}"
+    return f"{evidence.grade} {evidence.date} unproven"

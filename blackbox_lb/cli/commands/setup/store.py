@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from blackbox_lb.cli.echo import echo
-from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.errors import StoreCorrupt
 
 PATH = click.Path(path_type=Path)

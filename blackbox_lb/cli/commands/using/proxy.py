@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from blackbox_lb.cli.completers import bias_files
-from blackbox_lb.cli.echo import echo
+from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import COUNT, arguments_for, command, option, options
-from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.options import provider
+from blackbox_lb.cli.options import bias_files, provider
 from blackbox_lb.deploy.proxy.limits import GRACE, MAX_BODY, TIMEOUT
 from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.safety.printable import printable

@@ -30,7 +30,7 @@ def report_command(run: Path, out: Path | None, plots: Path | None) -> None:
     what stands where in it, as report.html#examples. Needs the extra report: pip install
     '.[report]' in the checkout.
     """
-    from blackbox_lb.cli.option_names import with_option_names
+    from blackbox_lb.cli.echo import with_option_names
     from blackbox_lb.extras.report.page import write_report
 
     written = write_report(run, out, plots, wording=with_option_names)

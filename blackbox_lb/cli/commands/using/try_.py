@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from blackbox_lb.cli.completers import bias_files
 from blackbox_lb.cli.grouped import COUNT, PATH, HelpGroup, argument, command, option, options
-from blackbox_lb.cli.options import PrintOptions, ServerOptions, provider
+from blackbox_lb.cli.options import PrintOptions, ServerOptions, bias_files, provider
 
 MOST_TOKENS = 128
 """Longest answer, where the bias file does not say with how many tokens it was learned."""

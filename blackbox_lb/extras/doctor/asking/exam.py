@@ -168,8 +168,8 @@ def listed(completion: Completion, t: int) -> dict[int, float]:
 
 
 def opening_lists(completions: Sequence[Completion]) -> list[dict[int, float]]:
-    """The list at the first position of each, as in ``listed``; of those that list all their
-    tokens, if any does.
+    """The list at the first position of each completion, as in ``listed``. Where any completion
+    lists all its tokens, only such completions count.
 
     llama.cpp leaves a fragment of a character out of the list: where that was the first token, the
     first list is of the second.

@@ -35,14 +35,15 @@ class RowFinding:
 
 class Findings:
     """The findings so far, one a row, in the order in which rows were first found; a later one
-    replaces NOT CHECKED, and a contradiction a confirmation."""
+    replaces NOT CHECKED, and a contradiction a confirmation.
+    """
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._rows: dict[str, RowFinding] = {}
 
     def add(
-        self, row: str, status: Status, evidence: str, found: Json | dict[str, Json] | None = None
+        self, row: str, status: Status, evidence: str, value: Json | dict[str, Json] | None = None
     ) -> None:
         """What was seen of ``row``. A reason why it was not checked gives way to any finding, and
         to a later reason.
@@ -53,14 +54,14 @@ class Findings:
             or finding.status == "NOT CHECKED"
             or (finding.status, status) == ("CONFIRMED", "CONTRADICTED")
         ):
-            self._rows[row] = RowFinding(row, claim_of(self._profile, row), status, evidence, found)
+            self._rows[row] = RowFinding(row, claim_of(self._profile, row), status, evidence, value)
 
-    def agree(self, row: str, agrees: bool, evidence: str, found: Json | None = None) -> None:
-        """CONFIRMED or CONTRADICTED; ``found`` is what a contradicted row should say."""
+    def agree(self, row: str, agrees: bool, evidence: str, value: Json | None = None) -> None:
+        """CONFIRMED or CONTRADICTED; ``value`` is what a contradicted row should say."""
         if agrees:
             self.add(row, "CONFIRMED", evidence)
         else:
-            self.add(row, "CONTRADICTED", evidence, found)
+            self.add(row, "CONTRADICTED", evidence, value)
 
     def skip(self, rows: Iterable[str], reason: str) -> None:
         """NOT CHECKED, for each of ``rows`` that nothing has been found of."""

@@ -93,8 +93,11 @@ class Probe:
         return completions
 
     async def repeat(self, times: int, prompt: Prompt, **request: Any) -> list[Completion]:
-        """The completions of ``times`` equal requests, in order, without those that a content
-        filter withheld; Withheld where it withheld all."""
+        """The completions of ``times`` equal requests in order, without those that a content
+        filter withheld.
+
+        Raises Withheld: it withheld all of them.
+        """
         gate = asyncio.Semaphore(self.concurrency)
 
         async def one() -> list[Completion] | Withheld:
@@ -116,8 +119,8 @@ class Probe:
         ]
 
     async def uncut(self, prompt: Prompt, *, top: int, bias: Mapping[int, float]) -> Completion:
-        """One token, with its list of alternatives exactly as the server sent it; the usual reading
-        drops what is not sure.
+        """One token, with its list of alternatives exactly as the server sent it. The usual reader
+        drops alternatives that are not surely the likeliest.
         """
         self.count()
         reading = Sampling(1.0, 1, EVERYTHING)
@@ -128,7 +131,8 @@ class Probe:
     ) -> list[Completion]:
         """The answer to one request, read as one to ``reading``. A spoilt one is asked for twice
         more (llama.cpp lists nothing where the only token is a part of a character), and one
-        without a list too, if others had one."""
+        without a list too, if others had one.
+        """
         session = self.session
         where = draw.endpoint or self.session.endpoint
         bias = draw.bias or {}

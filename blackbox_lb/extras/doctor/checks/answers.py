@@ -1,6 +1,8 @@
-"""Checks of the answer as a whole: several completions a request, the seed, what is counted, and
-why completions end; and of the lists along a given answer, which must be those that were seen when
-the model wrote the same tokens itself.
+"""Checks of an answer as a whole: several completions a request, the seed, the counts of tokens,
+and the reasons why completions end.
+
+One more check compares the lists along a given answer with those of the model's own answer of the
+same tokens. They must agree.
 """
 
 from collections import Counter
@@ -83,7 +85,9 @@ def _shared(exam: Exam, row: str, prompt_tokens: int, n: int) -> None:
 
 
 async def check_seed(exam: Exam) -> None:
-    """A seed is accepted; whether it repeats the completion is told, and promised by nobody."""
+    """Check that a seed is accepted, and report whether it repeats the completion, which no host
+    promises.
+    """
     row = "sampling.seed"
     if not exam.profile.sampling.seed:
         return exam.findings.skip([row], "none is sent where the profile says that none is taken")
@@ -122,9 +126,12 @@ def check_usage(exam: Exam) -> None:
 
 
 async def check_continues(exam: Exam) -> None:
-    """Give the first two tokens of a completion back as an assistant message. A host that continues
-    it answers with the list of the third token. A host of which this is not known gets the message
-    without further fields."""
+    """Check whether the host continues an assistant message with the first two tokens of a
+    completion.
+
+    A host that continues it answers with the list of the third token. Where the profile does not
+    say how, the message goes out without further fields.
+    """
     row = "answers.continues"
     fields = exam.profile.answers.continues
     session = exam.probe.session
@@ -206,10 +213,10 @@ async def check_prompt_logprobs(exam: Exam) -> None:
     )
 
 
-def _conclude(exam: Exam, row: str, claimed: bool, apart: float, said: str) -> None:
+def _conclude(exam: Exam, row: str, claimed: bool, apart: float, text: str) -> None:
     """``apart``: total variation to what must be seen. What is not claimed is measured."""
     agrees = apart <= _limit(exam)
-    evidence = f"{said} (limit {_limit(exam):.2g})"
+    evidence = f"{text} (limit {_limit(exam):.2g})"
     if claimed:
         return exam.findings.agree(row, agrees, evidence, False)
     if agrees:
@@ -247,14 +254,16 @@ def _telling(exam: Exam, *places: int) -> tuple[Prompt, Completion] | None:
     return None
 
 
-def _apart(one: Mapping[int, float], other: Mapping[int, float]) -> float:
+def _apart(
+    left_probabilities: Mapping[int, float], right_probabilities: Mapping[int, float]
+) -> float:
     """The smallest total variation that is possible between the distributions of two lists, id ->
     logprob. A token that a list lacks is at most as likely as its least likely token.
     """
-    size = min(len(one), len(other))
+    size = min(len(left_probabilities), len(right_probabilities))
     first, second = (
         {token: float(np.exp(value)) for token, value in list(listed_logprobs.items())[:size]}
-        for listed_logprobs in (one, other)
+        for listed_logprobs in (left_probabilities, right_probabilities)
     )
     both = sum(abs(first[token] - second[token]) for token in first.keys() & second.keys())
     pairs = ((first, second), (second, first)) if size else ()

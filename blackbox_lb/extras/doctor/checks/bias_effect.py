@@ -163,7 +163,8 @@ async def _force(exam: Exam, token: int, high: float, temperature: float = 1.0) 
 async def _disobeyed(exam: Exam, forced: list[_Forced], high: float) -> None:
     """Say why other tokens than the raised ones came first. If the bias is ignored, they differ and
     a greedy answer begins with one of the likeliest. If the ids in answers are not those that a
-    bias names, it is always the same unlikely token."""
+    bias names, it is always the same unlikely token.
+    """
     rows = ("bias", "bias.high", "bias.low")
     forced = [*forced, await _force(exam, forced[0].token, high, temperature=0.0)]
     evidence = f"token {', '.join(str(attempt.token) for attempt in forced)} with {high:+g}: "
@@ -216,7 +217,8 @@ async def _suppress(exam: Exam, tokens: list[int], low: float) -> None:
 async def _unsaid(exam: Exam, tokens: list[int], low: float, came: list[str]) -> None:
     """By their texts, where answers name no tokens: a text that none of ``tokens`` has is of
     another token. One that is theirs may be of another too, as a word with and without a space
-    before it."""
+    before it.
+    """
     row = "bias.low"
     texts = [(await exam.text_of(token) or "").strip() for token in tokens]
     if not came or not all(texts):
@@ -250,7 +252,8 @@ class _Duel:
     def bias(self, side: int) -> dict[int, float]:
         """A lead of the gap plus ``side`` margins: both biases move inside one half of a unit, so
         that a server that makes whole numbers of them, by whatever rule, sees the same two numbers
-        on either side."""
+        on either side.
+        """
         middle = round(2 * self.gap) / 2
         shift = self.gap - middle + side * self.margin
         low = 0.25 - shift / 2
@@ -292,19 +295,19 @@ async def check_fractions(exam: Exam) -> None:
     return _fractions(exam, row, wins, evidence, sure=duel.margin > exam.step)
 
 
-def _fractions(exam: Exam, row: str, wins: list[int], said: str, *, sure: bool) -> None:
+def _fractions(exam: Exam, row: str, wins: list[int], text: str, *, sure: bool) -> None:
     """``sure``: the gap is known more closely than the leads differ from it."""
     if wins == [0, DUELS]:
         if exam.profile.bias.fractions:
-            return exam.findings.agree(row, True, said)
+            return exam.findings.agree(row, True, text)
         return exam.findings.add(
-            row, "MEASURED", f"fractions count, the profile need not forbid them: {said}", True
+            row, "MEASURED", f"fractions count, the profile need not forbid them: {text}", True
         )
     if wins[0] == wins[1] and sure:
         return exam.findings.agree(
-            row, not exam.profile.bias.fractions, f"fractions do not count: {said}", False
+            row, not exam.profile.bias.fractions, f"fractions do not count: {text}", False
         )
-    return exam.findings.skip([row], f"the noise decides, or the rounding of logprobs: {said}")
+    return exam.findings.skip([row], f"the noise decides, or the rounding of logprobs: {text}")
 
 
 def _duel(tokens: Mapping[int, float], high: float) -> _Duel | None:
@@ -449,6 +452,6 @@ async def _acting(exam: Exam, row: str, size: int, claimed: int | None) -> None:
 
 
 def _liftable(tokens: Mapping[int, float], nats: float) -> list[int]:
-    """The tokens that so many nats lift more than 1 nat above the likeliest."""
+    """The tokens that ``nats`` lift more than 1 nat above the likeliest."""
     top = max(tokens.values(), default=0.0)
     return [token for token, logprob in tokens.items() if logprob + nats > top + 1]

@@ -76,9 +76,9 @@ async def check_lists(exam: Exam) -> None:
     _steadiness(exam)
 
 
-def _sure(rules: EndpointRules, asked: int, vocabulary: int | None) -> int:
+def _sure(rules: EndpointRules, width: int, vocabulary: int | None) -> int:
     """How many of the listed alternatives are sure to be the likeliest."""
-    sure = asked
+    sure = width
     if rules.sampled_in_list == "replaces the last":
         sure -= 1
     if vocabulary:
@@ -86,16 +86,18 @@ def _sure(rules: EndpointRules, asked: int, vocabulary: int | None) -> int:
     return sure
 
 
-async def _first(exam: Exam, wanted: int) -> RequestRejected | None:
-    """Settle ``exam.alternatives``; returns why ``wanted`` were refused, None if they were not."""
+async def _first(exam: Exam, width: int) -> RequestRejected | None:
+    """Settle ``exam.alternatives``; returns why ``width`` alternatives were refused, None if they
+    were not.
+    """
     try:
-        exam.alternatives = wanted
-        exam.probe.top = wanted
+        exam.alternatives = width
+        exam.probe.top = width
         await exam.probe.ask(WORDS)
     except RequestRejected as refusal:
-        if wanted <= 1 or type(refusal) is not RequestRejected:
+        if width <= 1 or type(refusal) is not RequestRejected:
             raise
-        exam.alternatives = await _most(exam, wanted)
+        exam.alternatives = await _most(exam, width)
         return refusal
     return None
 

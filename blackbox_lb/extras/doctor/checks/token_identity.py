@@ -66,8 +66,8 @@ async def check_ids(exam: Exam) -> None:
 
 
 async def _samples(exam: Exam, scripts: bool) -> list[Completion]:
-    """A completion of each prompt, but for those that a content filter keeps back. Raises Withheld
-    where that is the first.
+    """A completion of each prompt that no content filter withholds. Raises Withheld: it withholds
+    the first.
     """
     samples = [(await exam.probe.ask(WORDS, max_tokens=TOKENS))[0]]
     more: list[tuple[Prompt, int]] = [(EMOJI, TOKENS)]
@@ -80,9 +80,10 @@ async def _samples(exam: Exam, scripts: bool) -> list[Completion]:
 
 
 def _named(exam: Exam, vocabulary: Vocabulary, exact: bool) -> None:
-    """Ids come from a vocabulary here: it must have a token for what is listed and, where the bytes
-    of every token are told (``exact``), for all that is sampled, and must split the text as the
-    model did."""
+    """Check a vocabulary that gives the ids. It must have a token for each listed text and split
+    the text as the model did. With the bytes of every token (``exact``) it must have each sampled
+    token too.
+    """
     completions = list(exam.completions())
     ids = [
         token
@@ -168,8 +169,8 @@ async def _printed(exam: Exam, completion: Completion) -> None:
 
 
 def _lookups(completion: Completion) -> list[int]:
-    """The first sampled ids, and some of the listed ones whose bytes are told. An end token is left
-    out: it has no text.
+    """The first sampled ids, and some listed ones with known bytes. An end token has no text and
+    is left out.
     """
     ids = completion.token_ids.tolist()
     sampled = ids

@@ -56,8 +56,11 @@ as good as none, and the p-value below which a temperature is named."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellDraw:
-    """``probabilities`` (c,), summing to 1; ``cell``: which of them was drawn; ``again`` (c,):
-    listed and drawn before.
+    """One draw from a list.
+
+    probabilities: (c,), summing to 1.
+    cell: the index that was drawn.
+    again: (c,) whether a cell was listed and drawn before.
     """
 
     probabilities: Vector
@@ -67,7 +70,8 @@ class CellDraw:
     @classmethod
     def of(cls, listed: Vector, cell: int, again: Cells | None = None) -> CellDraw:
         """From the probabilities of the listed tokens, most likely first; ``cell`` is their number
-        where none was drawn, ``again`` says which of them stand before in the completion."""
+        where none was drawn, ``again`` says which of them stand before in the completion.
+        """
         probabilities = np.append(listed, max(1.0 - float(listed.sum()), LEAST_UNLISTED))
         return cls(
             probabilities / probabilities.sum(),
@@ -241,7 +245,8 @@ def _events(
 ) -> tuple[Vector, int]:
     """Probability of each draw's event (t,), and the number of events that happened. Where logprobs
     are rounded to ``step`` nats, the part of the unlisted mass that half a step could give to the
-    listed tokens is left out."""
+    listed tokens is left out.
+    """
     probabilities = np.array(
         [float(draw.probabilities[cells].sum()) for draw, cells in zip(draws, inside, strict=True)]
     )
@@ -254,9 +259,9 @@ def _events(
     )
 
 
-def _lower_tail(probabilities: Vector, seen: int) -> float:
-    """P(at most ``seen`` of independent events with these probabilities), exactly."""
-    of = np.zeros(seen + 1)
+def _lower_tail(probabilities: Vector, count: int) -> float:
+    """P(at most ``count`` of independent events with these probabilities), exactly."""
+    of = np.zeros(count + 1)
     of[0] = 1.0
     for p in probabilities:
         of[1:] = of[1:] * (1 - p) + of[:-1] * p

@@ -7,7 +7,7 @@ import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import OF_DECISIONS, Costs, Goal
-from blackbox_lb.estimate.decisions.scores import DecisionScores
+from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.tasks.rewards.matching import normalise

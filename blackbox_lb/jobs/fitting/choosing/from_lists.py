@@ -1,19 +1,33 @@
-"""Scores of greedy decisions, predicted from one list a prompt: nothing is drawn."""
+"""Scores predicted from one list a prompt: greedy decisions and shares of labels. Nothing is drawn,
+so no noise of few samples decides between candidates.
+
+A completion is taken to name the label that it begins with. What is predicted is judged afterwards
+on fresh completions, by the first label named anywhere in them. Of labels of several tokens the
+first one does not tell whether the rest follows, most of all under a bias, which acts on the rest,
+too; so candidates for these are compared by completions.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
+from scipy.special import softmax
 
+from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import ByPrompt, Goal, Objective, Outcome
 from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.jobs.fitting.choosing.decision_goals import decision_parts
-from blackbox_lb.jobs.fitting.choosing.scorers import Scored
-from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
+from blackbox_lb.jobs.fitting.choosing.scorers import Measured, Scored
 from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, first_tokens, followed
+from blackbox_lb.rollouts.judging.decisions import WantedByPrompt
 from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import AnyBias, Example, Prompt
 
@@ -45,17 +59,17 @@ class FromLists:
     def __init__(
         self,
         first: AnswerStarts,
-        given: AnswersToLearn,
+        answers: AnswersToLearn,
         goal: Goal,
         labels: Labels | None,
-        along: Rollouts | None,
+        continued: Rollouts | None,
         *,
         may_repeat: bool = False,
     ) -> None:
         self.first = first
         self.lists = FirstLists(first.ids, first.logprobs)
-        self.given = given
-        self.along = along
+        self.given = answers
+        self.along = continued
         self.may_repeat = may_repeat
         self.goal = goal
         self.labels = labels if goal.objective in BY_LABEL else None
@@ -65,13 +79,13 @@ class FromLists:
 
     @classmethod
     async def of(
-        cls, trials: Trials, examples: Sequence[Example], plan: FitPlan, given: AnswersToLearn
-    ) -> "FromLists":
+        cls, trials: Trials, examples: Sequence[Example], plan: FitPlan, answers: AnswersToLearn
+    ) -> FromLists:
         """Collect the lists of ``examples``, unless they are in the store."""
         lists = await first_tokens(trials, examples, "validation", plan.listed)
-        first = lists.with_tokens([*given.ends, *given.every_label_token.tolist()])
+        first = lists.with_tokens([*answers.ends, *answers.every_label_token.tolist()])
         answer_lists = None
-        if first.longer and given.after is not None:
+        if first.longer and answers.after is not None:
             after = await followed(trials, first, "validation")
             answer_lists = None
             if after is not None:
@@ -82,7 +96,7 @@ class FromLists:
             for example in first.examples
             for answer in example.answers
         )
-        return cls(first, given, plan.goal, plan.labels, answer_lists, may_repeat=may_repeat)
+        return cls(first, answers, plan.goal, plan.labels, answer_lists, may_repeat=may_repeat)
 
     @property
     def prompts(self) -> int:
@@ -169,14 +183,17 @@ class FromLists:
             f"{reached:.3f} of their tokens before the first that differs (base {base_reached:.3f})"
         )
 
-    def _reached(self, along: Rollouts, bias: Mapping[int, float]) -> tuple[float, float]:
+    def _reached(self, continued: Rollouts, bias: Mapping[int, float]) -> tuple[float, float]:
         """The share of answers that greedy decoding writes whole, and of their tokens before the
         first that differs.
         """
-        written = FirstLists(along.top_ids, along.top_logprobs).greedy(bias) == along.token_ids
+        written = (
+            FirstLists(continued.top_ids, continued.top_logprobs).greedy(bias)
+            == continued.token_ids
+        )
         is_right = begins_right(self.lists.greedy(bias), self.first.accepted)
         answers = [
-            np.append(is_right[row], written[along.prompts == place][:-1])
+            np.append(is_right[row], written[continued.prompts == place][:-1])
             for row, place in enumerate(self.first.places)
         ]
         verbatim_share = np.mean([answer.all() for answer in answers])
@@ -230,3 +247,131 @@ def label_of_tokens(first: AnswerStarts, labels: Labels) -> dict[int, int]:
         if number is not None:
             label_of |= dict.fromkeys(tokens.tolist(), number)
     return label_of
+
+
+Array = npt.NDArray[np.float64]
+
+
+class SharesFromLists:
+    """Minus the total variation between the predicted and the wanted shares of the labels.
+
+    Attributes:
+        first: the first position of each prompt.
+        wanted: the shares of each prompt, and the groups within which they are compared.
+        settings: to deploy with.
+    """
+
+    exact = True
+    where = ""
+
+    def __init__(
+        self, first: AnswerStarts, target: WantedByPrompt, settings: Sequence[Setting]
+    ) -> None:
+        if first.wanted is None:
+            raise InputError("these first lists are of answers without wanted shares")
+        self.first = first
+        self.wanted = target
+        self.settings = tuple(settings)
+        self._tokens = first.wanted.tokens
+        self._labels = first.wanted.labels
+        self._logprobs = first.logprobs.astype(np.float64)
+        listed = np.exp(np.where(first.ids >= 0, self._logprobs, -np.inf)).sum(axis=1)
+        self._unlisted = np.log(np.clip(1.0 - listed, 1e-12, 1.0))
+
+    @classmethod
+    async def suiting(
+        cls, trials: Trials, examples: Sequence[Example], plan: FitPlan
+    ) -> SharesFromLists | None:
+        """Collect the lists of ``examples``, unless they are in the store; None where completions
+        must be drawn: the reward compares with no shares, the goal needs a KL, or a label is longer
+        than one token.
+
+        Raises NoLogprobs, ProviderError: see ``first_tokens``.
+        """
+        column = trials.reward.grouped_by
+        if column is None or plan.goal.objective == "reward-kl":
+            return None
+        first = await first_tokens(trials, examples, "validation", plan.listed)
+        if first.longer:
+            return None
+        return cls(first, WantedByPrompt.of(first.examples, column), plan.settings)
+
+    @property
+    def label_tokens(self) -> tuple[int, ...]:
+        """The tokens that begin a label."""
+        return tuple(self._tokens.tolist())
+
+    @property
+    def prompts(self) -> int:
+        """See ``Scorer``."""
+        return len(self.first.examples)
+
+    def cost(self, samples: int) -> int:
+        """See ``Scorer``: nothing."""
+        del samples
+        return 0
+
+    async def score(
+        self, label: str, bias: AnyBias | None, samples: int, among: Bools | None = None
+    ) -> Scored:
+        """See ``Scorer``; the mean over the settings to deploy with."""
+        del label, samples, among
+        parts = [
+            self.wanted.reward_parts(self.shares(bias, setting.temperature))
+            for setting in self.settings
+        ]
+        by_setting = tuple(
+            Measured(float(part.mean()), setting=setting.name)
+            for setting, part in zip(self.settings, parts, strict=True)
+        )
+        unknown = ByPrompt(np.full(self.prompts, np.nan))
+        outcome = Outcome(ByPrompt(np.mean(parts, axis=0)), unknown, None, None)
+        return Scored(outcome, by_setting)
+
+    def described(self, bias: AnyBias, scored: Scored, base: Scored) -> str:
+        """What is predicted of the chosen bias, in words."""
+        del bias
+        return (
+            f"; predicted from the first lists of {self.prompts} validation prompts, without"
+            f" drawing: total variation {-scored.measured.reward:.3f} (base"
+            f" {-base.measured.reward:.3f})"
+        )
+
+    async def kl(self, bias: AnyBias, samples: int) -> None:
+        """See ``Scorer``: nothing is drawn, so nothing is known of it."""
+        del bias, samples
+
+    async def foresight(self, samples: int) -> None:
+        """See ``Scorer``: the scores are exact as they are."""
+        del samples
+
+    def shares(self, bias: AnyBias | None, temperature: float) -> Array:
+        """(x, l + 1) the probability that a completion begins with each label, the last for none.
+
+        Tokens outside a list keep its rest at temperature 1; at another temperature their part is
+        not known, and left out.
+        """
+        tilted = (self._logprobs + self._nats(bias)) / temperature
+        tilted = np.where(self.first.ids >= 0, tilted, -np.inf)
+        rest = np.full(self.prompts, -np.inf)
+        if temperature == 1:
+            rest = self._unlisted
+        probabilities = softmax(np.column_stack([tilted, rest]), axis=1)
+        size = int(self._labels.max()) + 1
+        shares = np.zeros((self.prompts, size + 1))
+        for token, label in zip(self._tokens.tolist(), self._labels.tolist(), strict=True):
+            shares[:, label] += (probabilities[:, :-1] * (self.first.ids == token)).sum(axis=1)
+        shares[:, size] = 1.0 - shares[:, :size].sum(axis=1)
+        return shares
+
+    def _nats(self, bias: AnyBias | None) -> Array:
+        """(x, k) the bias of each listed token."""
+        nats = np.zeros(self.first.ids.shape)
+        if bias is None:
+            return nats
+        if not isinstance(bias, Mapping):
+            bias.prepare([example.prompt for example in self.first.examples])
+        for row, example in enumerate(self.first.examples):
+            sent = bias if isinstance(bias, Mapping) else bias.at(example.prompt)
+            nats[row] = [sent.get(token, 0.0) for token in self.first.ids[row].tolist()]
+        return nats

@@ -26,13 +26,13 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.goal import MEASURES, Goal
 from blackbox_lb.estimate.decisions.prediction import (
+    DecisionScores,
     FirstLists,
     RocArea,
     label_margins,
     margins,
     roc_area,
 )
-from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import against

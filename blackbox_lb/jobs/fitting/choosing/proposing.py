@@ -1,14 +1,17 @@
-"""Everything that takes part in the search: what the estimators learn, and what needs no learning.
+"""Everything that takes part in the search: what the estimators learn, and what rules, labels and
+calibration know without learning.
 
 Rules, boosts and calibrations are vectors that somebody would write by hand. As candidates beside
 the learned ones, none of them can beat the choice on the prompts that made it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 
+from blackbox_lb.bias.records import Calibration, LabelTokens, label_scores
 from blackbox_lb.estimate.choice.candidates import (
     BOOSTS,
     Candidate,
@@ -18,15 +21,228 @@ from blackbox_lb.estimate.choice.candidates import (
     rules,
 )
 from blackbox_lb.estimate.choice.estimator import CREDIT_L2
-from blackbox_lb.estimate.inputs.checks import Ids
-from blackbox_lb.estimate.inputs.prior import DEFAULT_STRENGTHS, Prior, TokenCosts
+from blackbox_lb.estimate.decisions.feasibility import label_fit, pulled_shifts
+from blackbox_lb.estimate.decisions.prediction import FirstLists, expected_calibration_error
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.sweep import Sweep
-from blackbox_lb.jobs.fitting.choosing.priors import calibrations, with_labels_of
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.projection import DEFAULT_STRENGTHS, Prior, TokenCosts
 from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
+from blackbox_lb.rollouts.answers.given_answers import listed_tokens, lists_with
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.training import Training
 from blackbox_lb.tasks import Reward
+from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.types import Completion
+
+FEWEST = 2
+"""Labels that the training prompts must have at least."""
+LabelledCompletion: TypeAlias = tuple[int | None, Completion]
+"""The number of a prompt's right label, None without one, and a completion with its first list."""
+
+
+def calibration_of(
+    names: Sequence[str],
+    tokens: Sequence[Ids],
+    training: Sequence[LabelledCompletion],
+    validation: Sequence[LabelledCompletion],
+) -> Calibration | None:
+    """The calibration of a decision; None where the training prompts have fewer than two labels.
+
+    Args:
+        names: (l,) of the labels.
+        tokens: (l,) those that begin each label and no other; none for everything else.
+        training: the first positions that it is learned from.
+        validation: those that tell its error.
+    """
+    token_ids = [tuple(ids.tolist()) for ids in tokens]
+    scores = []
+    numbers = []
+    for number, completion in training:
+        score = label_scores(listed_tokens(completion), token_ids)
+        if number is not None and score is not None:
+            scores.append(score)
+            numbers.append(number)
+    if len(set(numbers)) < FEWEST:
+        return None
+    weight, offsets = label_fit(
+        np.array(scores, np.float64), np.array(numbers, np.int64), weighed=True
+    )
+    rows = [
+        LabelTokens(label=name, token_ids=ids, offset=offset)
+        for name, ids, offset in zip(names, token_ids, offsets.tolist(), strict=True)
+    ]
+    calibration = Calibration(labels=tuple(rows), weight=weight, prompts=len(numbers))
+    return calibration.replacing(error=_error(calibration, validation))
+
+
+def _error(calibration: Calibration, validation: Sequence[LabelledCompletion]) -> float | None:
+    """The expected calibration error on these prompts; None without one."""
+    confidence = []
+    is_right = []
+    for number, completion in validation:
+        probabilities = calibration.probabilities(listed_tokens(completion))
+        if number is None or probabilities is None:
+            continue
+        decided = max(probabilities, key=lambda label: probabilities[label])
+        confidence.append(probabilities[decided])
+        is_right.append(decided == calibration.labels[number].label)
+    if confidence:
+        return expected_calibration_error(confidence, is_right)
+    return None
+
+
+BATCH = "batch calibration"
+ANSWERED = "calibration by the answers"
+LABELS_ONLY = "labels only"
+LIFTS = (0.0, 2.0, 5.0, 10.0)
+"""Nats of a shift that all labels share, over everything else that the model may say."""
+PULLS = (30.0, 10.0, 3.0)
+"""Strengths of the pull to the calibration, in weighted tokens."""
+STANDING_PULL = 10.0
+"""Of the one that teaches the lift of all labels, and what follows them, to the candidate that
+stands."""
+
+
+def batch_calibration(lists: Sequence[FirstLists], tokens: Sequence[Ids]) -> Prior | None:
+    """The mean answer of the model over prompts, divided out (Zhou et al. 2023, "Batch
+    Calibration"): every label's tokens are shifted by minus the log of the label's mean
+    probability. It reads no answer. A label's probability is that of its likeliest token: greedy
+    decoding decides between tokens, and a label of many spellings loses what they share out.
+
+    Args:
+        lists: those at the place of the answer, of prompts with and without a known answer, with
+            all tokens of the labels (see ``lists_with``): a label that a list leaves out is not
+            impossible.
+        tokens: (l,) those that begin each label.
+
+    Returns:
+        The prior with a shift of mean 0 over the labels, and a lift that all of them share and that
+        costs no penalty. None where no list holds every label's probability.
+    """
+    parts = [part.share_of_likeliest(tokens) for part in lists if len(part.ids)]
+    shares = np.concatenate([np.zeros((0, len(tokens))), *parts])
+    shares = shares[~np.isnan(shares).any(axis=1)]
+    if not len(shares):
+        return None
+    shifts = -np.log(np.maximum(shares.mean(axis=0), LEAST_SHARE))
+    shifts -= shifts.mean()
+    means = {
+        token: shift
+        for ids, shift in zip(tokens, shifts.tolist(), strict=True)
+        for token in ids.tolist()
+    }
+    return Prior.of(BATCH, means, np.concatenate(list(tokens)), PULLS, STANDING_PULL)
+
+
+LEAST_SHARE = 1e-6
+"""Mean probability of a label, at least."""
+ANSWERS_PULL = 30.0
+"""Labelled prompts that batch calibration counts for where answers move it: with few it stays, and
+with hundreds the answers decide."""
+
+
+def answered_calibration(
+    prior: Prior,
+    answered: FirstLists,
+    numbers: Ids,
+    tokens: Sequence[Ids],
+    weights: Vector | None = None,
+) -> Prior:
+    """Batch calibration, moved to where it decides the answered prompts right.
+
+    Args:
+        prior: the batch calibration.
+        answered: lists at the place of the answer, with all tokens of the labels.
+        numbers: (p,) the right label of each list, -1 where it has none.
+        tokens: (l,) those that begin each label.
+        weights: (p,) what each prompt counts, all alike if None.
+    """
+    shares = answered.share_of_likeliest(tokens)
+    is_usable = ~np.isnan(shares).any(axis=1) & (numbers >= 0)
+    means = dict(zip(prior.token_ids.tolist(), prior.means.tolist(), strict=True))
+    of_label = np.array([means.get(int(ids[0]), 0.0) for ids in tokens])
+    scores = np.log(np.maximum(shares[is_usable], LEAST_SHARE)) + of_label
+    counts = None
+    if weights is not None:
+        counts = weights[is_usable]
+    shifts = of_label + pulled_shifts(scores, numbers[is_usable], ANSWERS_PULL, counts)
+    moved = {
+        token: shift
+        for ids, shift in zip(tokens, shifts.tolist(), strict=True)
+        for token in ids.tolist()
+    }
+    return Prior.of(ANSWERED, moved, prior.lifted, PULLS, STANDING_PULL)
+
+
+def label_priors(
+    answers: AnswersToLearn, labels: Labels, others: Sequence[Sequence[Completion]]
+) -> tuple[Prior, ...]:
+    """The calibration by the answers, and batch calibration; none where two labels begin alike or
+    no list holds every label.
+
+    others: first tokens of more prompts, of which no answer is read.
+    """
+    tokens = answers.label_tokens
+    if tokens is None:
+        return ()
+    ids = answers.every_label_token
+    answered = lists_with(answers.first.whole, ids)
+    batch = batch_calibration([answered, *(lists_with(part, ids) for part in others)], tokens)
+    if batch is None:
+        return ()
+    numbers = [labels.of(example) for example in answers.first.examples]
+    known = np.array([-1 if number is None else number for number in numbers], np.int64)
+    return (answered_calibration(batch, answered, known, tokens, answers.weights), batch)
+
+
+def with_labels_of(
+    prior: Prior, candidate: Candidate, next_token: NextToken, limits: CompileLimits
+) -> Candidate:
+    """A learned candidate whose labels differ from each other as in a calibration by the answers;
+    their common lift, and what follows them, stays as learned. It stands.
+
+    The likelihood of the answers would move the labels once more, and without a scale.
+    """
+    values = candidate.learned.copy()
+    is_label = np.isin(candidate.token_ids, prior.lifted)
+    means = next_token.align(prior.token_ids, prior.means)[is_label]
+    values[is_label] = means + (values[is_label] - means).mean()
+    sent: Vector = np.clip(values, limits.low, limits.high)
+    calibrated = Candidate.of_vector(
+        sent,
+        next_token,
+        limits,
+        estimator="calibration",
+        settings={**candidate.settings, "calibration": ANSWERED},
+        origin=f"{ANSWERED}, all else learned",
+    )
+    return replace(calibrated, stands=True)
+
+
+def calibrations(
+    priors: Sequence[Prior], next_token: NextToken, limits: CompileLimits
+) -> Iterator[Candidate]:
+    """Each calibration itself, and the labels without any, with each of ``LIFTS`` on all labels."""
+    is_label = np.isin(next_token.token_ids, np.concatenate([prior.lifted for prior in priors]))
+    by_name = {prior.name: next_token.align(prior.token_ids, prior.means) for prior in priors}
+    by_name[LABELS_ONLY] = np.zeros(len(next_token.token_ids))
+    for name, values in by_name.items():
+        for lift in LIFTS:
+            sent: Vector = np.clip(values + lift * is_label, limits.low, limits.high)
+            if not sent.any():
+                continue
+            yield Candidate.of_vector(
+                sent,
+                next_token,
+                limits,
+                estimator="calibration",
+                settings={"calibration": name, "lift": lift},
+                origin=f"{name} with a lift of {lift:g} nats" if lift else name,
+            )
+
 
 MOST_RULED = 2_000
 """Tokens that a rule may move, the most used first: a script has tens of thousands, and a request
@@ -175,15 +391,15 @@ def end_token(rollouts: Rollouts, max_tokens: int) -> int | None:
 
 
 def proposals(
-    training: Training, plan: FitPlan, limits: CompileLimits, beside: Knowledge
+    training: Training, plan: FitPlan, limits: CompileLimits, knowledge: Knowledge
 ) -> Iterator[Candidate]:
     """All candidates of the first race, the learned ones first.
 
     Args:
-        training: with every token of ``beside`` on its support.
+        training: with every token of ``knowledge`` on its support.
         plan: its sweep names the estimators and their settings.
         limits: the provider's.
-        beside: what is known of tokens, nothing where only the sweep is to be tried.
+        knowledge: what is known of tokens, nothing where only the sweep is to be tried.
 
     Raises:
         InputError: no completion earned a reward, or a setting is out of range.
@@ -191,24 +407,24 @@ def proposals(
     rollouts = training.rollouts
     table = training.next_token
     for candidate in candidates(
-        rollouts, table, plan.sweep, limits, whole=training.whole, priors=beside.priors
+        rollouts, table, plan.sweep, limits, dataset=training.whole, priors=knowledge.priors
     ):
-        prior = next(iter(beside.labels), None)
+        prior = next(iter(knowledge.labels), None)
         if prior is None or not candidate.stands or candidate.settings["prior"] != prior.name:
             yield candidate
             continue
         yield replace(candidate, stands=False)
         yield with_labels_of(prior, candidate, table, limits)
-    if beside.costs is not None:
-        yield from rules(table, beside.costs, limits)
-    yield from boosts(table, beside.boosted, limits)
-    if beside.labels:
-        yield from calibrations(beside.labels, table, limits)
+    if knowledge.costs is not None:
+        yield from rules(table, knowledge.costs, limits)
+    yield from boosts(table, knowledge.boosted, limits)
+    if knowledge.labels:
+        yield from calibrations(knowledge.labels, table, limits)
 
 
-def with_knowledge(training: Training, beside: Knowledge) -> Training:
+def with_knowledge(training: Training, knowledge: Knowledge) -> Training:
     """``training`` with every token that something is known of on its support."""
-    ids = beside.token_ids
+    ids = knowledge.token_ids
     if training.whole is not None or not ids.size:
         return training
     return replace(training, next_token=training.next_token.with_tokens(ids))

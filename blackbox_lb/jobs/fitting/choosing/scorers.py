@@ -15,7 +15,7 @@ from blackbox_lb.estimate.choice.goal import ByPrompt, Goal, Outcome
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.reweighting.located_costs import LocatedCosts
+from blackbox_lb.estimate.reweighting import LocatedCosts
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, Setting
 from blackbox_lb.rollouts.training import scored

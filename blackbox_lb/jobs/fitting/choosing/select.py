@@ -315,7 +315,7 @@ class _Race:
     def _announce(self) -> None:
         count = len(self.racing)
         prompts = self.scorer.prompts
-        steps = ", ".join(_rung_text(rung, prompts) for rung in self._plan(count))
+        steps = ", ".join(_rung_text(rung, prompts) for rung in self._rungs(count))
         then = "; then the best at other strengths and with fewer entries"
         if not self.search.refines:
             then = ""
@@ -326,7 +326,7 @@ class _Race:
             f" {most:,} completions beside {base:,} of the base"
         )
 
-    def _plan(self, count: int) -> tuple[Rung, ...]:
+    def _rungs(self, count: int) -> tuple[Rung, ...]:
         """The rungs of the race; one where a second sample would tell nothing new."""
         prompts = self.scorer.prompts
         if self.scorer.cost(2) == self.scorer.cost(1):
@@ -335,16 +335,16 @@ class _Race:
 
     async def halve(self, racing: Sequence[_Entrant]) -> _Entrant:
         """Halve ``racing`` successively over fresh samples; return the winner."""
-        plan = self._plan(len(racing))
+        rungs = self._rungs(len(racing))
         order = list(racing)
-        for number, rung in enumerate(plan):
+        for number, rung in enumerate(rungs):
             among = self._some(rung.prompts)
             for entrant in order:
                 await self._score(entrant, rung.samples, among)
             order = self._ranked(order)
             survivors = 1
-            if number + 1 < len(plan):
-                survivors = plan[number + 1].candidates
+            if number + 1 < len(rungs):
+                survivors = rungs[number + 1].candidates
             for entrant in order[survivors:]:
                 self._drop(entrant, rung)
             order = order[:survivors]

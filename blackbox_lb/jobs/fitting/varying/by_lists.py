@@ -26,15 +26,16 @@ from blackbox_lb.estimate.projection.with_features import (
     fit_features,
 )
 from blackbox_lb.jobs.fitting.choosing.scorers import Proposal
-from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.varying.feature_matrix import FeatureMatrix, PromptFeatures
-from blackbox_lb.jobs.fitting.varying.learned import (
+from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
+from blackbox_lb.jobs.fitting.varying.feature_matrix import (
     DRAWS,
     FOLDS,
     NO_FEATURE,
     NO_SLOPE,
     SLOPE_L2,
+    FeatureMatrix,
+    PromptFeatures,
     learned_proposal,
     like_standing,
 )

@@ -11,12 +11,13 @@ from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.projection.with_features import FeaturePositions, fit_features
 from blackbox_lb.jobs.fitting.choosing.scorers import Proposal
-from blackbox_lb.jobs.fitting.varying.feature_matrix import FeatureMatrix, PromptFeatures
-from blackbox_lb.jobs.fitting.varying.learned import (
+from blackbox_lb.jobs.fitting.varying.feature_matrix import (
     FOLDS,
     NO_FEATURE,
     NO_SLOPE,
     SLOPE_L2,
+    FeatureMatrix,
+    PromptFeatures,
     learned_proposal,
     like_standing,
     with_lift,

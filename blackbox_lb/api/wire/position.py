@@ -1,5 +1,7 @@
-"""One token position, for every dialect: the sampled token, and the alternatives that are sure to
-be the likeliest; and the differences between dialects, the shapes of answers.
+"""One token position of an answer, in every dialect.
+
+A position is the sampled token and the alternatives that are surely the likeliest.
+``AnswerDialect`` has what differs between the shapes of answers.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Identity:
         if self._kind == "field":
             return checked_id(self._provider, entry[self._name])
         if self._kind == "bytes":
-            return self._of_bytes(self._known(), entry["bytes"], entry["token"])
+            return self._of_bytes(self._required_vocabulary(), entry["bytes"], entry["token"])
         return self.of_text(entry["token"])
 
     def of_text(self, text: str) -> int:
@@ -67,7 +69,7 @@ class Identity:
                 f"{self._provider} gives only the text of its tokens here, its profile looks for"
                 f' their {self._kind}; set id = "text" for this endpoint'
             )
-        vocabulary = self._known()
+        vocabulary = self._required_vocabulary()
         token = vocabulary.id_of_text(text)
         if self._kind == "latin-1":
             fragment = self._of_fragment(vocabulary, text)
@@ -90,7 +92,7 @@ class Identity:
                 " ``tokenizer``"
             )
 
-    def _known(self) -> Vocabulary:
+    def _required_vocabulary(self) -> Vocabulary:
         if self._vocabulary is None:
             raise ProfileError(
                 f"{self._provider} tells tokens by their {self._kind}, so their ids need a"
@@ -98,10 +100,10 @@ class Identity:
             )
         return self._vocabulary
 
-    def _of_bytes(self, vocabulary: Vocabulary, given: Any, text: str) -> int:
+    def _of_bytes(self, vocabulary: Vocabulary, listed_bytes: Any, text: str) -> int:
         raw = None
-        if given is not None:
-            raw = checked_bytes(self._provider, given)
+        if listed_bytes is not None:
+            raw = checked_bytes(self._provider, listed_bytes)
         name = text.encode("utf-8", "surrogatepass")
         if raw is not None and not self._exact and REPLACEMENT in raw:
             return UNNAMED  # any fragment of a character prints with these bytes
@@ -143,7 +145,8 @@ class Identity:
 
 def checked_bytes(provider: str, value: Any) -> bytes:
     """``value``, a list of numbers from 0 to 255, as bytes. Raises CorruptResponse where it is no
-    list: from a number Python would make that many zero bytes."""
+    list: from a number Python would make that many zero bytes.
+    """
     if not isinstance(value, list):
         raise CorruptResponse(
             f"{provider} returned the token bytes {str(value)[:40]!r}; they are a list of numbers"
@@ -177,11 +180,15 @@ Choice: TypeAlias = dict[str, Any]
 
 @dataclass(slots=True)
 class Position:
-    """One position. top: (id, logprob) from most likely. bounded: ``logprob`` is only an upper
-    bound of the sampled token's.
+    """One position.
 
-    propensity: its logprob under the policy that sampled it, where the provider gives both. bytes:
-    those known of the tokens here.
+    id: the sampled token.
+    logprob: its logprob in nats.
+    top: (id, logprob) of the alternatives, from most likely.
+    bounded: ``logprob`` is only an upper bound.
+    propensity: the sampled token's logprob under the policy that sampled it, where the provider
+        gives both.
+    bytes: the bytes of tokens at this position, as far as the answer shows them.
     """
 
     id: int
@@ -265,37 +272,27 @@ class PositionReader:
 
     def _before_censored(self, listed: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
         """The alternatives before the first without a logprob: it may be likelier than those behind
-        it, and than those before it where they are not in order."""
+        it, and than those before it where they are not in order.
+        """
         censored = self.profile.logprobs.censored
-        first = next(
-            (
-                i
-                for i, (_, value) in enumerate(listed)
-                if value == censored and censored is not None
-            ),
-            None,
-        )
-        if first is None:
+        values = [value for _, value in listed]
+        if censored is None or censored not in values:
             return listed
-        values = [checked_logprob(self.profile, value) for _, value in listed if value != censored]
-        in_order = self.dialect.in_order and values == sorted(values, reverse=True)
-        if not in_order:
+        present = [checked_logprob(self.profile, value) for value in values if value != censored]
+        if not self.dialect.in_order or present != sorted(present, reverse=True):
             return []
-        return listed[:first]
+        return listed[: values.index(censored)]
 
-    def _check_mass(self, known: list[tuple[int, float]], token: int, logprob: Any) -> None:
+    def _check_mass(self, listed_pairs: list[tuple[int, float]], token: int, logprob: Any) -> None:
         """Raise CorruptResponse where an alternative has no probability although unlisted tokens
         must have some.
         """
-        if not known or min(value for _, value in known) > LEAST:
+        if not listed_pairs or min(value for _, value in listed_pairs) > LEAST:
             return
-        listed = dict(known)
-        sampled_logprob = (
-            []
-            if token in listed or not isinstance(logprob, int | float)
-            else [min(float(logprob), 0.0)]
-        )
-        mass = sum(math.exp(value) for value in (*(value for _, value in known), *sampled_logprob))
+        listed = dict(listed_pairs)
+        mass = sum(math.exp(value) for _, value in listed_pairs)
+        if token not in listed and isinstance(logprob, int | float):
+            mass += math.exp(min(float(logprob), 0.0))
         if mass < 1 - UNLISTED:
             raise CorruptResponse(
                 f"{self.profile.name} lists an alternative with the logprob"
@@ -329,14 +326,19 @@ class PositionReader:
             return None
         value: Any = choice
         for key in self.rules.sampled_ids.split("."):
-            value = value.get(key) if isinstance(value, Mapping) else None
+            if not isinstance(value, Mapping):
+                value = None
+                break
+            value = value.get(key)
         if value is None and not required:
             return None
         if not isinstance(value, list) or len(value) != n:
+            size = "none"
+            if isinstance(value, list):
+                size = str(len(value))
             raise CorruptResponse(
                 f"{self.profile.name} listed {n} tokens and, in `{self.rules.sampled_ids}`, the ids"
-                f" of {len(value) if isinstance(value, list) else 'none'}; the field must list the"
-                " completion's tokens, all of them"
+                f" of {size}; the field must list the completion's tokens, all of them"
             )
         return [checked_id(self.profile.name, token) for token in value]
 
@@ -365,24 +367,23 @@ def checked_logprob(profile: Profile, value: Any, *, sampled: bool = False) -> f
 
 
 def likeliest(
-    rules: EndpointRules, listed: Iterable[tuple[int, float]], asked: int
+    rules: EndpointRules, listed: Iterable[tuple[int, float]], width: int
 ) -> list[tuple[int, float]]:
     """The alternatives, most likely first, that are surely more likely than every unlisted token.
 
-    Where the sampled token replaces the last of the ``asked`` alternatives, only those before the
+    Where the sampled token replaces the last of the ``width`` alternatives, only those before the
     last are sure; the same where fewer are listed, because a server's own limit cuts a list there
-    just as well. ``asked`` of -1 means the whole vocabulary, and then all are sure. Tokens without
+    just as well. ``width`` of -1 means the whole vocabulary, and then all are sure. Tokens without
     an id may be several.
     """
-    top = sorted(
-        listed, key=lambda pair: (-pair[1], pair[0])
-    )  # equal ones by id, in whatever order a mapping has them
+    # Equal ones by id: the order of a mapping has no meaning.
+    top = sorted(listed, key=lambda pair: (-pair[1], pair[0]))
     named = [token for token, _ in top if token != UNNAMED]
     if len(set(named)) != len(named):
         raise CorruptResponse("one token is listed twice among the alternatives of a position")
-    if asked < 0:
+    if width < 0:
         return top
-    sure = asked
+    sure = width
     if rules.sampled_in_list == "replaces the last":
-        sure = min(asked, len(top)) - 1
+        sure = min(width, len(top)) - 1
     return top[: max(sure, 0)]
