@@ -87,7 +87,8 @@ async def measured(
     """A row a feature: the share of right decisions of the base, of each bias, and of the
     classifier.
     """
-    names = sorted({answer for example in task.train for answer in example.answers})
+    examples = (*task.train, *task.validation, *test.examples)
+    names = sorted({answer for example in examples for answer in example.answers})
     plan = FitPlan(
         sweep=Sweep(l2=ANSWERS_L2),
         settings=(GREEDY,),

@@ -65,11 +65,8 @@ within one standard error."""
 PROVEN = 0.977
 """One-sided confidence that another candidate must have to be better than the one that stands: two
 standard errors. With one, a single validation prompt that it has right and the other has not was
-enough: 1 / p, with a standard error of 1 / p."""
-PROVEN_RICHER = 2.0
-"""Standard errors by which a candidate with features must be better, over left-out training and
-validation prompts together. It is the best of 18 settings on them; with 2, noise passed in 3 of 100
-draws."""
+enough: 1 / p, with a standard error of 1 / p. A candidate with features has the left-out training
+prompts as well, and is the best of 18 settings on them: noise passed in 3 of 100 draws."""
 FEWEST_PROMPTS = 10
 """Prompts with which fewer entries are tried: with less, a cut that loses a label passes unseen."""
 LESS_LIKELY = 0.1
@@ -517,12 +514,14 @@ class _Race:
             best = self._ranked(entrants)[0]
             proposal = proposals[entrants.index(best)]
             self.entrants.append(best)
-            is_proven, sentence = self._proof(best, standing, proposal)
-            best.status = "proven to be better" if is_proven else "not proven to be better"
-            declined = "" if is_proven else "declined, "
-            self.report.notice(f"{declined}{best.candidate.origin}; {sentence}")
-            if is_proven:
+            passed, sentence = self._proof(best, standing, proposal)
+            if passed:
+                best.status = "proven to be better"
+                self.report.notice(f"{best.candidate.origin}; {sentence}")
                 proven.append((best, proposal))
+                continue
+            best.status = "not proven to be better"
+            self.report.notice(f"declined, {best.candidate.origin}; {sentence}")
         if not proven:
             self.report.notice("the bias is the same for all prompts and positions")
             return replace(choice, tried=self._rows())
@@ -533,8 +532,8 @@ class _Race:
         return replace(choice, tried=self._rows(), richer=winner)
 
     def _proof(self, entrant: _Entrant, standing: _Entrant, proposal: Proposal) -> tuple[bool, str]:
-        """Whether a richer candidate is better than the standing one by ``PROVEN_RICHER`` standard
-        errors, and a sentence on it.
+        """Whether a richer candidate is proven to be better than the standing one, and a sentence
+        on it.
         """
         richer = _scored(entrant)
         before = _scored(standing)
@@ -551,18 +550,19 @@ class _Race:
             )
         if not self.goal.keeps(before.outcome, richer.outcome):
             return False, f"on {len(gains)} validation prompts it loses accuracy"
-        pooled = np.concatenate([proposal.left_out, gains])
-        error = float(pooled.std()) / math.sqrt(len(pooled))
-        mean = float(pooled.mean())
-        is_proven = float(gains.mean()) > 0 and mean >= PROVEN_RICHER * error
+        pooled = ByPrompt(np.concatenate([proposal.left_out, gains]))
+        passed = float(gains.mean()) > 0 and is_proven(pooled)
         where = f"{len(gains)} validation prompts"
         if len(proposal.left_out):
             where = f"{where} and {len(proposal.left_out)} training prompts that were left out"
         how = "is predicted to earn" if self.scorer.exact else "earns"
         sentence = (
-            f"on {where} it {how} {mean:+.3f} more than the fixed bias (standard error {error:.3f})"
+            f"on {where} it {how} {pooled.value:+.3f} more than the fixed bias (standard error"
+            f" {pooled.standard_error:.3f})"
         )
-        return is_proven, sentence if is_proven else f"{sentence}, which may be chance"
+        if passed:
+            return True, sentence
+        return False, f"{sentence}, which may be chance"
 
     def conclude(self, winner: _Entrant) -> Choice:
         """Mark the winner, say where it comes from, and hand over the table."""
