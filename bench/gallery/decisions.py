@@ -14,6 +14,10 @@ NUMBERS = (10, 30, 100, 300)
 has them all.
 """
 SMALL_NUMBERS = (10, 300)
+UNLABELLED = 100
+"""Prompts without an answer beside them, for a bias: as many as batch calibration in the client
+reads, which are the test prompts.
+"""
 VARYING = (30, 100, 300)
 """Those from which a bias that depends on the words of the prompt is learned."""
 TITLES = {
@@ -76,7 +80,11 @@ def _labelled(place: Place, task: str) -> list[Step]:
         labelled = train[:number]
         chosen_on = [row | {"split": "validation"} for row in labelled[number - number // 3 :]]
         learned_from = labelled[: len(labelled) - len(chosen_on)]
-        learned = write_rows(place.out / f"{name}.jsonl", [*learned_from, *chosen_on, *test])
+        others = [row for row in (*train[number:], *rest) if row["split"] != "test"]
+        unlabelled = [{"prompt": row["prompt"], "split": "train"} for row in others[:UNLABELLED]]
+        learned = write_rows(
+            place.out / f"{name}.jsonl", [*learned_from, *unlabelled, *chosen_on, *test]
+        )
         # An evaluation does not read the validation rows.
         whole = write_rows(place.out / f"{name}_all.jsonl", [*labelled, *rest])
         fit = options("fit", *asked, data=learned)
@@ -118,11 +126,12 @@ CONTINENTS = Use(
 LABELS = Use(
     "Decisions, from 10 to 300 labels",
     "Four public decisions; an answer is right where its first four tokens contain the label. A"
-    " bias learns from two thirds of the labels and is chosen on the other third; a rival has them"
-    ' all. "fixed" is one bias for all prompts; "words", tried from 30 labels on, may depend on the'
-    " words of the prompt. Rivals: the labels alone, two calibrations and an instruction, which"
-    " need no label; four examples in the prompt; a classifier of words without any language model."
-    " Greedy, and for 300 labels at temperature .6, too.",
+    " bias learns from two thirds of the labels and is chosen on the other third, beside 100"
+    " prompts without an answer; a rival has all labels, and batch calibration in the client reads"
+    ' the 100 test prompts. "fixed" is one bias for all prompts; "words", tried from 30 labels on,'
+    " may depend on the words of the prompt. Rivals: the labels alone, two calibrations and an"
+    " instruction, which need no label; four examples in the prompt; a classifier of words without"
+    " any language model. Greedy, and for 300 labels at temperature .6, too.",
     _labels,
     files=tuple(f"{task}.jsonl" for task in TITLES),
 )

@@ -2,9 +2,11 @@
 prompts, beside a classifier.
 
 For each task, number of training prompts and draw of them: the fixed bias, the bias that ``blb fit
---depends-on`` would send, and a classifier on the same features without the model. All validation
-prompts choose the strengths, whatever the number, and decide whether the bias may depend on the
-prompt. Greedy decisions on the test prompts are read from the model's own list at the first
+--depends-on`` would send, batch calibration with the best of its lifts on the test prompts, and a
+classifier on the same features without the model. All validation prompts choose, whatever the
+number, and decide whether the bias may depend on the prompt; with ``--shared`` a third of the
+training prompts does, as in a fit of few rows. ``--unlabelled`` gives the fit prompts without
+answers. Greedy decisions on the test prompts are read from the model's own list at the first
 position of each, with the bias added; one that a token outside the list might win counts as wrong.
 ``--drawn`` also draws the completions of the first draw, and tells how many of them are right
 exactly where the lists say so.
@@ -20,7 +22,7 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,20 +35,25 @@ from bench.measuring import machine, today
 from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
 from blackbox_lb.bias.features import Embedding, parse_feature
 from blackbox_lb.cli.terminal import Terminal
-from blackbox_lb.estimate.choice.candidates import candidates
 from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, Sweep
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists, surely_right
+from blackbox_lb.jobs.fitting.choosing.priors import BATCH, label_priors
+from blackbox_lb.jobs.fitting.choosing.proposing import knowledge, proposals, with_knowledge
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn, alone, given_answers
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.run import limits_of
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, classified
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
-from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, first_tokens
+from blackbox_lb.rollouts.answers.given_answers import (
+    AnswerStarts,
+    first_lists,
+    first_tokens,
+)
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import AnyBias, Example
+from blackbox_lb.types import AnyBias, Completion, Example
 from blackbox_lb.vocabulary.embedding import TextVectors
 
 __all__ = ["DRAWS", "TASKS", "drawn_rows", "measured", "table"]
@@ -65,7 +72,12 @@ def drawn_rows(train: Sequence[Example], seed: str, size: int) -> tuple[Example,
 
 
 async def measured(
-    trials: Trials, task: Task, test: AnswerStarts, features: Sequence[str], drawn: bool
+    trials: Trials,
+    task: Task,
+    test: AnswerStarts,
+    features: Sequence[str],
+    drawn: bool,
+    unlabelled: Sequence[Completion] = (),
 ) -> list[dict[str, Any]]:
     """A row a feature: the share of right decisions of the base, of each bias, and of the
     classifier.
@@ -80,20 +92,28 @@ async def measured(
     limits = limits_of(trials.session, plan)
     given = await given_answers(trials, task.train, plan)
     training = alone(given.rollouts, trials.tokenizer.vocabulary_size)
-    field = candidates(
-        training.rollouts, training.next_token, plan.sweep, limits, whole=training.whole
-    )
     scorer = await FromLists.of(trials, task.validation, plan, given)
+    assert plan.labels is not None
+    labels = label_priors(given, plan.labels, [scorer.first.whole, unlabelled])
+    facts = await knowledge(trials, training, limits, labels)
+    training = with_knowledge(training, facts)
+    search = Search.of(plan)
+    field = list(proposals(training, plan, search.limits(limits), facts))
     choice = await select(
         field,
         scorer,
         plan.goal,
-        Search.of(plan),
+        search,
         training.next_token,
         limits,
         trials.report,
     )
     fixed = choice.candidate
+    calibrated = [
+        float(_right(test, candidate.logit_bias, given).mean())
+        for candidate in field
+        if candidate.settings.get("calibration") == BATCH
+    ]
     rows = []
     for name in features:
         feature = parse_feature(name)
@@ -121,13 +141,16 @@ async def measured(
             "base": float(_right(test, {}, given).mean()),
             "fixed": float(_right(test, fixed.logit_bias, given).mean()),
             "sent": float(_right(test, sent, given).mean()),
+            "calibrated": max(calibrated, default=float("nan")),
             "depends": richer is not None,
             "classifier": float(classified(known, task.train, test.examples, plan.labels).mean()),
         }
         if drawn:
             scores = await trials.scores(f"test, {feature.kind}", test.examples, GREEDY, 1, sent)
             assert scores.correct is not None
-            whole = np.array([float(each.mean()) if each.size else 0.0 for each in scores.correct])
+            whole = np.array(
+                [float(right.mean()) if right.size else 0.0 for right in scores.correct]
+            )
             row |= {
                 "drawn": float(whole.mean()),
                 "agree": float((whole == _right(test, sent, given)).mean()),
@@ -160,7 +183,7 @@ def table(rows: Iterable[Mapping[str, Any]]) -> str:
     for (task, size, feature), of in sorted(groups.items()):
         values = {
             name: np.array([row[name] for row in of])
-            for name in ("base", "fixed", "sent", "classifier")
+            for name in ("base", "fixed", "sent", "calibrated", "classifier")
         }
         mean = {name: each.mean() for name, each in values.items()}
         error = {
@@ -181,6 +204,7 @@ def table(rows: Iterable[Mapping[str, Any]]) -> str:
         "base",
         "fixed bias",
         "sent bias",
+        "batch calibration",
         "classifier alone",
         "sent one depends",
         "less the better",
@@ -188,49 +212,82 @@ def table(rows: Iterable[Mapping[str, Any]]) -> str:
     return markdown(head, cells)
 
 
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What is measured.
+
+    model: a GGUF file, None for the embedded engine's own. features: as of ``blb fit``. sizes:
+    numbers of training prompts. draws: of each, None for ``DRAWS``. shared: whether a third of the
+    prompts is for choosing. unlabelled: training prompts whose answers are not used. drawn: see
+    ``--drawn``.
+    """
+
+    model: str | None
+    features: tuple[str, ...]
+    sizes: tuple[int, ...]
+    draws: int | None
+    shared: bool
+    unlabelled: int
+    drawn: bool
+
+    def part(self, task: Task, seed: str, size: int) -> Task:
+        """The task with the prompts of one draw, and of these a third to choose on."""
+        train = drawn_rows(task.train, seed, size)
+        if not self.shared:
+            return replace(task, train=train)
+        learned = len(train) - len(train) // 3
+        return replace(task, train=train[:learned], validation=train[learned:])
+
+
 async def _run(
-    data: Path,
-    out: Path,
-    model: str | None,
-    features: Sequence[str],
-    tasks: Sequence[str],
-    sizes: Sequence[int],
-    drawn: bool,
+    data: Path, out: Path, names: Sequence[str], study: Study, test_limit: int | None
 ) -> None:
     written = out / "rows.jsonl"
-    rows = (
-        [json.loads(line) for line in written.read_text(encoding="utf-8").splitlines()]
-        if written.exists()
-        else []
-    )
+    rows: list[dict[str, Any]] = []
+    if written.exists():
+        rows = [json.loads(line) for line in written.read_text(encoding="utf-8").splitlines()]
     reward = parse_reward("contains", max_tokens=SHORT)
-    loaded = {name: load_task(data=data / f"{name}.jsonl") for name in tasks}
-    longest = max(task.longest_prompt for task in loaded.values())
-    async with connect("local", model=model, max_tokens=SHORT, longest_prompt=longest) as session:
-        for name, task in loaded.items():
+    tasks = {name: load_task(data=data / f"{name}.jsonl").first(test=test_limit) for name in names}
+    longest = max(task.longest_prompt for task in tasks.values())
+    async with connect(
+        "local", model=study.model, max_tokens=SHORT, longest_prompt=longest
+    ) as session:
+        for name, task in tasks.items():
             with RolloutStore(out / f"{name}.db") as store:
                 trials = Trials(session, store, await session.tokenizer(), reward, Terminal(), 20)
                 test = await first_tokens(trials, task.test, "test", None)
-                for size in sizes:
-                    for draw in range(DRAWS.get(size, 1)):
-                        have = {
+                for size in study.sizes:
+                    for draw in range(study.draws or DRAWS.get(size, 1)):
+                        measured_before = {
                             row["feature"]
                             for row in rows
                             if (row["task"], row["labels"], row["draw"]) == (name, size, draw)
                         }
-                        left = [each for each in features if each.partition(":")[0] not in have]
-                        if not left:
-                            continue
-                        part = replace(
-                            task, train=drawn_rows(task.train, f"{name} {size} {draw}", size)
-                        )
-                        found = await measured(trials, part, test, left, drawn and draw == 0)
-                        found = [
-                            {"task": name, "labels": size, "draw": draw, **row} for row in found
+                        features = [
+                            feature
+                            for feature in study.features
+                            if feature.partition(":")[0] not in measured_before
                         ]
-                        rows += found
+                        if not features:
+                            continue
+                        part = study.part(task, f"{name} {size} {draw}", size)
+                        labelled = {example.id for example in (*part.train, *part.validation)}
+                        others = [example for example in task.train if example.id not in labelled]
+                        unlabelled: list[Completion] = []
+                        if study.unlabelled:
+                            unlabelled, _ = await first_lists(
+                                trials, others[: study.unlabelled], "unlabelled", None
+                            )
+                        drawn = study.drawn and draw == 0
+                        new = [
+                            {"task": name, "labels": size, "draw": draw, **row}
+                            for row in await measured(
+                                trials, part, test, features, drawn, unlabelled
+                            )
+                        ]
+                        rows += new
                         with written.open("a", encoding="utf-8") as file:
-                            file.writelines(json.dumps(row) + "\n" for row in found)
+                            file.writelines(json.dumps(row) + "\n" for row in new)
     click.echo(f"{table(rows)}\n\n{machine()['processor']}, {today()}")
 
 
@@ -251,6 +308,10 @@ async def _run(
     show_default=True,
     help="Training prompts.",
 )
+@click.option("--draws", type=int, help="Of each number. [default: 5, 5 and 1]")
+@click.option("--shared", is_flag=True, help="Choose on a third of the training prompts.")
+@click.option("--unlabelled", default=0, show_default=True, help="Prompts without answers.")
+@click.option("--test-limit", type=int, help="Test prompts, if not all.")
 @click.option("--drawn", is_flag=True, help="Draw the completions of the first draw, too.")
 def main(
     data: Path,
@@ -259,11 +320,16 @@ def main(
     depends_on: tuple[str, ...],
     tasks: tuple[str, ...],
     sizes: tuple[int, ...],
+    draws: int | None,
+    shared: bool,
+    unlabelled: int,
+    test_limit: int | None,
     drawn: bool,
 ) -> None:
     """DATA holds the tasks as NAME.jsonl; OUT gets rows.jsonl and the stores."""
     out.mkdir(parents=True, exist_ok=True)
-    asyncio.run(_run(data, out, model, depends_on, tasks, sizes, drawn))
+    study = Study(model, depends_on, sizes, draws, shared, unlabelled, drawn)
+    asyncio.run(_run(data, out, tasks, study, test_limit))
 
 
 if __name__ == "__main__":

@@ -30,11 +30,15 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.export import vllm_xargs
+from blackbox_lb.bias.features import FeatureVector, bucket_of
 from blackbox_lb.bias.phases import Phases
+from blackbox_lb.bias.prompt_text import PromptText
 from blackbox_lb.bias.records import Entry
+from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.vocabulary import load_vocabulary
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
-from tests.support.biases import phased_bias
+from tests.support.biases import WIDE, phased_bias, prompt_bias
 
 PYTHON, MODEL = os.environ.get("BLB_TEST_VLLM"), os.environ.get("BLB_TEST_VLLM_MODEL")
 DTYPE = os.environ.get("BLB_TEST_VLLM_DTYPE", "float32")
@@ -53,6 +57,8 @@ CONTEXT, BLOCK, BLOCKS, TOGETHER = 512, 32, 80, 24
 POSITIONS = 2
 PARITY = {"inside": "inside:a..e", "until": "until:th"}
 """Phases in which only odd ids are allowed, and elsewhere only even ones."""
+BY_WORDS = {"words": False, "words-opening": True}
+"""Biases that depend on the prompt: whether they depend on the answer so far as well."""
 FORBID = -60.0
 NEUTRAL = {"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1}
 WORDS = (
@@ -111,21 +117,26 @@ class Server:
             **options,
         }
         if name is not None:
-            body["vllm_xargs"] = {"blb_bias": name}
+            body.setdefault("vllm_xargs", {"blb_bias": name})
         status, answer = self.post("/v1/completions", body)
         assert status == 200, answer
         choice: JSON = answer["choices"][0]
         return choice
 
     def logprobs(
-        self, prompt: str | list[int], name: str | None, tokens: int
+        self,
+        prompt: str | list[int],
+        name: str | None,
+        tokens: int,
+        arguments: JSON | None = None,
     ) -> tuple[list[int], list[int], NDArray[np.float64]]:
         """Prompt ids, sampled ids, and all logprobs of each position (tokens, vocabulary) as the
-        server processed them.
+        server processed them. arguments: ``vllm_xargs``, instead of the name.
         """
-        choice = self.complete(
-            prompt, name, tokens, logprobs=-1, return_tokens_as_token_ids=True, ignore_eos=True
-        )
+        options: JSON = {"logprobs": -1, "return_tokens_as_token_ids": True, "ignore_eos": True}
+        if arguments is not None:
+            options["vllm_xargs"] = arguments
+        choice = self.complete(prompt, name, tokens, **options)
         lists = np.full((tokens, len(self.bias["house"])), np.nan)
         for row, listed in zip(lists, choice["logprobs"]["top_logprobs"], strict=True):
             for token, logprob in listed.items():
@@ -194,6 +205,29 @@ def save_phases(
     bias.save(folder / f"{name}.json")
 
 
+def bias_by_words(size: int, tokenizer: str, phase: bool) -> Bias:
+    """A bias of every 30th token that depends on the words of the prompt, and with ``phase`` on
+    whether two tokens have been generated as well.
+    """
+    draws = np.random.default_rng(2)
+    tokens = range(0, size, 30)
+    entries = tuple(Entry(id=token, bias=float(draws.normal())) for token in tokens)
+    vectors = [
+        FeatureVector(
+            name=word, bucket=bucket_of(word), values=tuple(draws.normal(0, 1, len(tokens)))
+        )
+        for word in WORDS
+    ]
+    bias = prompt_bias(
+        "words", vectors, tokenizer=tokenizer, vocab_size=size, entries=entries, sent=WIDE
+    )
+    if not phase:
+        return bias
+    (opening,) = Phases.parse(["opening:2"]).features
+    moved = opening.one_vector(draws.normal(0, 3, len(tokens)).tolist())
+    return bias.model_copy(update={"features": (*bias.features, moved)})
+
+
 def probe() -> str:
     """The fingerprint of the model's tokenizer, from its file."""
     tokenizer = pytest.importorskip("tokenizers").Tokenizer.from_file(
@@ -248,6 +282,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     save_phases(folder, "opening", "opening:2", [bias["a"], bias["b"]], probe())
     for name, spec in PARITY.items():
         save_phases(folder, name, spec, [bias["odd"], bias["even"]], probe())
+    for name, phase in BY_WORDS.items():
+        bias_by_words(size, probe(), phase).save(folder / f"{name}.json")
     site = tmp_path_factory.mktemp("site")
     installed(site)
     with socket.socket() as free:
@@ -297,7 +333,9 @@ def prompts(number: int) -> list[str]:
 def test_the_files_are_read_at_start(server: Server) -> None:
     """The log names what is served, and says once of the foreign file why it is not."""
     text = server.log.read_text(errors="replace")
-    assert "LearnedBias: a, b, even, house, inside, odd, opening, until;" in text
+    assert (
+        "LearnedBias: a, b, even, house, inside, odd, opening, until, words, words-opening;" in text
+    )
     assert text.count("bias foreign is refused") == 1
     assert "of-another-model" in text
 
@@ -407,9 +445,7 @@ def test_a_phase_changes_where_its_tokens_say(server: Server) -> None:
                 vocabulary.bytes_of(token) or b"" for token in ids
             )
             numbers = list(along)[: len(ids)]
-            wrong += sum(
-                token % 2 != 1 - number for token, number in zip(ids, numbers, strict=True)
-            )
+            wrong += sum(token % 2 != number for token, number in zip(ids, numbers, strict=True))
             changes, total = changes + int(np.count_nonzero(np.diff(numbers))), total + len(ids)
     preempted = server.metric("vllm:num_preemptions_total") - before
     print(
@@ -431,6 +467,53 @@ def test_across_a_change_the_logprobs_are_those_of_each_vector(server: Server) -
         worst.append(float(np.abs(found[position] - (expected - logsumexp(expected))).max()))
     print(f"{DTYPE}: largest errors {', '.join(f'{each:.2g}' for each in worst)} nats")
     assert max(worst) < ERROR[DTYPE]
+
+
+@pytest.mark.parametrize("name", BY_WORDS)
+def test_each_prompt_gets_the_bias_of_its_own_words(server: Server, name: str) -> None:
+    """Among requests with other biases, all logprobs of the first four positions are those of base
+    + delta of the prompt, of which the server gets the numbers alone.
+    """
+    bias = Bias.load(server.folder / f"{name}.json")
+    texts = prompts(6)
+    sent = to_request_bias(bias)
+    assert isinstance(sent, RequestBias)
+    read = [PromptText.of_request({"prompt": text}) for text in texts]
+    assert len({str(sent.of_text(text)) for text in read}) == len(texts)
+
+    def logprobs(text: str) -> tuple[list[int], list[int], NDArray[np.float64]]:
+        return server.logprobs(text, name, 4, vllm_xargs(bias, name, messages=text))
+
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        fillers = [
+            pool.submit(server.complete, text, ("a", "none")[number % 2], 40, ignore_eos=True)
+            for number, text in enumerate(prompts(16))
+        ]
+        answers = list(pool.map(logprobs, texts))
+        assert all(filler.result() for filler in fillers)
+    largest = []
+    for text, (prompt, sampled, biased) in zip(read, answers, strict=True):
+        for position in range(4):
+            _, _, base = server.logprobs(prompt + sampled[:position], "none", 1)
+            phase = sent.phases.of_state(0, position)
+            delta = np.zeros(base.shape[1])
+            for token, nats in sent.of_text(text, phase).items():
+                delta[token] = nats
+            expected = base[0] + delta - logsumexp(base[0] + delta)
+            largest.append(float(np.abs(biased[position] - expected).max()))
+    print(f"{DTYPE}: {len(largest)} positions, largest error {max(largest):.2g} nats")
+    assert max(largest) < ERROR[DTYPE]
+
+
+def test_numbers_that_are_missing_or_foreign_are_a_400(server: Server) -> None:
+    """A request for a bias that depends on the prompt brings its numbers, and no others."""
+    for features in (None, ["words:0", 1.0, "route:x", 1.0], "words"):
+        arguments = {"blb_bias": "words"} | ({} if features is None else {"blb_features": features})
+        body = {"prompt": "x", "max_tokens": 2, "vllm_xargs": arguments}
+        status, answer = server.post("/v1/completions", body)
+        assert status == 400
+        assert "vllm_xargs()" in answer["error"]["message"]
+    assert len(server.complete("x", "a", 2, ignore_eos=True)["token_ids"]) == 2
 
 
 def test_the_same_as_the_request_field(server: Server) -> None:

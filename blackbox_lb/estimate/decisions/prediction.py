@@ -89,17 +89,26 @@ class FirstLists:
         where a list holds none of them.
         """
         tilted = self.tilted(bias)
-        parts = np.stack(
-            [
-                np.exp(np.where(np.isin(self.ids, ids), tilted, -np.inf)).sum(axis=1)
-                for ids in groups
-            ],
-            1,
-        )
-        totals = parts.sum(axis=1, keepdims=True)
-        return np.asarray(
-            np.divide(parts, totals, out=np.full(parts.shape, np.nan), where=totals > 0)
-        )
+        columns = [_within(self.ids, tilted, ids).sum(axis=1) for ids in groups]
+        return _normalised(np.stack(columns, axis=1))
+
+    def share_of_likeliest(self, groups: Sequence[Ids]) -> Vector:
+        """(p, g) the probability of the likeliest token of each group, among those of all groups:
+        between these greedy decoding decides. NaN where a list holds none of them.
+        """
+        columns = [_within(self.ids, self.logprobs, ids).max(axis=1) for ids in groups]
+        return _normalised(np.stack(columns, axis=1))
+
+
+def _within(ids: npt.NDArray[np.integer], logprobs: npt.NDArray[np.floating], group: Ids) -> Vector:
+    """(p, k) the probabilities of the tokens of a group, 0 for all others."""
+    return np.asarray(np.exp(np.where(np.isin(ids, group), logprobs, -np.inf)))
+
+
+def _normalised(parts: Vector) -> Vector:
+    """(p, g) rows divided by their sums, NaN where that is 0."""
+    totals = parts.sum(axis=1, keepdims=True)
+    return np.asarray(np.divide(parts, totals, out=np.full(parts.shape, np.nan), where=totals > 0))
 
 
 def begins_right(tokens: Ids, accepted: Sequence[Ids]) -> Bools:

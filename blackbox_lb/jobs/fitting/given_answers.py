@@ -103,6 +103,7 @@ class AnswersToLearn:
     ends: those that end one, as far as they are known.
     label_tokens: (l,) those that begin each label of a decision and no other; None where there are
         no labels, or a label has none.
+    weights: (p,) what each prompt counts for the goal, None where all count alike.
     """
 
     rollouts: Rollouts
@@ -111,6 +112,7 @@ class AnswersToLearn:
     begins: Ids
     ends: frozenset[int] = frozenset()
     label_tokens: list[Ids] | None = None
+    weights: Vector | None = None
 
     @property
     def every_label_token(self) -> Ids:
@@ -165,16 +167,21 @@ async def given_answers(
     after = None
     if plan.learn_from == "answers":
         after = await followed(trials, first)
+    weights = _weights(first, plan)
     if after is None:
         return AnswersToLearn(
-            first.rollouts(_weights(first, plan)), first, None, begins, label_tokens=label_tokens
+            first.rollouts(weights),
+            first,
+            None,
+            begins,
+            label_tokens=label_tokens,
+            weights=weights,
         )
     rest, ends = after
     first = first.with_tokens([*ends, *of_labels.tolist()])
-    rollouts = Rollouts.join([first.rollouts(_weights(first, plan)), rest])
-    return AnswersToLearn(
-        rollouts, first, FirstLists(rest.top_ids, rest.top_logprobs), begins, ends, label_tokens
-    )
+    rollouts = Rollouts.join([first.rollouts(weights), rest])
+    follow = FirstLists(rest.top_ids, rest.top_logprobs)
+    return AnswersToLearn(rollouts, first, follow, begins, ends, label_tokens, weights)
 
 
 def alone(given: Rollouts, vocab_size: int | None) -> Training:

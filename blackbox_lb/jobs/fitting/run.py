@@ -4,7 +4,7 @@ unseen test prompts.
 
 import asyncio
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from typing import cast
@@ -29,16 +29,16 @@ from blackbox_lb.bias.request_bias import RequestBias, embedding_model
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.table import ROWS, rule
-from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Ids
+from blackbox_lb.estimate.inputs.prior import Prior
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.compiling.compile import compile_report
 from blackbox_lb.jobs.fitting.choosing.decision_goals import check_decision_goal
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
 from blackbox_lb.jobs.fitting.choosing.operating import PointChoice, checked_point
-from blackbox_lb.jobs.fitting.choosing.priors import calibration_of, unlabelled_lists
+from blackbox_lb.jobs.fitting.choosing.priors import calibration_of, label_priors
 from blackbox_lb.jobs.fitting.choosing.proposing import (
     Knowledge,
     knowledge,
@@ -70,7 +70,7 @@ from blackbox_lb.jobs.fitting.unlabelled import calibrated, check_unlabelled
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, against_others
 from blackbox_lb.jobs.fitting.varying.by_samples import BySamples
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
-from blackbox_lb.rollouts.answers.given_answers import lists_with
+from blackbox_lb.rollouts.answers.given_answers import first_lists
 from blackbox_lb.rollouts.answers.openings import Opening, opening_of
 from blackbox_lb.rollouts.judging.decisions import about_labels, decision_scores
 from blackbox_lb.rollouts.judging.distribution import DrawnShares
@@ -81,7 +81,7 @@ from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.training import Training, censored
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import OpenLabels
-from blackbox_lb.types import AnyBias
+from blackbox_lb.types import AnyBias, Completion
 
 LEAST_HELD = 100
 """Positions with and without a feature of the answer so far that its vector is learned from."""
@@ -195,8 +195,8 @@ class _Fit:
         point = self._read_labels(scorer)
         facts = Knowledge()
         if plan.searches != "named":
-            lists = await self._decided(scorer)
-            facts = await knowledge(trials, self.training, self.limits, lists, self._label_tokens)
+            labels = await self._calibrations(scorer)
+            facts = await knowledge(trials, self.training, self.limits, labels)
             self.training = with_knowledge(self.training, facts)
         search = Search.of(plan)
         limits = search.limits(self.limits)
@@ -276,19 +276,21 @@ class _Fit:
             sentence=f"{candidate.origin}; {candidate.sparse.entries:,} entries",
         )
 
-    async def _decided(self, scorer: Scorer) -> list[FirstLists]:
-        """The lists at the place of the answer of all prompts but those of the test, where the
-        model decides between labels. They need no answer.
+    async def _calibrations(self, scorer: Scorer) -> tuple[Prior, ...]:
+        """The calibration by the answers and batch calibration, where the model decides between
+        labels. The latter reads the prompts of training, validation and rows without an answer.
         """
-        if not isinstance(scorer, FromLists) or self.given is None:
-            return []
-        tokens = self.given.every_label_token
-        lists = [lists_with(first.whole, tokens) for first in (self.given.first, scorer.first)]
+        answers = self.given
+        labels = self.plan.labels
+        if not isinstance(scorer, FromLists) or answers is None or labels is None:
+            return ()
+        others: list[Sequence[Completion]] = [scorer.first.whole]
         if self.task.unlabelled:
-            lists.append(
-                await unlabelled_lists(self.trials, self.task.unlabelled, self.plan.listed, tokens)
+            unlabelled, _ = await first_lists(
+                self.trials, self.task.unlabelled, "unlabelled", self.plan.listed
             )
-        return lists
+            others.append(unlabelled)
+        return label_priors(answers, labels, others)
 
     async def _proposers(self, scorer: Scorer) -> list[Proposer]:
         """What proposes biases with features: those of the prompt that the plan names, the phases

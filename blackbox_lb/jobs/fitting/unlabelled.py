@@ -93,7 +93,7 @@ def _lifted(prior: Prior, table: NextToken, limits: CompileLimits) -> Candidate:
     """The calibration with the smallest lift that makes nearly all answers begin with a label."""
     candidates = [
         candidate
-        for candidate in calibrations(prior, table, limits)
+        for candidate in calibrations([prior], table, limits)
         if candidate.settings["calibration"] == BATCH
     ]
     for candidate in candidates:

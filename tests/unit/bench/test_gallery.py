@@ -834,18 +834,22 @@ def test_all_uses_leave_out_what_they_lack(tmp_path: Path, monkeypatch: pytest.M
 
 def test_labels_are_counted_in_all(tmp_path: Path) -> None:
     """Two thirds are learned from and a third chooses; rivals have them all; the test prompts are
-    the same.
+    the same. Prompts without an answer are none of these.
     """
     at = place(tmp_path)
     steps = {step.name: step for step in USES["labels"].steps(at)}
     for number, learned in ((10, 7), (30, 20)):
-        asked = [
+        rows = [
             json.loads(line) for line in (at.out / f"trec_{number}.jsonl").read_text().splitlines()
         ]
         whole = [
             json.loads(line)
             for line in (at.out / f"trec_{number}_all.jsonl").read_text().splitlines()
         ]
+        asked = [row for row in rows if "answer" in row]
+        unlabelled = {row["prompt"] for row in rows if "answer" not in row}
+        assert unlabelled
+        assert unlabelled.isdisjoint(row["prompt"] for row in asked)
         sizes = {split: sum(row["split"] == split for row in asked) for split in LINES}
         assert sizes == {"train": learned, "validation": number - learned, "test": LINES["test"]}
         assert [row["prompt"] for row in whole if row["split"] == "train"] == [

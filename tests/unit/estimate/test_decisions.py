@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.special import logsumexp
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.decisions.feasibility import label_fit, pulled_shifts
 from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
 from blackbox_lb.estimate.decisions.scores import DecisionScores, expected_calibration_error
 from tests.support.errors import raises_naming
@@ -99,3 +102,46 @@ def test_shares_of_groups_are_probabilities_among_them() -> None:
     found = lists.share({1: np.log(2)}, [np.array([0]), np.array([1])])
     np.testing.assert_allclose(found[0], [5 / 11, 6 / 11])
     assert np.isnan(found[1]).all()
+
+
+def test_pulled_shifts_are_the_optimum_and_forgive_a_model_that_is_too_sure() -> None:
+    """They agree with a solver without derivatives; where the true log-odds are a third of the
+    model's, they find the shift that decides right, which the likeliest shift at scale 1 does not.
+    """
+    draws = np.random.default_rng(0)
+    shift = np.array([1.0, 0.0, -1.0])
+    scores = 3.0 * draws.normal(0, 1, (4_000, 3))
+    logits = (scores + shift) / 3.0
+    labels = (logits + draws.gumbel(size=logits.shape)).argmax(axis=1)
+    shifts = pulled_shifts(scores, labels, 1.0)
+    assert shifts == pytest.approx(shift, abs=0.25)
+    _, plain = label_fit(scores, labels)
+    assert np.abs(plain - plain.mean() - shift).max() > 2 * np.abs(shifts - shift).max()
+
+    few, right, counts = scores[:40], labels[:40], draws.uniform(0.5, 2, 40)
+
+    def loss(x: np.ndarray) -> float:
+        moved = x[1:] - x[1:].mean()
+        z = np.exp(x[0]) * (few + moved)
+        logs = z - logsumexp(z, axis=1, keepdims=True)
+        return float(-counts @ logs[np.arange(40), right] + 5 * moved @ moved + x[0] ** 2 / 2)
+
+    best = minimize(loss, np.zeros(4), method="Powell", options={"xtol": 1e-9, "ftol": 1e-12}).x
+    assert pulled_shifts(few, right, 10.0, counts) == pytest.approx(
+        best[1:] - best[1:].mean(), abs=1e-3
+    )
+    assert pulled_shifts(few, right, 1e6) == pytest.approx(np.zeros(3), abs=1e-3)
+
+
+def test_greedy_decides_between_the_likeliest_tokens() -> None:
+    """Three spellings of one label add up for a sample, and greedy decoding takes the best one."""
+    ids = np.array([[1, 2, 3, 4], [4, 1, 9, -1], [9, 8, -1, -1]])
+    logprobs = np.log(np.array([[0.2, 0.2, 0.2, 0.4], [0.6, 0.3, 0.1, 1.0], [0.5, 0.5, 1, 1]]))
+    logprobs[ids < 0] = -np.inf
+    lists = FirstLists(ids, logprobs)
+    groups = [np.array([1, 2, 3]), np.array([4])]
+    assert lists.share({}, groups)[0] == pytest.approx([0.6, 0.4])
+    shares = lists.share_of_likeliest(groups)
+    assert shares[:2] == pytest.approx(np.array([[1 / 3, 2 / 3], [1 / 3, 2 / 3]]))
+    assert np.isnan(shares[2]).all()
+    assert (np.array([4, 4]) == lists.greedy({})[:2]).all()

@@ -18,11 +18,11 @@ import pytest
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
-from blackbox_lb.estimate.choice.goal import Goal, Objective
+from blackbox_lb.estimate.choice.goal import ByPrompt, Goal, Objective
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import Sparse
 from blackbox_lb.jobs.fitting.choosing.scorers import Choice, FromSamples, Proposal
-from blackbox_lb.jobs.fitting.choosing.select import Search, select
+from blackbox_lb.jobs.fitting.choosing.select import PROVEN, Search, is_proven, select
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting
@@ -335,3 +335,25 @@ def test_validation_prompts_that_are_all_filtered() -> None:
                 trials, EXAMPLES[:1], [candidate(0, MORE_ENDS), candidate(1, WILD)], TAIL, samples=1
             )
         )
+
+
+@pytest.mark.parametrize("prompts", [3, 10, 50])
+def test_one_prompt_proves_nothing(prompts: int) -> None:
+    """One more right answer is one standard error, whatever the number of prompts; what half of
+    them show is proven from ten on.
+    """
+    parts = np.zeros(prompts)
+    parts[0] = 1.0
+    assert ByPrompt(parts).value == pytest.approx(ByPrompt(parts).standard_error)
+    assert not is_proven(ByPrompt(parts))
+    parts[: prompts // 2] = 1.0
+    assert is_proven(ByPrompt(parts)) == (prompts >= 10)
+
+
+def test_a_difference_is_proven_as_often_as_it_says() -> None:
+    """Of differences without a mean, about 2.3 in 100 pass, also where there are few prompts."""
+    draws = np.random.default_rng(0).normal(0, 1, (20_000, 4))
+    passed = np.mean([is_proven(ByPrompt(parts)) for parts in draws])
+    assert passed == pytest.approx(1 - PROVEN, abs=4 * math.sqrt(0.023 / 20_000))
+    assert not is_proven(ByPrompt(np.array([5.0])))
+    assert not is_proven(ByPrompt(np.array([5.0, np.nan])))

@@ -4,6 +4,7 @@ rules gateway.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,13 @@ import pytest
 from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.estimate.choice.goal import Goal
+from blackbox_lb.estimate.decisions.prediction import FirstLists
+from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
+from blackbox_lb.jobs.fitting.given_answers import AnswersToLearn
+from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
 from blackbox_lb.store import RolloutStore
+from blackbox_lb.types import Example, Prompt
 from tests.encodings import register_encoding
 from tests.support.commands import asking, blb, options
 from tests.support.exact import ExactModel, ExactServer
@@ -320,3 +327,30 @@ def test_hosted_providers_teach_by_first_positions(
     if provider != "fireworks":
         assert all(value == int(value) for value in bias.logit_bias.values())
     assert "is not known to continue a given answer" in result.stderr
+
+
+@pytest.mark.parametrize("may_repeat", [False, True])
+def test_an_answer_written_twice_counts_less_where_that_is_wrong(may_repeat: bool) -> None:
+    """After every answer the bias makes its token the likeliest once more."""
+    size = 4
+    lists = np.tile(np.array([0, 1]), (size, 1)), np.tile(np.log([0.9, 0.1]), (size, 1))
+    first = AnswerStarts(
+        examples=tuple(
+            Example(str(number), Prompt.user(str(number)), ("b",)) for number in range(size)
+        ),
+        places=np.arange(size),
+        ids=lists[0].astype(np.int32),
+        logprobs=lists[1].astype(np.float32),
+        known=np.ones((size, 2), np.bool_),
+        accepted=(np.array([1]),) * size,
+        spelled=((1,),) * size,
+        width=2,
+        unanswered=0,
+        longer=0,
+        ambiguous=0,
+        whole=(),
+    )
+    given = AnswersToLearn(first.rollouts(), first, FirstLists(*lists), np.array([1]))
+    scorer = FromLists(first, given, Goal(), None, None, may_repeat=may_repeat)
+    scored = asyncio.run(scorer.score("b", {1: 5.0}, 1))
+    assert scored.outcome.reward.value == (1.0 if may_repeat else 0.0)

@@ -163,7 +163,7 @@ def test_rows_without_an_answer_join_a_fit_with_few(server: ExactServer, tmp_pat
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     origins = {row["origin"] for row in document["validation"]["tried"]}
-    assert "learned, from batch calibration" in origins
+    assert "learned, from calibration by the answers" in origins
     assert any(origin.startswith("batch calibration") for origin in origins)
     assert document["origin"]
 

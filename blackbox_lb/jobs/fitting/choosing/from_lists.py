@@ -30,12 +30,13 @@ class FromLists:
     """What a goal of decisions says of the first tokens under a bias: by default the share of right
     ones.
 
-    A decision that would begin the answer once more after it, as the lists after the ``given``
-    answers show, counts less.
+    Where an answer that stands there twice is wrong, a decision that would begin it once more, as
+    the lists after the ``given`` answers show, counts less.
 
     Attributes:
         first: the first position of each prompt.
         along: what follows the answers of these prompts, None where it is not known.
+        may_repeat: whether an answer that stands there twice is as right as one.
     """
 
     exact = True
@@ -48,11 +49,14 @@ class FromLists:
         goal: Goal,
         labels: Labels | None,
         along: Rollouts | None,
+        *,
+        may_repeat: bool = False,
     ) -> None:
         self.first = first
         self.lists = FirstLists(first.ids, first.logprobs)
         self.given = given
         self.along = along
+        self.may_repeat = may_repeat
         self.goal = goal
         self.labels = labels if goal.objective in BY_LABEL else None
         self.label_of_token: dict[int, int] = {}
@@ -72,7 +76,13 @@ class FromLists:
             answer_lists = None
             if after is not None:
                 answer_lists = after[0]
-        return cls(first, given, plan.goal, plan.labels, answer_lists)
+        is_right = trials.reward.accuracy_matcher
+        may_repeat = all(
+            is_right(example, f"{answer} {answer}")
+            for example in first.examples
+            for answer in example.answers
+        )
+        return cls(first, given, plan.goal, plan.labels, answer_lists, may_repeat=may_repeat)
 
     @property
     def prompts(self) -> int:
@@ -98,7 +108,9 @@ class FromLists:
         common = bias or {}
         if not isinstance(common, Mapping):
             common = common.at(Prompt.user(""))
-        once = 1.0 - self.given.repeat_rate(common)
+        once = 1.0
+        if not self.may_repeat:
+            once -= self.given.repeat_rate(common)
         parts = is_right * once
         if self.labels is not None:
             parts = self._by_label(tokens, self.labels)

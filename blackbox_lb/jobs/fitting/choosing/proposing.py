@@ -4,7 +4,7 @@ Rules, boosts and calibrations are vectors that somebody would write by hand. As
 the learned ones, none of them can beat the choice on the prompts that made it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,15 +18,11 @@ from blackbox_lb.estimate.choice.candidates import (
     rules,
 )
 from blackbox_lb.estimate.choice.estimator import CREDIT_L2
-from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.prior import DEFAULT_STRENGTHS, Prior, TokenCosts
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
-from blackbox_lb.jobs.fitting.choosing.priors import (
-    batch_calibration,
-    calibrations,
-)
+from blackbox_lb.jobs.fitting.choosing.priors import calibrations
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.training import Training
@@ -51,18 +47,20 @@ class Knowledge:
 
     Attributes:
         costs: what each token earns by its own text, where the reward is a rule about the text.
-        labels: the model's mean answer, where it decides between labels.
+        labels: calibrations, where the model decides between labels; projections are pulled to the
+            first one.
         boosted: what is ended -> the tokens that end it, where the reward is about length.
     """
 
     costs: TokenCosts | None = None
-    labels: Prior | None = None
+    labels: tuple[Prior, ...] = ()
     boosted: Mapping[str, Ids] = field(default_factory=dict)
 
     @property
     def priors(self) -> tuple[Prior | TokenCosts, ...]:
         """Those that a projection can be pulled to."""
-        return tuple(prior for prior in (self.costs, self.labels) if prior is not None)
+        costs = () if self.costs is None else (self.costs,)
+        return (*costs, *self.labels[:1])
 
     @property
     def token_ids(self) -> Ids:
@@ -76,8 +74,7 @@ async def knowledge(
     trials: Trials,
     training: Training,
     limits: CompileLimits,
-    decided: Sequence[FirstLists] = (),
-    label_tokens: Sequence[Ids] | None = None,
+    labels: tuple[Prior, ...] = (),
 ) -> Knowledge:
     """Gather what is known of tokens.
 
@@ -85,12 +82,8 @@ async def knowledge(
         trials: the model and the reward.
         training: the completions that are learned from.
         limits: the provider's, on a bias.
-        decided: lists at the place of the answer, where the model decides between labels.
-        label_tokens: those that begin each label and no other, None where a label has none.
+        labels: calibrations, where the model decides between labels.
     """
-    labels = None
-    if decided and label_tokens is not None:
-        labels = batch_calibration(decided, label_tokens)
     costs = token_costs(trials, training, limits)
     return Knowledge(costs, labels, await boosted_tokens(trials, training))
 
@@ -203,7 +196,7 @@ def proposals(
     if beside.costs is not None:
         yield from rules(table, beside.costs, limits)
     yield from boosts(table, beside.boosted, limits)
-    if beside.labels is not None:
+    if beside.labels:
         yield from calibrations(beside.labels, table, limits)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
+from scipy.special import stdtrit
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import (
@@ -24,7 +25,7 @@ from blackbox_lb.estimate.choice.candidates import (
     rescaled,
     smaller,
 )
-from blackbox_lb.estimate.choice.goal import Goal, Objective, Rung, race_cost, rungs
+from blackbox_lb.estimate.choice.goal import ByPrompt, Goal, Objective, Rung, race_cost, rungs
 from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.choosing.scorers import (
@@ -61,12 +62,14 @@ MOST_NEIGHBOURS = len(FACTORS) + 1
 MOST_LOST = 0.1
 """Share of the winner's gain that fewer entries may lose on the validation prompts, where that is
 within one standard error."""
-PROVEN = 1.0
-"""Standard errors of the paired difference by which another candidate must be better than the one
-that stands."""
+PROVEN = 0.977
+"""One-sided confidence that another candidate must have to be better than the one that stands: two
+standard errors. With one, a single validation prompt that it has right and the other has not was
+enough: 1 / p, with a standard error of 1 / p."""
 PROVEN_RICHER = 2.0
-"""The same for a candidate with features, over left-out training and validation prompts together.
-It is the best of 18 settings on them; with 2, noise passed in 3 of 100 draws."""
+"""Standard errors by which a candidate with features must be better, over left-out training and
+validation prompts together. It is the best of 18 settings on them; with 2, noise passed in 3 of 100
+draws."""
 FEWEST_PROMPTS = 10
 """Prompts with which fewer entries are tried: with less, a cut that loses a label passes unseen."""
 LESS_LIKELY = 0.1
@@ -349,14 +352,13 @@ class _Race:
         return order[0]
 
     def kept(self, winner: _Entrant) -> _Entrant:
-        """The candidate that stands, unless the winner is better by ``PROVEN`` standard errors."""
+        """The candidate that stands, unless the winner is better with confidence ``PROVEN``."""
         standing = next((entrant for entrant in self.entrants if entrant.candidate.stands), None)
         if standing is None or standing is winner or standing.scored is None:
             return winner
         ours = self.goal.gain(self.base.outcome, _scored(winner).outcome)
         theirs = self.goal.gain(self.base.outcome, standing.scored.outcome)
-        ahead = ours.minus(theirs)
-        if ahead.value > 0 and ahead.value >= PROVEN * ahead.standard_error:
+        if is_proven(ours.minus(theirs)):
             return winner
         winner.status = f"not shown to be better than {standing.candidate.label}"
         standing.status = ""
@@ -639,6 +641,17 @@ class _Race:
             if mean.accuracy is not None and base.accuracy is not None:
                 text += f", accuracy {short(mean.accuracy)} (base {short(base.accuracy)})"
         self.report.notice(f"validation, {entrant.candidate.label}: {text}")
+
+
+def is_proven(difference: ByPrompt) -> bool:
+    """Whether a difference is above 0 with the one-sided confidence ``PROVEN``, by Student's t: few
+    prompts tell little of their own spread, so more is asked of them.
+    """
+    prompts = int((~np.isnan(difference.parts)).sum())
+    if prompts < 2:
+        return False
+    needed = float(stdtrit(prompts - 1, PROVEN)) * difference.standard_error
+    return difference.value > 0 and difference.value >= needed
 
 
 def _scored(entrant: _Entrant) -> Scored:
