@@ -596,9 +596,9 @@ def test_the_remedy_for_too_many_open_files(
         assert "room" not in result.stderr
 
 
-@pytest.mark.parametrize("size", ["0", "00", "-5", "\u00b2", "\u0663", "wide", ""])
-def test_a_size_of_the_screen_that_is_none(size: str, bias_file: Path) -> None:
+def test_a_size_of_the_screen_that_is_none(bias_file: Path) -> None:
     """Tables are as whole as without it."""
     plain = run("show", bias_file)
-    sized = run("show", bias_file, COLUMNS=size, LINES=size)
-    assert (sized.returncode, sized.stdout) == (0, plain.stdout)
+    for size in ("0", "00", "-5", "\u00b2", "\u0663", "wide", ""):
+        sized = run("show", bias_file, COLUMNS=size, LINES=size)
+        assert (sized.returncode, sized.stdout) == (0, plain.stdout), size
