@@ -76,12 +76,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One worker a core, at most 8, for folders; single files and tests, and output that ``-s``
-    lets through, need none.
+    """One worker more than there are cores, at most 8, for folders: now and then each waits for a
+    server, a disk or another process. Single files and tests, and output that ``-s`` lets through,
+    need none.
     """
     folders = any(Path(argument).is_dir() for argument in config.args)
-    cores = min(os.cpu_count() or 1, 8)
-    return cores if folders and cores > 1 and config.getoption("capture") != "no" else 0
+    cores = os.cpu_count() or 1
+    if not folders or cores == 1 or config.getoption("capture") == "no":
+        return 0
+    return min(cores + 1, 8)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -170,6 +173,12 @@ def tiktoken_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TIKTOKEN_CACHE_DIR", str(folder))
         yield folder
+
+
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are tried again at once."""
+    monkeypatch.setattr("blackbox_lb.safety.http.retries.retry_pause", lambda state: 0.01)
 
 
 @pytest.fixture

@@ -202,7 +202,7 @@ def test_censoring_is_counted_and_its_chance_is_the_unlisted_mass(top: int) -> N
 
 def test_counts_of_other_rollouts_are_refused() -> None:
     """A table of other rollouts says nothing of these."""
-    with pytest.raises(InputError, match="positions, the rollouts"):
+    with raises_naming(InputError, "next_token", "60", "30"):
         Censoring.of(rollouts(10, 1), NextToken.of(rollouts(20, 1)))
 
 

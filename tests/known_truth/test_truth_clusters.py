@@ -15,6 +15,7 @@ from bench.paper.clusters import TiedIPS
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.statistics import statistics_of, zhat_of
 from tests.support.truth import Exact
@@ -222,5 +223,5 @@ def test_labels_that_do_not_fit_are_refused(labels: list[int], message: str) -> 
 
 def test_no_reward_at_all_is_an_error() -> None:
     """All rewards -inf: refused as by ``TokenIPS``."""
-    with pytest.raises(InputError, match="no completion earned a reward"):
+    with raises_naming(InputError, "reward", "2", "-inf"):
         TiedIPS(drawn(0, 1, rewards=(-math.inf, -math.inf)), [0, 1]).delta(1.0, 0.1)

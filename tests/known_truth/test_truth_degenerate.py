@@ -17,6 +17,7 @@ from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 
 NAMES = (*ROWS, "clusters")
@@ -206,7 +207,7 @@ def test_censoring_changes_nothing_where_no_probability_of_a_sample_is_read(name
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_rewards_that_are_no_number_are_refused_with_their_row(value: float) -> None:
     """NaN and +inf are named with the completion that has them."""
-    with pytest.raises(InputError, match=rf"reward of rollout 7 \({BASE.keys[7]}\) is {value}"):
+    with raises_naming(InputError, "7", BASE.keys[7], value):
         rewarded(np.where(np.arange(N) == 7, value, 0.0))
 
 

@@ -17,6 +17,7 @@ from blackbox_lb.estimate.reweighting import (
     reward_variance,
     tail_coverage,
 )
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.truth import Exact
 
@@ -32,7 +33,7 @@ def test_effective_sample_size() -> None:
     assert effective_sample_size([0, 0, 5]) == 1
     assert effective_sample_size([0, 0]) == 0
     assert effective_sample_size([1e300, 1e300, 0]) == pytest.approx(2)
-    with pytest.raises(InputError, match="not negative"):
+    with raises_naming(InputError, "weights"):
         effective_sample_size([1.0, -1.0])
 
 
@@ -66,9 +67,9 @@ def test_nothing_to_learn() -> None:
 
 def test_a_log_reward_has_no_variance() -> None:
     """-inf is refused with the remedy, and single completions are too."""
-    with pytest.raises(InputError, match=r"pass exp\(rewards\)"):
+    with raises_naming(InputError, "-inf", "exp(rewards)"):
         reward_variance([0.0, -np.inf], [0, 0])
-    with pytest.raises(InputError, match="at least twice"):
+    with raises_naming(InputError, "2 prompts", "twice"):
         reward_variance([0.0, 1.0], [0, 1])
 
 
@@ -100,7 +101,7 @@ def test_delta_statistics_by_eye() -> None:
 def test_delta_statistics_of_nothing() -> None:
     """A bias of zeros selects no coordinate; more values than tokens are refused."""
     assert delta_statistics(np.zeros(3), 10).selected_fraction == 0
-    with pytest.raises(InputError, match="do not fit"):
+    with raises_naming(InputError, "3", "2"):
         delta_statistics(np.zeros(3), 2)
 
 
@@ -177,13 +178,13 @@ def test_headroom_survives_any_tau() -> None:
 
 def test_headroom_refuses_what_has_no_gain() -> None:
     """A NaN reward, an infinite value and single completions are errors with a remedy."""
-    with pytest.raises(InputError, match="finite or -inf"):
+    with raises_naming(InputError, "rewards", "(2,)", "-inf"):
         headroom([np.nan, 0.0], [0, 0], [1.0, 0.0], tau=1.0)
-    with pytest.raises(InputError, match=r"pass exp\(rewards\)"):
+    with raises_naming(InputError, "-inf", "exp(rewards)"):
         headroom([-np.inf, 0.0], [0, 0], [-np.inf, 0.0], tau=1.0)
-    with pytest.raises(InputError, match="at least twice"):
+    with raises_naming(InputError, "2 prompts", "twice"):
         headroom([0.0, 1.0], [0, 1], [0.0, 1.0], tau=1.0)
-    with pytest.raises(InputError, match="tau"):
+    with raises_naming(InputError, "tau", "0.0"):
         headroom([0.0, 1.0], [0, 0], [0.0, 1.0], tau=0.0)
 
 

@@ -14,6 +14,7 @@ from scipy.special import log_softmax
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.feasibility import Answer, feasibility
 from blackbox_lb.estimate.decisions.prediction import FirstLists
+from tests.support.errors import raises_naming
 
 PROMPTS, LABELS, VOCAB, LISTED = 60, 3, 40, 30
 Vector = npt.NDArray[np.float64]
@@ -130,5 +131,5 @@ def test_the_majority_is_the_largest_class(counts: tuple[int, ...]) -> None:
 def test_what_says_nothing_is_refused() -> None:
     """One prompt, or one label, is no decision."""
     lists = FirstLists(np.array([[0, 1]] * 3), np.log([[0.6, 0.4]] * 3))
-    with pytest.raises(InputError, match="say nothing of a decision"):
+    with raises_naming(InputError, "3 prompts", "1 labels"):
         feasibility(lists, [np.array([0])] * 3, np.zeros(3, np.int64))

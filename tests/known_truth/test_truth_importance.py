@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import pytest
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting import log_policy_ratios
 from blackbox_lb.types import UNNAMED
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.truth import Exact
 
@@ -93,7 +93,7 @@ def test_bad_input_is_named() -> None:
     table, none = NextToken.of(data), np.zeros(VOCAB)
     shorter = data.take(np.arange(10))
     none = np.zeros(len(table.token_ids))
-    with pytest.raises(InputError, match="positions, the rollouts"):
+    with raises_naming(InputError, "next_token", "55", "29"):
         log_policy_ratios(shorter, table, none)
 
 

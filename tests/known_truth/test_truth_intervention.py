@@ -19,6 +19,7 @@ from blackbox_lb.estimate.reweighting import (
     listed_shifts,
     shifts_after_bias,
 )
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.truth import Exact
 
@@ -224,7 +225,7 @@ def test_a_position_without_a_list_is_not_scored() -> None:
     shifts = shifts_after_bias(drawn, BIAS, NextToken.of(MODEL.rollouts(50, nothing, 2, top=20)))
     assert np.flatnonzero(np.isnan(shifts)).tolist() == [4]
     assert scores_of(drawn, shifts).counts.sum() == 8
-    with pytest.raises(InputError, match="none of 2 positions has a shift"):
+    with raises_naming(InputError, "2"):
         intervention_scores([1, 2], [0, 0], [np.nan, np.nan])
 
 

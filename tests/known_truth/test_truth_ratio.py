@@ -12,6 +12,7 @@ import pytest
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.statistics import TokenRatio
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.statistics import statistics_of
 from tests.support.truth import Exact
@@ -145,7 +146,7 @@ def test_one_rollout_says_nothing() -> None:
 )
 def test_bad_settings_are_named(bad: dict[str, float]) -> None:
     """tau and kappa outside (0, inf) are refused by name."""
-    with pytest.raises(InputError, match=next(iter(bad))):
+    with raises_naming(InputError, *bad, *bad.values()):
         TokenRatio(statistics_of(MODEL.rollouts(20, reward, 1), TAUS)).delta(
             bad.get("tau", 1.0), bad.get("kappa", 2.0)
         )
@@ -153,7 +154,7 @@ def test_bad_settings_are_named(bad: dict[str, float]) -> None:
 
 def test_no_reward_at_all_is_an_error() -> None:
     """All rewards -inf: the message says that no completion earned a reward."""
-    with pytest.raises(InputError, match="no completion earned a reward"):
+    with raises_naming(InputError, "reward", "20", "-inf"):
         TokenRatio(statistics_of(MODEL.rollouts(20, lambda *_: -np.inf, 1), TAUS)).delta(1.0, 2.0)
 
 

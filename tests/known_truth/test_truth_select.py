@@ -307,7 +307,7 @@ def test_the_three_objectives_by_eye() -> None:
     # The mild one loses .015 on average, less than the standard error .035; the bold one .3, with
     # no error at all.
     assert Goal("pareto").keeps(base, mild)
-    with pytest.raises(InputError, match="needs to know which completions are correct"):
+    with raises_naming(InputError, "'pareto'", "'reward'", "'reward-kl'"):
         Goal("pareto").ranking(outcome([1.0]), [outcome([1.0])])
     with raises_naming(InputError, "'best'"):
         Goal(cast(Objective, "best"))

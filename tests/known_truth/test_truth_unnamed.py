@@ -276,7 +276,7 @@ def test_a_corrupt_logprob_without_an_id_is_refused(value: float) -> None:
     _, kept_back = pair(4)
     spoilt = kept_back.top_logprobs.copy()
     spoilt[kept_back.top_ids == UNNAMED] = value
-    with pytest.raises(InputError, match=f"listed logprob {value} in rollout"):
+    with raises_naming(InputError, value, "3/0000000"):
         NextToken.of(dataclasses.replace(kept_back, top_logprobs=spoilt))
 
 

@@ -239,7 +239,7 @@ def test_corrupt_lists_are_refused_by_key(value: float) -> None:
     """NaN and positive listed logprobs name the rollout."""
     bad = rollouts(0, 3).top_logprobs.copy()
     bad[0, 1] = value
-    with pytest.raises(InputError, match=f"listed logprob {value} in rollout 0/0000000"):
+    with raises_naming(InputError, value, "0/0000000"):
         NextToken.of(broken(top_logprobs=bad))
 
 
@@ -259,7 +259,7 @@ def test_lists_that_sum_to_more_than_one() -> None:
     )
     assert table.overfull == table.n_positions
     np.testing.assert_allclose(table.log_normaliser(np.zeros(len(table.token_ids))), 0, atol=1e-12)
-    with pytest.raises(InputError, match="sums to probability"):
+    with raises_naming(InputError, "0/0000001", "2.014", "1.25"):
         NextToken.of(dataclasses.replace(rollouts(0, VOCAB), top_logprobs=_below_zero(lists + 0.7)))
 
 
@@ -285,11 +285,11 @@ def test_wrong_shapes_are_refused(seed: int) -> None:
     table = table_of(seed, 3)
     size = len(table.token_ids)
     assume(size > 1)
-    with pytest.raises(InputError, match=rf"must be \({size},\)"):
+    with raises_naming(InputError, "delta", (size,), (size - 1,)):
         table.log_normaliser(np.zeros(size - 1))
-    with pytest.raises(InputError, match="finite"):
+    with raises_naming(InputError, "delta", "nan"):
         table.kl(np.full(size, np.nan))
-    with pytest.raises(InputError, match="negative"):
+    with raises_naming(InputError, "position_weights", "-1.0"):
         table.expected(np.zeros(size), -np.ones(table.n_positions))
     with pytest.raises(InputError, match="all 0"):
         table.expected(np.zeros(size), np.zeros(table.n_positions))

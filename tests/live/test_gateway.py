@@ -45,7 +45,7 @@ def test_openai_rules_on_a_real_model(engine: LocalEngine) -> None:
     """
     with RulesGateway("openai", engine) as gateway:
         answer = ask(
-            gateway, "gpt-4o-mini", n=4, seed=1, max_tokens=24, logprobs=True, top_logprobs=20
+            gateway, "gpt-4o-mini", n=3, seed=1, max_tokens=12, logprobs=True, top_logprobs=20
         )
         special = set()
         for choice in answer.choices:
@@ -87,7 +87,7 @@ def test_fireworks_propensities_on_a_real_model(engine: LocalEngine) -> None:
     """
     bias = {3575: 2.0, 504: -3.0}
     with RulesGateway("fireworks", engine) as gateway:
-        fields: JSON = {"n": 8, "max_tokens": 8, "logprobs": True, "top_logprobs": 5}
+        fields: JSON = {"n": 4, "max_tokens": 8, "logprobs": True, "top_logprobs": 5}
         biased = ask(gateway, FIRE, logit_bias=bias, **fields).to_dict()
         whole = _whole_list(engine)
         delta = np.array([bias.get(token, 0.0) for token in range(VOCABULARY)])

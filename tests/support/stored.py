@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Completion
@@ -14,6 +16,13 @@ from tests.support.exact import ExactModel
 SAMPLING = {"temperature": 1.0, "top_logprobs": 8, "max_tokens": 5, "stop": []}
 SETTINGS: dict[str, Any] = {"provider": "vllm", "bias": {}, "sampling": SAMPLING}
 """Settings of requests for completions of the base model at temperature 1."""
+
+
+def text_completion(text: str, tokens: int = 3) -> Completion:
+    """A completion of which text and length matter."""
+    none = np.zeros((tokens, 0))
+    ids, logprobs = np.zeros(tokens, np.int32), np.zeros(tokens, np.float32)
+    return Completion(text, "stop", ids, logprobs, none.astype(np.int32), none.astype(np.float32))
 
 
 def store_completions(

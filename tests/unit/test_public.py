@@ -7,10 +7,9 @@ import importlib
 import pkgutil
 from pathlib import Path
 
-import pytest
-
 import blackbox_lb
 from blackbox_lb import errors
+from tests.support.errors import raises_naming
 
 ENGINES = {"torch", "vllm"}
 
@@ -32,7 +31,7 @@ def test_no_public_name_is_a_module() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     """The lazy door says no like any module."""
-    with pytest.raises(AttributeError, match="nonsense"):
+    with raises_naming(AttributeError, "'nonsense'"):
         _ = blackbox_lb.nonsense
 
 

@@ -392,7 +392,7 @@ def test_a_sum_over_several_texts_tells_no_length(profile_with: ProfileWith) -> 
         "choices": [choice(2, logprobs=None), choice(3, logprobs=None)],
         "usage": {"completion_tokens": 5},
     }
-    with pytest.raises(CorruptResponse, match="one completion a request"):
+    with raises_naming(CorruptResponse, "chat", "8", "``endpoint=completions"):
         parse_response(profile, "chat", answer, Sampling())
 
 
@@ -496,7 +496,7 @@ def test_a_missing_vocabulary_is_raised_whatever_else_can_be_read(
 ) -> None:
     """It is the caller's to mend, and every further request would meet it."""
     answer = {"choices": [choice(0), choice(2)], "usage": {"completion_tokens": 2}}
-    with pytest.raises(ProfileError, match="none is known for this model"):
+    with raises_naming(ProfileError, "acme", "``tokenizer``"):
         parse_response(profile_with(), "chat", answer, Sampling())
 
 

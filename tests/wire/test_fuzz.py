@@ -686,13 +686,10 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
-@pytest.mark.parametrize("before", [True, False], ids=["before", "behind"])
-def test_what_is_odd_about_a_list_is_read_as_ever(odd: str, before: bool) -> None:
-    """Among regular positions, before or behind them, in a list on one line and with the same
-    blanks everywhere.
+def odd_subject() -> tuple[Subject, AnswerReader]:
+    """OpenAI's chat with tokens of one byte, of a part of a character and of many, and its
+    reader.
     """
-    seen = subject("OpenAI chat")
     tokens = {
         97: b"a",
         98: b"b",
@@ -703,9 +700,19 @@ def test_what_is_odd_about_a_list_is_read_as_ever(odd: str, before: bool) -> Non
         33: b"a" * 33,
         1000: b"a" * 1000,
     }
-    known = Vocabulary("odd", tokens, {}, 2000, lambda text: list(text.encode()))
-    about = Subject(seen.profile, "chat", Sampling(top_logprobs=2), known, [])
-    lists = AnswerReader(about.profile, about.profile.endpoint("chat"), known)
+    vocabulary = Vocabulary("odd", tokens, {}, 2000, lambda text: list(text.encode()))
+    profile = subject("OpenAI chat").profile
+    about = Subject(profile, "chat", Sampling(top_logprobs=2), vocabulary, [])
+    return about, AnswerReader(profile, profile.endpoint("chat"), vocabulary)
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("before", [True, False], ids=["before", "behind"])
+def test_what_is_odd_about_a_list_is_read_as_ever(odd: str, before: bool) -> None:
+    """Among regular positions, before or behind them, in a list on one line and with the same
+    blanks everywhere.
+    """
+    about, lists = odd_subject()
     assert isinstance(lists.loads(listed(GOOD, GOOD)), ParsedAnswer)
     row = [odd, GOOD, GOOD] if before else [GOOD, GOOD, odd]
     for content in (
@@ -726,20 +733,7 @@ def test_what_is_odd_about_a_list_is_read_as_ever(odd: str, before: bool) -> Non
 @pytest.mark.parametrize("odd", [*ODD, "cut off", "another layout", "no list", "no position"])
 def test_answers_that_arrive_together_are_read_as_alone(odd: str) -> None:
     """Whatever is odd about one of them; an unreadable one fails alone."""
-    seen = subject("OpenAI chat")
-    tokens = {
-        97: b"a",
-        98: b"b",
-        195: b"\xc3",
-        169: b"\xa9",
-        34: b'"',
-        0: b"\0",
-        33: b"a" * 33,
-        1000: b"a" * 1000,
-    }
-    known = Vocabulary("odd", tokens, {}, 2000, lambda text: list(text.encode()))
-    about = Subject(seen.profile, "chat", Sampling(top_logprobs=2), known, [])
-    lists = AnswerReader(about.profile, about.profile.endpoint("chat"), known)
+    about, lists = odd_subject()
     good = listed(GOOD, GOOD)
     others = {
         "cut off": good[:-9],

@@ -125,9 +125,7 @@ def test_an_id_that_is_none_is_refused(profile_with: ProfileWith, value: Any) ->
 @pytest.mark.parametrize("kind", ["bytes", "text", "latin-1"])
 def test_a_missing_vocabulary_is_named(profile_with: ProfileWith, kind: str) -> None:
     """No token is named before the user has said which tokenizer it is."""
-    with pytest.raises(
-        ProfileError, match=rf"acme tells tokens by their {kind}.*give one with ``tokenizer``"
-    ):
+    with raises_naming(ProfileError, kind, "``tokenizer``"):
         identity(profile_with(), kind, None).of_entry({"token": " cat", "bytes": list(b" cat")})
 
 

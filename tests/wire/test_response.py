@@ -183,14 +183,14 @@ def test_a_tiny_positive_logprob_is_rounding() -> None:
 @pytest.mark.parametrize("value", [math.nan, 0.5, math.inf, -9999.0, -math.inf, None, "-1.0", True])
 def test_a_sampled_logprob_that_is_none_is_refused(value: Any) -> None:
     """NaN, positive, infinite, placeholder and non-numeric logprobs never become numbers."""
-    with pytest.raises(CorruptResponse, match="logprob"):
+    with raises_naming(CorruptResponse, "logprob"):
         parse(llamacpp((7, value, [])))
 
 
 @pytest.mark.parametrize("value", [math.nan, 0.5, None])
 def test_an_alternatives_logprob_that_is_none_is_refused(value: Any) -> None:
     """The same holds inside the lists."""
-    with pytest.raises(CorruptResponse, match="logprob"):
+    with raises_naming(CorruptResponse, "logprob"):
         parse(llamacpp((7, -1.0, [(4, value)])))
 
 
@@ -234,7 +234,7 @@ def test_a_missing_field_is_refused(path: tuple[Any, ...]) -> None:
 )
 def test_what_is_no_completion_is_refused(answer: Any) -> None:
     """A 200 with anything else inside is not an answer."""
-    with pytest.raises(CorruptResponse, match="without choices"):
+    with raises_naming(CorruptResponse, "choices"):
         parse(answer)
 
 
@@ -243,9 +243,9 @@ def test_an_answer_without_logprobs_says_what_is_missing() -> None:
     answer = llamacpp((7, -1.0, []))
     for broken in (None, {"content": None}):
         answer["choices"][0]["logprobs"] = broken
-        with pytest.raises(NoLogprobs, match="logprobs"):
+        with raises_naming(NoLogprobs, "logprobs"):
             parse(answer)
-    with pytest.raises(NoLogprobs, match="choose a model or server that returns them"):
+    with raises_naming(NoLogprobs, "chat", "``endpoint=completions``", "``top_logprobs=0``"):
         parse(_without(llamacpp((7, -1.0, [])), "choices", 0, "logprobs"))
 
 

@@ -116,7 +116,7 @@ def test_thinking_parts_of_a_content_are_thoughts(
     assert (completion.text, completion.whole, completion.note) == (" cat", False, UNLISTED)
     message["content"] = [thought]
     spoken["choices"][0] |= {"finish_reason": "length", "logprobs": None}
-    with pytest.raises(NoLogprobs, match="inside its thinking"):
+    with raises_naming(NoLogprobs, "acme", "``max_tokens``"):
         read(profile_with(), vocabulary, spoken)
 
 

@@ -6,14 +6,11 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Protocol, Unpack
 from urllib.parse import parse_qsl, urlsplit
-
-import numpy as np
 
 from blackbox_lb.errors import InputError
 from tests.support.exact import ExactServer
@@ -31,7 +28,7 @@ from tests.support.gateway.rules.azure import AzureRules
 from tests.support.gateway.rules.fireworks import FireworksRules
 from tests.support.gateway.rules.openai import OpenAIRules, Route
 from tests.support.gateway.rules.openrouter import OpenRouterRules
-from tests.support.gateway.rules.rate_buckets import Over, RateBucket, duration
+from tests.support.gateway.rules.rate_buckets import RateBucket
 from tests.support.gateway.rules.together import TogetherRules
 
 __all__ = ["Call", "RulesGateway", "ServedEngine"]
@@ -87,7 +84,7 @@ class RulesGateway:
     ExactServer or a base URL with /v1. Its vocabulary is asked for once, beside the first
     completion. options: see ``Options``. requests_per_minute, tokens_per_minute: the budget,
     refilled steadily. quota: completions until insufficient_quota (openai). faults: planted
-    failures. delay: seconds before each completion.
+    failures.
 
     requests: the JSON body of every POST in order of arrival. calls: every request.
     invalid_requests: where a body departed from OpenAI's official schema (openai, azure), whether
@@ -104,7 +101,6 @@ class RulesGateway:
         tokens_per_minute: int = 150_000_000,
         quota: int | None = None,
         faults: Fault | None = None,
-        delay: float = 0.0,
         concurrency: int = 16,
         **options: Unpack[Options],
     ) -> None:
@@ -112,14 +108,14 @@ class RulesGateway:
         if rules not in PROVIDERS:
             raise InputError(f"no rules called {rules!r}; known: {', '.join(PROVIDERS)}")
         self._provider, self._upstream, self._concurrency = PROVIDERS[rules], upstream, concurrency
-        self._settings = self._provider.defaults.changed(options, self._provider.sampling)
+        self._settings = self._provider.defaults.changed(options)
         _check(rules, self._provider, self._settings, quota, requests_per_minute, tokens_per_minute)
         self.rules: Mapping[str, str] = {
             **SOURCES,
             "openrouter": ROUTED,
             "together": TOGETHER,
         }[rules]
-        self.quota, self.faults, self.delay = quota, faults, delay
+        self.quota, self.faults = quota, faults
         self.requests: list[JSON] = []
         self.calls: list[Call] = []
         self.invalid_requests: list[InvalidRequest] = []
@@ -243,7 +239,9 @@ class RulesGateway:
         headers = rules.headers(self._budget.levels())
         try:
             if over is not None:
-                raise _over(rules, over, model, route.version)
+                never = over.wait == float("inf")
+                refuse = rules.words.too_large if never else rules.words.rate
+                raise refuse(over, model, route.version)
             served = self._serve(rules, route.to, model, call)
         except Refusal as refusal:
             refusal.headers = {**headers, **refusal.headers}
@@ -307,15 +305,13 @@ class RulesGateway:
     def _complete(
         self, rules: OpenAIRules, endpoint: Endpoint, model: str, body: JSON, number: int
     ) -> JSON:
-        time.sleep(self.delay)
         want = want_of(
             self._settings, endpoint, body, whole=rules.whole(body), post=rules.post(body)
         )
         try:
             draws = self._now().upstream.draw(want)
-            rng = np.random.default_rng([self._settings.seed, number, 3])
             readings: list[CompletionView] = [
-                read(self._settings, rules.shown, draw, want, stops_of(body), rng) for draw in draws
+                read(self._settings, rules.shown, draw, want, stops_of(body)) for draw in draws
             ]
             self._budget.charge(sum(reading.tokens for reading in readings))
             return rules.answer(endpoint, model, body, want, readings, number)
@@ -333,7 +329,7 @@ def _check(
     requests: int,
     tokens: int,
 ) -> None:
-    if (settings.filter_prompts or settings.filter_completions) and not provider.has_filter:
+    if settings.filter_prompts and not provider.has_filter:
         raise InputError(f"{rules} has no recorded content filter; use the rules azure")
     if quota is not None and not provider.has_quota:
         raise InputError(f"{rules} has no recorded insufficient_quota; use the rules openai")
@@ -341,14 +337,6 @@ def _check(
         raise InputError(
             f"a budget of {requests} requests and {tokens} tokens a minute; both must be at least 1"
         )
-
-
-def _over(rules: OpenAIRules, over: Over, model: str, version: str) -> Refusal:
-    if over.wait == float("inf"):
-        return rules.words.too_large(model, over.limit, over.asked, version)
-    return rules.words.rate(
-        over.kind, model, over.limit, over.used, over.asked, over.wait, version, duration(over.wait)
-    )
 
 
 def _parsed(body: bytes) -> JSON | None:

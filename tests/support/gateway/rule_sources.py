@@ -80,9 +80,6 @@ OPENAI: Mapping[str, str] = {
     "reasoning: values": (
         "recorded 2025-10 for o4-mini (NVlabs/cvdp_benchmark issue 29): 400 unsupported_value"
     ),
-    "reasoning: logprobs": (
-        "recorded 2025-10 for o4-mini (confident-ai/deepeval pull 2184): 403 not allowed"
-    ),
     "requests per minute": "API page Rate limits; recorded 2023 (RPM): 429 rate_limit_exceeded",
     "tokens per minute": (
         "API page Rate limits; recorded 2025-06 (coleam00/mcp-crawl4ai-rag pull 41): 429, type"
@@ -142,9 +139,6 @@ OPENAI: Mapping[str, str] = {
     "answer: quantised": (
         "recorded 2026-04 (Robby955/logprobe): gaps to the likeliest are multiples of 1/16 nat"
     ),
-    "answer: repeat noise": (
-        "recorded 2026-04 (Robby955/logprobe): one call repeated differs by up to .35 nat"
-    ),
     "answer: legacy lists": (
         "recorded 2021, 2023 (Azure/azure-sdk-for-net, EleutherAI/lm-evaluation-harness): string"
         " keys, `bytes:\\x..` strings, unsorted, offsets from the end of the prompt, tokens after a"
@@ -186,10 +180,6 @@ AZURE: Mapping[str, str] = {
         "how-to page Batch: url /chat/completions, the deployment's name as model"
     ),
     "prompt filter": "recorded 2024-04 (traceloop/openllmetry): 400 content_filter with innererror",
-    "answer: completion filter": (
-        "recorded 2024-04 (traceloop/openllmetry): finish_reason "
-        "content_filter, logprobs null, no message"
-    ),
     "answer: headers": (
         "recorded 2026-03 (traceloop/openllmetry): resets are whole numbers that fit milliseconds"
         " only (120 requests a minute, one used: 500)"
@@ -241,7 +231,7 @@ FIREWORKS: Mapping[str, str] = {
     "answer: legacy lists": (
         "SDK LogProbs: tokens, token_ids, token_logprobs, top_logprobs by string, text_offset"
     ),
-    "answer: end token": "not recorded: listed only if the test says so",
+    "answer: end token": "not recorded",
 }
 
 ROUTED: Mapping[str, str] = {
@@ -271,7 +261,7 @@ TOGETHER: Mapping[str, str] = {
         "inspect_ai, model/_providers/together.py: gpt-oss lists its tokens in logprobs.content;"
         " not recorded"
     ),
-    "answer: end token": "not recorded: listed only if the test says so",
+    "answer: end token": "not recorded",
 }
 """Together's rules beside those of OpenAI's form of requests."""
 

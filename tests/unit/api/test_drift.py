@@ -19,20 +19,15 @@ from click.testing import Result
 from blackbox_lb.api.drift import DriftWatch
 from blackbox_lb.jobs.records.run_record import FILE, profile_hash
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.safety.http import retries
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion
-from tests.support.commands import blb
+from tests.support.commands import asking, blb, options
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
 
+pytestmark = pytest.mark.usefixtures("quick_retries")
 MODEL = ExactModel(12, 8, end=True, prompts=4)
 CHANGES_AT = 10
-
-
-@pytest.fixture(autouse=True)
-def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.01)
 
 
 @pytest.fixture
@@ -52,24 +47,8 @@ def collect(data: Path, tmp_path: Path) -> Callable[..., Result]:
     """``blb collect`` of 20 completions from a server, one at a time."""
 
     def run(server: ExactServer, *more: object) -> Result:
-        where = [
-            "--provider",
-            "llamacpp",
-            "--base-url",
-            server.base_url,
-            "--out",
-            str(tmp_path / "run"),
-        ]
-        task = [
-            "--data",
-            str(data),
-            "--reward",
-            "length",
-            "--samples-per-prompt",
-            "2",
-            "--concurrency",
-            "1",
-        ]
+        where = asking(server, out=tmp_path / "run", data=data)
+        task = options(reward="length", samples_per_prompt=2, concurrency=1)
         given = [str(each) for each in more]
         limit = [] if "--max-tokens" in given else ["--max-tokens", "8"]
         return blb("collect", *where, *task, *limit, *given)

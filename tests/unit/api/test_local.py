@@ -373,11 +373,11 @@ def test_a_missing_extra_names_its_remedy(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "m.gguf"
     path.write_bytes(MODEL)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(InputError, match=re.escape("pip install '.[local]' in the checkout")):
+    with raises_naming(InputError, "huggingface_hub", "'.[local]'"):
         resolve_model("org/quants")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with (
-        pytest.raises(InputError, match=re.escape("pip install '.[local]' in the checkout")),
+        raises_naming(InputError, "xllamacpp", "'.[local]'"),
         LocalEngine(path),
     ):
         pass
@@ -388,7 +388,7 @@ def test_an_engine_of_no_size_is_refused(size: dict[str, int], tmp_path: Path) -
     """The sizes are checked before anything is started, and the value is in the message."""
     path = tmp_path / "m.gguf"
     path.write_bytes(MODEL)
-    with pytest.raises(InputError, match=f"is {next(iter(size.values()))}; it must be at least 1"):
+    with raises_naming(InputError, *size, *size.values(), "1"):
         LocalEngine(path, **size)
 
 

@@ -39,6 +39,7 @@ from blackbox_lb.jobs.evaluation.document import Mean
 from blackbox_lb.jobs.records.run_record import provenance
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Example, Prompt
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
 
@@ -122,7 +123,7 @@ def test_every_number_says_where_the_paper_has_it(table: str) -> None:
 
 def test_a_table_that_is_none_is_refused() -> None:
     """The message names the tables there are."""
-    with pytest.raises(InputError, match="accuracy and compression"):
+    with raises_naming(InputError, "'figures'", "accuracy", "compression"):
         load_configuration("figures")
 
 
@@ -144,7 +145,7 @@ def test_a_part_is_a_part(problems: int, samples: int, share: float) -> None:
 @pytest.mark.parametrize("share", [0, -0.1, 1.5, math.nan])
 def test_a_share_that_is_none_is_refused(share: float) -> None:
     """The message has the value and the limits."""
-    with pytest.raises(InputError, match="above 0 and at most 1"):
+    with raises_naming(InputError, "0", "1"):
         PlannedRollouts(10, 10).part(share)
 
 
@@ -462,10 +463,10 @@ def test_a_file_that_is_no_lora_result_is_refused(tmp_path: Path) -> None:
     """Something else, and the other table's, each with what is wrong."""
     path = tmp_path / "lora.json"
     path.write_text('{"table": "accuracy"}')
-    with pytest.raises(InputError, match="is not a result of"):
+    with raises_naming(InputError, "lora.json", "bench/paper/lora_grpo.py"):
         load_lora(path, "accuracy")
     path.write_text(lora_result(table="compression").model_dump_json())
-    with pytest.raises(InputError, match="of the table 'compression', not 'accuracy'"):
+    with raises_naming(InputError, "'compression'", "'accuracy'"):
         load_lora(path, "accuracy")
 
 

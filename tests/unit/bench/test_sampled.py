@@ -18,6 +18,7 @@ from blackbox_lb.errors import StoreCorrupt, StoreError
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.store.rows import Arrays, pack
 from blackbox_lb.types import Completion, Prompt
+from tests.support.errors import raises_naming
 
 SETTINGS = {"model": "m", "tokenizer": "t"}
 
@@ -80,7 +81,7 @@ def test_they_come_in_order(tmp_path: Path) -> None:
         for one, arrays in zip(sampled(store, keys[::-1]), each[::-1], strict=True):
             np.testing.assert_array_equal(one.token_ids, arrays.token_ids)
             np.testing.assert_array_equal(one.logprobs, arrays.logprobs)
-        with pytest.raises(StoreError, match="has no intact completion nowhere"):
+        with raises_naming(StoreError, "s.db", "nowhere"):
             list(sampled(store, [keys[0], "nowhere"]))
 
 

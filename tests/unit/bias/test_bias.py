@@ -32,6 +32,7 @@ from blackbox_lb.bias.records import (
 )
 from blackbox_lb.errors import BiasError, TokenizerMismatch
 from blackbox_lb.safety.printable import printable
+from tests.support.errors import raises_naming
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 counts = st.integers(0, 2**53)
@@ -263,7 +264,7 @@ def test_created_is_kept_in_utc(tmp_path: Path) -> None:
     path = tmp_path / "bias.json"
     make(created=datetime(2026, 11, 21, 14, 30, tzinfo=timezone(timedelta(hours=2)))).save(path)
     assert '"created": "2026-11-21T12:30:00Z"' in path.read_text()
-    with pytest.raises(BiasError, match="field created"):
+    with raises_naming(BiasError, "created"):
         make(created=datetime(2026, 11, 21))
 
 
@@ -314,9 +315,7 @@ def test_a_new_verdict_takes_the_place_of_what_the_old_test_found() -> None:
 def test_another_tokenizer_is_refused_with_both_fingerprints() -> None:
     """Ids of one tokenizer never go to another, and the message names both and the way out."""
     make().check_tokenizer("probe-sha256:aa")
-    with pytest.raises(
-        TokenizerMismatch, match=r"probe-sha256:aa.*probe-sha256:bb.*fit a new bias"
-    ):
+    with raises_naming(TokenizerMismatch, "probe-sha256:aa", "probe-sha256:bb", "tiny"):
         make().check_tokenizer("probe-sha256:bb")
 
 
@@ -450,7 +449,7 @@ def test_unreadable_path_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_construction_raises_from_the_tree() -> None:
     """A fit that produced NaN fails with the package's own error, not with a validator's."""
-    with pytest.raises(BiasError, match=r"field entries\[1\]\.bias is nan"):
+    with raises_naming(BiasError, "entries[1].bias", "nan"):
         make(entries=({"id": 1, "bias": 0.0}, {"id": 2, "bias": math.nan}))
 
 
@@ -459,9 +458,9 @@ def test_too_many_entries() -> None:
     being one token).
     """
     entry = Entry(id=1, bias=0.0)
-    with pytest.raises(BiasError, match=r"at most 1000000 items"):
+    with raises_naming(BiasError, "1000000"):
         make(entries=(entry,) * (module.MAX_ENTRIES + 1))
-    with pytest.raises(BiasError, match=r"listed twice"):
+    with raises_naming(BiasError, "1", "0.0"):
         make(entries=(entry,) * module.MAX_ENTRIES)
 
 
@@ -473,9 +472,9 @@ def test_too_large_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     make().save(path)
     assert Bias.load(path) == make()
     monkeypatch.setattr(module, "MAX_BYTES", path.stat().st_size - 1)
-    with pytest.raises(BiasError, match="larger than the limit"):
+    with raises_naming(BiasError, path, path.stat().st_size - 1):
         Bias.load(path)
-    with pytest.raises(BiasError, match=r"the limit is .* compile it"):
+    with raises_naming(BiasError, path, path.stat().st_size - 1, path.stat().st_size):
         make().save(path)
 
 
@@ -484,7 +483,7 @@ def test_real_size_limit(tmp_path: Path) -> None:
     path = tmp_path / "bias.json"
     with path.open("wb") as file:
         file.truncate(64 * 2**20 + 1)
-    with pytest.raises(BiasError, match="67,108,864 bytes"):
+    with raises_naming(BiasError, "67,108,864"):
         Bias.load(path)
 
 
@@ -511,7 +510,7 @@ def test_save_to_an_impossible_place(tmp_path: Path) -> None:
     """A folder that does not exist and a file in its place are clear errors."""
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "absent" / "bias.json", tmp_path / "file" / "bias.json", tmp_path):
-        with pytest.raises(BiasError, match="cannot be written"):
+        with raises_naming(BiasError, place):
             make().save(place)
 
 

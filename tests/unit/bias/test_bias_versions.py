@@ -16,6 +16,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import Embedding, PromptText
 from blackbox_lb.bias.request_bias import DIGITS, RequestBias, to_request_bias
 from blackbox_lb.errors import BiasError
+from tests.support.errors import raises_naming
 
 FILES = Path(__file__).parent / "bias_files"
 EXPECTED: dict[str, list[dict[str, Any]]] = json.loads((FILES / "expected.json").read_text())
@@ -98,5 +99,5 @@ def test_features_of_an_old_file_that_were_changed_are_refused(tmp_path: Path) -
     document = json.loads((FILES / "version-2-words.json").read_text())
     document["depends"]["features"][0]["values"][0] = 9.0
     (tmp_path / "bias.json").write_text(json.dumps(document))
-    with pytest.raises(BiasError, match="fingerprint differs"):
+    with raises_naming(BiasError, "fingerprint"):
         Bias.load(tmp_path / "bias.json")

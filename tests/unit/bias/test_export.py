@@ -23,6 +23,7 @@ from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.vocabulary import load_vocabulary
 from tests.support.biases import WIDE, feature
 from tests.support.commands import blb
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 
 VALUES = {0: -1.5, 3: 0.1, 7: 2.0, 10: 1 / 3, 11: -0.0}
@@ -102,10 +103,7 @@ def test_the_bias_of_a_prompt_is_computed_where_the_script_runs(
     assert body["logit_bias"] == {"0": VALUES[0] + 1.0, "3": 0.1, "7": 2, "10": 0.3333}
     assert "logit_bias=LOGIT_BIAS" in export(tmp_path / "b.json", "litellm")
     for format in sorted(name for name in FORMATS if "prompt" not in SCOPES.get(name, ())):
-        with pytest.raises(
-            BiasError,
-            match=f"blb export ``format={format}`` takes a bias that is the same for all prompts",
-        ):
+        with raises_naming(BiasError, f"``format={format}``", "words", "``depends_on``"):
             export(tmp_path / "b.json", format)
 
 
@@ -244,10 +242,7 @@ def test_a_bias_that_the_provider_does_not_take_is_refused(format: str) -> None:
         lambda: export(learned(entries=entries, provider="vllm"), format),
         lambda: logit_bias(learned(entries=entries), "vllm"),
     ):
-        with pytest.raises(
-            BiasError,
-            match=r"1025 entries, vllm takes at most 1024; .* blb compile ``provider=vllm``",
-        ):
+        with raises_naming(BiasError, "1025", "1024", "``provider=vllm``"):
             refuse()
 
 
@@ -259,12 +254,12 @@ def test_special_tokens_of_openai_are_refused() -> None:
     fields = {"model": "gpt-4o-mini", "tokenizer": load_vocabulary("o200k_base").fingerprint}
     whole = tuple(Entry(id=token, bias=1.0) for token in (5, 200_012))
     bias = learned(entries=whole, **fields)
-    with pytest.raises(BiasError, match=r"token 200012, openai takes ids up to 199999 \(1 of 2"):
+    with raises_naming(BiasError, "200012", "199999", "1", "2"):
         logit_bias(bias, "openai")
     assert logit_bias(learned(entries=whole[:1], **fields), "openai") == {"5": 1}
     unnamed = learned(provider="openai", model="prod", compiled=Compiled(), entries=whole[:1])
     assert logit_bias(unnamed, "openai") == {"5": 1}
-    with pytest.raises(InputError, match="give ``tokenizer="):
+    with raises_naming(InputError, "'prod'", "``tokenizer=o200k_base``"):
         logit_bias(learned(model="prod", entries=whole[:1]), "openai")
 
 
@@ -296,10 +291,7 @@ def test_keys_stay_in_their_variables(tmp_path: Path, monkeypatch: pytest.Monkey
         in export(classic, "openai")
     )
     assert '"/deployments/my%20prod"' in export(classic, "openai")
-    with pytest.raises(
-        InputError,
-        match=r"LiteLLM's OpenAI-compatible route sends no query, and this API wants .*api-version",
-    ):
+    with raises_naming(InputError, "LiteLLM", "api-version"):
         export(classic, "litellm")
     assert "OpenAI()" in export(
         learned(provider="openai", compiled=Compiled(), entries=whole), "openai"
@@ -314,8 +306,5 @@ def test_what_is_not_known_is_said() -> None:
         "# A bias of 5 tokens for exact by blackbox_lb: UNVERIFIED, limits not checked\n"
     )
     assert "not checked" not in export(learned(provider="vllm"), "curl")
-    with pytest.raises(
-        InputError,
-        match="no format 'yaml'; the formats are openai, litellm, langchain, curl, vllm, json",
-    ):
+    with raises_naming(InputError, "'yaml'"):
         export(learned(), "yaml")

@@ -19,13 +19,14 @@ from click.testing import Result
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.jobs.records.run_record import LOCK
 from blackbox_lb.store import RolloutStore
-from tests.support.commands import blb
+from tests.support.commands import asking, blb, options
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.server import Fault
 
 Content = str | bytes
 DEEP = 100_000
 NOWHERE = "http://127.0.0.1:9/v1"
+CAPITALS = ("fit", "--task", "capitals", "--reward", "length")
 """An address where nothing answers: what is refused here must be refused before anything is asked
 for.
 """
@@ -504,41 +505,11 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("proxy", "--bias", "bias.json"),
     ("providers", "vllm", "sglang"),
     ("completion", "tcsh"),
-    ("fit", "--task", "capitals", "--reward", "length", "--provider", "nobody"),
-    (
-        "fit",
-        "--task",
-        "capitals",
-        "--reward",
-        "length",
-        "--provider",
-        "local",
-        "--base-url",
-        NOWHERE,
-    ),
-    (
-        "fit",
-        "--task",
-        "capitals",
-        "--reward",
-        "length",
-        "--provider",
-        "local",
-        "--model",
-        "none.gguf",
-    ),
-    (
-        "fit",
-        "--task",
-        "capitals",
-        "--reward",
-        "length",
-        "--provider",
-        "openai",
-        "--model",
-        "gpt-4.1-mini",
-    ),
-    ("fit", "--task", "capitals", "--reward", "length", "--provider", "azure"),
+    (*CAPITALS, "--provider", "nobody"),
+    (*CAPITALS, "--provider", "local", "--base-url", NOWHERE),
+    (*CAPITALS, "--provider", "local", "--model", "none.gguf"),
+    (*CAPITALS, "--provider", "openai", "--model", "gpt-4.1-mini"),
+    (*CAPITALS, "--provider", "azure"),
     ("eval", "bias.json", "--task", "capitals", "--reward", "length", "--provider", "azure"),
     ("doctor", "--provider", "nobody"),
     ("doctor", "--provider", "openai", "--model", "gpt-4.1-mini"),
@@ -709,17 +680,7 @@ def file_cases() -> Iterator[Case]:
         )
         yield Case(f"vocabulary {name}", more, GOOD_BIAS | {"vocabulary": content})
         if not name.startswith("json"):
-            model = (
-                "fit",
-                "--task",
-                "capitals",
-                "--reward",
-                "length",
-                "--provider",
-                "local",
-                "--model",
-                "./m.gguf",
-            )
+            model = (*CAPITALS, "--provider", "local", "--model", "./m.gguf")
             if not name.startswith("gguf"):
                 yield Case(f"model {name}", model, {"m.gguf": content})
     for name, content in DOCUMENTS.items():
@@ -845,6 +806,7 @@ ANSWERS: dict[str, Fault] = {
 """
 
 
+@pytest.mark.usefixtures("quick_retries")
 @pytest.mark.parametrize("name", ANSWERS)
 def test_bad_answer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A collection ends with exit code 2 and its sentence; the store that it leaves holds no
@@ -853,30 +815,9 @@ def test_bad_answer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     Path("d.jsonl").write_text("".join(f'{{"prompt": "question {n}"}}\n' for n in range(40)))
     with ExactServer(ExactModel(6, 4, prompts=4), faults=ANSWERS[name]) as server:
-        where = (
-            "collect",
-            "--provider",
-            "llamacpp",
-            "--base-url",
-            server.base_url,
-            "--data",
-            "d.jsonl",
-            "--quiet",
-        )
-        more = (
-            "--reward",
-            "length",
-            "--out",
-            "run",
-            "--max-tokens",
-            "4",
-            "--top-logprobs",
-            "3",
-            "--concurrency",
-            "1",
-            "--yes",
-        )
-        check(blb(*where, *more), "llamacpp", "the server")
+        where = asking(server, data="d.jsonl", reward="length", out="run")
+        drawn = options(max_tokens=4, top_logprobs=3, concurrency=1)
+        check(blb("collect", *where, *drawn, "--quiet", "--yes"), "llamacpp", "the server")
     with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
         assert store.size().completions == 0
 

@@ -22,7 +22,7 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 from blackbox_lb.vocabulary import load_vocabulary
-from tests.support.commands import blb, refused
+from tests.support.commands import asking, blb, options, refused
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import questions, write_rows
 
@@ -42,32 +42,10 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Exa
     data = folder / "data.jsonl"
     write_rows(data, questions(8, 3, 4))
     with ExactServer(ExactModel(30, 6, end=True, prompts=4, sharpness=0.7)) as server:
-        where = (
-            "--provider",
-            "llamacpp",
-            "--base-url",
-            server.base_url,
-            "--out",
-            folder,
-            "--data",
-            data,
-            "--seed",
-            1,
-        )
-        small = (
-            "--samples-per-prompt",
-            30,
-            "--validation-samples",
-            4,
-            "--test-samples",
-            4,
-            "--l2",
-            2,
-            "--entries",
-            5,
-        )
-        options = ("--reward", "length", "--max-tokens", 6, "--top-logprobs", 8, *where, *small)
-        result = blb("fit", *options, "--verbose")
+        where = asking(server, out=folder, data=data, seed=1)
+        task = options(reward="length", max_tokens=6, top_logprobs=8, l2=2, entries=5)
+        drawn = options(samples_per_prompt=30, validation_samples=4, test_samples=4)
+        result = blb("fit", *where, *task, *drawn, "--verbose")
         assert result.exit_code == 0, result.output
         (folder / "output.txt").write_text(result.stdout)
         yield folder, server
@@ -142,18 +120,7 @@ def test_what_a_person_reads(fitted: tuple[Path, ExactServer]) -> None:
     words = shlex.split(result.stdout.partition("\nnext ")[2].replace("\\\n", ""))
     assert words[:3] == ["blb", "eval", str(folder / "learned-vllm-4.json")]
     assert words[3:] == [
-        *(
-            "--provider",
-            "vllm",
-            "--model",
-            "exact",
-            "--data",
-            "DATA.jsonl",
-            "--reward",
-            "length",
-            "--max-tokens",
-            "6",
-        ),
+        *options(provider="vllm", model="exact", data="DATA.jsonl", reward="length", max_tokens=6),
         "--save",
     ]
     context = main.make_context("blb", ["eval", "--help"], resilient_parsing=True)

@@ -22,6 +22,7 @@ from blackbox_lb.cli.settings import (
 )
 from blackbox_lb.errors import InputError
 from tests.support.commands import blb
+from tests.support.errors import raises_naming
 
 
 def command_of(name: str) -> click.Command:
@@ -251,7 +252,7 @@ def test_a_shared_value_that_another_command_does_not_take(
 
 def test_a_named_file_that_is_missing(tmp_path: Path) -> None:
     """It is an error, not an empty file."""
-    with pytest.raises(InputError, match=r"nowhere.toml: No such file"):
+    with raises_naming(InputError, "nowhere.toml"):
         find_settings(tmp_path / "nowhere.toml")
 
 
@@ -301,7 +302,7 @@ def test_a_file_of_somebody_else_is_not_found_but_named(
     (tmp_path / "blb.toml").write_text("[fit]\nseed = 1\n")
     monkeypatch.setattr("os.getuid", lambda: (tmp_path / "blb.toml").stat().st_uid + 4711)
     monkeypatch.setattr("blackbox_lb.cli.settings.ROOT", -1)
-    with pytest.raises(InputError, match="belongs to another user"):
+    with raises_naming(InputError, "blb.toml", "blb trust"):
         find_settings(start=tmp_path)
     assert find_settings(tmp_path / "blb.toml").tables == {"fit": {"seed": 1}}
 
@@ -339,7 +340,7 @@ def test_a_file_of_a_windows_editor(tmp_path: Path, encoding: str) -> None:
         assert find_settings(path).tables == {"fit": {"data": "Bogotá.csv"}}
         return
     named = "UTF-16" if encoding == "utf-16" else "WINDOWS-1252"
-    with pytest.raises(InputError, match=f"iconv -f {named} -t UTF-8"):
+    with raises_naming(InputError, f"iconv -f {named} -t UTF-8"):
         find_settings(path)
 
 

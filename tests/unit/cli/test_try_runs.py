@@ -27,6 +27,7 @@ from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Completion, Prompt
 from tests.support.biases import phased_bias
 from tests.support.commands import blb
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
@@ -203,9 +204,9 @@ def test_system_messages_go_before_each_prompt(data: Path) -> None:
         for example in with_system.split(split):
             assert [message.role for message in example.prompt.messages] == ["system", "user"]
     assert with_system.data_hash != task.data_hash
-    with pytest.raises(InputError, match="system"):
+    with raises_naming(InputError, "line 1", "``system``"):
         with_system.with_system("Again.")
-    with pytest.raises(InputError, match="empty"):
+    with raises_naming(InputError, "``system``"):
         task.with_system(" ")
 
 

@@ -14,6 +14,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.batch_files import BatchCounts, apply_batch
 from blackbox_lb.errors import BiasError, InputError
+from tests.support.errors import raises_naming
 
 SENT = {"2": -100, "50256": 0.1, "199998": -3.0000000000000004}
 
@@ -167,12 +168,9 @@ def test_files_that_cannot_be_used(tmp_path: Path, bias: Bias) -> None:
     path.
     """
     source = written(tmp_path / "in.jsonl", line({"model": "tiny"}))
-    with pytest.raises(InputError, match=r"absent\.jsonl: No such file"):
+    with raises_naming(InputError, "absent.jsonl"):
         apply_batch(tmp_path / "absent.jsonl", tmp_path / "out.jsonl", bias)
-    with pytest.raises(
-        InputError,
-        match=r"No such file or directory; give a readable batch file and a writable folder",
-    ):
+    with raises_naming(InputError, "nowhere"):
         apply_batch(source, tmp_path / "nowhere" / "out.jsonl", bias)
-    with pytest.raises(BiasError, match="no such bias file"):
+    with raises_naming(BiasError, "bias.json"):
         apply_batch(source, tmp_path / "out.jsonl", tmp_path / "bias.json")

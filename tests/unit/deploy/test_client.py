@@ -28,6 +28,7 @@ from blackbox_lb.deploy.batch_files import apply_batch
 from blackbox_lb.deploy.client import apply
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.providers.profile import load_profile
+from tests.support.errors import raises_naming
 from tests.support.recording_server import Seen, Server, completion, recording
 
 VALUES = {2: -100.0, 7: 1.25, 50256: 0.1, 199998: -3.0000000000000004}
@@ -204,7 +205,7 @@ def test_another_http_client_keeps_the_bias(
 
 def test_a_foreign_http_client_is_refused(client: OpenAI, bias: Bias) -> None:
     """One that cannot be wrapped would send without the bias."""
-    with pytest.raises(InputError, match="neither httpx2's nor httpx's"):
+    with raises_naming(InputError, "builtins.object", "httpx2", "httpx"):
         apply(client, bias).with_options(http_client=object())  # type: ignore[arg-type]
 
 
@@ -235,7 +236,7 @@ def test_a_batch_file_in_parts_is_refused(server: Server, client: OpenAI, bias: 
     """Its parts cannot be checked for the bias; other uploads in parts pass."""
     biased = apply(client, bias)
     announced: Any = {"bytes": 2, "filename": "a.jsonl", "mime_type": "text/jsonl"}
-    with pytest.raises(InputError, match="uploaded in parts"):
+    with raises_naming(InputError, "client.files.create"):
         biased.uploads.create(**announced, purpose="batch")
     assert not server.seen
     biased.uploads.create(**announced, purpose="fine-tune")
@@ -312,7 +313,7 @@ def test_from_a_file(server: Server, client: OpenAI, bias: Bias, tmp_path: Path)
     for given_as in (path, str(path)):
         ask(apply(client, given_as))
         assert_biased(server.last)
-    with pytest.raises(BiasError, match="no such bias file"):
+    with raises_naming(BiasError, "absent.json"):
         apply(client, tmp_path / "absent.json")
 
 
@@ -377,9 +378,9 @@ def test_other_models_pass(
 def test_other_models_raise(server: Server, client: OpenAI, bias: Bias) -> None:
     """``others="raise"`` refuses another model and a body without one, before anything is sent."""
     biased = apply(client, bias, others="raise")
-    with pytest.raises(InputError, match=r"biases 'tiny', but the request is for 'tiny\\x1b'"):
+    with raises_naming(InputError, "'tiny'", "'tiny\\x1b'"):
         ask(biased, model="tiny\x1b")
-    with pytest.raises(InputError, match="no named model"):
+    with raises_naming(InputError, "'tiny'", "models=[...]"):
         biased.post("/chat/completions", body={}, cast_to=object)
     assert not server.seen
     ask(biased)
@@ -397,7 +398,7 @@ def test_models_replaces_the_name(server: Server, client: OpenAI, bias: Bias) ->
 def test_own_bias_is_refused(server: Server, client: OpenAI, bias: Bias) -> None:
     """Two biases are a mistake unless a rule is named; an empty one is none."""
     biased = apply(client, bias)
-    with pytest.raises(InputError, match="on_conflict='ours', 'theirs' or 'add'"):
+    with raises_naming(InputError, "on_conflict='ours'", "'theirs'", "'add'"):
         ask(biased, logit_bias={"7": 1})
     assert not server.seen
     ask(biased, logit_bias={})
@@ -482,7 +483,7 @@ def test_applying_twice_is_a_conflict(server: Server, client: OpenAI, bias: Bias
     """A bias on a biased client follows the later call's rule, so nothing is doubled by
     accident.
     """
-    with pytest.raises(InputError, match="logit_bias of its own"):
+    with raises_naming(InputError, "logit_bias"):
         ask(apply(apply(client, bias), bias))
     ask(apply(apply(client, bias), make({7: 1.0}), on_conflict="add"))
     assert_biased(server.last, {**SENT, "7": 2.25})
@@ -508,9 +509,7 @@ def test_responses_is_refused(server: Server, client: OpenAI, bias: Bias) -> Non
     another model passes.
     """
     biased = apply(client, bias)
-    with pytest.raises(
-        InputError, match=r"Responses API takes no logit_bias.*client\.chat\.completions"
-    ):
+    with raises_naming(InputError, "Responses", "logit_bias", "client.chat.completions"):
         biased.responses.create(model="tiny", input="a")
     assert not server.seen
     biased.post("/responses", body={"model": "other"}, cast_to=object)
@@ -551,9 +550,7 @@ def test_endpoints_that_take_no_bias(
     """Wherever the biased model would generate without the bias, the request is refused with the
     API's name.
     """
-    with pytest.raises(
-        InputError, match=rf"the {api} API takes no logit_bias, so 'tiny' cannot be biased there"
-    ):
+    with raises_naming(InputError, api, "logit_bias", "'tiny'"):
         apply(client, bias).post(path, body=body, cast_to=object)
     assert not server.seen
 
@@ -609,9 +606,7 @@ def test_an_unbiased_batch_file_is_refused(
     path.write_bytes(LINES)
     with path.open("rb") as opened:
         for given_as in (("a.jsonl", LINES), path, opened):
-            with pytest.raises(
-                InputError, match=r"line 3 of the batch file .* carries no logit_bias.*apply_batch"
-            ):
+            with raises_naming(InputError, "line 3", "logit_bias", "apply_batch"):
                 biased.files.create(file=given_as, purpose="batch")
     assert not server.seen
     apply_batch(path, path, bias, on_conflict="theirs", others="pass")
@@ -627,9 +622,7 @@ def test_a_batch_line_to_responses_is_refused(client: OpenAI, bias: Bias) -> Non
     line = json.dumps(
         {"custom_id": "1", "method": "POST", "url": "/v1/responses", "body": {"model": "tiny"}}
     )
-    with pytest.raises(
-        InputError, match="line 1 of the batch file: the Responses API takes no logit_bias"
-    ):
+    with raises_naming(InputError, "line 1", "Responses", "logit_bias"):
         apply(client, bias).files.create(file=("a.jsonl", line.encode()), purpose="batch")
 
 
@@ -675,7 +668,7 @@ def test_a_body_that_cannot_be_read_is_refused(server: Server, client: OpenAI, b
     with pytest.raises(InputError, match="streamed"):
         biased.post("/chat/completions", content=parts(), cast_to=object)
     packed = gzip.compress(b'{"model":"tiny"}')
-    with pytest.raises(InputError, match="compressed"):
+    with raises_naming(InputError, "Content-Encoding"):
         biased.post(
             "/chat/completions",
             content=packed,
@@ -832,7 +825,7 @@ def test_async(server: Server, bias: Bias) -> None:
             await asyncio.gather(
                 *(biased.completions.create(model="tiny", prompt=str(n)) for n in range(5))
             )
-            with pytest.raises(InputError, match="Responses API"):
+            with raises_naming(InputError, "Responses", "logit_bias", "'tiny'"):
                 await biased.responses.create(model="tiny", input="a")
             http_client = biased._client
             request = http_client.build_request(
@@ -858,18 +851,16 @@ def test_async(server: Server, bias: Bias) -> None:
 
 def test_wrong_arguments(client: OpenAI, bias: Bias) -> None:
     """Each wrong argument is refused at once, with the choices."""
-    with pytest.raises(
-        InputError, match=r"others='skip' is not a choice; give one of 'warn', 'pass', 'raise'"
-    ):
+    with raises_naming(InputError, "others='skip'", "'warn'", "'pass'", "'raise'"):
         apply(client, bias, others="skip")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"on_conflict='merge'"):
+    with raises_naming(InputError, "on_conflict='merge'"):
         apply(client, bias, on_conflict="merge")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"models='tiny' is one string.*\['tiny'\]"):
+    with raises_naming(InputError, "models='tiny'", "'tiny'"):
         apply(client, bias, models="tiny")
     for none in ([], [""]):  # "" as an unset variable gives it
-        with pytest.raises(InputError, match=r"models=.* names no model"):
+        with raises_naming(InputError, f"models={none}"):
             apply(client, bias, models=none)
-    with pytest.raises(InputError, match=r"cannot bias a str"):
+    with raises_naming(InputError, "str", "openai.OpenAI", "openai.AsyncOpenAI"):
         apply("client", bias)  # type: ignore[type-var]
 
 
@@ -879,10 +870,7 @@ def test_a_client_on_another_http_library_is_refused(
     """An HTTP client of neither library is refused with the class found and the remedy."""
     with OpenAI(api_key="k") as client, monkeypatch.context() as patch:
         patch.setattr(client, "_client", object())
-        with pytest.raises(
-            InputError,
-            match=r"HTTP client is a builtins\.object, neither httpx2's nor httpx's; leave",
-        ):
+        with raises_naming(InputError, "builtins.object", "http_client"):
             apply(client, bias)
 
 
@@ -897,10 +885,7 @@ def test_a_subclass_that_cannot_be_copied_is_refused(bias: Bias) -> None:
     """Where the SDK's own copying fails, the reason names the class and the remedy."""
     with (
         Regional("eu") as client,
-        pytest.raises(
-            InputError,
-            match=r"a Regional cannot be copied by its with_options\(\) .*SDK's arguments",
-        ),
+        raises_naming(InputError, "with_options"),
     ):
         apply(client, bias)
 
@@ -908,7 +893,5 @@ def test_a_subclass_that_cannot_be_copied_is_refused(bias: Bias) -> None:
 def test_an_sdk_without_httpx2_is_refused_for_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches need openai 2.49; below, one sentence says so."""
     monkeypatch.delattr(openai, "DefaultAsyncHttpx2Client")
-    with pytest.raises(
-        InputError, match=r"cannot talk through httpx2.*install openai 2\.49 or newer"
-    ):
+    with raises_naming(InputError, "httpx2", "2.49"):
         Channel(load_profile("local"), "http://127.0.0.1:9/v1").for_files(httpx2.Timeout(1.0))

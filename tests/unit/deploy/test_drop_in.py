@@ -19,6 +19,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.client import apply
 from blackbox_lb.errors import BiasError, InputError
+from tests.support.errors import raises_naming
 from tests.support.recording_server import Server, recording
 
 HELLO: Any = [{"role": "user", "content": "a"}]
@@ -91,13 +92,13 @@ def test_options_are_those_of_apply(server: Server, bias: Bias) -> None:
     ) as client:
         ask(client, model="mine", logit_bias={"7": 1})
         assert server.last.body["logit_bias"] == [[7, 2.25]]
-        with pytest.raises(InputError, match="biases 'mine', but the request is for 'tiny'"):
+        with raises_naming(InputError, "'mine'", "'tiny'"):
             ask(client)
-    with pytest.raises(InputError, match="others='skip' is not a choice"):
+    with raises_naming(InputError, "others='skip'"):
         drop_in.OpenAI(bias=bias, bias_others="skip", **made)  # type: ignore[arg-type]
-    with pytest.raises(BiasError, match="no such bias file"):
+    with raises_naming(BiasError, "absent.json"):
         drop_in.OpenAI(bias="absent.json", **made)
-    with pytest.raises(TypeError, match="bias"):
+    with raises_naming(TypeError, "'bias'"):
         drop_in.OpenAI(**made)
 
 
@@ -112,7 +113,7 @@ def test_copies_carry_it_once(server: Server, bias: Bias) -> None:
             ask(copied)
             assert server.last.body["logit_bias"] == SENT
         assert server.last.headers["x-gateway"] == "g"
-        with pytest.raises(InputError, match="logit_bias of its own"):
+        with raises_naming(InputError, "logit_bias"):
             ask(apply(client, bias))
         ask(apply(client, bias, on_conflict="add"))
         assert server.last.body["logit_bias"] == {"7": 2.5}

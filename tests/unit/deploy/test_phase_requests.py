@@ -26,6 +26,7 @@ from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.deploy.phase_requests import GIVEN_UP, PhasedRequest, PhasedRequests
 from blackbox_lb.errors import BiasError, InputError
 from tests.support.biases import phased_bias
+from tests.support.errors import raises_naming
 from tests.unit.bias.test_phases import MODEL, VECTORS, WORDS, bias_with_word, chances
 
 PROMPT_TOKENS = 7
@@ -632,14 +633,14 @@ def test_servers_that_cannot_be_sent_phases(tmp_path: Any) -> None:
     """A text needs the reason of the end; chat needs a message that is continued; batch files and
     one vector go nowhere.
     """
-    with pytest.raises(InputError, match="llamacpp is not known to say which stop text"):
+    with raises_naming(InputError, "llamacpp", "until:b", "provider="):
         apply(openai.OpenAI(api_key="k"), bias_of("until:b", provider="llamacpp"))
-    with pytest.raises(InputError, match="openai is not known to continue a message"):
+    with raises_naming(InputError, "openai", "chat", "provider="):
         PhasedRequest(sender_of(bias_of("first", provider="openai")), request())
     PhasedRequest(sender_of(bias_of("first", provider="openai")), {"model": "m", "prompt": "go"})
     apply(openai.OpenAI(api_key="k"), bias_of("until:b", provider="llamacpp"), provider="vllm")
     (tmp_path / "batch.jsonl").write_text("")
-    with pytest.raises(BiasError, match="a line of a batch file takes one vector"):
+    with raises_naming(BiasError, "first", "``phases``"):
         apply_batch(tmp_path / "batch.jsonl", tmp_path / "out.jsonl", forced())
 
 

@@ -25,6 +25,7 @@ from blackbox_lb.deploy.phase_requests import PhasedRequests
 from blackbox_lb.deploy.proxy.names import ServedBias
 from blackbox_lb.deploy.proxy.server import HEADER
 from blackbox_lb.errors import InputError
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.proxy_upstream import (
     ANSWER,
@@ -655,15 +656,15 @@ def test_sampling_changes(exact: int) -> None:
 def test_the_sdk_raises_the_proxys_errors(exact: int) -> None:
     """With its own class for the status, the message and the code."""
     client = sdk(exact)
-    with pytest.raises(openai.NotFoundError, match="'exact@b' does not exist here") as missing:
+    with raises_naming(openai.NotFoundError, "'exact@b'") as missing:
         client.chat.completions.create(model="exact@b", messages=MESSAGES)
     assert missing.value.code == "model_not_found"
-    with pytest.raises(openai.BadRequestError, match="biases 'exact'"):
+    with raises_naming(openai.BadRequestError, "'exact'"):
         client.chat.completions.create(model="other", messages=MESSAGES)
-    with pytest.raises(openai.BadRequestError, match="--on-conflict") as conflict:
+    with raises_naming(openai.BadRequestError, "--on-conflict") as conflict:
         client.chat.completions.create(model="exact", messages=MESSAGES, logit_bias={"1": 1})
     assert (conflict.value.code, conflict.value.param) == ("logit_bias_conflict", "logit_bias")
-    with pytest.raises(openai.BadRequestError, match="Responses API takes no logit_bias"):
+    with raises_naming(openai.BadRequestError, "logit_bias"):
         client.responses.create(model="exact", input="x")
 
 
@@ -699,9 +700,9 @@ def test_models_are_the_upstreams_and_the_aliases() -> None:
         found = client.models.retrieve("m@short")
         assert (found.id, found.owned_by, found.created) == ("m@short", "up", 5)
         assert client.models.retrieve("m").id == "m"
-        with pytest.raises(openai.NotFoundError, match="'m@shrt' does not exist here"):
+        with raises_naming(openai.NotFoundError, "'m@shrt'"):
             client.models.retrieve("m@shrt")
-        with pytest.raises(openai.NotFoundError, match="theirs"):
+        with raises_naming(openai.NotFoundError, "404", "theirs"):
             client.models.retrieve("other")
         document = json.loads(exchange(port, request("/v1/models", None, method="GET"))[2])
     assert document == {"object": "list", "data": [listed, {**model, "id": "m@short"}], "own": 1}
@@ -860,7 +861,7 @@ def test_the_proxys_own_page_may_call_it() -> None:
 @pytest.mark.parametrize("origin", ["app.example", "https://app.example/path", "https://", "a b"])
 def test_an_origin_that_is_none_is_refused(origin: str) -> None:
     """At the start, with the form that it should have."""
-    with pytest.raises(InputError, match="--allow-origin"):
+    with raises_naming(InputError, "--allow-origin"):
         proxy_for("http://h/v1", origins=[origin])
 
 
@@ -897,7 +898,7 @@ def test_a_refused_key_is_told() -> None:
     served = ("short", bias("m"))
     with (
         proxied(plain("401 Unauthorized", refusal), served) as (_, port, _),
-        pytest.raises(openai.AuthenticationError, match="bad key"),
+        raises_naming(openai.AuthenticationError, "401", "bad key"),
     ):
         sdk(port).models.list()
 
@@ -938,7 +939,7 @@ def test_an_environments_proxy_server_is_used(monkeypatch: pytest.MonkeyPatch) -
             == "POST http://upstream.example:81/v1/chat/completions HTTP/1.1"
         )
     monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1")
-    with pytest.raises(InputError, match="socks5 proxy server"):
+    with raises_naming(InputError, "http_proxy", "socks5", "NO_PROXY"):
         proxy_for("http://upstream.example:81/v1")
 
 
@@ -983,7 +984,7 @@ def test_the_parts_of_an_answer_in_phases_are_joined(monkeypatch: pytest.MonkeyP
             assert {body["model"] for body in host.bodies if body} == {"m"}
             with pytest.raises(openai.BadRequestError, match="several completions"):
                 client.chat.completions.create(**common, n=2)
-            with pytest.raises(openai.BadRequestError, match="logit_bias of its own"):
+            with raises_naming(openai.BadRequestError, "logit_bias"):
                 client.chat.completions.create(**common, logit_bias={"1": 1})
             host.refusals = {len(host.bodies) + 1: 503, len(host.bodies) + 2: 503}
             seen = list[str]()
@@ -993,7 +994,7 @@ def test_the_parts_of_an_answer_in_phases_are_joined(monkeypatch: pytest.MonkeyP
                     for event in client.chat.completions.create(**common, stream=True)
                 )
             host.refusals = {len(host.bodies): 503}
-            with pytest.raises(openai.InternalServerError, match="not now"):
+            with raises_naming(openai.InternalServerError, "503", "not now"):
                 client.chat.completions.create(**common)
     assert proxy.health["requests"]["biased"] == 5
 

@@ -24,6 +24,7 @@ from blackbox_lb.errors import BiasError
 from blackbox_lb.types import Prompt
 from blackbox_lb.vocabulary.tokenizer import fingerprint
 from tests.support.biases import phased_bias
+from tests.support.errors import raises_naming
 
 IDS = [3, 1, 4]
 TOKENS = 9
@@ -194,7 +195,7 @@ def test_numbers_of_another_file_end_the_request(vectors: Any, tmp_path: Path) -
 )
 def test_what_is_no_row_of_numbers_is_refused(row: object) -> None:
     """With 400, where the request is admitted."""
-    with pytest.raises(BiasError, match="blb_features"):
+    with raises_naming(BiasError, "blb_features"):
         Asked.of({"blb_bias": "b", "blb_features": row}, None)
 
 

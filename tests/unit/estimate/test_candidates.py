@@ -217,7 +217,7 @@ def test_results_do_not_depend_on_what_else_is_tried() -> None:
     """Fits start from each other, and end in the same place in any order, alone or not, within the
     solver's tolerance.
     """
-    taus, strengths = (0.1, 0.5, 2.0), (2.5, 10.0, 40.0)
+    taus, strengths = (0.1, 0.5, 2.0), (2.5, 40.0)
     sweeps = [
         Sweep(tau=taus, l2=strengths),
         Sweep(tau=taus[::-1], l2=strengths[::-1]),
@@ -227,7 +227,7 @@ def test_results_do_not_depend_on_what_else_is_tried() -> None:
     for sweep in sweeps:
         for each in candidates(ROLLOUTS, TABLE, sweep, limits(5)):
             found.setdefault(each.label, []).append(each)
-    assert len(found) == 9
+    assert len(found) == 6
     for one, *others in found.values():
         assert len(others) == 2
         for other in others:

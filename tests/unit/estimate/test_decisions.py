@@ -19,6 +19,7 @@ from blackbox_lb.estimate.decisions.prediction import (
     begins_right,
     expected_calibration_error,
 )
+from tests.support.errors import raises_naming
 
 NAMES = ("a", "b", "c")
 
@@ -66,9 +67,9 @@ def test_calibration_error_is_the_gap_between_confidence_and_accuracy() -> None:
 
 def test_what_is_no_decision_is_refused() -> None:
     """Decisions and labels must be as many, and labels must be among those that are named."""
-    with pytest.raises(InputError, match="one decision a label"):
+    with raises_naming(InputError, "(2,)", "(1,)"):
         DecisionScores.of(NAMES, [0, 1], [0])
-    with pytest.raises(InputError, match="none of the 3"):
+    with raises_naming(InputError, "3"):
         DecisionScores.of(NAMES, [3], [0])
     assert DecisionScores.of(NAMES, [], []).as_json()["accuracy"] is None
 

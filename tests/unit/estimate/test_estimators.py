@@ -13,7 +13,8 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice import table
 from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorInput, LearnedVector
 from blackbox_lb.estimate.inputs.recipe import Sweep
-from tests.support.commands import blb
+from tests.support.commands import asking, blb, options
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
 
@@ -58,26 +59,8 @@ def test_a_row_is_all_that_a_new_estimator_needs(toy: None, tmp_path: Path) -> N
     write_rows(data, rows)
     model = ExactModel(30, 6, end=True, prompts=8)
     with ExactServer(model, prompt_of=lambda text: ord(text.strip()[-1]) - ord("a")) as server:
-        where = (
-            "--provider",
-            "llamacpp",
-            "--base-url",
-            server.base_url,
-            "--out",
-            tmp_path / "run",
-            "--seed",
-            1,
-        )
-        size = (
-            "--samples-per-prompt",
-            6,
-            "--validation-samples",
-            1,
-            "--test-samples",
-            1,
-            "--max-tokens",
-            8,
-        )
+        where = asking(server, out=tmp_path / "run", seed=1)
+        size = options(samples_per_prompt=6, validation_samples=1, test_samples=1, max_tokens=8)
         call = (
             "fit",
             *where,
@@ -111,7 +94,7 @@ def test_a_row_is_all_that_a_new_estimator_needs(toy: None, tmp_path: Path) -> N
 
 def test_a_name_without_a_row_is_refused() -> None:
     """The message lists the names that there are."""
-    with pytest.raises(InputError, match=r"estimator 'none' is unknown; choose projection, ips"):
+    with raises_naming(InputError, "'none'", "projection", "ips"):
         table.estimator("none")
 
 

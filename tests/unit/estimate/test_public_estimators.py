@@ -13,6 +13,7 @@ import blackbox_lb as blb
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.statistics import TokenIPS, TokenRatio
 from blackbox_lb.types import EndTokens
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.fits import projection, standard_errors
 from tests.support.statistics import statistics_of
@@ -124,10 +125,10 @@ def test_a_store_of_other_prompts_or_ends_is_refused(
 ) -> None:
     """No completion of the task, and a provider of which nobody knows whether it lists the end."""
     (path, task), reward = collected, blb.parse_reward("length", max_tokens=5)
-    with pytest.raises(InputError, match="holds no completion"):
+    with raises_naming(InputError, "14", "other"):
         blb.Positions.load(path, task_of(tmp_path / "other.jsonl", "riddle"), reward)
     store_completions(path, task, MODEL, settings={**SETTINGS, "provider": "mine"})
-    with pytest.raises(InputError, match="mine is not known to list"):
+    with raises_naming(InputError, "mine", "end_tokens=EndTokens(False"):
         blb.Positions.load(path, task, reward)
     positions = blb.Positions.load(path, task, reward, end_tokens=EndTokens(True))
     assert len(positions.rollouts.keys) == 4 * len(task.train)

@@ -18,7 +18,7 @@ from blackbox_lb.extras.analysis.biased_completions import instructed
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
-from tests.support.commands import blb, refused
+from tests.support.commands import asking, blb, options, refused
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import questions, write_rows
 
@@ -40,30 +40,10 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Exa
     data = folder / "data.jsonl"
     write_rows(data, questions(8, 3, 4))
     with ExactServer(MODEL) as server:
-        where = (
-            "--provider",
-            "llamacpp",
-            "--base-url",
-            server.base_url,
-            "--out",
-            folder,
-            "--data",
-            data,
-            "--seed",
-            1,
-        )
-        small = (
-            "--samples-per-prompt",
-            30,
-            "--validation-samples",
-            10,
-            "--test-samples",
-            10,
-            "--l2",
-            2,
-        )
-        options = ("--reward", "length", "--max-tokens", 6, "--top-logprobs", TOP, *where, *small)
-        result = blb("fit", *options, "--entries", 8, "--quiet")
+        where = asking(server, out=folder, data=data, seed=1)
+        task = options(reward="length", max_tokens=6, top_logprobs=TOP, l2=2, entries=8)
+        drawn = options(samples_per_prompt=30, validation_samples=10, test_samples=10)
+        result = blb("fit", *where, *task, *drawn, "--quiet")
         assert result.exit_code == 0, result.output
         yield folder, server
 
@@ -124,36 +104,9 @@ def test_what_an_evaluation_tried_beside_is_not_read(
     folder, server = fitted
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     before = analyzed(tmp_path / "bias.json")
-    where = (
-        "--provider",
-        "llamacpp",
-        "--base-url",
-        server.base_url,
-        "--out",
-        tmp_path,
-        "--data",
-        tmp_path / "data.jsonl",
-    )
-    tried = (
-        "--baseline-prompt",
-        "Be brief.",
-        "--baseline-max-tokens",
-        3,
-        "--test-samples",
-        5,
-        "--seed",
-        9,
-    )
-    small = (
-        "--reward",
-        "length",
-        "--max-tokens",
-        6,
-        "--top-logprobs",
-        TOP,
-        "--deploy",
-        "temperature=1",
-    )
+    where = asking(server, out=tmp_path, data=tmp_path / "data.jsonl")
+    tried = options(baseline_prompt="Be brief.", baseline_max_tokens=3, test_samples=5, seed=9)
+    small = options(reward="length", max_tokens=6, top_logprobs=TOP, deploy="temperature=1")
     result = blb("eval", tmp_path / "bias.json", *where, *small, *tried)
     assert result.exit_code == 0, result.output
     after = analyzed(tmp_path / "bias.json")
@@ -228,16 +181,7 @@ def test_what_is_missing_is_drawn(fitted: tuple[Path, ExactServer], tmp_path: Pa
         server.base_url,
     )
     assert f"no rollout store {store}" in refused("analyze", *arguments)
-    task = (
-        "--data",
-        folder / "data.jsonl",
-        "--samples",
-        6,
-        "--max-tokens",
-        6,
-        "--top-logprobs",
-        TOP,
-    )
+    task = options(data=folder / "data.jsonl", samples=6, max_tokens=6, top_logprobs=TOP)
     found = analyzed(*arguments, *task)
     assert (found.completions, found.source) == (4 * 6, "tail model")
     with RolloutStore(store) as kept:

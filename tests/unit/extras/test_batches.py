@@ -27,6 +27,7 @@ from blackbox_lb.store import RolloutStore, prompt_hash, rollout_key
 from blackbox_lb.types import Prompt
 from tests.encodings import register_encoding
 from tests.support.commands import blb, refusal
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 from tests.support.gateway.batches import BatchDesk
@@ -731,5 +732,5 @@ def test_files_hold_what_a_provider_takes() -> None:
     line = lines.Line(b"x" * 10, 1, 1, 1)
     assert [len(group) for group in lines.split([line] * 7, 3, None)] == [3, 3, 1]
     assert [len(group) for group in lines.split([line] * 7, None, 25)] == [2, 2, 2, 1]
-    with pytest.raises(InputError, match="one request has 10 bytes, and a batch file may have 9"):
+    with raises_naming(InputError, "10", "9"):
         list(lines.split([line], None, 9))

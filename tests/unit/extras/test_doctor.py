@@ -46,6 +46,7 @@ from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.types import Completion, Draw, Prompt
 from blackbox_lb.vocabulary import Vocabulary
 from tests.support.commands import blb
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import JSON, Dialect, RefusedRequest
 from tests.support.exact.server import Answer
@@ -1248,7 +1249,7 @@ def test_no_profile_cures_a_server_that_does_not_sample_what_it_says(tmp_path: P
     report = report_of(
         RowFinding("neutral", "softmax(logits + bias)", "CONTRADICTED", "tail never drawn")
     )
-    with pytest.raises(InputError, match="tail never drawn"):
+    with raises_naming(InputError, "fireworks", "neutral", "tail never drawn"):
         save_profile(report, tmp_path / "mine.toml", "fireworks")
     assert list(tmp_path.iterdir()) == []
 

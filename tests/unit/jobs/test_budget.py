@@ -32,21 +32,17 @@ from blackbox_lb.jobs.forecast import Forecast, ForecastStage, RequestSettings, 
 from blackbox_lb.providers.prices import Prices, find_prices, parse_prices
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
-from blackbox_lb.safety.http import retries
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.types import Example, Prompt
-from tests.support.commands import blb
+from tests.support.commands import asking, blb, options
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import DECIDER, labelled_rows
 
+pytestmark = pytest.mark.usefixtures("quick_retries")
 MODEL = ExactModel(12, 8, end=True, prompts=4)
 QUESTIONS = 30
-
-
-@pytest.fixture(autouse=True)
-def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.01)
 
 
 @pytest.fixture
@@ -73,24 +69,8 @@ def small_run(server: ExactServer, data: Path, tmp_path: Path) -> Callable[..., 
     """A command against the server."""
 
     def run(command: str, *more: object) -> Result:
-        where = [
-            "--provider",
-            "llamacpp",
-            "--base-url",
-            server.base_url,
-            "--out",
-            str(tmp_path / "run"),
-        ]
-        task = [
-            "--data",
-            str(data),
-            "--reward",
-            "length",
-            "--max-tokens",
-            "8",
-            "--concurrency",
-            "4",
-        ]
+        where = asking(server, out=tmp_path / "run", data=data)
+        task = options(reward="length", max_tokens=8, concurrency=4)
         return blb(command, *where, *task, *more)
 
     return run
@@ -203,26 +183,8 @@ def test_a_fit_stops_in_any_stage(
 def test_tries_count(data: Path, tmp_path: Path) -> None:
     """A request that is tried again is two: the server never sees more than the limit."""
     with ExactServer(MODEL, faults=lambda number, answer: 503 if number % 2 else answer) as server:
-        arguments = [
-            "collect",
-            "--provider",
-            "llamacpp",
-            "--base-url",
-            server.base_url,
-            "--out",
-            str(tmp_path / "run"),
-        ]
-        arguments += [
-            "--data",
-            str(data),
-            "--reward",
-            "length",
-            "--max-tokens",
-            "8",
-            "--max-requests",
-            "21",
-        ]
-        result = blb(*arguments)
+        where = asking(server, out=tmp_path / "run", data=data)
+        result = blb("collect", *where, *options(reward="length", max_tokens=8, max_requests=21))
         assert result.exit_code == 2
         assert asked(server) == 21
         assert stored(tmp_path)[0] == 11
@@ -367,25 +329,9 @@ def test_the_judge_counts(server: ExactServer, data: Path, tmp_path: Path) -> No
         f'base_url = "{server.base_url}"\nmodel = "exact"\nprompt = "{{completion}}"\npattern ='
         ' "x"\notherwise = 0\n'
     )
-    arguments = [
-        "collect",
-        "--provider",
-        "llamacpp",
-        "--base-url",
-        server.base_url,
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    arguments += [
-        "--data",
-        str(data),
-        "--reward",
-        f"judge:{judge}",
-        "--max-tokens",
-        "8",
-        "--samples-per-prompt",
-        "1",
-    ]
+    where = asking(server, out=tmp_path / "run", data=data)
+    task = options(reward=f"judge:{judge}", max_tokens=8, samples_per_prompt=1)
+    arguments = ("collect", *where, *task)
     refused = blb(*arguments, "--max-cost", "1", "--price", "0,0")
     assert refused.exit_code == 2
     assert "the price of exact on 127.0.0.1" in refused.stderr
@@ -555,7 +501,7 @@ def test_a_broken_table_is_refused(tmp_path: Path, text: str, part: str) -> None
     path.write_text(text)
     with pytest.raises(InputError, match=f"prices.toml.*{part}"):
         find_prices("x", "y", path)
-    with pytest.raises(InputError, match="cannot read the price table"):
+    with raises_naming(InputError, "none.toml", "``prices``"):
         find_prices("x", "y", tmp_path / "none.toml")
 
 

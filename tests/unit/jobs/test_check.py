@@ -331,7 +331,9 @@ def test_few_rows_change_what_a_fit_learns_from_and_say_so(
     """Of 60 rows with two labels five are too few to see it: the remark names the option that makes
     them labels again.
     """
-    short = ("--reward", "exact-match", "--max-tokens", 1, "--samples-per-prompt", 2, "--go-on")
+    drawn = ("--samples-per-prompt", 2, "--validation-samples", 1, "--test-samples", 1)
+    few_prompts = ("--validation-limit", 10, "--test-limit", 5)
+    short = ("--reward", "exact-match", "--max-tokens", 1, "--go-on", *drawn, *few_prompts)
     few = " ".join(small_run("fit", server, tmp_path, *short, "--limit", 5).stderr.split())
     assert (
         "--limit 5 leaves too few rows to see that the answers are 2 labels (that takes 3 rows of"

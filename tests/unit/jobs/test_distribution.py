@@ -101,7 +101,8 @@ def test_only_labels_of_one_token_are_raced_by_lists(
     content = rows(all=dict(zip(names, (1, 4), strict=True)))
     data = written(tmp_path / "data.jsonl", content)
     out = tmp_path / "run"
-    result = run("fit", server, data, "--reward", "distribution", "--out", out, "--json")
+    few = ("--limit", 30, "--validation-limit", 20, "--test-limit", 5, "--test-samples", 1)
+    result = run("fit", server, data, "--reward", "distribution", "--out", out, "--json", *few)
     assert result.exit_code == 0, result.output
     tried = json.loads(result.stdout)["validation"]["tried"]
     (chosen,) = [candidate for candidate in tried if candidate["fate"] == "chosen"]

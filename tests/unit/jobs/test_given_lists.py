@@ -34,7 +34,8 @@ from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 from tests.support.chaos.dialects import MODEL as CHAOS
 from tests.support.chaos.dialects import SglangServer, VllmServer, register
-from tests.support.commands import blb
+from tests.support.commands import blb, options
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import RefusedRequest
 from tests.support.given_server import WAYS, GivenLie, GivenServer, profile
@@ -83,30 +84,8 @@ def fitted(way: str, server: ExactServer, data: Path, out: Path) -> tuple[Bias, 
     """A fit with the rows of one way."""
     rows = out.with_suffix(".toml")
     rows.write_text(tomli_w.dumps(profile(way).model_dump(exclude={"evidence"}, exclude_none=True)))
-    where = (
-        "--provider",
-        rows,
-        "--base-url",
-        server.base_url,
-        "--data",
-        data,
-        "--out",
-        out,
-        "--top-logprobs",
-        14,
-    )
-    more = (
-        "--reward",
-        "exact-match",
-        "--max-tokens",
-        5,
-        "--learn-from",
-        "answers",
-        "--l2",
-        L2,
-        "--deploy",
-        "greedy",
-    )
+    where = options(provider=rows, base_url=server.base_url, data=data, out=out, top_logprobs=14)
+    more = options(reward="exact-match", max_tokens=5, learn_from="answers", l2=L2, deploy="greedy")
     result = blb("fit", *where, *more)
     assert result.exit_code == 0, result.output
     return Bias.load(out / "bias.json"), result
@@ -359,7 +338,7 @@ def test_prompt_logprobs_of_another_shape_are_named(data: Path, tmp_path: Path) 
 
     with (
         Short(MODEL, prompt_of=prompt_of) as server,
-        pytest.raises(CorruptResponse, match="lists in prompt_logprobs for a prompt"),
+        raises_naming(CorruptResponse, "prompt_logprobs"),
     ):
         asyncio.run(ask(server))
     with Short(MODEL, prompt_of=prompt_of) as server:

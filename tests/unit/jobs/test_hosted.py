@@ -19,7 +19,7 @@ from blackbox_lb.cli import main
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.http import retries
 from tests.encodings import register_encoding
-from tests.support.commands import blb
+from tests.support.commands import blb, options
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 from tests.support.hosted_keys import set_keys
@@ -91,28 +91,8 @@ def posted(gateway: RulesGateway) -> list[dict[str, Any]]:
     return [call.body for call in gateway.calls if call.body is not None and call.status == 200]
 
 
-FIT = (
-    "--samples-per-prompt",
-    24,
-    "--test-samples",
-    16,
-    "--tau",
-    0.1,
-    "--l2",
-    0.5,
-    "--deploy",
-    "temperature=1",
-)
-FEW = (
-    "--samples-per-prompt",
-    6,
-    "--validation-samples",
-    2,
-    "--test-samples",
-    2,
-    "--deploy",
-    "temperature=1",
-)
+FIT = options(samples_per_prompt=24, test_samples=16, tau=0.1, l2=0.5, deploy="temperature=1")
+FEW = options(samples_per_prompt=6, validation_samples=2, test_samples=2, deploy="temperature=1")
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -215,19 +195,8 @@ def test_a_bias_that_is_dropped_on_the_way(
     ) as gateway:
         unasked = ("[request]", "provider = { require_parameters = false }")
         known = routed(tmp_path, *unasked, "[logprobs]", 'meaning = "before bias"')
-        task = (
-            "--data",
-            data,
-            "--reward",
-            REWARD,
-            "--max-tokens",
-            8,
-            "--out",
-            tmp_path / "run",
-            "--tau",
-            0.1,
-            "--l2",
-            0.5,
+        task = options(
+            data=data, reward=REWARD, max_tokens=8, out=tmp_path / "run", tau=0.1, l2=0.5
         )
         fitted = through_openrouter(
             "fit", gateway, known, tmp_path, *task, *FEW, "--test-samples", 6

@@ -23,7 +23,7 @@ from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Example, Prompt
 from tests.encodings import register_encoding
-from tests.support.commands import blb
+from tests.support.commands import asking, blb, options
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 from tests.support.hosted_keys import set_keys
@@ -220,16 +220,7 @@ def test_unequal_labels_are_named(server: ExactServer, tmp_path: Path) -> None:
     """How many rows each label has, and which answers of validation or test no training row has."""
     rows = [*ROWS, {"prompt": "another", "answer": "e", "split": "test"}]
     path = written(tmp_path / "data.jsonl", rows)
-    where = (
-        "--provider",
-        "llamacpp",
-        "--base-url",
-        server.base_url,
-        "--data",
-        path,
-        "--out",
-        tmp_path / "run",
-    )
+    where = asking(server, data=path, out=tmp_path / "run")
     result = blb("fit", *where, "--reward", "exact-match", "--max-tokens", 1)
     assert result.exit_code == 0, result.output
     assert "2 labels in 60 training rows: " in result.stderr
@@ -242,16 +233,7 @@ def test_check_says_beforehand_what_a_fixed_bias_can_do(
     """From 60 prompts: a fixed bias can; its predicted share is what the fit then shows, which says
     the same at its start.
     """
-    where = (
-        "--provider",
-        "llamacpp",
-        "--base-url",
-        server.base_url,
-        "--data",
-        data,
-        "--out",
-        tmp_path / "run",
-    )
+    where = asking(server, data=data, out=tmp_path / "run")
     result = blb("check", *where, "--reward", "exact-match", "--max-tokens", 1, "--quiet", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
@@ -272,16 +254,7 @@ def test_check_refuses_what_is_no_decision(server: ExactServer, tmp_path: Path) 
     """Answers that differ from row to row are no labels."""
     rows = [{**each, "answer": f"answer {number}"} for number, each in enumerate(ROWS)]
     path = written(tmp_path / "data.jsonl", rows)
-    where = (
-        "--provider",
-        "llamacpp",
-        "--base-url",
-        server.base_url,
-        "--data",
-        path,
-        "--out",
-        tmp_path / "run",
-    )
+    where = asking(server, data=path, out=tmp_path / "run")
     result = blb("check", *where, "--reward", "contains", "--quiet")
     assert result.exit_code == 2
     assert "name the labels with --labels" in result.stderr
@@ -323,15 +296,8 @@ def test_hosted_providers_teach_by_first_positions(
     set_keys(monkeypatch, [variable], "a-key")
     register_encoding(monkeypatch, "answers", server.texts, 13)
     with RulesGateway(provider, server, key="a-key", largest=300) as gateway:
-        where = (
-            "--provider",
-            provider,
-            "--model",
-            model,
-            "--base-url",
-            gateway.base_url,
-            "--tokenizer",
-            "answers",
+        where = options(
+            provider=provider, model=model, base_url=gateway.base_url, tokenizer="answers"
         )
         task = (
             "--data",

@@ -29,6 +29,7 @@ from blackbox_lb.jobs.fitting.choosing.decision_goals import cost_matrix, decisi
 from blackbox_lb.jobs.runs.plan import parse_goal
 from blackbox_lb.tasks.sets.labels import Labels
 from tests.support.commands import blb
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 
 MODEL = ExactModel(
@@ -203,10 +204,10 @@ def test_a_damaged_curve_is_refused(fitted: blackbox_lb.Run) -> None:
     assert curve is not None
     with pytest.raises(ValueError, match="order"):
         curve.replacing(points=curve.points[::-1])
-    with pytest.raises(ValueError, match="none of the points"):
+    with raises_naming(ValueError, "123"):
         curve.replacing(shift=123.0)
     wrong = {"shift": 0.0, "training": {"decided": 1, "right": 2}, "validation": {}}
-    with pytest.raises(ValueError, match="right"):
+    with raises_naming(ValueError, "2 right", "1"):
         OperatingPoint.model_validate(wrong)
 
 

@@ -19,6 +19,7 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary
+from tests.support.errors import raises_naming
 
 BIAS = Bias(
     provider="vllm", model="m", tokenizer="t", reward="length", estimator="projection", entries=()
@@ -101,9 +102,8 @@ def test_nothing_else_counts(add: Add, other: dict[str, Any]) -> None:
     alone, and an error alone.
     """
     alone = add(5, **other)
-    with pytest.raises(
-        InputError if {"model", "tokenizer"} & set(other) else NoLogprobs,
-        match="holds no completion of m",
+    with raises_naming(
+        InputError if {"model", "tokenizer"} & set(other) else NoLogprobs, "rollouts.db", "m"
     ):
         logged_prefixes(alone, BIAS, load_profile("vllm"))
     add(1, 2)
@@ -120,9 +120,7 @@ def test_what_cannot_be_read_is_counted(add: Add) -> None:
     """
     add(drawn=replace(completion(1), whole=False))
     path = add(drawn=Completion.empty("content_filter"))
-    with pytest.raises(
-        NoLogprobs, match=r"none of 2 base completions of m in .* has a complete list"
-    ):
+    with raises_naming(NoLogprobs, "2", "m"):
         logged_prefixes(path, BIAS, load_profile("vllm"))
     add(2)
     read = logged_prefixes(path, BIAS, load_profile("vllm"))
@@ -135,17 +133,14 @@ def test_what_cannot_be_read_is_counted(add: Add) -> None:
 
 def test_a_missing_store_is_not_made(tmp_path: Path) -> None:
     """The error names it and the option, and no empty store is left behind."""
-    with pytest.raises(StoreError, match=r"no rollout store .*nowhere.db; give .* ``store``"):
+    with raises_naming(StoreError, "nowhere.db", "``store``"):
         logged_prefixes(tmp_path / "nowhere.db", BIAS, load_profile("vllm"))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_store_of_another_model_says_which(add: Add) -> None:
     """Both models are named."""
-    with pytest.raises(
-        InputError,
-        match=r"no completion of m \(tokenizer t\), only of other \(tokenizer t\); give the store",
-    ):
+    with raises_naming(InputError, "m (tokenizer t)", "other (tokenizer t)", "``store``"):
         logged_prefixes(add(1, model="other"), BIAS, load_profile("vllm"))
 
 
@@ -157,10 +152,7 @@ def test_the_end_token_is_left_alone_where_it_is_not_listed(add: Add) -> None:
         "v", {n: bytes([n]) for n in range(1, 9)}, {"<end>": 9}, 10, lambda _text: [1]
     )
     path = add(1, 2, provider="hosted")
-    with pytest.raises(
-        InputError,
-        match=r"through hosted, not known to list the token that ends one, .* ``tokenizer``",
-    ):
+    with raises_naming(InputError, "hosted", "``tokenizer``"):
         logged_prefixes(path, BIAS, load_profile("vllm"))
     read = logged_prefixes(path, BIAS, load_profile("vllm"), vocabulary)
     assert read.next_token.token_ids.tolist() == [1, 2]

@@ -20,6 +20,7 @@ from blackbox_lb.cli import main
 from blackbox_lb.errors import BudgetExhausted, InputError
 from blackbox_lb.jobs.runs.answers import Answer, AnswerPair, BeforeAfter, example_lines, telling
 from blackbox_lb.jobs.runs.conclusion import MOST_LINES, WIDTH, reason
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import DECIDER, labelled_rows
 
@@ -210,7 +211,7 @@ def test_without_pandas_the_frame_is_refused(fit: Fit, monkeypatch: pytest.Monke
     """The error names the package and what else one can read."""
     run = fit()
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(InputError, match="pandas"):
+    with raises_naming(InputError, "Run.to_frame()", "pandas"):
         run.to_frame()
 
 

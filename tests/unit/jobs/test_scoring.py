@@ -14,9 +14,10 @@ from click.testing import Result
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
-from tests.support.commands import blb
+from tests.support.commands import asking, blb, options
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import questions, write_rows
+from tests.support.stored import text_completion as completion
 
 ROWS = (
     ("train", "Norway", "Oslo"),
@@ -25,13 +26,6 @@ ROWS = (
     ("test", "Chad", "N'Djamena"),
 )
 BIAS = [[1, 2.0], [3, -1.0]]
-
-
-def completion(text: str, tokens: int) -> Completion:
-    """A completion of which text and length matter."""
-    none = np.zeros((tokens, 0))
-    ids, logprobs = np.zeros(tokens, np.int32), np.zeros(tokens, np.float32)
-    return Completion(text, "stop", ids, logprobs, none.astype(np.int32), none.astype(np.float32))
 
 
 def settings(
@@ -314,30 +308,10 @@ def test_another_reward_reuses_the_completions(server: ExactServer, tmp_path: Pa
     def fit(reward: str, *more: object) -> list[Any]:
         """Bodies of the requests for completions."""
         before = len(server.calls)
-        where = (
-            "--provider",
-            "llamacpp",
-            "--base-url",
-            server.base_url,
-            "--out",
-            tmp_path / "run",
-            "--seed",
-            1,
-        )
-        size = (
-            "--samples-per-prompt",
-            8,
-            "--validation-samples",
-            2,
-            "--test-samples",
-            2,
-            "--tau",
-            0.5,
-            "--tau",
-            0.3,
-        )
-        options = (*task, *where, *size, "--max-tokens", 8, "--top-logprobs", 5, *more)
-        said = blb("fit", *options, "--reward", reward)
+        where = asking(server, out=tmp_path / "run", reward=reward)
+        small = options(max_tokens=8, top_logprobs=5, seed=1, tau=[0.5, 0.3])
+        drawn = options(samples_per_prompt=8, validation_samples=2, test_samples=2)
+        said = blb("fit", *task, *where, *small, *drawn, *more)
         assert said.exit_code == 0, said.output
         return [body for path, body in server.calls[before:] if path.endswith("/completions")]
 

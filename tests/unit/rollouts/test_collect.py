@@ -44,15 +44,11 @@ from tests.support.commands import blb
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 
+pytestmark = pytest.mark.usefixtures("quick_retries")
 MODEL = ExactModel(12, 6, end=True, prompts=3)
 PROMPTS = [Prompt.user(f"question {number}") for number in range(5)]
 SAMPLING = Sampling(max_tokens=6, top_logprobs=4)
 COMPLETIONS = "/v1/chat/completions"
-
-
-@pytest.fixture(autouse=True)
-def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.01)
 
 
 @pytest.fixture
@@ -521,7 +517,7 @@ def test_a_proxy_is_not_asked_for_this_machine(
 
 def test_an_address_that_is_none() -> None:
     """A URL without a scheme is refused before anything is sent."""
-    with pytest.raises(InputError, match="not a http"):
+    with raises_naming(InputError, "'localhost:8000'", "``base_url``"):
         Session(load_profile("vllm"), base_url="localhost:8000")
 
 

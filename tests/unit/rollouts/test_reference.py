@@ -30,7 +30,8 @@ from blackbox_lb.store import RolloutStore, next_token_key
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Draw, Example, Message, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
-from tests.support.commands import blb
+from tests.support.commands import blb, options
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import JSON
 from tests.support.exact.server import Answer
@@ -82,30 +83,10 @@ def call(server: Server, tmp_path: Path) -> Call:
     def run(*more: object, provider: object = "llamacpp") -> Result:
         where = ("--base-url", server.base_url, "--provider", provider)
         if not (folder / "bias.json").exists():
-            size = (
-                "--samples-per-prompt",
-                8,
-                "--validation-samples",
-                1,
-                "--test-samples",
-                4,
-                "--l2",
-                5,
-                "--entries",
-                20,
+            size = options(
+                samples_per_prompt=8, validation_samples=1, test_samples=4, l2=5, entries=20
             )
-            goal = (
-                "--data",
-                data,
-                "--reward",
-                "length",
-                "--max-tokens",
-                8,
-                "--top-logprobs",
-                TOP,
-                "--seed",
-                1,
-            )
+            goal = options(data=data, reward="length", max_tokens=8, top_logprobs=TOP, seed=1)
             made = blb("fit", *where, *goal, *size, "--out", folder)
             assert made.exit_code == 0, made.output
         server.requests.clear()
@@ -355,7 +336,7 @@ def test_a_prompt_of_ids_goes_to_the_completions_endpoint_only(name: str) -> Non
         profile, Draw(sampling, endpoint="completions"), model="m", prompt=[3, 1, 2]
     )
     assert (body["prompt"], body["logprobs"]) == ([3, 1, 2], -1)
-    with pytest.raises(InputError, match="takes no prompt of token ids"):
+    with raises_naming(InputError, "chat", "``endpoint=completions``"):
         build_request(profile, Draw(sampling, endpoint="chat"), model="m", prompt=[3, 1, 2])
 
 

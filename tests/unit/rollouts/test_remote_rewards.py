@@ -38,11 +38,12 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.tasks.rewards.endpoint import BATCH
 from blackbox_lb.types import Completion, Example, Message, Prompt, Span
-from tests.support.commands import blb
+from tests.support.commands import asking, blb, options
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.listener import Listener, Reply, Request
 from tests.support.questions import questions, write_rows
+from tests.support.stored import text_completion as completion
 
 EXAMPLE = Example("q1", Prompt.user("Capital of Norway?"), ("Oslo",))
 Answer = Callable[[int, Any], Reply | Literal["drop"]]
@@ -90,13 +91,6 @@ def scorer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scorer]:
     running.listener.start()
     yield running
     running.listener.stop()
-
-
-def completion(text: str, tokens: int = 3) -> Completion:
-    """A completion of which text and length matter."""
-    none = np.zeros((tokens, 0))
-    ids, logprobs = np.zeros(tokens, np.int32), np.zeros(tokens, np.float32)
-    return Completion(text, "stop", ids, logprobs, none.astype(np.int32), none.astype(np.float32))
 
 
 def texts(count: int) -> list[tuple[Example, Completion]]:
@@ -310,7 +304,7 @@ def test_an_interrupted_fetch_loses_nothing(scorer: Scorer, tmp_path: Path) -> N
         Reply(400, {"detail": "full"}) if number == 5 else honest(number, body)
     )
     pairs = texts(60 * BATCH)
-    with pytest.raises(RequestRejected, match="full"):
+    with raises_naming(RequestRejected, "400", "full"):
         fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", pairs)
     answered, before = (len(scorer.seen) - 1) * BATCH, len(scorer.seen)
     assert before < 60
@@ -510,16 +504,7 @@ def test_a_judge_without_its_key_is_told_at_once(
     judge("score: 1")
     monkeypatch.delenv("JUDGE_KEY")
     with ExactServer(ExactModel(12, 6, end=True)) as server:
-        where = (
-            "--provider",
-            "llamacpp",
-            "--base-url",
-            server.base_url,
-            "--out",
-            tmp_path / "run",
-            "--task",
-            "capitals",
-        )
+        where = asking(server, out=tmp_path / "run", task="capitals")
         said = blb("collect", *where, "--reward", f"judge:{tmp_path / 'judge.toml'}")
         assert said.exit_code == 2
         assert "set the environment variable JUDGE_KEY" in said.stderr
@@ -604,27 +589,14 @@ def small_run(scorer: Scorer, tmp_path: Path) -> Iterator[Callable[..., Result]]
     with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
 
         def run(command: str, *more: object) -> Result:
-            where = (
-                "--provider",
-                "llamacpp",
-                "--base-url",
-                server.base_url,
-                "--out",
-                tmp_path / "run",
-                "--seed",
-                1,
+            where = asking(server, out=tmp_path / "run", data=tmp_path / "data.jsonl")
+            task = options(
+                reward=scorer.url.replace("://", "://ada:s3cret@"),
+                max_tokens=8,
+                top_logprobs=5,
+                seed=1,
             )
-            options = (
-                "--data",
-                tmp_path / "data.jsonl",
-                "--max-tokens",
-                8,
-                "--top-logprobs",
-                5,
-                *where,
-            )
-            reward = ("--reward", scorer.url.replace("://", "://ada:s3cret@"))
-            result = blb(command, *more, *options, *reward)
+            result = blb(command, *more, *where, *task)
             assert result.exit_code == 0, result.output
             return result
 
@@ -640,18 +612,7 @@ def test_a_fit_with_an_endpoint(
     scorer.answer = lambda _number, body: Reply(
         200, {"rewards": [-0.3 * item["tokens"] for item in body["items"]]}
     )
-    size = (
-        "--samples-per-prompt",
-        8,
-        "--validation-samples",
-        2,
-        "--test-samples",
-        2,
-        "--tau",
-        0.5,
-        "--tau",
-        0.3,
-    )
+    size = options(samples_per_prompt=8, validation_samples=2, test_samples=2, tau=[0.5, 0.3])
     for _ in range(2):
         small_run("fit", *size)
     asked = Counter(json.dumps(item, sort_keys=True) for item in scorer.items)

@@ -223,7 +223,7 @@ def test_a_script_has_any_name_of_unicode(name: str) -> None:
 @pytest.mark.parametrize("name", ["Latim", "", "L", "Latin,", "}\\p{L"])
 def test_an_unknown_script_is_refused(name: str) -> None:
     """A name that Unicode does not know is an error."""
-    with pytest.raises(InputError, match="script"):
+    with raises_naming(InputError, "script", "script:NAME"):
         parse_reward(f"script:{name}", max_tokens=60)
 
 
@@ -371,9 +371,9 @@ def test_marks_belong_to_one_example(tmp_path: Path) -> None:
     other = Example("q2", Prompt.user("And you?"))
     assert reward.score(EXAMPLE, completion("No.")) == 0.0
     assert reward.score(other, completion("No.")) == -1.0
-    with pytest.raises(InputError, match="no marks"):
+    with raises_naming(InputError, "marked.jsonl", "'Yes.'", "'q1'"):
         reward.score(EXAMPLE, completion("Yes."))
-    with pytest.raises(InputError, match="no marks"):
+    with raises_naming(InputError, "marked.jsonl", "'No.'", "'q3'"):
         reward.score(Example("q3", Prompt.user("Who?")), completion("No."))
 
 

@@ -21,7 +21,7 @@ from blackbox_lb.rollouts.phased import ThinkingCap
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.tasks.rewards.thinking import LOOP, TIMES, Thinking, loops
 from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
-from tests.support.commands import blb
+from tests.support.commands import asking, blb, options
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 
@@ -226,18 +226,7 @@ def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:
     )
     words.write_text("a\nnowhere near\n\nc\n")
     with ExactServer(MODEL) as server:
-        where = (
-            "--provider",
-            "llamacpp",
-            "--base-url",
-            server.base_url,
-            "--data",
-            data,
-            "--out",
-            tmp_path,
-            "--max-tokens",
-            8,
-        )
+        where = asking(server, data=data, out=tmp_path, max_tokens=8)
         task = (
             *where,
             "--reward",
@@ -247,15 +236,8 @@ def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:
             "--count",
             "thinking",
         )
-        arms = (
-            "--baseline-words",
-            f"{words}:-4",
-            "--baseline-close",
-            5,
-            "--baseline-thinking-tokens",
-            0,
-            "--baseline-thinking-tokens",
-            3,
+        arms = options(
+            baseline_words=f"{words}:-4", baseline_close=5, baseline_thinking_tokens=[0, 3]
         )
         told = blb("eval", *task, *arms, "--deploy", "greedy", "--seed", 1, "--json")
         assert told.exit_code == 0, told.output

@@ -18,7 +18,8 @@ from blackbox_lb.store import RolloutStore, request_hash
 from blackbox_lb.store.joined import Gathered, open_sources
 from blackbox_lb.store.parquet import export_store, import_store
 from blackbox_lb.types import Prompt
-from tests.support.commands import blb
+from tests.support.commands import asking, blb, options
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
 from tests.unit.store.test_store import SETTINGS, arrays_of, assert_same, completion
@@ -84,7 +85,7 @@ def test_sources_are_one_store(three: tuple[Path, Path, Path], tmp_path: Path) -
         }, "its own first"
         store.add(SETTINGS, Prompt.user("9"), 0, completion("9.0"))
         assert len(store.keys(REQUEST)) == len(keys) + 1
-        with pytest.raises(StoreError, match="has no completion"):
+        with raises_naming(StoreError, "own.db", "nothing"):
             list(store.completions(["nothing"]))
     with RolloutStore(own) as store:
         assert len(store.keys(REQUEST)) == 3
@@ -115,6 +116,12 @@ def test_what_is_no_source_is_named(
     assert sorted(tmp_path.iterdir()) == before
 
 
+def plan_of(server: ExactServer, data: Path) -> tuple[str, ...]:
+    """Options of a small collection, and of a fit of it."""
+    drawn = options(max_tokens=8, top_logprobs=5, samples_per_prompt=20, seed=1)
+    return (*asking(server, data=data, reward="length"), *drawn, "--quiet")
+
+
 def test_a_fit_from_shards_asks_for_nothing_new(tmp_path: Path) -> None:
     """Two machines' stores give the bias of a single one, and no completion is paid for twice."""
     data = tmp_path / "data.jsonl"
@@ -129,28 +136,7 @@ def test_a_fit_from_shards_asks_for_nothing_new(tmp_path: Path) -> None:
         )
     )
     with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
-        where = (
-            "--provider",
-            "llamacpp",
-            "--base-url",
-            server.base_url,
-            "--data",
-            data,
-            "--reward",
-            "length",
-        )
-        plan = (
-            *where,
-            "--max-tokens",
-            8,
-            "--top-logprobs",
-            5,
-            "--samples-per-prompt",
-            20,
-            "--seed",
-            1,
-            "--quiet",
-        )
+        plan = plan_of(server, data)
         fit = ("fit", *plan, "--validation-samples", 4, "--test-samples", 4, "--l2", 5)
         assert blb(*fit, "--out", tmp_path / "one").exit_code == 0
         _split(tmp_path / "one" / "rollouts.db", tmp_path / "a.db", tmp_path / "b.db")
@@ -198,28 +184,7 @@ def test_a_fit_of_what_is_stored_asks_for_no_training_completion(tmp_path: Path)
     ]
     write_rows(data, rows)
     with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
-        where = (
-            "--provider",
-            "llamacpp",
-            "--base-url",
-            server.base_url,
-            "--data",
-            data,
-            "--reward",
-            "length",
-        )
-        plan = (
-            *where,
-            "--max-tokens",
-            8,
-            "--top-logprobs",
-            5,
-            "--samples-per-prompt",
-            20,
-            "--seed",
-            1,
-            "--quiet",
-        )
+        plan = plan_of(server, data)
         fit = (
             "fit",
             *plan,
@@ -258,13 +223,8 @@ def test_a_fit_of_what_is_stored_asks_for_no_training_completion(tmp_path: Path)
         asked = len(server.calls)
         result = blb(*fit, "--rollouts", tmp_path / "part", "--json")
         assert result.exit_code == 0, result.output
-        judged = (
-            "--store",
-            tmp_path / "fit" / "rollouts.db",
-            "--out",
-            tmp_path / "new" / "eval",
-            "--test-samples",
-            4,
+        judged = options(
+            store=tmp_path / "fit" / "rollouts.db", out=tmp_path / "new" / "eval", test_samples=4
         )
         own = [word for word in plan if word not in ("--samples-per-prompt", 20)]
         evaluated = blb("eval", tmp_path / "fit" / "bias.json", *own, *judged)

@@ -290,7 +290,7 @@ def test_foreign_and_newer_files_are_refused_and_left_alone(tmp_path: Path) -> N
 
 def test_a_folder_is_no_store(tmp_path: Path) -> None:
     """A path that cannot be a file says so."""
-    with pytest.raises(StoreError, match="cannot open"):
+    with raises_naming(StoreError, tmp_path, "``store``"):
         RolloutStore(tmp_path)
 
 

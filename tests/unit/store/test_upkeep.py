@@ -308,7 +308,7 @@ def test_merging_takes_each_response_once(tmp_path: Path) -> None:
     merge([three, two, one], tmp_path / "other.db")
     assert rows(tmp_path / "other.db").keys() == everything.keys()
     assert check(target).sound
-    with pytest.raises(InputError, match="is the target and a source"):
+    with raises_naming(InputError, "all.db", "``out``"):
         merge([one, target], target)
 
 
@@ -335,7 +335,7 @@ def test_parquet_there_and_back(whole: Path, tmp_path: Path) -> None:
     assert rows(tmp_path / "back.db") == rows(whole)
     again = import_store(tmp_path / "out", tmp_path / "back.db")
     assert (again.rows.total(), again.duplicates["completions"]) == (0, 40)
-    with pytest.raises(StoreError, match="holds Parquet files already"):
+    with raises_naming(StoreError, "out", "Parquet"):
         export_store(whole, tmp_path / "out")
 
 

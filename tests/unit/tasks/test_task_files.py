@@ -149,7 +149,7 @@ def test_a_row_of_train_leaves_the_answers_of_test_alone(write: Write) -> None:
     assert [example.answers for example in task.test] == [("right",)]
     assert [example.prompt.text for example in task.train] == ["Q"]
     assert "1 row left out of train, whose prompts are in test" in task.note
-    with pytest.raises(DataError, match="train"):
+    with raises_naming(DataError, "train"):
         load_task(data=write("b.jsonl", jsonl(rows[0], rows[1], rows[3])))
 
 
@@ -245,9 +245,9 @@ def test_bigbench(write: Write) -> None:
         for field, name in ((None, "examples|meta.inner"), ("exmples", "did you mean examples")):
             with pytest.raises(DataError, match=name):
                 load_task(data=path, field=field, **columns)
-        with pytest.raises(DataError, match="no array"):
+        with raises_naming(DataError, "'task'", "'name'", "``field``"):
             load_task(data=path, field="name", **columns)
-        with pytest.raises(DataError, match=r"none of them in"):
+        with raises_naming(DataError, "3 rows", "validation", "26"):
             load_task(data=path, field="meta.inner", **columns)
 
 
@@ -257,9 +257,9 @@ def test_a_field_is_for_one_json_file(write: Write, tmp_path: Path) -> None:
         load_task(data=write("a.csv", "prompt,answer\nP,x\n"), field="rows")
     with raises_naming(InputError, "``field=rows``"):
         load_task(data=tmp_path, field="rows")
-    with pytest.raises(InputError, match="were both given"):
+    with raises_naming(InputError, "'capitals'"):
         load_task("capitals", field="rows")
-    with pytest.raises(InputError, match="were both given"):
+    with raises_naming(InputError, "'capitals'"):
         load_task("capitals", prefill=True)
 
 
@@ -269,7 +269,7 @@ def test_one_object_over_several_lines_is_one_row(write: Write) -> None:
     (example,) = load_examples(write("a.json", json.dumps(row, indent=2)))
     assert example.answers == ("x",)
     broken = json.dumps([row, row], indent=2).replace('"x"\n', '"x",\n')
-    with pytest.raises(DataError, match=r"b\.json, line [45]: not JSON"):
+    with raises_naming(DataError, "b.json", "JSON"):
         load_examples(write("b.json", broken))
 
 
@@ -318,7 +318,7 @@ def test_nested_columns_are_paths(write: Write) -> None:
 def test_a_template_reaches_columns_only(write: Write) -> None:
     """A template reads what the row holds, and no attribute of Python."""
     path = write("a.jsonl", jsonl({"q": "Q", "answer": "x"}))
-    with pytest.raises(DataError, match="has no column"):
+    with raises_naming(DataError, "line 1", "'q.__class__'", "``prompt_template``"):
         load_task(data=path, prompt_template="{q.__class__}")
 
 
@@ -394,7 +394,7 @@ def test_the_last_turn_is_the_answer_of_a_row_without_one(write: Write) -> None:
         task = load_task(data=write("c.jsonl", jsonl(*rows)), require_answers=needed)
         assert "40 rows without an answer column" in task.note
         assert {e.prompt.messages[-1].role for e in task.train} == {"user"}
-    with pytest.raises(DataError, match="no question before it"):
+    with raises_naming(DataError, "line 1", "messages", "``prefill``"):
         load_examples(write("d.jsonl", jsonl({"messages": turn("a")[2:]})))
     with raises_naming(DataError, "'gold'"):
         load_examples(write("a.jsonl", jsonl({"messages": turn("a")})), answer_column="gold")

@@ -143,7 +143,7 @@ def test_the_same_seed_gives_the_same_clusters_whatever_the_order_of_words() -> 
 @pytest.mark.parametrize("k", [0, -1, 4])
 def test_more_clusters_than_words_are_refused(k: int) -> None:
     """k is at least 1 and at most the number of different words; the message has both numbers."""
-    with pytest.raises(InputError, match=f"{k} clusters cannot be made of 3 different words"):
+    with raises_naming(InputError, k, "3"):
         cluster_labels(["a"], ["a", "b", "b", "c"], encoder=by_kind, k=k)
 
 
@@ -243,7 +243,7 @@ def test_another_file_is_not_overwritten(
 
 def test_a_cache_that_cannot_be_written_is_an_error(counted: list[int], tmp_path: Path) -> None:
     """A folder that is not there is named."""
-    with pytest.raises(InputError, match="cannot write the cluster labels"):
+    with raises_naming(InputError, "clusters.npz"):
         cluster_vocabulary(
             SMALL, ["some words"], cache=tmp_path / "none" / "clusters.npz", encoder="org/one"
         )
@@ -252,10 +252,10 @@ def test_a_cache_that_cannot_be_written_is_an_error(counted: list[int], tmp_path
 def test_a_missing_extra_names_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without sentence-transformers or scikit-learn the message says what to install."""
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(InputError, match=EXTRA):
+    with raises_naming(InputError, "sentence-transformers", "'.[clusters]'"):
         load_encoder("org/model")
     monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
-    with pytest.raises(InputError, match=EXTRA):
+    with raises_naming(InputError, "scikit-learn", "'.[clusters]'"):
         cluster_labels(["a"], ["a", "b"], encoder=by_kind, k=2)
 
 
@@ -295,7 +295,7 @@ def test_an_encoder_is_a_folder_a_hub_name_or_the_package(
 )
 def test_a_folder_that_is_not_there_is_no_hub_name(name: str) -> None:
     """A path is told from a hub name, and refused as the folder that it should be."""
-    with pytest.raises(InputError, match="no folder"):
+    with raises_naming(InputError, repr(name)):
         resolve_encoder(name)
 
 
@@ -370,9 +370,7 @@ def test_a_folder_is_loaded_without_the_hub(loader: type[FakeLoader], tmp_path: 
     """The encoder is a function of texts; a folder without a model is refused by name, with the
     loader's first line.
     """
-    with pytest.raises(
-        InputError, match=r"cannot be loaded as an embedding model \(no such model\)"
-    ):
+    with raises_naming(InputError, tmp_path, "no such model"):
         load_encoder(tmp_path)
     (tmp_path / "modules.json").write_text("[]")
     np.testing.assert_array_equal(load_encoder(tmp_path)(("a", "bcd")), [[1], [3]])
@@ -410,5 +408,5 @@ def test_without_a_network_the_model_is_asked_for_once(
         huggingface_hub, "HfApi", partial(huggingface_hub.HfApi, endpoint="http://127.0.0.1:9")
     )
     loader.on_hub = True
-    with pytest.raises(ConnectionFailed, match="is not on this machine and cannot be fetched"):
+    with raises_naming(ConnectionFailed, "org/model", "HF_HUB_OFFLINE"):
         load_encoder("org/model")

@@ -413,7 +413,7 @@ def test_a_text_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 def test_a_vocabulary_that_cannot_be_fingerprinted_is_refused(tmp_path: Path) -> None:
     """Letters alone cannot write the probe text: that is said when the file is loaded."""
     tokens = [(letter, NORMAL, 0.0) for letter in "ab"]
-    with pytest.raises(InputError, match="no token for its bytes"):
+    with raises_naming(InputError, "b'T'"):
         load_vocabulary(gguf(tmp_path / "a.gguf", tokens, model="llama"))
 
 
@@ -435,7 +435,7 @@ def test_a_damaged_file_is_refused_wherever_it_ends(
     for end in [*range(4, 200), *range(200, len(whole) - 1, 97)]:
         path = tmp_path / f"cut-{end}.gguf"
         path.write_bytes(whole[:end])
-        with pytest.raises(InputError, match=f"cut-{end}.gguf is damaged"):
+        with raises_naming(InputError, f"cut-{end}.gguf"):
             load_vocabulary(path)
 
 
@@ -460,7 +460,7 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path, rows: dict[str, Any], 
 @pytest.mark.parametrize("rows", [{"scores": [1.0]}, {"tokens": ["<0xZZ>"] * 267}])
 def test_broken_sentencepiece_tables_are_refused(tmp_path: Path, rows: dict[str, Any]) -> None:
     """Scores that are missing, or byte tokens that name no byte."""
-    with pytest.raises(InputError, match="is incomplete"):
+    with raises_naming(InputError, "spm.gguf"):
         load_vocabulary(sentencepiece(tmp_path, **rows))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tests.support.gateway.engine.logprobs import EnginePosition, blurred, tilted
+from tests.support.gateway.engine.logprobs import EnginePosition, quantised, tilted
 from tests.support.gateway.engine.settings import RequestSettings
 from tests.support.gateway.engine.upstream import EngineCompletion, UpstreamEngine, Want
 
@@ -72,24 +72,22 @@ def read(
     draw: EngineCompletion,
     want: Want,
     stops: list[str],
-    rng: np.random.Generator,
 ) -> CompletionView:
     """``draw`` under the rules and lies of ``settings``."""
-    end = () if draw.end is None or not settings.list_end else (draw.end,)
-    positions = draw.positions + end
+    positions = draw.positions
     told = [
         tilted(each, want.bias) if settings.lie == "after bias" and want.bias else each
         for each in positions
     ]
-    told = [blurred(each, settings.quantise, settings.noise, rng) for each in told]
-    tokens = draw.generated + len(end)
+    if settings.quantise is not None:
+        told = [quantised(each, settings.quantise) for each in told]
     whole = CompletionView(
         draw.text,
         draw.finish,
         positions,
         tuple(told),
         len(positions),
-        tokens,
+        draw.generated,
         draw.prompt_tokens,
         draw.post,
     )

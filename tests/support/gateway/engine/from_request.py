@@ -28,12 +28,10 @@ LEGACY_TOKENS = 16
 SECRET_TOP_P = 0.9
 
 
-def sampling_of(settings: RequestSettings, body: JSON) -> dict[str, float]:
-    """The sampling settings of a request: its own, then the model's generation_config, then neutral
-    ones.
-    """
+def sampling_of(body: JSON) -> dict[str, float]:
+    """The sampling settings of a request: its own, then neutral ones."""
     own = {name: float(body[name]) for name in DEFAULTS if body.get(name) is not None}
-    return {**DEFAULTS, **settings.generation_config, **own}
+    return {**DEFAULTS, **own}
 
 
 def bias_of(body: JSON) -> dict[int, float]:
@@ -53,7 +51,7 @@ def want_of(
     settings: RequestSettings, endpoint: Endpoint, body: JSON, *, whole: bool, post: bool
 ) -> Want:
     """What is asked of the engine for a checked request."""
-    sampling = sampling_of(settings, body)
+    sampling = sampling_of(body)
     if settings.lie == "top_p 0.9":
         sampling["top_p"] = min(sampling["top_p"], SECRET_TOP_P)
     asked: JSON = {ENGINE_NAMES.get(name, name): value for name, value in sampling.items()}

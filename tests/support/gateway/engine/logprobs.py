@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_softmax, logsumexp
 
-__all__ = ["EnginePosition", "Ids", "Vector", "blurred", "propensity", "tilted"]
+__all__ = ["EnginePosition", "Ids", "Vector", "propensity", "quantised", "tilted"]
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 Vector: TypeAlias = npt.NDArray[np.float64]
@@ -75,26 +75,20 @@ def propensity(
     return float(log_softmax(changed.logprobs[:kept] / sampling["temperature"])[changed.rank()])
 
 
-def blurred(
-    position: EnginePosition, quantum: float | None, noise: float, rng: np.random.Generator
-) -> EnginePosition:
-    """With noise up to ``noise`` nats, and gaps to the likeliest rounded to multiples of
-    ``quantum``.
+def quantised(position: EnginePosition, quantum: float) -> EnginePosition:
+    """With gaps to the likeliest rounded to multiples of ``quantum`` nats.
 
     The listed mass stays what it was, so that the list remains part of a distribution.
     """
-    if quantum is None and noise == 0:
-        return position
-    listed = position.id in position.ids
-    scores = np.append(
-        position.logprobs, position.logprob
-    )  # the sampled token keeps its place where it is not listed
-    scores = scores + rng.uniform(-noise, noise, len(scores))
-    if quantum is not None:
-        scores = scores[:-1].max() + quantum * np.round((scores - scores[:-1].max()) / quantum)
+    # The sampled token keeps its place where it is not listed.
+    scores = np.append(position.logprobs, position.logprob)
+    most = scores[:-1].max()
+    scores = most + quantum * np.round((scores - most) / quantum)
     scores = np.minimum(scores + logsumexp(position.logprobs) - logsumexp(scores[:-1]), 0.0)
     changed = _sorted(position, scores[:-1])
-    return changed if listed else replace(changed, logprob=float(scores[-1]))
+    if position.id in position.ids:
+        return changed
+    return replace(changed, logprob=float(scores[-1]))
 
 
 def _sorted(position: EnginePosition, logprobs: Vector) -> EnginePosition:

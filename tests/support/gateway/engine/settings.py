@@ -21,16 +21,14 @@ class Options(TypedDict, total=False):
     """What is left out is as the provider has it.
 
     key, token: what clients must send; ``token`` is an Entra token (azure). models, legacy_models
-    (completions endpoint only), reasoning_models (refuse logprobs with 400) and forbidden_models
-    (with 403): names, or deployments (azure). entries: most entries of a bias, None for no limit.
-    largest: largest token id that may be biased, the last of the vocabulary unless given. quantise,
-    noise: nats, see the rules "answer: quantised" and "answer: repeat noise"; None and 0 switch
-    them off. filter_prompts, filter_completions: texts that meet the content filter (azure).
-    list_end: list and count the end token. generation_config: sampling settings of the model that
-    hold where a request says nothing (fireworks). hosts: name -> fields that the host lacks, the
+    (completions endpoint only), reasoning_models (refuse logprobs with 400): names, or deployments
+    (azure). entries: most entries of a bias, None for no limit.
+    largest: largest token id that may be biased, the last of the vocabulary unless given. quantise:
+    nats, see the rule "answer: quantised"; None switches it off. filter_prompts: a text that meets
+    the content filter (azure). hosts: name -> fields that the host lacks, the
     preferred one first (openrouter). lie: a planted lie: sampling secretly truncated at top-p .9,
     logprobs of the biased distribution, the bias ignored, no more than 64 entries, fractions
-    rounded. seed: of the noise and of the order of legacy lists.
+    rounded. seed: of the order of legacy lists.
     """
 
     key: str
@@ -38,15 +36,10 @@ class Options(TypedDict, total=False):
     models: tuple[str, ...]
     legacy_models: tuple[str, ...]
     reasoning_models: tuple[str, ...]
-    forbidden_models: tuple[str, ...]
     entries: int | None
     largest: int | None
     quantise: float | None
-    noise: float
     filter_prompts: str | None
-    filter_completions: str | None
-    list_end: bool
-    generation_config: Mapping[str, float]
     hosts: Mapping[str, tuple[str, ...]]
     lie: Lie | None
     seed: int
@@ -61,21 +54,16 @@ class RequestSettings:
     models: tuple[str, ...] = ()
     legacy_models: tuple[str, ...] = ()
     reasoning_models: tuple[str, ...] = ()
-    forbidden_models: tuple[str, ...] = ()
     entries: int | None = None
     largest: int | None = None
     quantise: float | None = None
-    noise: float = 0.0
     filter_prompts: str | None = None
-    filter_completions: str | None = None
-    list_end: bool = False
-    generation_config: Mapping[str, float] = field(default_factory=dict)
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lie: Lie | None = None
     seed: int = 0
 
-    def changed(self, options: Options, sampling: frozenset[str]) -> RequestSettings:
-        """With ``options``; ``sampling``: the names that a generation_config may set.
+    def changed(self, options: Options) -> RequestSettings:
+        """With ``options``.
 
         Raises:
             InputError: a value outside its range.
@@ -87,14 +75,6 @@ class RequestSettings:
             raise InputError(
                 f"quantise is {new.quantise}; it is a step in nats above 0 and below 10, or None"
                 " for none"
-            )
-        if not 0 <= new.noise < 10:
-            raise InputError(f"noise is {new.noise}; it is a half-width in nats from 0 to 10")
-        unknown = sorted(set(new.generation_config) - sampling)
-        if unknown:
-            raise InputError(
-                f"generation_config sets {', '.join(unknown)}; it may set"
-                f" {', '.join(sorted(sampling)) or 'nothing'}"
             )
         return new
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from tests.support.gateway.errors.openai import OpenAIWords, Refusal
+from tests.support.gateway.errors.openai import JSON, OpenAIWords, Refusal
+from tests.support.gateway.rules.rate_buckets import Over, duration
 
 __all__ = ["AzureWords", "FireworksWords"]
 
@@ -59,30 +61,22 @@ class AzureWords(OpenAIWords):
         """No such deployment."""
         return self.gate("model", 404, "DeploymentNotFound", AZURE_DEPLOYMENT)
 
-    def rate(
-        self,
-        kind: str,
-        model: str,
-        limit: int,
-        used: int,
-        asked: int,
-        wait: float,
-        version: str,
-        shown: str,
-    ) -> Refusal:
+    def rate(self, over: Over, model: str, version: str) -> Refusal:
         """Over the budget of a minute."""
-        what = {"requests": "call rate limit", "tokens": "token rate limit"}[kind]
+        what = {"requests": "call rate limit", "tokens": "token rate limit"}[over.kind]
         message = (
             "Requests to the ChatCompletions_Create Operation under Azure OpenAI API version"
             f" {version} have exceeded {what} of your current OpenAI S0 pricing tier. Please retry"
-            f" after {math.ceil(wait)} seconds. Please go here: https://aka.ms/oai/quotaincrease if"
-            " you would like to further increase the default rate limit."
+            f" after {math.ceil(over.wait)} seconds. Please go here: https://aka.ms/oai/quotaincrease"
+            " if you would like to further increase the default rate limit."
         )
-        return self.gate(f"{kind} per minute", 429, "429", message, self.retry_after(wait))
+        return self.gate(
+            f"{over.kind} per minute", 429, "429", message, self.retry_after(over.wait)
+        )
 
-    def too_large(self, model: str, limit: int, asked: int, version: str) -> Refusal:
+    def too_large(self, over: Over, model: str, version: str) -> Refusal:
         """More tokens than a whole minute holds."""
-        refusal = self.rate("tokens", model, limit, 0, asked, 60.0, version, "")
+        refusal = self.rate(replace(over, wait=60.0), model, version)
         return Refusal("too large", refusal.status, refusal.body, refusal.headers)
 
     def filtered(self) -> Refusal:
@@ -113,24 +107,9 @@ class FireworksWords(OpenAIWords):
     pydantic's sentences of a field and its value; what is not recorded is said as by OpenAI.
     """
 
-    def error(
-        self,
-        rule: str,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        status: int = 400,
-        kind: str = "invalid_request_error",
-        headers: Mapping[str, str] | None = None,
-    ) -> Refusal:
-        """A refusal in the shape of Fireworks' errors; ``code`` is the type where there is none."""
-        return Refusal(
-            rule,
-            status,
-            {"error": {"object": "error", "type": kind, "code": code or kind, "message": message}},
-            headers,
-        )
+    def body(self, message: str, kind: str, param: str | None, code: str | None) -> JSON:
+        """What stands under ``error``; ``code`` is the type where there is none."""
+        return {"object": "error", "type": kind, "code": code or kind, "message": message}
 
     def key(self, given: str, *, token: bool) -> Refusal:
         """No key, or not the right one."""
@@ -170,24 +149,19 @@ class FireworksWords(OpenAIWords):
             f"Input should be {side} than or equal to {limit:g}, field: '{name}', value: {value!r}",
         )
 
-    def rate(
-        self,
-        kind: str,
-        model: str,
-        limit: int,
-        used: int,
-        asked: int,
-        wait: float,
-        version: str,
-        shown: str,
-    ) -> Refusal:
+    def rate(self, over: Over, model: str, version: str) -> Refusal:
         """Over the budget of a minute."""
         message = (
-            f"Rate limit exceeded for {kind} per minute: limit {limit}, please try again in {shown}"
+            f"Rate limit exceeded for {over.kind} per minute: limit {over.limit}, please try again"
+            f" in {duration(over.wait)}"
         )
-        headers = {**self.retry_after(wait), "x-ratelimit-over-limit": "yes"}
+        headers = {**self.retry_after(over.wait), "x-ratelimit-over-limit": "yes"}
         return self.error(
-            f"{kind} per minute", message, status=429, kind="rate_limit_exceeded", headers=headers
+            f"{over.kind} per minute",
+            message,
+            status=429,
+            kind="rate_limit_exceeded",
+            headers=headers,
         )
 
     def several(self, refusals: Sequence[Refusal]) -> Refusal:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from tests.support.gateway.rules.rate_buckets import Over, duration
+
 __all__ = ["JSON", "OpenAIWords", "Refusal"]
 
 JSON: TypeAlias = dict[str, Any]
@@ -73,13 +75,12 @@ class OpenAIWords:
         kind: str = "invalid_request_error",
         headers: Mapping[str, str] | None = None,
     ) -> Refusal:
-        """A refusal in the shape of every OpenAI error."""
-        return Refusal(
-            rule,
-            status,
-            {"error": {"message": message, "type": kind, "param": param, "code": code}},
-            headers,
-        )
+        """A refusal in the shape of every error of the provider."""
+        return Refusal(rule, status, {"error": self.body(message, kind, param, code)}, headers)
+
+    def body(self, message: str, kind: str, param: str | None, code: str | None) -> JSON:
+        """What stands under ``error``."""
+        return {"message": message, "type": kind, "param": param, "code": code}
 
     def key(self, given: str, *, token: bool) -> Refusal:
         """No key, or not the right one."""
@@ -257,50 +258,31 @@ class OpenAIWords:
         )
         return self.error("reasoning: values", message, param=name, code="unsupported_value")
 
-    def forbidden_logprobs(self) -> Refusal:
-        """Logprobs of a model that reasons, the older answer."""
-        return self.error(
-            "reasoning: logprobs",
-            "You are not allowed to request logprobs from this model",
-            status=403,
-        )
-
-    def rate(
-        self,
-        kind: str,
-        model: str,
-        limit: int,
-        used: int,
-        asked: int,
-        wait: float,
-        version: str,
-        shown: str,
-    ) -> Refusal:
-        """Over the budget of a minute; ``kind`` is requests or tokens, ``wait`` in seconds,
-        ``shown`` the same as printed.
-        """
-        short = {"requests": "RPM", "tokens": "TPM"}[kind]
+    def rate(self, over: Over, model: str, version: str) -> Refusal:
+        """Over the budget of a minute."""
+        short = {"requests": "RPM", "tokens": "TPM"}[over.kind]
         message = (
-            f"Rate limit reached for {model} in organization org-gateway on {kind} per min"
-            f" ({short}): Limit {limit}, Used {used}, Requested {asked}. Please try again in"
-            f" {shown}. Visit https://platform.openai.com/account/rate-limits to learn more."
+            f"Rate limit reached for {model} in organization org-gateway on {over.kind} per min"
+            f" ({short}): Limit {over.limit}, Used {over.used}, Requested {over.asked}. Please try"
+            f" again in {duration(over.wait)}. Visit"
+            " https://platform.openai.com/account/rate-limits to learn more."
         )
         return self.error(
-            f"{kind} per minute",
+            f"{over.kind} per minute",
             message,
             status=429,
-            kind=kind,
+            kind=over.kind,
             code="rate_limit_exceeded",
-            headers=self.retry_after(wait),
+            headers=self.retry_after(over.wait),
         )
 
-    def too_large(self, model: str, limit: int, asked: int, version: str) -> Refusal:
+    def too_large(self, over: Over, model: str, version: str) -> Refusal:
         """More tokens than a whole minute holds."""
         message = (
             f"Request too large for {model} in organization org-gateway on tokens per min (TPM):"
-            f" Limit {limit}, Requested {asked}. The input or output tokens must be reduced in"
-            " order to run successfully. Visit https://platform.openai.com/account/rate-limits to"
-            " learn more."
+            f" Limit {over.limit}, Requested {over.asked}. The input or output tokens must be"
+            " reduced in order to run successfully. Visit"
+            " https://platform.openai.com/account/rate-limits to learn more."
         )
         return self.error(
             "too large", message, status=429, kind="tokens", code="rate_limit_exceeded"

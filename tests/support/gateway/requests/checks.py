@@ -41,7 +41,6 @@ class ModelLimits:
     entries: int | None
     properties: int | None
     reasoning: bool = False
-    logprobs_forbidden: bool = False
 
 
 def faults(
@@ -69,7 +68,7 @@ def _field(
 ) -> Iterator[Refusal]:
     value = body[name]
     if limits.reasoning:
-        refused = _reasoning(words, name, value, limits)
+        refused = _reasoning(words, name, value)
         if refused is not None:
             yield refused
             return
@@ -85,10 +84,10 @@ def _field(
         yield words.needs_logprobs(value)
 
 
-def _reasoning(words: OpenAIWords, name: str, value: object, limits: ModelLimits) -> Refusal | None:
+def _reasoning(words: OpenAIWords, name: str, value: object) -> Refusal | None:
     """What a model that reasons refuses although the field is well formed."""
     if name == "logprobs" and value is True:
-        return words.forbidden_logprobs() if limits.logprobs_forbidden else words.unsupported(name)
+        return words.unsupported(name)
     if name in REFUSED_WHILE_REASONING:
         return words.unsupported(name)
     if name in NEUTRAL_WHILE_REASONING and value != NEUTRAL_WHILE_REASONING[name]:

@@ -109,34 +109,9 @@ class AzureRules(OpenAIRules):
     def chat_choice(
         self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
     ) -> JSON:
-        """One choice, or what is left of it after the content filter: neither message nor
-        logprobs.
-        """
-        if self._filters(reading):
-            return self._filtered(index)
+        """One choice, and what the filter found in it."""
         results = dict.fromkeys(KINDS, SAFE)
         return {
             **super().chat_choice(index, reading, body, want, rng),
-            "content_filter_results": results,
-        }
-
-    def legacy_choice(
-        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
-    ) -> JSON:
-        """One choice, or what is left of it after the content filter."""
-        if self._filters(reading):
-            return {**self._filtered(index), "text": ""}
-        return super().legacy_choice(index, reading, body, want, rng)
-
-    def _filters(self, reading: CompletionView) -> bool:
-        found = self.settings.filter_completions
-        return found is not None and found in reading.text
-
-    def _filtered(self, index: int) -> JSON:
-        results = dict.fromkeys(KINDS, SAFE) | {"hate": {"filtered": True, "severity": "high"}}
-        return {
-            "index": index,
-            "finish_reason": "content_filter",
-            "logprobs": None,
             "content_filter_results": results,
         }

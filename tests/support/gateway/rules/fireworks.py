@@ -63,7 +63,7 @@ class FireworksRules(OpenWeightsRules):
         """Whether tokens are drawn from anything but the model itself, and logprobs are asked
         for.
         """
-        changed = sampling_of(self.settings, body) != DEFAULTS or bool(body.get("logit_bias"))
+        changed = sampling_of(body) != DEFAULTS or bool(body.get("logit_bias"))
         return asked(body) is not None and changed
 
     def budget(self, level: Level) -> dict[str, str]:
@@ -104,7 +104,7 @@ class FireworksRules(OpenWeightsRules):
     def _propensity(
         self, position: EnginePosition, post: float | None, body: JSON, want: Want
     ) -> float | None:
-        sampling = sampling_of(self.settings, body)
+        sampling = sampling_of(body)
         if not self._tilts(body):
             return f32(position.logprob)
         if self.post(body):

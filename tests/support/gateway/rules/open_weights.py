@@ -10,7 +10,6 @@ from typing import ClassVar
 import numpy as np
 
 from tests.support.gateway.engine.completion_view import CompletionView
-from tests.support.gateway.engine.from_request import DEFAULTS
 from tests.support.gateway.engine.upstream import Want
 from tests.support.gateway.errors.batches import BatchWords
 from tests.support.gateway.errors.openai import JSON
@@ -26,7 +25,6 @@ class OpenWeightsRules(OpenAIRules):
 
     official_schema: ClassVar[bool] = False
     properties: ClassVar[int | None] = None
-    sampling: ClassVar[frozenset[str]] = frozenset(DEFAULTS)
     has_quota: ClassVar[bool] = False
     batches: ClassVar[BatchWords | None] = None
     usage_details: ClassVar[JSON] = {}

@@ -50,13 +50,11 @@ class OpenAIRules:
     defaults: ClassVar[RequestSettings] = RequestSettings(
         models=("gpt-4o-mini",),
         legacy_models=("gpt-3.5-turbo-instruct",),
-        reasoning_models=("gpt-5-mini",),
-        forbidden_models=("o4-mini",),
+        reasoning_models=("gpt-5-mini", "o4-mini"),
         entries=300,
         quantise=1 / 16,
     )
     properties: ClassVar[int | None] = 1024
-    sampling: ClassVar[frozenset[str]] = frozenset()
     has_filter: ClassVar[bool] = False
     has_quota: ClassVar[bool] = True
     batches: ClassVar[BatchWords | None] = OPENAI_BATCHES
@@ -115,7 +113,7 @@ class OpenAIRules:
 
     def _of_endpoint(self, route: Route, name: str) -> str:
         settings = self.settings
-        chat = {*settings.models, *settings.reasoning_models, *settings.forbidden_models}
+        chat = {*settings.models, *settings.reasoning_models}
         if name not in chat | {*settings.legacy_models}:
             raise self.words.model(name)
         if name not in (chat if route.to == "chat" else settings.legacy_models):
@@ -125,12 +123,7 @@ class OpenAIRules:
     def listing(self, route: Route) -> JSON:
         """The answer to GET models."""
         settings = self.settings
-        names = dict.fromkeys(
-            settings.models
-            + settings.legacy_models
-            + settings.reasoning_models
-            + settings.forbidden_models
-        )
+        names = dict.fromkeys(settings.models + settings.legacy_models + settings.reasoning_models)
         data = {
             name: {"id": name, "object": "model", "created": 1721172741, "owned_by": "system"}
             for name in names
@@ -145,13 +138,11 @@ class OpenAIRules:
         """The rules that a request breaks."""
         settings = self.settings
         entries = LIE_ENTRIES if settings.lie == "64 entries" else settings.entries
-        forbidden = model in settings.forbidden_models
         limits = ModelLimits(
             largest=self._largest,
             entries=entries,
             properties=self.properties,
-            reasoning=forbidden or model in settings.reasoning_models,
-            logprobs_forbidden=forbidden,
+            reasoning=model in settings.reasoning_models,
         )
         return faults(self.words, endpoint, self.tables[endpoint], limits, body)
 
