@@ -78,6 +78,8 @@ class Candidate:
         projected: of a projection, else None.
         origin: where it comes from, in words for a reader.
         stands: whether it is kept unless another candidate is shown to be better.
+        learned_from: the learned candidate that it has most of its values from, None where that is
+            itself.
         varying: the bias with features that is sent, whose entries are ``sparse``; None where that
             is sent alone.
     """
@@ -90,6 +92,7 @@ class Candidate:
     projected: Projected | None = None
     origin: str = "learned"
     stands: bool = False
+    learned_from: Candidate | None = None
     varying: VaryingBias | None = None
 
     @classmethod

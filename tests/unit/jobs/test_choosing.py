@@ -20,7 +20,9 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.goal import ByPrompt, Goal, Objective
 from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.estimate.sparse.sparsify import Sparse
+from blackbox_lb.jobs.fitting.choosing.proposing import with_labels_of
 from blackbox_lb.jobs.fitting.choosing.scorers import Choice, FromSamples, Proposal
 from blackbox_lb.jobs.fitting.choosing.select import PROVEN, Search, is_proven, select
 from blackbox_lb.providers.profile import load_profile
@@ -357,3 +359,14 @@ def test_a_difference_is_proven_as_often_as_it_says() -> None:
     assert passed == pytest.approx(1 - PROVEN, abs=4 * math.sqrt(0.023 / 20_000))
     assert not is_proven(ByPrompt(np.array([5.0])))
     assert not is_proven(ByPrompt(np.array([5.0, np.nan])))
+
+
+def test_the_labels_of_a_calibration_keep_their_distances_and_the_learned_lift() -> None:
+    """All else stays as learned, and what depends on the prompt is learned as the whole was."""
+    prior = Prior.of("calibration", {0: 1.0, 1: -1.0}, np.array([0, 1]))
+    learned = candidate(0, {0: 4.0, 1: 1.0, END: 2.0})
+    limits = CompileLimits(None, -100.0, 100.0, integers=False)
+    calibrated = with_labels_of(prior, learned, TAIL, limits)
+    assert calibrated.logit_bias == pytest.approx({0: 3.5, 1: 1.5, END: 2.0})
+    assert calibrated.stands
+    assert calibrated.learned_from is learned

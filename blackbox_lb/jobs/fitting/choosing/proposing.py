@@ -206,8 +206,8 @@ def with_labels_of(
 
     The likelihood of the answers would move the labels once more, and without a scale.
     """
-    values = candidate.learned.copy()
-    is_label = np.isin(candidate.token_ids, prior.lifted)
+    values = next_token.align(candidate.token_ids, candidate.learned)
+    is_label = np.isin(next_token.token_ids, prior.lifted)
     means = next_token.align(prior.token_ids, prior.means)[is_label]
     values[is_label] = means + (values[is_label] - means).mean()
     sent: Vector = np.clip(values, limits.low, limits.high)
@@ -219,7 +219,7 @@ def with_labels_of(
         settings={**candidate.settings, "calibration": ANSWERED},
         origin=f"{ANSWERED}, all else learned",
     )
-    return replace(calibrated, stands=True)
+    return replace(calibrated, stands=True, learned_from=candidate)
 
 
 def calibrations(

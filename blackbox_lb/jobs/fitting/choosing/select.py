@@ -504,7 +504,7 @@ class _Race:
         await self._score(standing, self.search.samples)
         proven: list[tuple[_Entrant, Proposal]] = []
         for proposer in proposers:
-            proposals = await proposer.propose(candidate)
+            proposals = await proposer.propose(candidate.learned_from or candidate)
             if isinstance(proposals, str):
                 self.report.notice(f"declined, {proposer.name}: {proposals}")
                 continue
