@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MATRIX = ("tests/support/recording_server.py", "tests/unit/deploy/test_apply_matrix.py")
+MATRIX = (
+    "tests/support/recording_server.py",
+    "tests/unit/deploy/test_apply_matrix.py",
+    "tests/support/errors.py",
+)
 
 
 @pytest.mark.live

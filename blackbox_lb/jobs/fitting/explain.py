@@ -9,6 +9,7 @@ import numpy as np
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate
+from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.estimate.diagnosis.diagnose import (
     Effect,
     Facts,
@@ -90,13 +91,14 @@ def explain(
     """
     rollouts = training.rollouts
     next_token = training.next_token
-    if chosen.projected is not None:
-        rollouts = replace(rollouts, shares=chosen.projected.shares)
+    learned = chosen.learned_from or chosen
+    projected = learned.projected
+    if projected is not None:
+        rollouts = replace(rollouts, shares=projected.shares)
     tau = float(chosen.settings.get("tau") or 1.0)
-    projected = chosen.projected
     rule = weighting(tau, sweep.weights) if projected is None else projected.rule
     weights = rule.weights(rollouts).of_rollouts(rollouts)
-    errors, no_precision = _errors(rollouts, next_token, chosen)
+    errors, no_precision = _errors(rollouts, next_token, learned)
     effects = _effects(verdict, reward)
     sent = next_token.align(chosen.sparse.token_ids, chosen.sparse.values)
     precision = None
@@ -106,7 +108,7 @@ def explain(
     if effects:
         effect = effects[0]
     facts = Facts(
-        estimator=chosen.estimator,
+        estimator=learned.estimator,
         effect=effect,
         further_effects=effects[1:],
         headroom=room_for_gain(rollouts, reward, tau, training.base),
@@ -143,14 +145,16 @@ def _errors(
     rollouts: Rollouts, next_token: NextToken, chosen: Candidate
 ) -> tuple[StandardErrors | None, str]:
     """Standard errors of the projection behind the candidate, None for another estimator; or None,
-    and why they cannot be computed.
+    and why there are none.
 
     Where these rollouts are a sample of the candidate's, the errors are those of a fit to the
     sample.
     """
     projected = chosen.projected
-    if projected is None:
+    if projected is None and chosen.estimator in ROWS:
         return None, ""
+    if projected is None:
+        return None, "no estimator made this bias, so its entries have no standard errors"
     fit = projected.fit
     share = len(rollouts.keys) / projected.fit.rollouts
     settings: dict[str, Any] = {
@@ -170,13 +174,13 @@ def sent_errors(rollouts: Rollouts, next_token: NextToken, chosen: Candidate) ->
     """(k,) nats, the standard error of each value that a candidate of these rollouts sends, NaN
     where it has none.
     """
-    errors, _ = _errors(rollouts, next_token, chosen)
+    errors, _ = _errors(rollouts, next_token, chosen.learned_from or chosen)
     return _of_sent(errors, chosen)
 
 
 def _of_sent(errors: StandardErrors | None, chosen: Candidate) -> Vector:
     sent = chosen.sparse.token_ids
-    if errors is None:
+    if errors is None or chosen.learned_from is not None:  # they are not of the values sent
         return np.full(len(sent), np.nan)
     # A token may be sent that the projection did not learn: one of a shifted label.
     places = np.minimum(np.searchsorted(errors.token_ids, sent), len(errors.token_ids) - 1)

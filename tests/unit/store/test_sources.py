@@ -226,7 +226,7 @@ def test_a_fit_of_what_is_stored_asks_for_no_training_completion(tmp_path: Path)
         judged = options(
             store=tmp_path / "fit" / "rollouts.db", out=tmp_path / "new" / "eval", test_samples=4
         )
-        own = [word for word in plan if word not in ("--samples-per-prompt", 20)]
+        own = [word for word in plan if str(word) not in ("--samples-per-prompt", "20")]
         evaluated = blb("eval", tmp_path / "fit" / "bias.json", *own, *judged)
         assert evaluated.exit_code == 0, evaluated.output
         assert (tmp_path / "new" / "eval" / "evaluation.json").exists(), (

@@ -56,11 +56,6 @@ change no choice.
 """
 
 
-WITHOUT_PRIOR = 3.0
-"""Weighted tokens of the pull to 0 of what all prompts have in common, where the standing bias was
-pulled to a prior instead."""
-
-
 @dataclass(frozen=True, slots=True)
 class _HeldOut:
     """One setting on prompts that were left out: of training, then those of validation.
@@ -233,7 +228,7 @@ class _Search:
         self.features = features
         self.tokens = tokens
         self.size = proposer.prompts
-        self.l2 = common_l2(standing)
+        self.l2 = float(standing.settings.get("l2") or 1.0)
         self.folds = np.random.default_rng(proposer.seed).permutation(self.size) % FOLDS
         self.training = _Decided(
             answers.first, features.table[answers.first.places], answers.begins
@@ -302,15 +297,6 @@ class _Search:
             _HeldOut(weight, slope_l2, float(likelihood.mean()), hits)
             for slope_l2, (likelihood, hits) in zip(strengths, scores, strict=True)
         ]
-
-
-def common_l2(standing: Candidate) -> float:
-    """The strength for what all prompts have in common. It is that of the standing bias, unless
-    that was pulled to a prior: here the pull is to 0, and one as strong would leave nothing.
-    """
-    if "prior" in standing.settings:
-        return WITHOUT_PRIOR
-    return float(standing.settings.get("l2") or 1.0)
 
 
 class _Decided:
