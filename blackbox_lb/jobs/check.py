@@ -176,8 +176,8 @@ def judged(starts: AnswerStarts, labels: Labels, right: Bools | None = None) -> 
     """Judge whether a bias can correct the decisions at these first positions; ``right`` (p,):
     whether greedy answers are right.
     """
-    numbers = [labels.of(example) for example in starts.examples]
-    has_label = np.array([number is not None for number in numbers], np.bool_)
+    numbers = starts.labels_of(labels)
+    has_label = numbers >= 0
     if not has_label.any():
         raise InputError(
             "none of the prompts that were looked at has one of the labels; name them with"
@@ -189,6 +189,6 @@ def judged(starts: AnswerStarts, labels: Labels, right: Bools | None = None) -> 
     return feasibility(
         FirstLists(starts.ids[has_label], starts.logprobs[has_label]),
         [ids for ids, has in zip(starts.accepted, has_label.tolist(), strict=True) if has],
-        np.array([number for number in numbers if number is not None], np.int64),
+        numbers[has_label],
         right_of_labelled,
     )

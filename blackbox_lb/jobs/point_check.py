@@ -28,7 +28,7 @@ from blackbox_lb.bias.operating import (
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.decisions.prediction import RocArea, margins, roc_area
 from blackbox_lb.estimate.inputs.checks import Vector
-from blackbox_lb.rollouts.answers.given_answers import first_lists, lists_with
+from blackbox_lb.rollouts.answers.given_answers import first_lists, has_list, lists_with
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.rewards.matching import normalise
@@ -138,11 +138,8 @@ async def check_point(
     """
     curve = curve_of(bias)
     completions, _ = await first_lists(trials, examples, "check", listed)
-    has_list = [
-        bool(len(completion.top_ids)) and bool((completion.top_ids[0] >= 0).any())
-        for completion in completions
-    ]
-    if not any(has_list):
+    listed_rows = [has_list(completion) for completion in completions]
+    if not any(listed_rows):
         raise NoLogprobs(
             f"none of {len(examples)} first tokens came with a list of alternatives; use a provider"
             " that returns logprobs"
@@ -151,7 +148,7 @@ async def check_point(
     tokens = np.array(sorted({*sent, *curve.token_ids}), np.int64)
     positive_tokens = np.array(sorted(curve.token_ids), np.int64)
     ahead = margins(lists_with(completions, tokens), sent, positive_tokens)
-    asked = [example for example, kept in zip(examples, has_list, strict=True) if kept]
+    asked = [example for example, kept in zip(examples, listed_rows, strict=True) if kept]
     distance, chance = margin_distance(curve, ahead)
     chosen = curve.chosen.validation
     return PointCheck(

@@ -5,7 +5,7 @@ on margins whose distribution is known.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from blackbox_lb.bias.operating import (
 from blackbox_lb.jobs.point_check import LEVEL, margin_distance
 from tests.support.commands import blb, refused
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_rows
 
 MODEL = ExactModel(14, 1, seed=3, prompts=2000, sharpness=1.5, end=True)
 OPENING = (1, 4)
@@ -41,12 +42,6 @@ def row(prompt: str, rng: np.random.Generator) -> dict[str, str]:
     """A prompt that wants the opening with a chance that rises with the model's margin."""
     is_wanted = rng.random() < expit(3.0 * (margin(prompt) + 2.0))
     return {"prompt": prompt, "want": "begins" if is_wanted else "other"}
-
-
-def written(path: Path, rows: Sequence[dict[str, str]]) -> Path:
-    """A data file."""
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +62,7 @@ def fitted(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> bla
         for number in range(count)
     ]
     return blackbox_lb.fit(
-        written(folder / "data.jsonl", rows),
+        write_rows(folder / "data.jsonl", rows),
         reward="accuracy",
         decide=DECIDE,
         objective="recall@precision=.7",
@@ -105,7 +100,7 @@ def test_fresh_rows_are_decided_as_the_model_decides_them(
     """
     rng = np.random.default_rng(2)
     rows = [row(f"fresh {number}", rng) for number in range(300)]
-    found, sent = checked(fitted, server, written(tmp_path / "fresh.jsonl", rows), *LABELLED)
+    found, sent = checked(fitted, server, write_rows(tmp_path / "fresh.jsonl", rows), *LABELLED)
     shift = fitted.bias.logit_bias[OPENING[0]]
     is_decided = np.array([margin(each["prompt"]) + shift > 0 for each in rows])
     is_wanted = np.array([each["want"] == "begins" for each in rows])
@@ -129,7 +124,7 @@ def test_rows_without_answers_show_a_drift(
     """
     names = [f"other {number}" for number in range(400)]
     likely = sorted(names, key=margin)[-150:]
-    data = written(tmp_path / "logs.jsonl", [{"prompt": name} for name in likely])
+    data = write_rows(tmp_path / "logs.jsonl", [{"prompt": name} for name in likely])
     found, _ = checked(fitted, server, data, "--reward", "tokens")
     assert (found["verdict"], found["drifted"]) == ("DRIFTED", True)
     assert found["promise"] is found["checked"] is None
@@ -157,7 +152,7 @@ def test_a_broken_promise_is_said(
     """
     rows = [{"prompt": f"less {number}", "want": "other"} for number in range(100)]
     rows += [{"prompt": f"more {number}", "want": "begins"} for number in range(3)]
-    data = written(tmp_path / "less.jsonl", rows)
+    data = write_rows(tmp_path / "less.jsonl", rows)
     found, _ = checked(fitted, server, data, *LABELLED)
     assert (found["verdict"], found["promise"]["word"]) == ("BROKEN", "BROKEN")
     told = blb(

@@ -183,11 +183,7 @@ def feasibility(
     numbers = labels.tolist()
     tokens = [
         np.concatenate(
-            [
-                ids
-                for ids, label_logprobs in zip(accepted, numbers, strict=True)
-                if label_logprobs == number
-            ]
+            [ids for ids, label in zip(accepted, numbers, strict=True) if label == number]
             or [NOBODY]
         )
         for number in range(size)

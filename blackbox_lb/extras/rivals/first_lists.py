@@ -22,7 +22,7 @@ from blackbox_lb.estimate.decisions.feasibility import label_fit
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.extras.rivals.case import Case
 from blackbox_lb.jobs.evaluation.arms import Alternative, Decided, SecondRequests
-from blackbox_lb.rollouts.answers.given_answers import bound_of, first_lists, lists_with
+from blackbox_lb.rollouts.answers.given_answers import bound_of, first_lists, has_list, lists_with
 from blackbox_lb.rollouts.answers.openings import opening_log_odds, opening_of
 from blackbox_lb.rollouts.judging.decisions import label_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -129,8 +129,7 @@ async def distinctive_tokens(trials: Trials, labels: Labels) -> list[Ids]:
 
 def _row(completion: Completion, tokens: Sequence[Ids]) -> tuple[Vector, int]:
     """(l,) logprobs of the labels in nats, and the number of bounds among them."""
-    has_list = (completion.top_ids[:1] >= 0).any()
-    if not has_list:
+    if not has_list(completion):
         return np.full(len(tokens), np.nan), 0
     ids = completion.top_ids[0]
     logprobs = completion.top_logprobs[0].astype(np.float64)
@@ -257,22 +256,22 @@ class CallThreshold:
         )
         examples = self.case.task.test
         test, _ = await first_lists(trials, examples, "test, threshold", self.case.listed)
-        has_list = [_is_listed(completion) for completion in training]
-        if not any(has_list):
+        is_listed = np.array([has_list(completion) for completion in training], np.bool_)
+        if not is_listed.any():
             raise NoLogprobs(
                 f"none of {len(training)} first tokens came with a list of alternatives, which an"
                 " API that hides the tokens of a call does not give; drop ``threshold``, or use"
                 " vllm, sglang, llamacpp or local"
             )
         opening = await opening_of(trials, self.labels, training)
-        listed = [completion for completion in training if _is_listed(completion)]
+        listed = [completion for completion in training if has_list(completion)]
         log_odds = opening_log_odds(lists_with(listed, opening.tokens), opening.tokens)
-        is_wanted = (self.case.right() == OPENING)[has_list]
+        is_wanted = (self.case.right() == OPENING)[is_listed]
         limit = accurate_threshold(log_odds, is_wanted)
         called: dict[Prompt, dict[str, str]] = {}
         answered: dict[Prompt, Prompt] = {}
         for example, completion in zip(examples, test, strict=True):
-            if not _is_listed(completion):
+            if not has_list(completion):
                 continue
             lists = lists_with([completion], opening.tokens)
             if opening_log_odds(lists, opening.tokens)[0] > limit:
@@ -286,10 +285,6 @@ class CallThreshold:
         )
         lengths = [completion.prompt_tokens for completion in test]
         return SecondRequests(answered, called, float(np.mean(lengths)))
-
-
-def _is_listed(completion: Completion) -> bool:
-    return bool((completion.top_ids[:1] >= 0).any())
 
 
 def accurate_threshold(log_odds: Vector, is_wanted: Bools) -> float:

@@ -25,7 +25,7 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.choosing.decision_goals import label_number, label_weights
 from blackbox_lb.jobs.fitting.choosing.operating import LabelledLists, PointChoice
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.rollouts.answers.given_answers import first_lists, lists_with
+from blackbox_lb.rollouts.answers.given_answers import first_lists, has_list, lists_with
 from blackbox_lb.rollouts.answers.openings import Opening, opening_log_odds
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -41,8 +41,10 @@ FARTHEST = 40.0
 """Nats beyond which no shift is looked for."""
 
 
-def check_opening(trials: Trials, plan: FitPlan, labels: OpenLabels) -> None:
-    """Raise InputError where the plan asks for what an open label has not."""
+def refuse_beside_a_shift(trials: Trials, plan: FitPlan, reason: str) -> None:
+    """Raise InputError where the plan asks for what a shift that is read from first lists has not.
+    reason: the beginning of the message.
+    """
     refused = {
         "``depends_on``": bool(plan.depends_on),
         "``phases``": plan.phases is not None,
@@ -51,10 +53,14 @@ def check_opening(trials: Trials, plan: FitPlan, labels: OpenLabels) -> None:
     }
     for option, is_given in refused.items():
         if is_given:
-            raise InputError(
-                f"``decide={labels.spec}`` learns one shift of the opening's tokens, the same for"
-                f" all prompts; leave out {option}"
-            )
+            raise InputError(f"{reason}, the same for all prompts; leave out {option}")
+
+
+def check_opening(trials: Trials, plan: FitPlan, labels: OpenLabels) -> None:
+    """Raise InputError where the plan asks for what an open label has not."""
+    refuse_beside_a_shift(
+        trials, plan, f"``decide={labels.spec}`` learns one shift of the opening's tokens"
+    )
     if not plan.selects_offline:
         raise InputError(
             f"``decide={labels.spec}`` is learned from the answers that the data want and predicted"
@@ -112,7 +118,7 @@ class OpeningLists:
         rows = [
             (completion, labels.of(example))
             for example, completion in zip(examples, completions, strict=True)
-            if len(completion.top_ids) and (completion.top_ids[0] >= 0).any()
+            if has_list(completion)
         ]
         if not rows:
             raise NoLogprobs(

@@ -214,9 +214,7 @@ def _weights(starts: AnswerStarts, plan: FitPlan) -> Vector | None:
     labels = plan.labels
     if labels is None:
         return None
-    numbers = [labels.of(example) for example in starts.examples]
-    label_numbers = [-1 if number is None else number for number in numbers]
-    return label_weights(plan.goal, labels, np.array(label_numbers, np.int64))
+    return label_weights(plan.goal, labels, starts.labels_of(labels))
 
 
 DIAGNOSED = 2_000_000

@@ -21,6 +21,7 @@ from blackbox_lb.jobs.fitting.choosing.proposing import (
     batch_calibration,
     calibrations,
 )
+from blackbox_lb.jobs.fitting.opening import refuse_beside_a_shift
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.rollouts.answers.given_answers import first_lists, lists_with
 from blackbox_lb.rollouts.columns import columns
@@ -39,18 +40,11 @@ def check_unlabelled(trials: Trials, plan: FitPlan) -> None:
         raise InputError(
             "without answers nobody knows what the labels are; name them, as in ``labels=yes,no``"
         )
-    refused = {
-        "``depends_on``": bool(plan.depends_on),
-        "``phases``": plan.phases is not None,
-        "``engine``": trials.engine is not None,
-        "``only_stored``": plan.only_stored,
-    }
-    for option, is_given in refused.items():
-        if is_given:
-            raise InputError(
-                f"``learn_from=unlabelled`` shifts the labels by the model's mean answer, the same"
-                f" for all prompts; leave out {option}"
-            )
+    refuse_beside_a_shift(
+        trials,
+        plan,
+        "``learn_from=unlabelled`` shifts the labels by the model's mean answer",
+    )
 
 
 async def calibrated(

@@ -145,6 +145,11 @@ class AnswerStarts:
     spellings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     wanted: WantedTokens | None = None
 
+    def labels_of(self, labels: Labels) -> Ids:
+        """(p,) the number of each prompt's right label, -1 where it has none."""
+        numbers = [labels.of(example) for example in self.examples]
+        return np.array([-1 if number is None else number for number in numbers], np.int64)
+
     def with_tokens(self, tokens: Iterable[int]) -> AnswerStarts:
         """The same with ``tokens`` in every list, at their probability or its bound: what may get a
         bias must not be overlooked.
@@ -374,11 +379,7 @@ async def first_tokens(
         np.array(sorted(set(candidates) - ambiguous or set(candidates)), np.int64)
         for candidates in begins
     ]
-    places = [
-        place
-        for place, completion in enumerate(completions)
-        if len(completion.top_ids) and (completion.top_ids[0] >= 0).any()
-    ]
+    places = [place for place, completion in enumerate(completions) if has_list(completion)]
     if not places:
         raise NoLogprobs(
             f"none of {len(examples)} first tokens came with a list of alternatives; use a provider"
@@ -530,15 +531,16 @@ def _kept(completion: Completion, accepted: Ids, common: Ids) -> Listed:
     )
 
 
+def has_list(completion: Completion) -> bool:
+    """Whether its first token came with a list of alternatives."""
+    return bool((completion.top_ids[:1] >= 0).any())
+
+
 def lists_with(completions: Sequence[Completion], tokens: Ids) -> FirstLists:
     """The first lists of ``completions`` with all of ``tokens``, at a bound where a list misses
     them; those that came without a list are left out.
     """
-    rows = [
-        _kept(completion, tokens, tokens)
-        for completion in completions
-        if len(completion.top_ids) and (completion.top_ids[0] >= 0).any()
-    ]
+    rows = [_kept(completion, tokens, tokens) for completion in completions if has_list(completion)]
     if not rows:
         return FirstLists(np.zeros((0, 0), np.int64), np.zeros((0, 0)))
     ids, logprobs, _ = _stacked(rows)

@@ -31,6 +31,7 @@ from blackbox_lb.tasks.sets.labels import Labels
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_rows
 
 MODEL = ExactModel(
     14,
@@ -62,12 +63,6 @@ def drawn_rows(slope: float) -> list[dict[str, Any]]:
     return rows
 
 
-def written(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """A data file with ``rows``."""
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[ExactServer]:
     """The model behind a llama.cpp server."""
@@ -80,7 +75,7 @@ def fitted(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> bla
     """A fit to a point of precision, from Python."""
     folder = tmp_path_factory.mktemp("operating")
     return blackbox_lb.fit(
-        written(folder / "data.jsonl", drawn_rows(3.0)),
+        write_rows(folder / "data.jsonl", drawn_rows(3.0)),
         reward="exact-match",
         provider="llamacpp",
         base_url=server.base_url,
@@ -263,7 +258,7 @@ def test_a_coin_is_declined(server: ExactServer, tmp_path: Path) -> None:
     """Labels that the model cannot rank end the fit with exit code 2 after one token a prompt;
     --go-on goes on.
     """
-    data = written(tmp_path / "data.jsonl", drawn_rows(0.0))
+    data = write_rows(tmp_path / "data.jsonl", drawn_rows(0.0))
     goal = ("--goal", "rate=.2", "--positive", "b")
     declined = fit(server, data, tmp_path / "run", *goal)
     assert declined.exit_code == 2, declined.output
@@ -280,7 +275,7 @@ def test_goals_of_decisions(server: ExactServer, tmp_path: Path, objective: str)
     costs = tmp_path / "costs.json"
     costs.write_text(json.dumps({"b": {"c": 20}, "c": {"b": 1}}))
     goal = f"cost:{costs}" if objective == "cost" else objective
-    data = written(tmp_path / "data.jsonl", drawn_rows(3.0))
+    data = write_rows(tmp_path / "data.jsonl", drawn_rows(3.0))
     result = fit(server, data, tmp_path / "run", "--objective", goal, "--positive", "b", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
@@ -297,7 +292,7 @@ def test_costs_and_balance_need_no_positive_label(server: ExactServer, tmp_path:
     """Without one the candidates race by the goal, and there is no curve."""
     costs = tmp_path / "costs.json"
     costs.write_text(json.dumps({"b": {"c": 20}, "c": {"b": 1}}))
-    data = written(tmp_path / "data.jsonl", drawn_rows(3.0))
+    data = write_rows(tmp_path / "data.jsonl", drawn_rows(3.0))
     recalls = {}
     for goal in (f"cost:{costs}", "balanced"):
         result = fit(server, data, tmp_path / goal[:4], "--objective", goal, "--json")
@@ -331,7 +326,7 @@ def test_what_is_no_goal_is_refused(
     server: ExactServer, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     """One sentence and exit code 2."""
-    data = written(tmp_path / "data.jsonl", drawn_rows(3.0))
+    data = write_rows(tmp_path / "data.jsonl", drawn_rows(3.0))
     result = fit(server, data, tmp_path / "run", *arguments)
     assert result.exit_code == 2, result.output
     assert "Traceback" not in result.output

@@ -40,7 +40,33 @@ NAMES: dict[Objective, str] = {
 BY_LABEL = frozenset(NAMES)
 
 
-class FromLists:
+class _Predicted:
+    """What all scores that need no drawing have in common; see ``Scorer``."""
+
+    exact = True
+    where = ""
+    first: AnswerStarts
+
+    @property
+    def prompts(self) -> int:
+        """How many are compared."""
+        return len(self.first.examples)
+
+    def cost(self, samples: int) -> int:
+        """No completion."""
+        del samples
+        return 0
+
+    async def kl(self, bias: AnyBias, samples: int) -> None:
+        """Nothing is drawn, so nothing is known of it."""
+        del bias, samples
+
+    async def foresight(self, samples: int) -> None:
+        """The scores are exact as they are."""
+        del samples
+
+
+class FromLists(_Predicted):
     """What a goal of decisions says of the first tokens under a bias: by default the share of right
     ones.
 
@@ -52,9 +78,6 @@ class FromLists:
         along: what follows the answers of these prompts, None where it is not known.
         may_repeat: whether an answer that stands there twice is as right as one.
     """
-
-    exact = True
-    where = ""
 
     def __init__(
         self,
@@ -97,16 +120,6 @@ class FromLists:
             for answer in example.answers
         )
         return cls(first, answers, plan.goal, plan.labels, answer_lists, may_repeat=may_repeat)
-
-    @property
-    def prompts(self) -> int:
-        """See ``Scorer``."""
-        return len(self.first.examples)
-
-    def cost(self, samples: int) -> int:
-        """See ``Scorer``: nothing."""
-        del samples
-        return 0
 
     async def score(
         self, label: str, bias: AnyBias | None, samples: int, among: Bools | None = None
@@ -155,18 +168,9 @@ class FromLists:
             f" {base.measured.reward:.3f}){unsure}{self._verbatim(bias)}"
         )
 
-    async def kl(self, bias: Mapping[int, float], samples: int) -> None:
-        """See ``Scorer``: nothing is drawn, so nothing is known of it."""
-        del bias, samples
-
-    async def foresight(self, samples: int) -> None:
-        """See ``Scorer``: the scores are exact as they are."""
-        del samples
-
     def _by_label(self, tokens: Ids, labels: Labels) -> Vector:
         """(p,) numbers whose mean is what the goal says of these first tokens."""
-        numbers = [labels.of(example) for example in self.first.examples]
-        right = np.array([-1 if number is None else number for number in numbers], np.int64)
+        right = self.first.labels_of(labels)
         decided = [self.label_of_token.get(token, -1) for token in tokens.tolist()]
         return decision_parts(self.goal, labels, right, np.array(decided, np.int64))
 
@@ -252,7 +256,7 @@ def label_of_tokens(first: AnswerStarts, labels: Labels) -> dict[int, int]:
 Array = npt.NDArray[np.float64]
 
 
-class SharesFromLists:
+class SharesFromLists(_Predicted):
     """Minus the total variation between the predicted and the wanted shares of the labels.
 
     Attributes:
@@ -260,9 +264,6 @@ class SharesFromLists:
         wanted: the shares of each prompt, and the groups within which they are compared.
         settings: to deploy with.
     """
-
-    exact = True
-    where = ""
 
     def __init__(
         self, first: AnswerStarts, target: WantedByPrompt, settings: Sequence[Setting]
@@ -301,16 +302,6 @@ class SharesFromLists:
         """The tokens that begin a label."""
         return tuple(self._tokens.tolist())
 
-    @property
-    def prompts(self) -> int:
-        """See ``Scorer``."""
-        return len(self.first.examples)
-
-    def cost(self, samples: int) -> int:
-        """See ``Scorer``: nothing."""
-        del samples
-        return 0
-
     async def score(
         self, label: str, bias: AnyBias | None, samples: int, among: Bools | None = None
     ) -> Scored:
@@ -336,14 +327,6 @@ class SharesFromLists:
             f" drawing: total variation {-scored.measured.reward:.3f} (base"
             f" {-base.measured.reward:.3f})"
         )
-
-    async def kl(self, bias: AnyBias, samples: int) -> None:
-        """See ``Scorer``: nothing is drawn, so nothing is known of it."""
-        del bias, samples
-
-    async def foresight(self, samples: int) -> None:
-        """See ``Scorer``: the scores are exact as they are."""
-        del samples
 
     def shares(self, bias: AnyBias | None, temperature: float) -> Array:
         """(x, l + 1) the probability that a completion begins with each label, the last for none.

@@ -63,9 +63,9 @@ class LabelledLists:
     @classmethod
     def of(cls, first: AnswerStarts, labels: Labels, positive: int) -> LabelledLists:
         """Those of ``first`` that have one of ``labels``."""
-        numbers = [labels.of(example) for example in first.examples]
-        has_label = np.array([number is not None for number in numbers], np.bool_)
-        label_numbers = np.array([number for number in numbers if number is not None], np.int64)
+        numbers = first.labels_of(labels)
+        has_label = numbers >= 0
+        label_numbers = numbers[has_label]
         lists = FirstLists(first.ids[has_label], first.logprobs[has_label])
         return cls(lists, label_numbers == positive, label_numbers)
 

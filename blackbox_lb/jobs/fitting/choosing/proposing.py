@@ -129,12 +129,7 @@ def batch_calibration(lists: Sequence[FirstLists], tokens: Sequence[Ids]) -> Pri
         return None
     shifts = -np.log(np.maximum(shares.mean(axis=0), LEAST_SHARE))
     shifts -= shifts.mean()
-    means = {
-        token: shift
-        for ids, shift in zip(tokens, shifts.tolist(), strict=True)
-        for token in ids.tolist()
-    }
-    return Prior.of(BATCH, means, np.concatenate(list(tokens)), PULLS, STANDING_PULL)
+    return _of_labels(BATCH, shifts, tokens)
 
 
 LEAST_SHARE = 1e-6
@@ -169,12 +164,17 @@ def answered_calibration(
     if weights is not None:
         counts = weights[is_usable]
     shifts = of_label + pulled_shifts(scores, numbers[is_usable], ANSWERS_PULL, counts)
-    moved = {
+    return _of_labels(ANSWERED, shifts, tokens)
+
+
+def _of_labels(name: str, shifts: Vector, tokens: Sequence[Ids]) -> Prior:
+    """The prior whose tokens of each label have its shift (l,), and all of them a free lift."""
+    means = {
         token: shift
         for ids, shift in zip(tokens, shifts.tolist(), strict=True)
         for token in ids.tolist()
     }
-    return Prior.of(ANSWERED, moved, prior.lifted, PULLS, STANDING_PULL)
+    return Prior.of(name, means, np.concatenate(list(tokens)), PULLS, STANDING_PULL)
 
 
 def label_priors(
@@ -193,9 +193,8 @@ def label_priors(
     batch = batch_calibration([answered, *(lists_with(part, ids) for part in others)], tokens)
     if batch is None:
         return ()
-    numbers = [labels.of(example) for example in answers.first.examples]
-    known = np.array([-1 if number is None else number for number in numbers], np.int64)
-    return (answered_calibration(batch, answered, known, tokens, answers.weights), batch)
+    numbers = answers.first.labels_of(labels)
+    return (answered_calibration(batch, answered, numbers, tokens, answers.weights), batch)
 
 
 def with_labels_of(
