@@ -42,8 +42,6 @@ rest with a named error.
 """
 PAUSE, SHORT_PAUSE = 0.02, 0.0005
 """Seconds; the second is between the bytes of a slow stream."""
-LONGEST = 30.0
-"""Seconds for one collection; what takes longer is cut off, as Ctrl-C would."""
 SETTLING = 0.05
 """Seconds for what the collector of garbage found to end: it closes a generator that was left in a
 task of its own.
@@ -74,18 +72,27 @@ MOST_LEFT = 3
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """For ``seconds``, through ``modes``, ``prompts`` times ``samples`` completions at a time."""
+    """For ``seconds``, through ``modes``, ``prompts`` times ``samples`` completions at a time.
+
+    longest: seconds for one collection; what takes longer is cut off, as Ctrl-C would.
+    """
 
     seconds: float = 7200.0
     modes: tuple[str, ...] = (*HUNGRY, *(mode for mode in MODES if mode not in HUNGRY))
     prompts: int = 16
     samples: int = 4
+    longest: float = 30.0
 
 
 @dataclass(slots=True)
 class Soaked:
-    """What the client saw. A measurement: seconds since the start, bytes resident, open file
-    descriptors, tasks left over.
+    """What the client saw.
+
+    measured: seconds since the start, bytes resident, open file descriptors, tasks left over.
+    outcomes: how a collection ended -> how many did.
+    unnamed: errors that are none of this package.
+    received: completions that the session returned, also to a collection that was cut off before
+    they were stored.
     """
 
     measured: list[tuple[float, int, int, int]] = field(default_factory=list)
@@ -160,7 +167,7 @@ async def _collecting(plan: Plan, urls: Mapping[str, str], folder: Path) -> Soak
             mode = plan.modes[number % len(plan.modes)]
             outcome = "complete"
             try:
-                async with asyncio.timeout(min(LONGEST, max(1.0, plan.seconds - now))):
+                async with asyncio.timeout(min(plan.longest, max(1.0, plan.seconds - now))):
                     await _once(plan, urls[mode], folder, number, seen)
             except TimeoutError:
                 outcome = "cut off"
@@ -187,12 +194,19 @@ async def _collecting(plan: Plan, urls: Mapping[str, str], folder: Path) -> Soak
 
 
 async def _once(plan: Plan, url: str, folder: Path, number: int, seen: Soaked) -> None:
-    def watch(completion: Completion) -> None:
-        seen.received += 1
-
     prompts = [Prompt.user(f"question {n}") for n in range(plan.prompts)]
     async with connect(str(folder / "profile.toml"), base_url=url, max_tokens=6) as session:
         tokenizer = await session.tokenizer()
+        complete_many = session.complete_many
+
+        async def counted(
+            prompt: Prompt | Sequence[int], draw: Draw, n: int = 1
+        ) -> list[Completion]:
+            completions = await complete_many(prompt, draw, n)
+            seen.received += min(len(completions), n)
+            return completions
+
+        session.complete_many = counted  # type: ignore[method-assign]
         with RolloutStore(folder / "rollouts.db") as store:
             sampling = Sampling(max_tokens=6, top_logprobs=4, seed=number)
             await collect(
@@ -202,7 +216,6 @@ async def _once(plan: Plan, url: str, folder: Path, number: int, seen: Soaked) -
                 prompts,
                 Draw(sampling),
                 samples=plan.samples,
-                watch=watch,
             )
 
 
@@ -257,7 +270,7 @@ def _row(plan: Plan, folder: Path, seen: Soaked, keys: list[str], seconds: float
     warm = next(n for n, each in enumerate(times) if each >= warmed)
     grown = sizes[-1] - sizes[warm] > LEAST_GROWN
     left = max(files[warm:]) - max(files[: warm + 1])
-    stored, different, doubled = _stored(folder / "rollouts.db")
+    stored, other_model, doubled = _stored(folder / "rollouts.db")
     wrong = [
         *(
             [f"memory grew by {slope.slope:.1f} ± {slope.error:.1f} MB an hour"]
@@ -295,7 +308,7 @@ def _row(plan: Plan, folder: Path, seen: Soaked, keys: list[str], seconds: float
             "outcomes": dict(seen.outcomes),
             "received": seen.received,
             "stored": stored,
-            "stored_of_another_model": different,
+            "stored_of_another_model": other_model,
             "measured": seen.measured,
         },
         tuple(wrong),
@@ -303,15 +316,15 @@ def _row(plan: Plan, folder: Path, seen: Soaked, keys: list[str], seconds: float
 
 
 def _stored(path: Path) -> tuple[int, int, int]:
-    """Completions of the model that was asked, those of another one that answered, and how many are
-    there more than once.
+    """Completions in the store, those of another model than was asked, and how many are there more
+    than once.
     """
     db = sqlite3.connect(path)
-    another = "json_extract(settings, '$.asked') IS NOT NULL"
     joined = "FROM completions JOIN requests ON requests.hash = request_hash"
     (rows,) = db.execute(f"SELECT count(*) {joined}").fetchone()
-    (different,) = db.execute(f"SELECT count(*) {joined} WHERE {another}").fetchone()
+    another = "json_extract(settings, '$.asked') IS NOT NULL"
+    (other_model,) = db.execute(f"SELECT count(*) {joined} WHERE {another}").fetchone()
     groups = "SELECT DISTINCT request_hash, prompt_hash, sample FROM completions"
     (once,) = db.execute(f"SELECT count(*) FROM ({groups})").fetchone()
     db.close()
-    return rows - different, different, rows - once
+    return rows, other_model, rows - once

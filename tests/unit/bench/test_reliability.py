@@ -136,6 +136,13 @@ def test_a_soak_leaves_nothing_behind(tmp_path: Path, plan: SoakPlan) -> None:
     assert row.counts["received"] == row.counts["stored"] > 0
 
 
+def test_what_a_cut_off_collection_received_is_stored(tmp_path: Path) -> None:
+    """Each collection is ended while answers are on their way to the store: none of them is lost."""
+    row = soak(SoakPlan(1.0, QUICK, prompts=8, longest=0.1), tmp_path)
+    assert row.counts["outcomes"]["cut off"] > 1
+    assert row.counts["received"] == row.counts["stored"] > 0
+
+
 def test_a_leak_is_seen_and_noise_is_not() -> None:
     """A leak of 36 MB an hour under noise of a megabyte is measured; noise is no growth, and the
     warm-up does not count.
