@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import expit
 
 from blackbox_lb.errors import InputError, NoLogprobs
@@ -170,7 +169,9 @@ def likeliest_shift(log_odds: Vector, is_wanted: Bools, weights: Vector | None) 
         missing = is_wanted - expit(log_odds + shift)
         return float((prompt_weights * missing).sum() - shift / SPREAD**2)
 
-    return float(brentq(slope, -FARTHEST, FARTHEST, xtol=1e-10))
+    from scipy import optimize  # a quarter of a second, where a command starts
+
+    return float(optimize.brentq(slope, -FARTHEST, FARTHEST, xtol=1e-10))
 
 
 def shifted_candidate(
