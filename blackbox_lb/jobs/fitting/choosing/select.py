@@ -343,7 +343,7 @@ class _Race:
             if number + 1 < len(rungs):
                 survivors = rungs[number + 1].candidates
             for entrant in order[survivors:]:
-                self._drop(entrant, rung)
+                self._drop(entrant, order[0], rung)
             order = order[:survivors]
         self._tell(order[0])
         return order[0]
@@ -416,7 +416,7 @@ class _Race:
             await self._score(entrant, rung.samples)
         order = self._ranked(racing)
         for entrant in order[1:]:
-            self._drop(entrant, rung)
+            self._drop(entrant, order[0], rung)
         if order[0] is not winner:
             self._tell(order[0])
         return order[0]
@@ -616,10 +616,11 @@ class _Race:
     def _rows(self) -> tuple[TriedCandidate, ...]:
         return tuple(entrant.row for entrant in self.entrants)
 
-    def _drop(self, entrant: _Entrant, rung: Rung) -> None:
+    def _drop(self, entrant: _Entrant, first: _Entrant, rung: Rung) -> None:
+        """Let a candidate take no further part, behind ``first``."""
         self._tell(entrant)
         if self.scorer.exact:
-            entrant.status = "predicted to be worse on the validation prompts"
+            entrant.status = f"predicted to be no better than {first.candidate.label}"
             return
         entrant.status = f"after {_rung_text(rung, self.scorer.prompts)}"
 
