@@ -234,8 +234,8 @@ class FeaturePositions:
         """(b, s) the linear term of some contexts."""
         row, column, amounts = _entries(self.counts, rows)
         shape = (rows.stop - rows.start, len(self.token_ids))
-        counted = np.bincount(row * shape[1] + column, amounts, shape[0] * shape[1])
-        counted = counted.astype(np.float64, copy=False).reshape(shape)
+        counted = np.zeros(shape)
+        counted[row, column] = amounts
         if self.tail_counts is not None:
             counted += self.tail_counts[0][rows] @ self.tail_counts[1]
         return counted
@@ -333,14 +333,18 @@ class FeaturePositions:
         return dot(weights, np.log(z)), slope + tails[:, None] * tilt * self.unigram
 
 
-def _entries(table: sparse.csr_array[Any], rows: slice) -> tuple[Ids, Ids, Vector]:
+def _entries(
+    table: sparse.csr_array[Any], rows: slice
+) -> tuple[Ids, npt.NDArray[np.int32], Vector]:
     """(l,) row, counted from the first of ``rows``, column and value of each entry there, without a
     copy of the table.
     """
     starts = table.indptr[rows.start : rows.stop + 1]
     entries = slice(int(starts[0]), int(starts[-1]))
-    row = np.repeat(np.arange(rows.stop - rows.start), np.diff(starts))
-    return row, table.indices[entries], table.data[entries]
+    row: Ids = np.repeat(np.arange(rows.stop - rows.start), np.diff(starts))
+    column: npt.NDArray[np.int32] = table.indices[entries]
+    values: Vector = table.data[entries]
+    return row, column, values
 
 
 def fit_features(
