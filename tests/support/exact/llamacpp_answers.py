@@ -61,19 +61,9 @@ class Dialect:
         self._known_texts = {text: token for token, text in enumerate(self.texts) if text}
         self._prompt_of = prompt_of or model.prompt_of
         self._seed = seed
-        self._next = lru_cache(maxsize=4096)(self._sorted_logprobs)
+        self._next = lru_cache(maxsize=4096)(_sorted_logprobs)
         self._tokenized: dict[tuple[int, ...], str] = {}
         self._sizes: dict[str, int] = {}
-
-    def _sorted_logprobs(
-        self, prefix: tuple[int, ...], prompt: int
-    ) -> tuple[npt.NDArray[np.float64], list[int], list[float]]:
-        """(v,) the logprobs after a prefix by id, and ids and reported logprobs from the likeliest
-        on.
-        """
-        logprobs = self.model.logprobs(prefix, prompt)
-        order = np.argsort(-logprobs, kind="stable")
-        return logprobs, order.tolist(), _timings(logprobs[order])
 
     def get(self, path: str) -> JSON:
         """The answer to GET ``path``."""
@@ -211,7 +201,7 @@ class Dialect:
         ids: list[int] = []
         prompt_number = self._prompt_of(prompt)
         while len(ids) < most:
-            scores = self._next((*before, *ids), prompt_number)[0] + delta
+            scores = self._next(model, (*before, *ids), prompt_number)[0] + delta
             if not before and not ids:
                 scores = self._chosen(scores, body)
             ids.append(_draw(scores, body, rng))
@@ -260,7 +250,7 @@ class Dialect:
     def _logprobs(self, ids: list[int], before: list[int], prompt: int, k: int) -> list[JSON]:
         entries = []
         for t, token in enumerate(ids):
-            _, order, logprobs = self._next((*before, *ids[:t]), prompt)
+            _, order, logprobs = self._next(self.model, (*before, *ids[:t]), prompt)
             listed = [
                 self._entry(candidate, logprob)
                 for candidate, logprob in zip(order[:k], logprobs[:k], strict=True)
@@ -272,6 +262,17 @@ class Dialect:
     def _entry(self, token: int, logprob: float) -> JSON:
         text = self.texts[token]
         return {"id": token, "token": text, "bytes": list(text.encode()), "logprob": logprob}
+
+
+def _sorted_logprobs(
+    model: ExactModel, prefix: tuple[int, ...], prompt: int
+) -> tuple[npt.NDArray[np.float64], list[int], list[float]]:
+    """(v,) the logprobs after a prefix by id, and ids and reported logprobs from the likeliest
+    on.
+    """
+    logprobs = model.logprobs(prefix, prompt)
+    order = np.argsort(-logprobs, kind="stable")
+    return logprobs, order.tolist(), _timings(logprobs[order])
 
 
 def _timings(logprobs: npt.NDArray[np.float64]) -> list[float]:
