@@ -120,13 +120,13 @@ def likeliest_shift(log_odds: Vector, is_wanted: Bools, weights: Vector | None) 
 
     log_odds: (p,) of the opening without a bias. is_wanted: (p,). weights: (p,), None for 1 each.
     """
+    from scipy import optimize  # a quarter of a second, where a command starts
+
     prompt_weights = np.ones(len(log_odds)) if weights is None else weights
 
     def slope(shift: float) -> float:
         missing = is_wanted - expit(log_odds + shift)
         return float((prompt_weights * missing).sum() - shift / SPREAD**2)
-
-    from scipy import optimize  # a quarter of a second, where a command starts
 
     return float(optimize.brentq(slope, -FARTHEST, FARTHEST, xtol=1e-10))
 
