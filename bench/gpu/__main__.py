@@ -1,5 +1,5 @@
-"""``python -m bench.gpu OUT --model NAME=FOLDER ...``: every part, most important first, until the
-time is up.
+"""``python -m bench.gpu OUT --size 25 --model NAME=FOLDER ...``: what fits into so many minutes on
+a machine with a GPU, most important first.
 
 A job that ended is not run again, and one that was cut off goes on from its store. ``--summary``
 writes the tables alone.
@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -31,9 +32,29 @@ __all__ = ["main"]
 FIRST_PORT = 8100
 PARTS = ("decisions", "records", "mixture", "labels", "gsm8k", "live", "overhead")
 ALONE = ("live", "overhead")
-"""Parts for a GPU that nobody else uses, one job at a time: they are not among those that are run
-by default.
+"""Parts for a GPU that nobody else uses: one job at a time, after the servers have been stopped.
+They are not among those that are run by default.
 """
+
+
+class Size(NamedTuple):
+    """What fits into the minutes of its name, with three to start the servers and one to pack.
+
+    parts: in the order of their importance.
+    minutes: of the parts that ask servers.
+    alone: minutes of those of ``ALONE``.
+    """
+
+    parts: tuple[str, ...]
+    minutes: float
+    alone: float = 0.0
+
+
+SIZES = {
+    "10": Size(("decisions",), 6.0),
+    "25": Size(("decisions", "records", "mixture", "labels"), 21.0),
+    "60": Size(PARTS, 41.0, alone=14.0),
+}
 LARGEST = 2_000_000
 """Bytes of the largest store that is packed."""
 SETTLE = 15.0
@@ -156,10 +177,14 @@ def _call(job: Job, log: Path, until: float) -> int | None:
     "--embedding", required=True, help="Of sentence-transformers: a folder or a hub name."
 )
 @click.option(
+    "--size",
+    type=click.Choice(list(SIZES)),
+    help="Minutes of the whole command; they determine --part and --minutes.",
+)
+@click.option(
     "--minutes",
-    default=8.0,
-    show_default=True,
-    help="Of jobs; the start of the servers is not counted.",
+    type=float,
+    help="Of jobs; the start of the servers is not counted. [default: 8]",
 )
 @click.option("--workers", default=14, show_default=True, help="Jobs at a time.")
 @click.option(
@@ -167,7 +192,7 @@ def _call(job: Job, log: Path, until: float) -> int | None:
     "parts",
     multiple=True,
     type=click.Choice(PARTS),
-    default=[part for part in PARTS if part not in ALONE],
+    help=f"Repeatable. [default: all but {' and '.join(ALONE)}, which have the GPU for themselves]",
 )
 @click.option(
     "--here",
@@ -181,7 +206,8 @@ def main(
     models: tuple[str, ...],
     data: Path,
     embedding: str,
-    minutes: float,
+    size: str | None,
+    minutes: float | None,
     workers: int,
     parts: tuple[str, ...],
     here: bool,
@@ -191,35 +217,62 @@ def main(
     """Run what has not ended yet, write OUT/summary.json and OUT/summary.md, and pack
     OUT.tar.gz.
     """
-    began = time.perf_counter()
+    chosen = _size(size, parts, minutes)
+    asking = [part for part in chosen.parts if part not in ALONE]
+    alone = [part for part in chosen.parts if part in ALONE]
+    if alone and (keep or here):
+        raise click.UsageError(
+            f"{' and '.join(alone)} start a vLLM of their own: no --keep, no --here"
+        )
     out.mkdir(parents=True, exist_ok=True)
-    named = [each.partition("=")[::2] for each in models]
-    with ExitStack() as stack:
-        if not here and not only:
-            started = {}
-            for number, (name, folder) in enumerate(named):
-                if not _answers(FIRST_PORT + number):
-                    started[number] = servers.start(name, Path(folder), FIRST_PORT + number, out)
-                    if not keep:
-                        stack.callback(servers.stop, started[number])
-            for number in range(len(named)):
-                servers.wait(FIRST_PORT + number, started.get(number), 400)
-        at = [
-            Place(
-                name,
-                _options(name, folder, FIRST_PORT + number, here),
-                out.resolve(),
-                data.resolve(),
-                embedding,
-                folder,
-            )
-            for number, (name, folder) in enumerate(named)
-        ]
-        if not only:
+    at = [
+        Place(
+            name,
+            _options(name, folder, FIRST_PORT + number, here),
+            out.resolve(),
+            data.resolve(),
+            embedding,
+            folder,
+        )
+        for number, (name, folder) in enumerate(model.partition("=")[::2] for model in models)
+    ]
+    if asking and not only:
+        began = time.perf_counter()
+        with ExitStack() as stack:
+            if not here:
+                _start_servers(at, out, stack, keep=keep)
             click.echo(f"the jobs begin {time.perf_counter() - began:.0f} s after the start")
-            _run_all(planned(at, parts), out, time.monotonic() + 60 * minutes, workers)
+            _run_all(planned(at, asking), out, time.monotonic() + 60 * chosen.minutes, workers)
+    if alone and not only:
+        _run_all(planned(at, alone), out, time.monotonic() + 60 * chosen.alone, workers=1)
     summary.write(out, data)
     click.echo(f"{pack(out)}")
+
+
+def _size(name: str | None, parts: tuple[str, ...], minutes: float | None) -> Size:
+    """What is to be run. Raises UsageError: a size beside parts or minutes of one's own."""
+    if name is None:
+        default = tuple(part for part in PARTS if part not in ALONE)
+        limit = 8.0 if minutes is None else minutes
+        return Size(parts or default, limit, alone=limit)
+    if parts or minutes is not None:
+        raise click.UsageError(f"--size {name} determines --part and --minutes; leave these out")
+    return SIZES[name]
+
+
+def _start_servers(at: Sequence[Place], out: Path, stack: ExitStack, *, keep: bool) -> None:
+    """Start a server a model where none answers at its port, and wait for all; without ``keep``
+    they end with ``stack``.
+    """
+    started = {}
+    for number, place in enumerate(at):
+        if not _answers(FIRST_PORT + number):
+            server = servers.start(place.model, Path(place.folder), FIRST_PORT + number, out)
+            started[number] = server
+            if not keep:
+                stack.callback(servers.stop, server)
+    for number in range(len(at)):
+        servers.wait(FIRST_PORT + number, started.get(number), 400)
 
 
 def _options(name: str, folder: str, port: int, here: bool) -> tuple[str, ...]:

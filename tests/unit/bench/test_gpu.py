@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from bench.gpu import __main__ as program
-from bench.gpu import jobs, summary
+from bench.gpu import jobs, servers, summary
 from bench.gpu.jobs import TASKS, Job, Place
 from bench.gpu.rewards import as_its_group_wants, contradicts, record_of
 from bench.gpu.vllm_overhead import of_steps as overhead
@@ -106,6 +106,61 @@ def test_the_live_tests_run_under_both_runners(place: Place) -> None:
     overhead.make_context(
         "steps", [__file__ if word.endswith("bias.json") else word for word in job.command[1:]]
     )
+
+
+@pytest.mark.parametrize("name", program.SIZES)
+def test_a_size_leaves_time_for_its_servers(name: str) -> None:
+    """Its jobs, four minutes to start and to pack, and nothing that waits for what it does not
+    run.
+    """
+    size = program.SIZES[name]
+    assert size.minutes + size.alone + 4 <= float(name)
+    assert set(size.parts) <= set(program.PARTS)
+    assert (size.alone > 0) == bool(set(size.parts) & set(program.ALONE))
+    assert "decisions" in size.parts
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--size", "10", "--minutes", "3"),
+        ("--size", "10", "--part", "records"),
+        ("--size", "60", "--keep"),
+        ("--part", "live", "--here"),
+        ("--size", "11"),
+    ],
+)
+def test_options_that_contradict_each_other(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Refused before a server is started."""
+    asked = (str(tmp_path / "out"), "--model", "m=x", "--data", str(tmp_path), "--embedding", "e")
+    done = CliRunner().invoke(program.main, [*asked, *words])
+    assert done.exit_code == 2
+    assert words[-2] in done.output or words[-1] in done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_parts_of_their_own_run_behind_the_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The longest size runs the parts that ask servers, stops these, and gives the rest the GPU, one
+    job at a time.
+    """
+    events: list[object] = []
+    monkeypatch.setattr(program, "_answers", lambda port: False)
+    monkeypatch.setattr(servers, "start", lambda *words: events.append("start"))
+    monkeypatch.setattr(servers, "stop", lambda server: events.append("stop"))
+    monkeypatch.setattr(servers, "wait", lambda *words: None)
+    monkeypatch.setattr(program, "planned", lambda at, parts: tuple(parts))
+    monkeypatch.setattr(
+        program,
+        "_run_all",
+        lambda wanted, out, until, workers: events.append((wanted, workers)),
+    )
+    asked = (str(tmp_path / "out"), "--model", "m=x", "--data", str(tmp_path), "--embedding", "e")
+    done = CliRunner().invoke(program.main, [*asked, "--size", "60", "--workers", "5"])
+    assert done.exit_code == 0, done.output
+    asking = tuple(part for part in program.PARTS if part not in program.ALONE)
+    assert events == ["start", (asking, 5), "stop", (program.ALONE, 1)]
 
 
 def test_a_store_is_copied_while_it_is_written(tmp_path: Path) -> None:
