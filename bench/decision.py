@@ -4,7 +4,8 @@ the server takes no time.
 300 training prompts with 8 completions of four tokens each, 100 validation and 100 test prompts,
 all verdicts; then the same labels learned from answers that are only read. A stage's time is that
 until the next one is announced. Beside them: the training completions alone, one a request, by bare
-httpx2, which does not read them.
+httpx2, which does not read them. All find their bytecode, as an installed package does; the turn
+that does not count has written it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +60,7 @@ def _data(path: Path) -> None:
     path.write_text("\n".join(rows) + "\n")
 
 
-def _fit(base_url: str, ranks: str, learn_from: str) -> dict[str, float]:
+def _fit(base_url: str, env: Mapping[str, str], learn_from: str) -> dict[str, float]:
     """Seconds until each stage had ended, and in all."""
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "data.jsonl")
@@ -72,12 +74,6 @@ def _fit(base_url: str, ranks: str, learn_from: str) -> dict[str, float]:
             f" {Path(folder, 'run')}"
         )
         command = [sys.executable, "-m", "blackbox_lb", *line.split()]
-        env = {
-            **os.environ,
-            "OPENAI_API_KEY": "bench",
-            "TIKTOKEN_CACHE_DIR": ranks,
-            "PYTHONUNBUFFERED": "1",
-        }
         start, ended, lines = time.perf_counter(), dict[str, float](), list[str]()
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
@@ -97,7 +93,7 @@ def _fit(base_url: str, ranks: str, learn_from: str) -> dict[str, float]:
         return {**ended, "in all": time.perf_counter() - start}
 
 
-def _bare(base_url: str) -> dict[str, float]:
+def _bare(base_url: str, env: Mapping[str, str]) -> dict[str, float]:
     """Seconds of bare httpx2 for as many completions, one a request, its process's start
     included.
     """
@@ -105,7 +101,7 @@ def _bare(base_url: str) -> dict[str, float]:
         job = Job("bare", base_url, MODEL, TOKENS, TOP, CONCURRENCY, 1.0, folder, "openai")
         command = [sys.executable, "-m", "bench.peers.plain", *options(job)]
         found: dict[str, Any] = json.loads(
-            subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
         )
     return {"in all": found["seconds"] / found["completions"] * PROMPTS["train"] * SAMPLES}
 
@@ -119,10 +115,18 @@ def main(repeats: int, out: Path | None) -> None:
         Path(ranks, hashlib.sha1(RANKS.encode(), usedforsecurity=False).hexdigest()).write_bytes(
             rank_file()
         )
+        env = {
+            **os.environ,
+            "OPENAI_API_KEY": "bench",
+            "TIKTOKEN_CACHE_DIR": ranks,
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONPYCACHEPREFIX": str(Path(ranks, "bytecode")),
+        }
         jobs = {
-            "blb fit, from samples": lambda: _fit(base_url, ranks, "samples"),
-            "blb fit, from answers": lambda: _fit(base_url, ranks, "answers"),
-            "bare httpx2, the training completions alone": lambda: _bare(base_url),
+            "blb fit, from samples": lambda: _fit(base_url, env, "samples"),
+            "blb fit, from answers": lambda: _fit(base_url, env, "answers"),
+            "bare httpx2, the training completions alone": lambda: _bare(base_url, env),
         }
         found = alternately(jobs, repeats, warm_up=1)
     names = [*STAGES, "in all"]

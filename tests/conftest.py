@@ -22,6 +22,9 @@ import pytest
 # Before numpy is imported: threads of BLAS wait for each other on cores that are busy, and small
 # matrices gain nothing by them.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Workers share cores: an OpenMP thread that waits, in scikit-learn or an engine, leaves its core to
+# another worker instead of spinning.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # Where no bytecode shall lie beside the sources it lies here: hundreds of commands would compile
 # all that they import.

@@ -96,6 +96,7 @@ class Session:
 
     @property
     def base_url(self) -> str:
+        """The address of the API."""
         return self.channel.base_url
 
     @property
@@ -271,7 +272,7 @@ class Session:
     ) -> Any:
         """Return ``read`` of the provider's answer, or the raw answer, which holds more than
         completions do. An answer that ``read`` calls corrupt is asked for again, within limits.
-        ``parse``: see ``Channel.post``.
+        ``n``: completions asked for. ``parse``: see ``Channel.post``.
 
         Raises ProviderError: one of its subclasses; ContentFiltered where the content filter
         refuses the prompt.

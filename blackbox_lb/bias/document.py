@@ -211,7 +211,8 @@ class Bias(Row):
     """A learned bias with all it takes to apply, repeat and doubt it. Raises BiasError where a
     field is wrong.
 
-    tokenizer: fingerprint of the vocabulary that the ids belong to. data_hash: SHA-256 of the
+    tokenizer: fingerprint of the vocabulary that the ids belong to. vocab_size: the number of its
+    tokens. data_hash: SHA-256 of the
     task's examples in their splits. rollouts, tokens: counts of the training data. settings: the
     estimator's (tau, l2, alpha, positions ...). verdict: none means UNVERIFIED. operating: the
     points of a decision for or against one label, which ``at_point`` picks from. calibration: the

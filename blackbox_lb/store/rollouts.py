@@ -200,7 +200,10 @@ class RolloutStore:
     def add(
         self, settings: Mapping[str, Any], prompt: Prompt, sample: int, completion: Completion
     ) -> str:
-        """Store one completion (see ``add_answer``) and return its key."""
+        """Store one completion (see ``add_answer``) and return its key.
+
+        sample: the number of the completion among those of its prompt, from 0.
+        """
         return self.add_answer(settings, prompt, {sample: completion})[0]
 
     def add_answer(

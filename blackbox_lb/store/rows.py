@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -474,6 +475,5 @@ def _differences(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _column(data: bytes, kind: str, *shape: int) -> npt.NDArray[Any]:
     """The column of this shape at the beginning of ``data``."""
-    size = 4 * int(np.prod(shape))
-    planes = np.frombuffer(data[:size], dtype=np.uint8).reshape(4, -1)
+    planes = np.frombuffer(data, dtype=np.uint8, count=4 * math.prod(shape)).reshape(4, -1)
     return np.ascontiguousarray(planes.T).view(kind).reshape(shape)

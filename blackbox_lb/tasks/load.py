@@ -157,13 +157,13 @@ def load_task(
     ``spec``: a built-in one, or lm-eval:NAME of lm-evaluation-harness, read as ``harness`` says
     (:func:`load_harness`). ``data``: a file, a folder that the library ``datasets`` reads, or
     hf:NAME[/CONFIG][@SPLIT] of the hub. It keeps the splits that it has, and is otherwise split
-    three ways. ``validation`` and ``test`` are files used whole for their split; the rest of
-    ``fractions`` then divides ``data``. Columns may be paths (question.stem). ``field``: the path
-    to the rows in files that are one JSON object. ``prefill``: messages may end with the beginning
-    of the completion. Rows of one prompt are one example, in the split among theirs that is judged
-    by; the task's note counts them. Rows of ``data`` without an answer are the task's
-    ``unlabelled`` ones where others have one. ``decide``: the decision with open labels, whose
-    answers may stand in the column want. InputError: an unknown name, both a name and files,
+    three ways, drawn with ``seed``. ``validation`` and ``test`` are files used whole for their
+    split; the rest of ``fractions`` then divides ``data``. Columns may be paths (question.stem).
+    ``field``: the path to the rows in files that are one JSON object. ``prefill``: messages may end
+    with the beginning of the completion. Rows of one prompt are one example, in the split among
+    theirs that is judged by; the task's note counts them. Rows of ``data`` without an answer are
+    the task's ``unlabelled`` ones where others have one. ``decide``: the decision with open labels,
+    whose answers may stand in the column want. InputError: an unknown name, both a name and files,
     or neither. DataError: see :func:`load_examples`, and one id in two splits.
     """
     columns = ColumnNames(

@@ -11,7 +11,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import RewardTilt
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import linear_term, maximise
-from blackbox_lb.estimate.sparse.sparsify import sparsify
+from blackbox_lb.estimate.sparse.sparsify import _lowest, sparsify
 from blackbox_lb.estimate.sparse.support_search import Problem, best_support
 from tests.support.exact import ExactModel
 from tests.support.fits import projection
@@ -392,3 +392,13 @@ def test_bad_limits_are_named(options: dict[str, float], message: str) -> None:
     table, delta = problem(0)
     with pytest.raises(InputError, match=message):
         sparsify(table, delta, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [0, 1, 60, 5000])
+@pytest.mark.parametrize("count", [1, 64, 600])
+def test_the_lowest_are_where_a_stable_sort_begins(size: int, count: int) -> None:
+    """Ties and infinite values among them."""
+    rng = np.random.default_rng(size)
+    values = np.where(rng.random(size) < 0.2, np.inf, np.round(rng.normal(size=size), 1))
+    expected = np.argsort(values, kind="stable")[:count]
+    assert _lowest(values, count).tolist() == expected.tolist()

@@ -35,6 +35,8 @@ def test_fit_and_judge(tmp_path: Path) -> None:
         "accuracy",
         "--max-tokens",
         "4",
+        "--deploy",
+        "greedy",
         metric="accuracy",
         at="greedy",
     )

@@ -22,7 +22,7 @@ DECIDER = ExactModel(
 )
 """In place of the reader's server: tokens 1 and 2, " b" and " c", are the labels of the tickets."""
 SIZES = '"limit": 40, "validation_limit": 16, "test_limit": 24, "samples_per_prompt": 6'
-FEWER = '"limit": 10, "validation_limit": 4, "test_limit": 6, "samples_per_prompt": 3'
+FEWER = '"limit": 6, "validation_limit": 2, "test_limit": 4, "samples_per_prompt": 2'
 """A page that runs with fewer prompts runs with more."""
 
 

@@ -156,6 +156,8 @@ def checked_bytes(provider: str, value: Any) -> bytes:
 
 def checked_id(provider: str, value: Any) -> int:
     """``value`` as a token id. Raises CorruptResponse where it is none."""
+    if type(value) is int and value >= 0:  # nearly all, and there are thousands in an answer
+        return value
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise CorruptResponse(
             f"{provider} returned the token id {value!r:.40}; an id is a whole number from 0"
@@ -347,6 +349,8 @@ def checked_logprob(profile: Profile, value: Any, *, sampled: bool = False) -> f
     """``value`` in nats, at most 0. Raises CorruptResponse on NaN, a positive number or one that
     cannot be a logprob.
     """
+    if type(value) is float and LEAST <= value <= 0.0:  # nearly all
+        return value
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)

@@ -66,70 +66,102 @@ ALL = "all"
 def execute(options: FitOptions) -> None:
     """Run the command."""
     task, reward = load(options)
-    plan = _plan(options, task, reward)
+    command = _FitCommand(options, task, reward, _plan(options, task, reward))
     if options.dry_run:
-        _dry_run(options, task, reward, plan)
+        command.dry_run()
         return
     folder = run_folder(options, task)
     with work_in(folder):
-        _fit(replace(options, out=folder), task, reward, plan, folder)
+        replace(command, options=replace(options, out=folder)).run(folder)
 
 
-def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: FitPlan) -> None:
-    """Print what the fit would ask for at most; no server is asked, and nothing is written."""
-    profile = load_profile(options.provider)
-    profile.check_model(options.model)
-    first: Endpoint = next(iter(profile.endpoints))
-    endpoint = options.endpoint or first
-    profile.endpoint(endpoint)
-    listed = TOP_LOGPROBS if options.top_logprobs is None else options.top_logprobs
-    settings = RequestSettings(
-        profile, endpoint, reward.max_tokens, listed, options.seed, task.stop
-    )
-    total = forecast(settings, fit_stages(task, plan, reward))
-    prices = parse_prices(options.price) if options.price is not None else None
-    if prices is None and options.model is not None:
-        prices = find_prices(profile.name, options.model, options.prices)
-    summary = understood(task, reward, plan.labels, limit=plan.limit)
-    if options.as_json:
-        dollars = None
-        if prices is not None:
-            dollars = prices.dollars(total.most_prompt_tokens, total.most_completion_tokens)
-        print_json({"understood": summary, **asdict(total), "most_dollars": dollars})
-        return
-    echo(summary)
-    settings_judged = ", ".join(setting.name for setting in plan.settings)
-    echo(f"learns from {plan.learn_from}; judges at {settings_judged}")
-    echo(total.sentence(prices, stored=0, mean=0.0))
-    if prices is None and profile.connection.api_key_required:
-        echo("the price is not known; give it with ``price=PROMPT,COMPLETION``")
+@dataclass(frozen=True, slots=True)
+class _FitCommand:
+    """The command with its data, its reward and the plan that its options ask for."""
 
+    options: FitOptions
+    task: Task
+    reward: Reward
+    plan: FitPlan
 
-def _fit(options: FitOptions, task: Task, reward: Reward, plan: FitPlan, folder: Path) -> None:
-    """Learn, write and print, while nobody else works in the folder."""
-    started = time.monotonic()
-    announce = reporter(quiet=options.quiet)
-    announce.notice(understood(task, reward, plan.labels, limit=plan.limit))
-    fitted = run(options, lambda budget: _run(options, task, reward, plan, budget))
-    result = fitted.result
-    document = result_document(result, fitted.pairs, folder, provenance(fitted.notices))
-    unwritten = write_result(result, document, folder)
-    if options.as_json:
-        print_json(document)
-    else:
-        if result.bias.operating is not None:
-            print_curve(result.bias.operating)
-        if options.verbose:
-            _print_everything(result, folder, unwritten)
-        spent = spent_words(fitted.spent, time.monotonic() - started, fitted.priced)
-        conclusion = fit_conclusion(
-            result, reward.label, fitted.pairs, folder, spent, _next_steps(folder)
+    def dry_run(self) -> None:
+        """Print what the fit would ask for at most; no server is asked, and nothing is written."""
+        options = self.options
+        profile = load_profile(options.provider)
+        profile.check_model(options.model)
+        first: Endpoint = next(iter(profile.endpoints))
+        endpoint = options.endpoint or first
+        profile.endpoint(endpoint)
+        listed = TOP_LOGPROBS if options.top_logprobs is None else options.top_logprobs
+        settings = RequestSettings(
+            profile, endpoint, self.reward.max_tokens, listed, options.seed, self.task.stop
         )
-        if unwritten:
-            conclusion = replace(conclusion, saved=f"{folder}/  without {', '.join(unwritten)}")
-        print_conclusion(conclusion)
-        note_old_report(folder)
-    check_written(unwritten)
+        total = forecast(settings, fit_stages(self.task, self.plan, self.reward))
+        prices = parse_prices(options.price) if options.price is not None else None
+        if prices is None and options.model is not None:
+            prices = find_prices(profile.name, options.model, options.prices)
+        summary = understood(self.task, self.reward, self.plan.labels, limit=self.plan.limit)
+        if options.as_json:
+            dollars = None
+            if prices is not None:
+                dollars = prices.dollars(total.most_prompt_tokens, total.most_completion_tokens)
+            print_json({"understood": summary, **asdict(total), "most_dollars": dollars})
+            return
+        echo(summary)
+        settings_judged = ", ".join(setting.name for setting in self.plan.settings)
+        echo(f"learns from {self.plan.learn_from}; judges at {settings_judged}")
+        echo(total.sentence(prices, stored=0, mean=0.0))
+        if prices is None and profile.connection.api_key_required:
+            echo("the price is not known; give it with ``price=PROMPT,COMPLETION``")
+
+    def run(self, folder: Path) -> None:
+        """Learn, write and print, while nobody else works in the folder."""
+        started = time.monotonic()
+        announce = reporter(quiet=self.options.quiet)
+        announce.notice(understood(self.task, self.reward, self.plan.labels, limit=self.plan.limit))
+        fitted = run(self.options, self._fitted)
+        result = fitted.result
+        document = result_document(result, fitted.pairs, folder, provenance(fitted.notices))
+        unwritten = write_result(result, document, folder)
+        if self.options.as_json:
+            print_json(document)
+        else:
+            if result.bias.operating is not None:
+                print_curve(result.bias.operating)
+            if self.options.verbose:
+                _print_everything(result, folder, unwritten)
+            spent = spent_words(fitted.spent, time.monotonic() - started, fitted.priced)
+            conclusion = fit_conclusion(
+                result, self.reward.label, fitted.pairs, folder, spent, _next_steps(folder)
+            )
+            if unwritten:
+                conclusion = replace(conclusion, saved=f"{folder}/  without {', '.join(unwritten)}")
+            print_conclusion(conclusion)
+            note_old_report(folder)
+        check_written(unwritten)
+
+    async def _fitted(self, budget: SpendLimit) -> _Fitted:
+        """Learn and judge; then read two answers to each test prompt from the store."""
+        async with open_trials(
+            self.options,
+            self.task,
+            self.reward,
+            budget,
+            stages=lambda trials: fit_stages(self.task, self.plan, self.reward),
+            elsewhere=self.options.rollouts,
+            results=results_of(self.options, self.reward, *FIT_FILES),
+        ) as trials:
+            report = Remembering(trials.report)
+            with _engine(self.options) as engine:
+                result = await fit(
+                    replace(trials, report=report, engine=engine), self.task, self.plan
+                )
+            silent = replace(trials, report=Silent())
+            sent = to_request_bias(result.bias)
+            pairs = await answer_pairs(
+                silent, self.task.test, self.plan.settings[-1:], sent, samples=1
+            )
+            return _Fitted(result, pairs, report.notices, budget.spent, budget.prices is not None)
 
 
 def _next_steps(folder: Path) -> list[NextStep]:
@@ -192,28 +224,6 @@ def _entries(text: str) -> int | None:
             param_hint="--entries",
         )
     return int(text)
-
-
-async def _run(
-    options: FitOptions, task: Task, reward: Reward, plan: FitPlan, budget: SpendLimit
-) -> _Fitted:
-    """Learn and judge; then read two answers to each test prompt from the store."""
-    async with open_trials(
-        options,
-        task,
-        reward,
-        budget,
-        stages=lambda trials: fit_stages(task, plan, reward),
-        elsewhere=options.rollouts,
-        results=results_of(options, reward, *FIT_FILES),
-    ) as trials:
-        report = Remembering(trials.report)
-        with _engine(options) as engine:
-            result = await fit(replace(trials, report=report, engine=engine), task, plan)
-        silent = replace(trials, report=Silent())
-        sent = to_request_bias(result.bias)
-        pairs = await answer_pairs(silent, task.test, plan.settings[-1:], sent, samples=1)
-        return _Fitted(result, pairs, report.notices, budget.spent, budget.prices is not None)
 
 
 def _engine(options: FitOptions) -> AbstractContextManager[FitEngine | None]:

@@ -98,7 +98,8 @@ class Sweep:
     absolute as in the paper. kappa: of ``ratio``, in samples of a token. gamma: of ``projection``,
     where the rollouts have costs: rewards to go with each of these (see ``RewardToGo``), beside the
     weights by the reward of the whole completion, which are always tried. positions: drawn of each
-    completion, None for all. clip: the largest inverse propensity that counts, None for any.
+    completion, None for all; seed: of this draw. clip: the largest inverse propensity that counts,
+    None for any.
     unobserved: of ``ips``, the rule where the provider gave only a bound for the sampled token's
     logprob (see ``Statistics``).
     """

@@ -384,7 +384,10 @@ class RewardTilt:
         return SumOfWeightings((self, other))
 
     def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
-        """See ``Weighting.weights``. A prompt whose completions all have reward -inf weighs 0."""
+        """See ``Weighting.weights``. A prompt whose completions all have reward -inf weighs 0.
+
+        among: (n,) of the rollouts that count, all if None.
+        """
         exponents = rollouts.rewards / positive("tau", self.tau)
         is_sampled = ~rollouts.given if among is None else ~rollouts.given & among
         weights, shared = _with_mean_one(
@@ -421,7 +424,13 @@ class RewardToGo:
         return SumOfWeightings((self, other))
 
     def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
-        """See ``Weighting.weights``. InputError: the reward is no sum over positions."""
+        """See ``Weighting.weights``.
+
+        among: (n,) of the rollouts that count, all if None.
+
+        Raises:
+            InputError: the reward is no sum over positions, or tau or gamma is out of range.
+        """
         tau = positive("tau", self.tau)
         if not 0 <= self.gamma <= 1:
             raise InputError(f"gamma is {self.gamma}; it must be from 0 to 1")
@@ -452,7 +461,7 @@ class GivenAnswers:
         return SumOfWeightings((self, other))
 
     def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
-        """See ``Weighting.weights``."""
+        """See ``Weighting.weights``. among: (n,) of the rollouts that count, all if None."""
         is_given = rollouts.given
         weights = np.zeros(len(rollouts.keys))
         if among is not None:

@@ -17,7 +17,7 @@ Values in nats.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -72,6 +72,21 @@ class FeatureFit:
         for start in range(0, features.shape[0], BLOCK):
             square += (self.bias(features[start : start + BLOCK]) ** 2).sum(axis=0)
         return np.asarray(np.sqrt(square / max(features.shape[0], 1) * usage))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FeatureBatch:
+    """A block of contexts.
+
+    contexts: their slice of all contexts.
+    positions: the slice of their positions.
+    features: (b, f) their features, and ``transposed`` (f, b).
+    """
+
+    contexts: slice
+    positions: slice
+    features: FeatureTable
+    transposed: sparse.csc_array[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,7 +232,10 @@ class FeaturePositions:
 
     def _linear(self, rows: slice) -> npt.NDArray[np.float64]:
         """(b, s) the linear term of some contexts."""
-        counted: npt.NDArray[np.float64] = self.counts[rows].toarray()
+        row, column, amounts = _entries(self.counts, rows)
+        shape = (rows.stop - rows.start, len(self.token_ids))
+        counted = np.zeros(shape)
+        counted[row, column] = amounts
         if self.tail_counts is not None:
             counted += self.tail_counts[0][rows] @ self.tail_counts[1]
         return counted
@@ -228,19 +246,36 @@ class FeaturePositions:
         """Minus the log-likelihood in nats, and its gradient in ``common`` (s,) and ``slopes`` (f,
         s).
         """
+        return self.loss_over(self.batches(features), common, slopes)
+
+    def loss_over(
+        self, batches: Sequence[FeatureBatch], common: Vector, slopes: Vector
+    ) -> tuple[float, Vector, npt.NDArray[np.float64]]:
+        """``loss`` over the ``batches`` of a table of features."""
         value = 0.0
         of_common = np.zeros(common.shape)
         of_slopes = np.zeros(slopes.shape)
-        for rows, positions in self._blocks(features.shape[0]):
-            batch = features[rows]
-            delta = np.minimum(common + batch @ slopes, LARGEST)
-            part, slope = self._block(delta, rows.start, positions)
-            linear = self._linear(rows)
+        for batch in batches:
+            delta = np.minimum(common + batch.features @ slopes, LARGEST)
+            part, slope = self._block(delta, batch.contexts.start, batch.positions)
+            linear = self._linear(batch.contexts)
             value += part - float((linear * delta).sum())
             slope = slope - linear
             of_common += slope.sum(axis=0)
-            of_slopes += np.asarray(batch.T @ slope)
+            of_slopes += np.asarray(batch.transposed @ slope)
         return value, of_common, of_slopes
+
+    def batches(self, features: FeatureTable) -> list[FeatureBatch]:
+        """The blocks of contexts with their ``features``, for many visits: scipy takes longer to
+        cut a small table than the calculation takes.
+        """
+        batches = []
+        for rows, positions in self._blocks(features.shape[0]):
+            table = features
+            if rows.stop - rows.start < features.shape[0]:
+                table = features[rows]
+            batches.append(FeatureBatch(rows, positions, table, table.T))
+        return batches
 
     def log_likelihood(self, delta: npt.NDArray[np.float64]) -> Vector:
         """(c,) the weighted log-likelihood of each context's tokens under its own bias ``delta``
@@ -269,14 +304,13 @@ class FeaturePositions:
         """(b,) ``sum_y pi_0(y) exp(delta(y))``; and of each listed mass its row, its place in
         ``tilt``, and its tilted value.
         """
-        table = self.masses[positions]
+        row, column, masses = _entries(self.masses, positions)
         owner = self.contexts[positions] - first
-        row = np.repeat(np.arange(table.shape[0]), np.diff(table.indptr))
-        at = owner[row] * tilt.shape[1] + table.indices
-        tilted = table.data * tilt.ravel()[at]
+        at = owner[row] * tilt.shape[1] + column
+        tilted = masses * tilt.ravel()[at]
         z = (
             self._rest[positions]
-            + np.bincount(row, tilted, table.shape[0])
+            + np.bincount(row, tilted, len(owner))
             + self.tails[positions] * (tilt @ self.unigram)[owner]
         )
         return z, row, at, tilted
@@ -297,6 +331,20 @@ class FeaturePositions:
         )
         tails = np.bincount(owner, once * self.tails[positions], len(delta))
         return dot(weights, np.log(z)), slope + tails[:, None] * tilt * self.unigram
+
+
+def _entries(
+    table: sparse.csr_array[Any], rows: slice
+) -> tuple[Ids, npt.NDArray[np.int32], Vector]:
+    """(l,) row, counted from the first of ``rows``, column and value of each entry there, without a
+    copy of the table.
+    """
+    starts = table.indptr[rows.start : rows.stop + 1]
+    entries = slice(int(starts[0]), int(starts[-1]))
+    row: Ids = np.repeat(np.arange(rows.stop - rows.start), np.diff(starts))
+    column: npt.NDArray[np.int32] = table.indices[entries]
+    values: Vector = table.data[entries]
+    return row, column, values
 
 
 def fit_features(
@@ -326,10 +374,11 @@ def fit_features(
         np.concatenate([[1.0], present])[:, None] * positions.occurrence[None] / 2 + strengths
     )
     unit = np.sqrt(total / np.maximum(curvature, 1e-9 * total))
+    batches = positions.batches(features)
 
     def loss(x: Vector) -> tuple[float, Vector]:
         values = x.reshape(unit.shape) * unit
-        value, of_common, of_slopes = positions.loss(features, values[0], values[1:])
+        value, of_common, of_slopes = positions.loss_over(batches, values[0], values[1:])
         slope = np.concatenate([of_common[None], of_slopes]) + strengths * values
         return (value + float((strengths * values * values).sum()) / 2) / total, (
             slope * unit

@@ -149,9 +149,9 @@ def _best_step(probability: Vector, weights: Vector, usage: float) -> tuple[int,
     """-1, 0 or +1, and its effect on the log normalisers: the direction is downhill, the size a
     whole unit.
     """
-    step = 1 if usage > weights @ probability else -1
+    step = 1 if usage > dot(weights, probability) else -1
     change = np.log1p(np.minimum(probability, 1.0) * math.expm1(step))
-    if weights @ change - usage * step < 0:
+    if dot(weights, change) - usage * step < 0:
         return (step, change)
     return (0, change)
 
@@ -204,7 +204,7 @@ def _moves(search: _Search, values: Vector, visited: set[bytes]) -> list[Vector]
     first, second = np.triu_indices(len(tokens))
     worth = pairs[first, second]
     trials: list[Vector] = []
-    for at in np.argsort(worth, kind="stable")[: TRIED + len(visited)]:
+    for at in _lowest(worth, TRIED + len(visited)):
         if not math.isfinite(worth[at]) or len(trials) == TRIED:
             break
         trial = values.copy()
@@ -213,6 +213,18 @@ def _moves(search: _Search, values: Vector, visited: set[bytes]) -> list[Vector]
         if trial.tobytes() not in visited:
             trials.append(trial)
     return trials
+
+
+def _lowest(values: Vector, count: int) -> Ids:
+    """The indices of the ``count`` lowest values, from the lowest; of equal ones the first is
+    first.
+
+    Sorting all 131,328 pairs of 512 moves would take six times as long.
+    """
+    indices = np.arange(len(values))
+    if count < len(values):
+        indices = np.flatnonzero(values <= np.partition(values, count)[count])
+    return np.asarray(indices[np.argsort(values[indices], kind="stable")][:count])
 
 
 def _singles(search: _Search, values: Vector) -> tuple[Ids, Vector, Vector]:
@@ -229,13 +241,12 @@ def _singles(search: _Search, values: Vector) -> tuple[Ids, Vector, Vector]:
         np.floor(best),
         np.ceil(best),
     ]
-    pairs = np.unique(
-        np.stack((np.tile(tokens, len(rows)), np.concatenate(rows).astype(np.int64))), axis=1
-    )
-    moved = values[pairs[0]] + pairs[1]
-    pairs = pairs[:, (pairs[1] != 0) & (moved >= search.low) & (moved <= search.high)]
-    where = pairs[0].astype(np.int64)
-    steps = pairs[1].astype(np.float64)
+    sizes = np.sort(np.stack(rows, axis=1).astype(np.int64), axis=1)
+    moved = values[tokens, None] + sizes
+    is_move = (sizes != 0) & (moved >= search.low) & (moved <= search.high)
+    is_move[:, 1:] &= sizes[:, 1:] != sizes[:, :-1]
+    where = np.broadcast_to(tokens[:, None], sizes.shape)[is_move]
+    steps = sizes[is_move].astype(np.float64)
     change = local.change(where, steps, search.usage, values)
     top = np.argsort(change, kind="stable")[:MOVES]
     return where[top], steps[top], change[top]

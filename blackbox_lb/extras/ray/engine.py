@@ -72,6 +72,10 @@ class Cluster:
     def __init__(self, workers: int | None = None) -> None:
         try:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            if not os.environ.get("RAY_ADDRESS"):
+                # Below `uv run` Ray would install the packages of each worker anew, although the
+                # workers of this machine have those of this process. Read when Ray is imported.
+                os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
             import ray
         except ImportError as error:
             raise InputError(

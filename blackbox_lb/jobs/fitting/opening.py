@@ -13,18 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import expit
 
-from blackbox_lb.errors import InputError, NoLogprobs
+from blackbox_lb.errors import NoLogprobs
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
-from blackbox_lb.estimate.choice.goal import OF_DECISIONS
+from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.prediction import FirstLists, margins, roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.jobs.fitting.choosing.decision_goals import label_number, label_weights
+from blackbox_lb.jobs.fitting.choosing.decision_goals import label_weights
 from blackbox_lb.jobs.fitting.choosing.operating import LabelledLists, PointChoice
-from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.rollouts.answers.given_answers import first_lists, has_list, lists_with
 from blackbox_lb.rollouts.answers.openings import Opening, opening_log_odds
 from blackbox_lb.rollouts.columns import columns
@@ -39,48 +37,6 @@ finite, and weighs as much as a quarter of a prompt.
 """
 FARTHEST = 40.0
 """Nats beyond which no shift is looked for."""
-
-
-def refuse_beside_a_shift(trials: Trials, plan: FitPlan, reason: str) -> None:
-    """Raise InputError where the plan asks for what a shift that is read from first lists has not.
-    reason: the beginning of the message.
-    """
-    refused = {
-        "``depends_on``": bool(plan.depends_on),
-        "``phases``": plan.phases is not None,
-        "``engine``": trials.engine is not None,
-        "``only_stored``": plan.only_stored,
-    }
-    for option, is_given in refused.items():
-        if is_given:
-            raise InputError(f"{reason}, the same for all prompts; leave out {option}")
-
-
-def check_opening(trials: Trials, plan: FitPlan, labels: OpenLabels) -> None:
-    """Raise InputError where the plan asks for what an open label has not."""
-    refuse_beside_a_shift(
-        trials, plan, f"``decide={labels.spec}`` learns one shift of the opening's tokens"
-    )
-    if not plan.selects_offline:
-        raise InputError(
-            f"``decide={labels.spec}`` is learned from the answers that the data want and predicted"
-            " for greedy decisions; use ``reward=accuracy`` and ``deploy=greedy``, and try other"
-            " settings afterwards with blb eval"
-        )
-    if plan.goal.objective not in OF_DECISIONS:
-        raise InputError(
-            f"``objective={plan.goal.spec}`` needs completions that are drawn, and"
-            f" ``decide={labels.spec}`` draws none to choose by; use accuracy, balanced, cost:FILE"
-            " or an operating point"
-        )
-    if plan.goal.positive is not None:
-        number = label_number(labels, plan.goal.positive, "positive")
-        if number != OPENING:
-            raise InputError(
-                f"``positive={plan.goal.positive}`` is everything but the opening, and the point is"
-                f" a shift of the opening's tokens; use ``positive={labels.names[OPENING]}``, or"
-                " leave it out"
-            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,13 +120,15 @@ def likeliest_shift(log_odds: Vector, is_wanted: Bools, weights: Vector | None) 
 
     log_odds: (p,) of the opening without a bias. is_wanted: (p,). weights: (p,), None for 1 each.
     """
+    from scipy import optimize  # a quarter of a second, where a command starts
+
     prompt_weights = np.ones(len(log_odds)) if weights is None else weights
 
     def slope(shift: float) -> float:
         missing = is_wanted - expit(log_odds + shift)
         return float((prompt_weights * missing).sum() - shift / SPREAD**2)
 
-    return float(brentq(slope, -FARTHEST, FARTHEST, xtol=1e-10))
+    return float(optimize.brentq(slope, -FARTHEST, FARTHEST, xtol=1e-10))
 
 
 def shifted_candidate(
@@ -179,10 +137,10 @@ def shifted_candidate(
     lists: OpeningLists,
     table: NextToken,
     limits: CompileLimits,
-    plan: FitPlan,
+    goal: Goal,
 ) -> Candidate:
     """The likeliest shift of the opening's tokens as a candidate."""
-    weights = label_weights(plan.goal, labels, lists.numbers)
+    weights = label_weights(goal, labels, lists.numbers)
     log_odds = opening_log_odds(lists.lists(opening.tokens), opening.tokens)
     shift = likeliest_shift(log_odds, lists.is_wanted, weights)
     sent = np.clip(
@@ -199,7 +157,7 @@ def shifted_candidate(
 
 
 def opening_point(
-    plan: FitPlan,
+    goal: Goal,
     labels: OpenLabels,
     opening: Opening,
     training: OpeningLists,
@@ -211,7 +169,7 @@ def opening_point(
     scores = [margins(part.lists, {}, opening.tokens) for part in (learned, chosen_by)]
     is_wanted = np.concatenate([learned.is_positive, chosen_by.is_positive])
     return PointChoice(
-        goal=plan.goal,
+        goal=goal,
         labels=labels,
         positive=OPENING,
         label_tokens=(opening.tokens, np.zeros(0, np.int64)),

@@ -24,17 +24,18 @@ class FitPlan:
     """The settings of a fit. Counts are of completions a prompt; ``entries`` None means as many as
     the provider takes.
 
-    settings: those to deploy with, for which the bias is chosen and at which it is judged. go_on:
-    collect on although the first prompts show nothing to learn. only_stored: draw no training
-    completion. learn_from: the completions that are drawn, the answers that the training rows have,
-    the sum of both objectives, or the model's mean answer over prompts without one ("unlabelled");
-    listed: alternatives at the place of an answer, None for as many as help. labels: of a decision,
-    None where there are none to score. depends_on: features of the prompt that a bias may depend
-    on, each tried beside the fixed one. phases: of completions, each of which may get a vector of
-    its own; None for one vector. search: "named" races the settings of the sweep alone, "brief" and
-    "thorough" everything else that may be the bias beside them; None for brief where the sweep
-    names no strength, else named. few: the bias is cut to as few entries as earn as much. notices:
-    sentences on how the plan came about.
+    samples, validation_samples, test_samples: of the prompts of each split. limit: training prompts
+    that count, None for all. settings: those to deploy with, for which the bias is chosen and at
+    which it is judged. go_on: collect on although the first prompts show nothing to learn.
+    only_stored: draw no training completion. learn_from: the completions that are drawn, the
+    answers that the training rows have, the sum of both objectives, or the model's mean answer over
+    prompts without one ("unlabelled"); listed: alternatives at the place of an answer, None for as
+    many as help. labels: of a decision, None where there are none to score. depends_on: features of
+    the prompt that a bias may depend on, each tried beside the fixed one. phases: of completions,
+    each of which may get a vector of its own; None for one vector. search: "named" races the
+    settings of the sweep alone, "brief" and "thorough" everything else that may be the bias beside
+    them; None for brief where the sweep names no strength, else named. few: the bias is cut to as
+    few entries as earn as much. notices: sentences on how the plan came about.
     """
 
     samples: int = 10

@@ -35,7 +35,6 @@ from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.jobs.compiling.compile import compile_report
-from blackbox_lb.jobs.fitting.choosing.decision_goals import check_decision_goal
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists, SharesFromLists
 from blackbox_lb.jobs.fitting.choosing.operating import PointChoice, checked_point
 from blackbox_lb.jobs.fitting.choosing.proposing import (
@@ -57,15 +56,15 @@ from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.explain import Explanation, explain, explain_test
 from blackbox_lb.jobs.fitting.opening import (
     OpeningLists,
-    check_opening,
     opening_point,
     shifted_candidate,
     training_of,
 )
 from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.plan_check import PlanCheck
 from blackbox_lb.jobs.fitting.result import FitResult, FitUsage, sent_entries, uncompiled_of
-from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn, TrainingData, check_plan
-from blackbox_lb.jobs.fitting.unlabelled import calibrated, check_unlabelled
+from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn, TrainingData
+from blackbox_lb.jobs.fitting.unlabelled import calibrated
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, against_others
 from blackbox_lb.jobs.fitting.varying.by_samples import BySamples
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
@@ -159,7 +158,7 @@ class _Fit:
 
     async def check(self) -> None:
         """Refuse an impossible plan before training completions cost anything."""
-        check_plan(self.trials, self.task, self.plan)
+        PlanCheck(self.trials, self.task, self.plan).check()
         labels = self.plan.labels
         notices = [] if labels is None else list(about_labels(labels, self.trials.reward))
         for sentence in [
@@ -198,7 +197,7 @@ class _Fit:
             self.training = with_knowledge(self.training, facts)
         search = Search.of(plan)
         limits = search.limits(self.limits)
-        field: Iterable[Candidate] = proposals(self.training, plan, limits, facts)
+        field: Iterable[Candidate] = proposals(self.training, plan.sweep, limits, facts)
         if plan.goal.is_promise:
             # A promise on fresh prompts: the validation answers choose the point and nothing else.
             field = islice(field, 1)
@@ -547,7 +546,7 @@ class _Calibration(_Fit):
 
     async def check(self) -> None:
         """Refuse an impossible plan before anything is asked for."""
-        check_unlabelled(self.trials, self.plan)
+        PlanCheck(self.trials, self.task, self.plan).check_unlabelled()
         for sentence in self.plan.notices:
             self.trials.report.notice(sentence)
 
@@ -558,7 +557,7 @@ class _Calibration(_Fit):
         """Read the lists at the place of the answer."""
         examples = (*self.examples, *self.task.unlabelled)
         self.training, self.calibrated = await calibrated(
-            self.trials, examples, self.plan, self.limits
+            self.trials, examples, self.plan.labels, self.plan.listed, self.limits
         )
         self.given = None
         self.truncation = None
@@ -602,8 +601,7 @@ class _OpenDecision(_Fit):
     async def check(self) -> None:
         """Refuse an impossible plan before anything is asked for."""
         self.labels = cast(OpenLabels, self.plan.labels)
-        check_opening(self.trials, self.plan, self.labels)
-        check_decision_goal(self.plan)
+        PlanCheck(self.trials, self.task, self.plan).check_opening(self.labels)
         for sentence in self.plan.notices:
             self.trials.report.notice(sentence)
 
@@ -630,7 +628,7 @@ class _OpenDecision(_Fit):
     async def choose(self) -> None:
         """Choose the point of the goal on the validation prompts."""
         point = opening_point(
-            self.plan, self.labels, self.opening, self.lists, self.validation_lists
+            self.plan.goal, self.labels, self.opening, self.lists, self.validation_lists
         )
         self.trials.report.notice(point.check_ranking(go_on=self.plan.go_on))
         self.calibration = calibration_of(
@@ -645,7 +643,7 @@ class _OpenDecision(_Fit):
             self.lists,
             self.training.next_token,
             self.limits,
-            self.plan,
+            self.plan.goal,
         )
         self.choice = Choice(candidate, (), Measured(), sentence=candidate.origin)
         self._choose_point(point)

@@ -8,8 +8,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from blackbox_lb.api.wire import asks_logprobs, check_stop
-from blackbox_lb.errors import InputError, NoLogprobs
+from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
@@ -17,92 +16,28 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.check import judged
-from blackbox_lb.jobs.fitting.choosing.decision_goals import check_decision_goal, label_weights
+from blackbox_lb.jobs.fitting.choosing.decision_goals import label_weights
 from blackbox_lb.jobs.fitting.explain import room_for_gain
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.varying.feature_matrix import check_features
 from blackbox_lb.rollouts.answers.given_answers import (
     MOST_LISTED,
     AnswerStarts,
     first_tokens,
     followed,
 )
-from blackbox_lb.rollouts.judging.decisions import check_wanted, own_label_tokens
+from blackbox_lb.rollouts.judging.decisions import own_label_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, check_values, truncation_of
-from blackbox_lb.rollouts.phased import check_continues
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.rollouts.reading import ReadOnce, reading_of
 from blackbox_lb.rollouts.spelling import spell_tokens
 from blackbox_lb.rollouts.training import FitEngine, Training, spread_training, training_set
-from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.tasks.rewards.matching import normalise
+from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.rewards.spans import LocatedReward
-from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Completion, Example
 
 OFTEN = 0.05
 """Share of prompts whose answer is outside its list above which longer lists are recommended."""
-RARE = 0.02
-"""Share of the training rows below which a label is reported as rare: of 300 rows, fewer than six.
-"""
-
-
-def check_answers(trials: Trials, task: Task, plan: FitPlan) -> None:
-    """Raise InputError where the answers of ``task`` teach nothing; return remarks on labels that
-    training hardly has.
-    """
-    names = ", ".join(
-        name
-        for name, estimator in estimators(plan.sweep).items()
-        if not estimator.facts.learns_answers
-    )
-    if names:
-        raise InputError(
-            f"given answers are learned by projection, and not by {names}, which need completions"
-            " that were drawn; use ``learn_from=samples``, or ``estimator=projection`` alone"
-        )
-    if trials.engine is not None:
-        raise InputError(
-            f"``learn_from={plan.learn_from}`` works in one process; leave out ``engine``, or use"
-            " ``learn_from=samples``"
-        )
-    training = task.train[: plan.limit]
-    has_shares = any(example.weights for example in training)
-    kinds = {tuple(sorted(map(normalise, example.answers))) for example in training}
-    if len(kinds) == 1 and not has_shares:
-        raise InputError(
-            f"all {len(training)} training rows have the same answer, {training[0].answers[0]!r}:"
-            " no decision can be learned from it; give rows with other answers, too"
-        )
-    if plan.labels is not None:
-        for sentence in unequal(plan.labels, task, plan.limit):
-            trials.report.notice(sentence)
-
-
-def unequal(labels: Labels, task: Task, limit: int | None = None) -> list[str]:
-    """A sentence on uneven labels, and one on labels that training hardly has."""
-    counts = labels.counts(task.train[:limit])
-    total = sum(counts.values())
-    sentences = [
-        f"{len(counts)} labels in {total} training rows:"
-        f" {', '.join(f'{k} {v}' for k, v in counts.items())}"
-    ]
-    if rare := [f"{name} ({count})" for name, count in counts.items() if count < RARE * total]:
-        sentences.append(f"labels with too few training rows to be learned: {', '.join(rare)}")
-    unseen = sorted(
-        {
-            answer
-            for example in (*task.validation, *task.test)
-            if labels.of(example) is None
-            for answer in example.answers[:1]
-        }
-    )
-    if unseen:
-        sentences.append(
-            f"answers of validation or test that no training row has: {', '.join(unseen[:10])}"
-        )
-    return sentences
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,7 +115,9 @@ async def given_answers(
     after = None
     if plan.learn_from == "answers":
         after = await followed(trials, first)
-    weights = _weights(first, plan)
+    weights = None
+    if plan.labels is not None:
+        weights = label_weights(plan.goal, plan.labels, first.labels_of(plan.labels))
     if after is None:
         return AnswersToLearn(
             first.rollouts(weights),
@@ -207,16 +144,6 @@ def alone(rollouts: Rollouts, vocab_size: int | None) -> Training:
     )
 
 
-def _weights(starts: AnswerStarts, plan: FitPlan) -> Vector | None:
-    """Weights (p,) of the prompts by what their labels count for the goal, None where all prompts
-    count alike.
-    """
-    labels = plan.labels
-    if labels is None:
-        return None
-    return label_weights(plan.goal, labels, starts.labels_of(labels))
-
-
 DIAGNOSED = 2_000_000
 """Positions of an engine's rollouts that are also read here, to compile and explain the bias: half
 a gigabyte of lists.
@@ -225,128 +152,6 @@ FIRST_LOOK = 50
 """Prompts before the first look at the reward's variance: enough to see that there is none, few
 enough to cost little.
 """
-
-
-def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
-    """Raise InputError, ProfileError or NoLogprobs where the plan is impossible, before anything
-    costs money.
-    """
-    for endpoint in dict.fromkeys((trials.session.endpoint, trials.session.biased_endpoint)):
-        check_stop(trials.session.profile, endpoint, trials.stop)
-    _check_logprobs(trials, plan)
-    _check_shares(trials, task, plan)
-    _check_goal(trials, task, plan)
-    _check_engine(trials, plan)
-    if plan.uses_given_answers:
-        check_answers(trials, task, plan)
-    check_features(plan.depends_on, task, plan.limit)
-    _check_phases(trials, plan)
-    if plan.only_stored and plan.uses_given_answers:
-        raise InputError(
-            "``only_stored`` learns from stored samples alone; leave out ``learn_from``"
-            f" {plan.learn_from}, or ``only_stored``"
-        )
-    listless = ", ".join(
-        name
-        for name, estimator in estimators(plan.sweep).items()
-        if not estimator.facts.learns_answers
-    )
-    has_features = bool(plan.depends_on) or plan.phases is not None
-    if has_features and (listless or trials.engine is not None):
-        raise InputError(
-            "``depends_on`` and ``phases`` are learned by projection in one process; leave out"
-            " ``engine`` and ``estimator``, or the features"
-        )
-
-
-def _check_shares(trials: Trials, task: Task, plan: FitPlan) -> None:
-    """Refuse a plan that no wanted distribution can be learned or judged by."""
-    reward = trials.reward
-    if not reward.of_shares:
-        return
-    check_wanted(reward, (*task.train, *task.validation, *task.test), plan.settings)
-    if plan.learn_from != "answers":
-        raise InputError(
-            f"``learn_from={plan.learn_from}`` weighs each completion by its reward, and with"
-            f" ``reward={reward.spec}`` no completion alone has one; use ``learn_from=answers``"
-        )
-    if plan.goal.objective not in ("reward", "reward-kl"):
-        raise InputError(
-            f"``objective={plan.goal.objective}`` needs right answers, and rows with wanted shares"
-            " have none; choose 'reward' or 'reward-kl'"
-        )
-
-
-def _check_phases(trials: Trials, plan: FitPlan) -> None:
-    if plan.phases is None:
-        return
-    options = {
-        "the task's stop texts": bool(trials.stop),
-        f"``learn_from={plan.learn_from}``": plan.uses_given_answers,
-    }
-    for option, is_set in options.items():
-        if is_set:
-            raise InputError(
-                f"``phases`` are learned from samples, and without stop texts; leave out {option}"
-            )
-    check_continues(trials.session, plan.phases)
-
-
-def _check_engine(trials: Trials, plan: FitPlan) -> None:
-    if trials.engine is None:
-        return
-    alone = {"``top_logprobs=0``": trials.top_logprobs == 0}
-    alone |= {
-        f"``estimator={name}``": not estimator.facts.spreads
-        for name, estimator in estimators(plan.sweep).items()
-    }
-    for option, is_set in alone.items():
-        if is_set:
-            raise InputError(
-                f"{option} works in one process only; leave out ``engine``, or {option}"
-            )
-
-
-def _check_logprobs(trials: Trials, plan: FitPlan) -> None:
-    session = trials.session
-    if asks_logprobs(session.profile.endpoint(session.endpoint), trials.top_logprobs):
-        return
-    names = ", ".join(
-        name for name, estimator in estimators(plan.sweep).items() if estimator.facts.needs_logprobs
-    )
-    if names:
-        raise NoLogprobs(
-            f"completions come without logprobs here, and {names} cannot learn from those; use"
-            " ``estimator=ratio`` alone, ``top_logprobs`` from 1, or a provider that gives them"
-        )
-    if session.vocabulary is None:
-        raise NoLogprobs(
-            "completions come without logprobs here, so their tokens are those of the text, for"
-            " which ratio needs the vocabulary: give it with ``tokenizer``, or use ``top_logprobs``"
-            " from 1"
-        )
-
-
-def _check_goal(trials: Trials, task: Task, plan: FitPlan) -> None:
-    session = trials.session
-    objective = plan.goal.objective
-    check_decision_goal(plan)
-    if objective == "reward-kl" and not session.tells_base_logprobs:
-        raise InputError(
-            f"objective 'reward-kl' needs the KL of each candidate, but {session.profile.name} is"
-            " not known to return the base model's logprobs with a bias, so nothing tells it;"
-            " choose 'reward' or 'pareto'"
-        )
-    silent = sum(
-        trials.reward.accuracy_matcher.needs_answer and not example.answers
-        for example in task.validation
-    )
-    if objective == "pareto" and silent:
-        raise InputError(
-            f"objective 'pareto' needs to know which completions are correct, but {silent} of"
-            f" {len(task.validation)} validation examples have no answer; give every one an answer,"
-            " or choose 'reward' or 'reward-kl'"
-        )
 
 
 class TrainingData:

@@ -21,41 +21,32 @@ from blackbox_lb.jobs.fitting.choosing.proposing import (
     batch_calibration,
     calibrations,
 )
-from blackbox_lb.jobs.fitting.opening import refuse_beside_a_shift
-from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.rollouts.answers.given_answers import first_lists, lists_with
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.decisions import own_label_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.training import Training
+from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
 
 MOSTLY = 0.95
 """Share of the prompts whose answer must begin with a label under the chosen lift."""
 
 
-def check_unlabelled(trials: Trials, plan: FitPlan) -> None:
-    """Raise InputError: there are no labels, or something was asked for that needs answers."""
-    if plan.labels is None:
-        raise InputError(
-            "without answers nobody knows what the labels are; name them, as in ``labels=yes,no``"
-        )
-    refuse_beside_a_shift(
-        trials,
-        plan,
-        "``learn_from=unlabelled`` shifts the labels by the model's mean answer",
-    )
-
-
 async def calibrated(
-    trials: Trials, examples: Sequence[Example], plan: FitPlan, limits: CompileLimits
+    trials: Trials,
+    examples: Sequence[Example],
+    labels: Labels | None,
+    listed: int | None,
+    limits: CompileLimits,
 ) -> tuple[Training, Candidate]:
     """The lists of ``examples`` as training data, and the calibrated bias.
+
+    listed: alternatives of each list; None for as many as help.
 
     Raises:
         InputError: two labels begin with the same tokens. NoLogprobs: no list holds the labels.
     """
-    labels = plan.labels
     tokens = None
     if labels is not None:
         tokens = await own_label_tokens(trials, labels)
@@ -64,23 +55,23 @@ async def calibrated(
             "two of the labels begin with the same tokens, so that the first one does not tell them"
             " apart; rename one in the prompts and in ``labels``"
         )
-    completions, width = await first_lists(trials, examples, "training", plan.listed)
-    listed = {
+    completions, width = await first_lists(trials, examples, "training", listed)
+    rows = {
         f"{example.id}\0{number}": completion
         for number, (example, completion) in enumerate(zip(examples, completions, strict=True))
         if len(completion.token_ids) and len(completion.top_ids)
     }
-    lists = lists_with(list(listed.values()), np.concatenate(tokens))
+    lists = lists_with(list(rows.values()), np.concatenate(tokens))
     prior = batch_calibration([lists], tokens)
     if prior is None:
         raise NoLogprobs(
             f"none of {len(completions)} first tokens came with a list that holds a label; use a"
             " provider that returns more alternatives, or prompts that ask for the labels"
         )
-    rollouts = columns(listed, range(len(listed)), [0.0] * len(listed), trials.end_tokens)
+    rollouts = columns(rows, range(len(rows)), [0.0] * len(rows), trials.end_tokens)
     table = NextToken.of(rollouts).with_tokens(prior.every_id)
     trials.report.notice(
-        f"{len(listed):,} prompts without their answers, from lists of up to {width:,} tokens"
+        f"{len(rows):,} prompts without their answers, from lists of up to {width:,} tokens"
     )
     return Training(rollouts.without_lists(), table, 0, 0), _lifted(prior, table, limits)
 

@@ -322,13 +322,22 @@ class _Job:
                 price_judge(budget, self.reward, self.prices)
                 trials.drift.policy = self.on_drift
                 async with recorded(trials, self._record(trials)):
-                    result, pairs = await _fitted(trials, self.task, self.plan)
+                    result, pairs = await self._fitted(trials)
                 origin = provenance(self.report.notices, command="blackbox_lb.fit(...)")
                 document = result_document(result, pairs, self.folder, origin)
                 check_written(write_result(result, document, self.folder))
         priced = budget.prices is not None
         spent = spent_words(budget.spent, time.monotonic() - started, priced)
         return self._run_of(result, pairs, spent)
+
+    async def _fitted(self, trials: Trials) -> tuple[FitResult, tuple[AnswerPair, ...]]:
+        """The result of the plan, and all answers to the test prompts."""
+        plan = self.plan
+        result = await fit_plan(trials, self.task, plan)
+        sent = to_request_bias(result.bias)
+        silent = replace(trials, report=Silent())
+        pairs = await answer_pairs(silent, self.task.test, plan.settings, sent, plan.test_samples)
+        return result, pairs
 
     def _record(self, trials: Trials) -> Manifest:
         splits = (self.task.train, self.task.validation, self.task.test)
@@ -346,17 +355,6 @@ class _Job:
 
 
 fit = blocking(fit_async)
-
-
-async def _fitted(
-    trials: Trials, task: Task, plan: FitPlan
-) -> tuple[FitResult, tuple[AnswerPair, ...]]:
-    """The result of the plan, and all answers to the test prompts."""
-    result = await fit_plan(trials, task, plan)
-    sent = to_request_bias(result.bias)
-    silent = replace(trials, report=Silent())
-    pairs = await answer_pairs(silent, task.test, plan.settings, sent, plan.test_samples)
-    return result, pairs
 
 
 def _task_of(

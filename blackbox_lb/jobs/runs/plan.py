@@ -145,8 +145,8 @@ def completed_plan(
         and not needs_samples
     )
     too_few = None
-    if not labels_named:
-        too_few = _too_few_rows(plan, task)
+    if plan.labels is not None and not labels_named:
+        too_few = _too_few_rows(plan.labels, task, plan.limit)
     source: LearnFrom = learn_from or "samples"
     if learn_from is None and suits_answers and too_few is None:
         source = "answers"
@@ -190,13 +190,12 @@ def _plan_of_shares(
     return replace(plan, learn_from="answers", settings=settings, sweep=sweep)
 
 
-def _too_few_rows(plan: FitPlan, task: Task) -> str | None:
+def _too_few_rows(labels: Labels, task: Task, limit: int | None) -> str | None:
     """A sentence where the limit leaves too few rows to learn from the answers; None elsewhere."""
-    labels = plan.labels
-    if labels is None or Labels.found_in(task.train[: plan.limit]) is not None:
+    if Labels.found_in(task.train[:limit]) is not None:
         return None
     return (
-        f"``limit={plan.limit}`` leaves too few rows to see that the answers are"
+        f"``limit={limit}`` leaves too few rows to see that the answers are"
         f" {len(labels.names)} labels (that takes {LEAST_ROWS} rows of each), so this fit learns"
         " from samples; to learn from the answers, name the labels:"
         f" ``labels={shlex.quote(','.join(labels.names))}``"

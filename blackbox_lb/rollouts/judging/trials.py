@@ -52,6 +52,8 @@ LONG = 10.0
 class Trials:
     """One model under test, with everything for drawing and scoring its completions.
 
+    top_logprobs: alternatives that each position lists. seed: of the draws, None for none.
+    concurrency: requests in flight, None for the provider's number and more while that is faster.
     engine: reads and sums the training rollouts, None for this process. used: keys of the
     completions that were asked for through it, drawn now or found in the store. budget: the
     session's own; drift: the answering systems so far; pace: the number of requests in flight.
@@ -207,8 +209,8 @@ class Trials:
         samples: int,
         bias: AnyBias | None = None,
     ) -> PolicyScores:
-        """Scores of such completions, from an endpoint that takes a bias, so that base and biased
-        differ in nothing else.
+        """Scores of ``samples`` completions a prompt, from an endpoint that takes a bias, so that
+        base and biased differ in nothing else.
 
         Raises InputError: a score is not finite, so no policy has a mean.
         """
@@ -238,7 +240,7 @@ class Trials:
         """Base against ``bias`` on ``examples`` at each of ``settings``: a verdict a metric,
         adjusted for being several.
 
-        Greedy takes one sample a prompt.
+        ``samples``: completions a prompt; greedy takes one.
         """
         rows: list[Verdict] = []
         for setting in settings:
@@ -254,7 +256,7 @@ class Trials:
         self, examples: Sequence[Example], samples: int, bias: AnyBias, tail: NextToken
     ) -> float:
         """Mean KL of the biased policy to the base over whole completions at temperature 1, in
-        nats.
+        nats, from ``samples`` completions a prompt.
 
         ``tail`` is of the unbiased training rollouts. NaN where no completion has a complete list
         of tokens, and where the provider does not return the base model's logprobs with a bias. A

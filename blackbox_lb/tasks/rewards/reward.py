@@ -183,7 +183,8 @@ class Reward:
 
     ``scale``: "log" where ``exp(score)`` is displayed and "linear" where the score is; ``label``:
     the displayed name.
-    ``needs_answer``: whether an example without answers cannot be scored. ``matcher``: its own test
+    ``needs_answer``: whether an example without answers cannot be scored. ``max_tokens``: of a
+    completion. ``matcher``: its own test
     of correctness. ``right``: the test behind the accuracy beside it, None for ``matcher``.
     ``remote``: the service that computes it; its scores are fetched before they are read (see
     ``fetch_rewards``).
@@ -276,6 +277,9 @@ class Reward:
     def value(self, reward: float) -> float:
         """The displayed value of a reward in nats: exp(reward) on the log scale (0 for -inf),
         itself on the linear one.
+
+        Raises:
+            InputError: the exponential is no finite number.
         """
         if self.scale == "linear":
             return reward

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -60,6 +61,7 @@ class Dialect:
         self._known_texts = {text: token for token, text in enumerate(self.texts) if text}
         self._prompt_of = prompt_of or model.prompt_of
         self._seed = seed
+        self._next = lru_cache(maxsize=4096)(_sorted_logprobs)
         self._tokenized: dict[tuple[int, ...], str] = {}
         self._sizes: dict[str, int] = {}
 
@@ -197,8 +199,9 @@ class Dialect:
         room = model.horizon - len(before)
         most = room if limit is None or limit < 0 else min(max(int(limit), 1), room)
         ids: list[int] = []
+        prompt_number = self._prompt_of(prompt)
         while len(ids) < most:
-            scores = model.logprobs([*before, *ids], self._prompt_of(prompt)) + delta
+            scores = self._next(model, (*before, *ids), prompt_number)[0] + delta
             if not before and not ids:
                 scores = self._chosen(scores, body)
             ids.append(_draw(scores, body, rng))
@@ -247,20 +250,29 @@ class Dialect:
     def _logprobs(self, ids: list[int], before: list[int], prompt: int, k: int) -> list[JSON]:
         entries = []
         for t, token in enumerate(ids):
-            logprobs = self.model.logprobs([*before, *ids[:t]], prompt)
-            top = np.argsort(-logprobs, kind="stable")[:k]
+            _, order, logprobs = self._next(self.model, (*before, *ids[:t]), prompt)
             listed = [
-                self._entry(*each)
-                for each in zip(top.tolist(), _timings(logprobs[top]), strict=True)
+                self._entry(candidate, logprob)
+                for candidate, logprob in zip(order[:k], logprobs[:k], strict=True)
             ]
-            entries.append(
-                {**self._entry(token, *_timings(logprobs[[token]])), "top_logprobs": listed}
-            )
+            own = self._entry(token, logprobs[order.index(token)])
+            entries.append({**own, "top_logprobs": listed})
         return entries
 
     def _entry(self, token: int, logprob: float) -> JSON:
         text = self.texts[token]
         return {"id": token, "token": text, "bytes": list(text.encode()), "logprob": logprob}
+
+
+def _sorted_logprobs(
+    model: ExactModel, prefix: tuple[int, ...], prompt: int
+) -> tuple[npt.NDArray[np.float64], list[int], list[float]]:
+    """(v,) the logprobs after a prefix by id, and ids and reported logprobs from the likeliest
+    on.
+    """
+    logprobs = model.logprobs(prefix, prompt)
+    order = np.argsort(-logprobs, kind="stable")
+    return logprobs, order.tolist(), _timings(logprobs[order])
 
 
 def _timings(logprobs: npt.NDArray[np.float64]) -> list[float]:
@@ -322,6 +334,10 @@ def _draw(scores: npt.NDArray[np.float64], body: JSON, rng: np.random.Generator)
     }
     if options["temperature"] <= 0:
         return int(scores.argmax())
+    noise = rng.random(len(scores))  # one number for each token, whatever is kept
+    gumbel = -np.log(-np.log(noise))
+    if options["top_k"] <= 0 and options["top_p"] >= 1 and options["min_p"] <= 0:
+        return int(np.argmax(scores / options["temperature"] + gumbel))
     order = np.argsort(-scores, kind="stable")
     if options["top_k"] > 0:
         order = order[: int(options["top_k"])]
@@ -329,5 +345,4 @@ def _draw(scores: npt.NDArray[np.float64], body: JSON, rng: np.random.Generator)
     if options["top_p"] < 1:
         kept = kept[: 1 + int(np.searchsorted(np.cumsum(kept), options["top_p"]))]
     order = order[: len(kept)][kept >= options["min_p"] * kept[0]]
-    noise = rng.random(len(scores))[order]  # one number for each token, whatever is kept
-    return int(order[np.argmax(scores[order] / options["temperature"] - np.log(-np.log(noise)))])
+    return int(order[np.argmax(scores[order] / options["temperature"] + gumbel[order])])

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -273,3 +274,19 @@ def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with raises_naming(InputError, "'.[ray]'"):
         cluster.Cluster()
+
+
+@pytest.mark.parametrize(("address", "installs"), [(None, "0"), ("ray://other:10001", None)])
+def test_workers_of_this_machine_have_its_packages(
+    monkeypatch: pytest.MonkeyPatch, address: str | None, installs: str | None
+) -> None:
+    """Below `uv run` Ray installs nothing for them; for those of another machine it does as it is
+    configured.
+    """
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    monkeypatch.delenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address is not None:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    Cluster(2)
+    assert os.environ.get("RAY_ENABLE_UV_RUN_RUNTIME_ENV") == installs

@@ -2,6 +2,9 @@
 them.
 """
 
+from dataclasses import dataclass, field
+from itertools import islice
+
 import numpy as np
 
 from blackbox_lb.extras.doctor.asking.exam import STORY, WORDS, Exam, mean_logprobs
@@ -49,6 +52,22 @@ LOST = 0.01
 """Share of draws whose missing end tokens go unnoticed in every test."""
 
 
+@dataclass(slots=True)
+class _NeutralDraws:
+    """The tokens of all neutral completions as draws; a completion is read once."""
+
+    exam: Exam
+    draws: list[CellDraw] = field(default_factory=list)
+    completions: int = 0
+
+    def so_far(self) -> list[CellDraw]:
+        """Those of every completion that came until now."""
+        for completion in islice(self.exam.completions(), self.completions, None):
+            self.draws += draws_of(self.exam, completion)
+            self.completions += 1
+        return self.draws
+
+
 async def check_neutral(exam: Exam) -> None:
     """Some hundreds of tokens at two prompts, and all that was drawn neutrally before.
 
@@ -66,17 +85,18 @@ async def check_neutral(exam: Exam) -> None:
     await exam.probe.repeat(batch // 2, WORDS, max_tokens=TOKENS, n=n)
     await exam.probe.repeat(batch // 2, STORY, max_tokens=TOKENS, n=n)
     await settle_end(exam)
+    neutral = _NeutralDraws(exam)
     for _ in range(BATCHES - 1 if several else 0):
-        if expected_beyond(_all(exam), exam.step) >= EXPECTED:
+        if expected_beyond(neutral.so_far(), exam.step) >= EXPECTED:
             break
         await exam.probe.repeat(batch, STORY, max_tokens=TOKENS, n=n)
-    draws = _all(exam)
+    draws = neutral.so_far()
     verdict = judge(draws, step=exam.step) if draws else None
     rounds = 0
     while verdict is not None and _is_open(exam, verdict, rounds):
         await exam.probe.repeat(MORE // 2, WORDS, max_tokens=LONG)
         await exam.probe.repeat(MORE // 2, STORY, max_tokens=LONG)
-        draws = _all(exam)
+        draws = neutral.so_far()
         verdict = judge(draws, step=exam.step)
         rounds += 1
     completions = list(exam.completions())
@@ -104,10 +124,6 @@ def _threshold(exam: Exam) -> float:
     if exam.thorough:
         return CONTRADICTS / (ROUNDS - 1)
     return CONTRADICTS
-
-
-def _all(exam: Exam) -> list[CellDraw]:
-    return [draw for completion in exam.completions() for draw in draws_of(exam, completion)]
 
 
 def _alternatives(exam: Exam) -> int:
@@ -166,9 +182,8 @@ def draws_of(exam: Exam, completion: Completion) -> list[CellDraw]:
     those without text are taken out of the list, because they could not have been seen.
     """
     draws = []
-    for t, (token, logprob) in enumerate(
-        zip(completion.token_ids.tolist(), completion.logprobs.tolist(), strict=True)
-    ):
+    tokens = completion.token_ids.tolist()
+    for t, (token, logprob) in enumerate(zip(tokens, completion.logprobs.tolist(), strict=True)):
         ids = completion.top_ids[t]
         values = completion.top_logprobs[t].astype(np.float64)
         visible = ids != NO_TOKEN
@@ -188,7 +203,8 @@ def draws_of(exam: Exam, completion: Completion) -> list[CellDraw]:
         cell = len(listed)
         if len(positions):
             cell = int(np.flatnonzero(listed == positions[0])[0])
-        again = (ids[listed] >= 0) & np.isin(ids[listed], completion.token_ids[:t])
+        before = set(tokens[:t]) - {NO_TOKEN, UNNAMED}
+        again = np.array([candidate in before for candidate in ids[listed].tolist()], np.bool_)
         draws.append(CellDraw.of(np.exp(values[listed]), cell, again))
     return draws
 

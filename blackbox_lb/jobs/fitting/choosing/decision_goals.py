@@ -6,38 +6,11 @@ Index letters: ``p`` prompts, ``l`` labels; a decision of -1 says none of the la
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.choice.goal import OF_DECISIONS, Costs, Goal
+from blackbox_lb.estimate.choice.goal import Costs, Goal
 from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.tasks.rewards.matching import normalise
 from blackbox_lb.tasks.sets.labels import Labels
-
-
-def check_decision_goal(plan: FitPlan) -> None:
-    """Raise InputError: the goal is one of decisions, and the plan makes none that lists predict,
-    or its labels are not those that the goal names.
-    """
-    goal = plan.goal
-    if goal.objective not in OF_DECISIONS:
-        return
-    labels = plan.labels
-    if labels is None or not plan.selects_offline:
-        raise InputError(
-            f"objective {goal.spec!r} is predicted for greedy decisions between labels, from given"
-            " answers; use it with ``learn_from=answers``, ``deploy=greedy`` and data whose answers"
-            " are few labels, or ``labels``"
-        )
-    if goal.costs is not None:
-        cost_matrix(labels, goal.costs)
-    if goal.positive is None:
-        return
-    label_number(labels, goal.positive, "positive")
-    if plan.depends_on or plan.phases is not None:
-        raise InputError(
-            f"an operating point of ``objective={goal.spec}`` is a shift that all prompts share;"
-            " leave out ``depends_on``, or ``positive``"
-        )
 
 
 def label_number(labels: Labels, name: str, where: str) -> int:

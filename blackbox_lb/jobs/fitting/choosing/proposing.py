@@ -28,7 +28,6 @@ from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import DEFAULT_STRENGTHS, Prior, TokenCosts
-from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
 from blackbox_lb.rollouts.answers.given_answers import listed_tokens, lists_with
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -390,13 +389,13 @@ def end_token(rollouts: Rollouts, max_tokens: int) -> int | None:
 
 
 def proposals(
-    training: Training, plan: FitPlan, limits: CompileLimits, knowledge: Knowledge
+    training: Training, sweep: Sweep, limits: CompileLimits, knowledge: Knowledge
 ) -> Iterator[Candidate]:
     """All candidates of the first race, the learned ones first.
 
     Args:
         training: with every token of ``knowledge`` on its support.
-        plan: its sweep names the estimators and their settings.
+        sweep: the estimators and their settings.
         limits: the provider's.
         knowledge: what is known of tokens, nothing where only the sweep is to be tried.
 
@@ -406,7 +405,7 @@ def proposals(
     rollouts = training.rollouts
     table = training.next_token
     for candidate in candidates(
-        rollouts, table, plan.sweep, limits, dataset=training.whole, priors=knowledge.priors
+        rollouts, table, sweep, limits, dataset=training.whole, priors=knowledge.priors
     ):
         prior = next(iter(knowledge.labels), None)
         if prior is None or not candidate.stands or candidate.settings["prior"] != prior.name:

@@ -292,8 +292,9 @@ class _Race:
             return
         changes = [self._foreseen(entrant.candidate) for entrant in racing]
         order = np.argsort(-np.array(changes), kind="stable")
+        standing = self._standing()
         for place in order[FORESEEN:].tolist():
-            if not racing[place].candidate.stands:
+            if racing[place] is not standing:
                 racing[place].status = (
                     f"expected to change the reward by {changes[place]:+.3g}, from completions of"
                     " the base"
@@ -343,14 +344,14 @@ class _Race:
             if number + 1 < len(rungs):
                 survivors = rungs[number + 1].candidates
             for entrant in order[survivors:]:
-                self._drop(entrant, rung)
+                self._drop(entrant, order[0], rung)
             order = order[:survivors]
         self._tell(order[0])
         return order[0]
 
     def kept(self, winner: _Entrant) -> _Entrant:
         """The candidate that stands, unless the winner is better with confidence ``PROVEN``."""
-        standing = next((entrant for entrant in self.entrants if entrant.candidate.stands), None)
+        standing = self._standing()
         if standing is None or standing is winner or standing.scored is None:
             return winner
         ours = self.goal.gain(self.base.outcome, _scored(winner).outcome)
@@ -360,6 +361,20 @@ class _Race:
         winner.status = f"not shown to be better than {standing.candidate.label}"
         standing.status = ""
         return standing
+
+    def _standing(self) -> _Entrant | None:
+        """The candidate that stands; None without one. Of several, which differ by tau alone, the
+        one of which most is expected, or, where nothing tells that, which earned most.
+        """
+        standing = [entrant for entrant in self.entrants if entrant.candidate.stands]
+        if self.foresight is not None:
+            return max(
+                standing, key=lambda entrant: self._foreseen(entrant.candidate), default=None
+            )
+        scored = [entrant for entrant in standing if entrant.scored is not None]
+        complete = [entrant for entrant in scored if not self._is_partial(_scored(entrant))]
+        ranked = self._ranked(complete or scored)
+        return next(iter(ranked or standing), None)
 
     def _some(self, count: int) -> Bools | None:
         """(p,) the same ``count`` of all prompts for every candidate; None for all."""
@@ -416,7 +431,7 @@ class _Race:
             await self._score(entrant, rung.samples)
         order = self._ranked(racing)
         for entrant in order[1:]:
-            self._drop(entrant, rung)
+            self._drop(entrant, order[0], rung)
         if order[0] is not winner:
             self._tell(order[0])
         return order[0]
@@ -616,10 +631,11 @@ class _Race:
     def _rows(self) -> tuple[TriedCandidate, ...]:
         return tuple(entrant.row for entrant in self.entrants)
 
-    def _drop(self, entrant: _Entrant, rung: Rung) -> None:
+    def _drop(self, entrant: _Entrant, first: _Entrant, rung: Rung) -> None:
+        """Let a candidate take no further part, behind ``first``."""
         self._tell(entrant)
         if self.scorer.exact:
-            entrant.status = "predicted to be worse on the validation prompts"
+            entrant.status = f"predicted to be no better than {first.candidate.label}"
             return
         entrant.status = f"after {_rung_text(rung, self.scorer.prompts)}"
 

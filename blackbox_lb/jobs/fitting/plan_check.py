@@ -1,0 +1,303 @@
+"""What makes a plan impossible, found before anything costs money."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blackbox_lb.api.wire import asks_logprobs, check_stop
+from blackbox_lb.errors import InputError, NoLogprobs
+from blackbox_lb.estimate.choice.goal import OF_DECISIONS
+from blackbox_lb.estimate.choice.table import estimators
+from blackbox_lb.jobs.fitting.choosing.decision_goals import cost_matrix, label_number
+from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.varying.feature_matrix import check_features
+from blackbox_lb.rollouts.judging.decisions import check_wanted
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.phased import check_continues
+from blackbox_lb.tasks import Task
+from blackbox_lb.tasks.rewards.matching import normalise
+from blackbox_lb.tasks.sets.labels import OPENING, Labels, OpenLabels
+
+RARE = 0.02
+"""Share of the training rows below which a label is reported as rare: of 300 rows, fewer than six.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCheck:
+    """Checks of a plan for one server and task. Each way to learn has one of its own."""
+
+    trials: Trials
+    task: Task
+    plan: FitPlan
+
+    def check(self) -> None:
+        """Check a plan that learns from samples, from given answers or from both.
+
+        Raises:
+            InputError, ProfileError or NoLogprobs: the plan is impossible.
+        """
+        trials = self.trials
+        plan = self.plan
+        for endpoint in dict.fromkeys((trials.session.endpoint, trials.session.biased_endpoint)):
+            check_stop(trials.session.profile, endpoint, trials.stop)
+        self._check_logprobs()
+        self._check_shares()
+        self._check_goal()
+        self._check_engine()
+        if plan.uses_given_answers:
+            self._check_answers()
+        check_features(plan.depends_on, self.task, plan.limit)
+        self._check_phases()
+        if plan.only_stored and plan.uses_given_answers:
+            raise InputError(
+                "``only_stored`` learns from stored samples alone; leave out ``learn_from``"
+                f" {plan.learn_from}, or ``only_stored``"
+            )
+        has_features = bool(plan.depends_on) or plan.phases is not None
+        if has_features and (self._cannot_learn_answers or trials.engine is not None):
+            raise InputError(
+                "``depends_on`` and ``phases`` are learned by projection in one process; leave out"
+                " ``engine`` and ``estimator``, or the features"
+            )
+
+    def check_opening(self, labels: OpenLabels) -> None:
+        """Check a plan that learns a decision between an opening and everything else.
+
+        Raises:
+            InputError: the plan asks for what an open label has not.
+        """
+        self._refuse_beside_a_shift(
+            f"``decide={labels.spec}`` learns one shift of the opening's tokens"
+        )
+        goal = self.plan.goal
+        if not self.plan.selects_offline:
+            raise InputError(
+                f"``decide={labels.spec}`` is learned from the answers that the data want and"
+                " predicted for greedy decisions; use ``reward=accuracy`` and ``deploy=greedy``,"
+                " and try other settings afterwards with blb eval"
+            )
+        if goal.objective not in OF_DECISIONS:
+            raise InputError(
+                f"``objective={goal.spec}`` needs completions that are drawn, and"
+                f" ``decide={labels.spec}`` draws none to choose by; use accuracy, balanced,"
+                " cost:FILE or an operating point"
+            )
+        if goal.positive is not None:
+            number = label_number(labels, goal.positive, "positive")
+            if number != OPENING:
+                raise InputError(
+                    f"``positive={goal.positive}`` is everything but the opening, and the point is"
+                    " a shift of the opening's tokens; use"
+                    f" ``positive={labels.names[OPENING]}``, or leave it out"
+                )
+        self._check_decision_goal()
+
+    def check_unlabelled(self) -> None:
+        """Check a plan that learns without any answer.
+
+        Raises:
+            InputError: there are no labels, or something was asked for that needs answers.
+        """
+        if self.plan.labels is None:
+            raise InputError(
+                "without answers nobody knows what the labels are; name them, as in"
+                " ``labels=yes,no``"
+            )
+        self._refuse_beside_a_shift(
+            "``learn_from=unlabelled`` shifts the labels by the model's mean answer"
+        )
+
+    def _refuse_beside_a_shift(self, reason: str) -> None:
+        """Refuse what a shift that is read from first lists has not. reason: the beginning of the
+        message.
+        """
+        refused = {
+            "``depends_on``": bool(self.plan.depends_on),
+            "``phases``": self.plan.phases is not None,
+            "``engine``": self.trials.engine is not None,
+            "``only_stored``": self.plan.only_stored,
+        }
+        for option, is_given in refused.items():
+            if is_given:
+                raise InputError(f"{reason}, the same for all prompts; leave out {option}")
+
+    @property
+    def _cannot_learn_answers(self) -> str:
+        """The names of the plan's estimators that learn from drawn completions alone."""
+        return ", ".join(
+            name
+            for name, estimator in estimators(self.plan.sweep).items()
+            if not estimator.facts.learns_answers
+        )
+
+    def _check_answers(self) -> None:
+        """Refuse answers that teach nothing, and report labels that training hardly has."""
+        plan = self.plan
+        names = self._cannot_learn_answers
+        if names:
+            raise InputError(
+                f"given answers are learned by projection, and not by {names}, which need"
+                " completions that were drawn; use ``learn_from=samples``, or"
+                " ``estimator=projection`` alone"
+            )
+        if self.trials.engine is not None:
+            raise InputError(
+                f"``learn_from={plan.learn_from}`` works in one process; leave out ``engine``, or"
+                " use ``learn_from=samples``"
+            )
+        training = self.task.train[: plan.limit]
+        has_shares = any(example.weights for example in training)
+        kinds = {tuple(sorted(map(normalise, example.answers))) for example in training}
+        if len(kinds) == 1 and not has_shares:
+            raise InputError(
+                f"all {len(training)} training rows have the same answer,"
+                f" {training[0].answers[0]!r}: no decision can be learned from it; give rows with"
+                " other answers, too"
+            )
+        if plan.labels is not None:
+            for sentence in unequal(plan.labels, self.task, plan.limit):
+                self.trials.report.notice(sentence)
+
+    def _check_shares(self) -> None:
+        """Refuse a plan that no wanted distribution can be learned or judged by."""
+        reward = self.trials.reward
+        plan = self.plan
+        if not reward.of_shares:
+            return
+        task = self.task
+        check_wanted(reward, (*task.train, *task.validation, *task.test), plan.settings)
+        if plan.learn_from != "answers":
+            raise InputError(
+                f"``learn_from={plan.learn_from}`` weighs each completion by its reward, and with"
+                f" ``reward={reward.spec}`` no completion alone has one; use"
+                " ``learn_from=answers``"
+            )
+        if plan.goal.objective not in ("reward", "reward-kl"):
+            raise InputError(
+                f"``objective={plan.goal.objective}`` needs right answers, and rows with wanted"
+                " shares have none; choose 'reward' or 'reward-kl'"
+            )
+
+    def _check_phases(self) -> None:
+        phases = self.plan.phases
+        if phases is None:
+            return
+        options = {
+            "the task's stop texts": bool(self.trials.stop),
+            f"``learn_from={self.plan.learn_from}``": self.plan.uses_given_answers,
+        }
+        for option, is_set in options.items():
+            if is_set:
+                raise InputError(
+                    "``phases`` are learned from samples, and without stop texts; leave out"
+                    f" {option}"
+                )
+        check_continues(self.trials.session, phases)
+
+    def _check_engine(self) -> None:
+        if self.trials.engine is None:
+            return
+        alone = {"``top_logprobs=0``": self.trials.top_logprobs == 0}
+        alone |= {
+            f"``estimator={name}``": not estimator.facts.spreads
+            for name, estimator in estimators(self.plan.sweep).items()
+        }
+        for option, is_set in alone.items():
+            if is_set:
+                raise InputError(
+                    f"{option} works in one process only; leave out ``engine``, or {option}"
+                )
+
+    def _check_logprobs(self) -> None:
+        session = self.trials.session
+        if asks_logprobs(session.profile.endpoint(session.endpoint), self.trials.top_logprobs):
+            return
+        names = ", ".join(
+            name
+            for name, estimator in estimators(self.plan.sweep).items()
+            if estimator.facts.needs_logprobs
+        )
+        if names:
+            raise NoLogprobs(
+                f"completions come without logprobs here, and {names} cannot learn from those; use"
+                " ``estimator=ratio`` alone, ``top_logprobs`` from 1, or a provider that gives"
+                " them"
+            )
+        if session.vocabulary is None:
+            raise NoLogprobs(
+                "completions come without logprobs here, so their tokens are those of the text,"
+                " for which ratio needs the vocabulary: give it with ``tokenizer``, or use"
+                " ``top_logprobs`` from 1"
+            )
+
+    def _check_goal(self) -> None:
+        session = self.trials.session
+        objective = self.plan.goal.objective
+        self._check_decision_goal()
+        if objective == "reward-kl" and not session.tells_base_logprobs:
+            raise InputError(
+                "objective 'reward-kl' needs the KL of each candidate, but"
+                f" {session.profile.name} is not known to return the base model's logprobs with a"
+                " bias, so nothing tells it; choose 'reward' or 'pareto'"
+            )
+        silent = sum(
+            self.trials.reward.accuracy_matcher.needs_answer and not example.answers
+            for example in self.task.validation
+        )
+        if objective == "pareto" and silent:
+            raise InputError(
+                "objective 'pareto' needs to know which completions are correct, but"
+                f" {silent} of {len(self.task.validation)} validation examples have no answer;"
+                " give every one an answer, or choose 'reward' or 'reward-kl'"
+            )
+
+    def _check_decision_goal(self) -> None:
+        """Refuse a goal of decisions where the plan makes none that lists predict, or its labels
+        are not those that the goal names.
+        """
+        goal = self.plan.goal
+        if goal.objective not in OF_DECISIONS:
+            return
+        labels = self.plan.labels
+        if labels is None or not self.plan.selects_offline:
+            raise InputError(
+                f"objective {goal.spec!r} is predicted for greedy decisions between labels, from"
+                " given answers; use it with ``learn_from=answers``, ``deploy=greedy`` and data"
+                " whose answers are few labels, or ``labels``"
+            )
+        if goal.costs is not None:
+            cost_matrix(labels, goal.costs)
+        if goal.positive is None:
+            return
+        label_number(labels, goal.positive, "positive")
+        if self.plan.depends_on or self.plan.phases is not None:
+            raise InputError(
+                f"an operating point of ``objective={goal.spec}`` is a shift that all prompts"
+                " share; leave out ``depends_on``, or ``positive``"
+            )
+
+
+def unequal(labels: Labels, task: Task, limit: int | None = None) -> list[str]:
+    """A sentence on uneven labels, and one on labels that training hardly has."""
+    counts = labels.counts(task.train[:limit])
+    total = sum(counts.values())
+    sentences = [
+        f"{len(counts)} labels in {total} training rows:"
+        f" {', '.join(f'{k} {v}' for k, v in counts.items())}"
+    ]
+    if rare := [f"{name} ({count})" for name, count in counts.items() if count < RARE * total]:
+        sentences.append(f"labels with too few training rows to be learned: {', '.join(rare)}")
+    unseen = sorted(
+        {
+            answer
+            for example in (*task.validation, *task.test)
+            if labels.of(example) is None
+            for answer in example.answers[:1]
+        }
+    )
+    if unseen:
+        sentences.append(
+            f"answers of validation or test that no training row has: {', '.join(unseen[:10])}"
+        )
+    return sentences
