@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from bench.gallery.rewards import LETTERS_HAN
-from bench.gallery.use import Place, Step, Use, options, write_rows
+from bench.gallery.use import Place, Step, Use, by_completions, options, write_rows
 from blackbox_lb.vocabulary.tokenizer_files import read_gguf
 
 __all__ = ["OPENERS", "SCRIPT"]
@@ -201,18 +201,20 @@ def _script(place: Place) -> list[Step]:
         deploy="greedy",
         **ban,
     )
+    title = "Korean alone"
+    judged = options(*evaluation, baseline_prompt=instruction, out=place.out / "eval")
+    number = SCRIPT_SPLITS.count("train")
+    parts = [(10, 1), (number, 1), (number, 4), (number, training_samples)]
+    curve_task = options(*task, test_samples=test_samples)
     return [
         Step("fit", fit),
-        Step(
-            "eval",
-            options(*evaluation, baseline_prompt=instruction, out=place.out / "eval"),
-            "Korean alone",
-        ),
+        Step("eval", judged, title),
         Step(
             "quotes",
             options(*copying, out=place.out / "quotes"),
             "Chinese that is to be quoted",
         ),
+        *by_completions(place, curve_task, parts, tau=0.25, title=title),
     ]
 
 

@@ -28,8 +28,10 @@ with its interval and verdicts.
 
 How often a learned bias wins over a rival, is level with it, or loses to it; each rival counts
 once for each setting, number of labels and bias that it was compared with. Biases that a person
-makes are lists, bans, boosts, calibrations and the labels alone. Other rivals are instructions,
-examples, classifiers, no or less thinking, and labels drawn in code.
+makes are lists, bans, boosts, the labels alone, and calibrations at greedy decoding. Other rivals
+are instructions, examples, classifiers, no or less thinking, labels drawn in code, and calibrations
+at a temperature: the client takes the highest shifted logprob, which no bias does where the model
+samples.
 
 | use | biases made by hand: won | level | lost | other rivals: won | level | lost |
 |---|---|---|---|---|---|---|

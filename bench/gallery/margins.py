@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bench.gallery.stories import WRITING
 from bench.gallery.use import Place, Step, Use, options, write_rows
+from bench.gallery.writing import LATER_LOGPROB
 
 __all__ = ["MARGINS"]
 
@@ -84,11 +86,23 @@ def _margins(place: Place) -> list[Step]:
     """
     profiles = write_rows(place.out / "profiles.jsonl", _profile_rows())
     digits = write_rows(place.out / "digits.jsonl", _digit_rows())
-    few = options(validation_limit=20, test_limit=24, test_samples=2)
+    drawn = options(test_samples=4)
     profile = options(*place.model, data=profiles, reward="distribution:city", max_tokens=6)
-    profile += options(*few, store=place.out / "profiles.db")
+    profile += options(*drawn, store=place.out / "store.db")
     digit = options(*place.model, data=digits, reward="distribution", max_tokens=3)
-    digit += few
+    digit += options(*drawn, store=place.out / "digits.db")
+    longer = options(
+        place.bias("fixed"),
+        place.bias("by-city"),
+        *place.model,
+        data=profiles,
+        reward="distribution:city",
+        max_tokens=40,
+        store=place.out / "store.db",
+        deploy="temperature=1",
+        test_samples=2,
+    )
+    measured = options(measure=("words", "repeated 3-grams", LATER_LOGPROB))
     by_city = options("fit", *profile, depends_on="groups:city", out=place.out / "by-city")
     profiles_eval = options(
         "eval",
@@ -103,6 +117,8 @@ def _margins(place: Place) -> list[Step]:
         Step("fixed", options("fit", *profile, out=place.out / "fixed")),
         Step("by-city", by_city),
         Step("profiles_eval", profiles_eval, "Age groups of customers, by city"),
+        Step("longer", options("eval", *longer, out=place.out / "longer")),
+        Step("writing", (*longer, *measured), program=WRITING),
         Step("digit", options("fit", *digit, out=place.out / "digit")),
         Step("digit_eval", digit_eval, "A random digit"),
     ]
@@ -116,8 +132,8 @@ MARGINS = Use(
     " purposes that were not learned. The reward is minus the total variation between the first"
     " label named and the wanted shares; a completion without a label counts as wrong. Rivals:"
     " temperature 1.5, the shares in words (each prompt asks for its own), and the label drawn in"
-    " code and asked for in the prompt, which is what to do wherever the attribute is free. 24 test"
-    " prompts and two completions of each, cut after six tokens (a label that comes later counts as"
-    " none), are what a busy machine had time for.",
+    " code and asked for in the prompt, which is what to do wherever the attribute is free. Four"
+    " completions of each test prompt are cut after six tokens (a label that comes later counts as"
+    " none); lines of up to 40 tokens show what becomes of the rest of the text.",
     _margins,
 )

@@ -6,7 +6,16 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bench.gallery.use import Place, Step, Use, data_file, options, read_rows, write_rows
+from bench.gallery.use import (
+    Place,
+    Step,
+    Use,
+    by_completions,
+    data_file,
+    options,
+    read_rows,
+    write_rows,
+)
 from bench.gpu.jobs import school_problem
 
 __all__ = ["ASKED", "LAST", "RIGHT", "SCHOOL", "SHORTER", "problems"]
@@ -126,30 +135,9 @@ def _shorter(place: Place) -> list[Step]:
         Step("one", fit),
         Step("eval", options(*evaluation, out=place.out / "eval"), title),
     ]
-    # The same completions again, fewer of them, and without a search.
-    parts = {10: (10, 1), splits["train"]: (splits["train"], 1)}
-    biases = []
-    for number, (prompts, per_prompt) in parts.items():
-        few = options(
-            "fit",
-            *task,
-            only_stored=True,
-            limit=prompts,
-            samples_per_prompt=per_prompt,
-            tau=0.5,
-            l2="cv",
-            entries=300,
-            out=place.out / f"few-{number}",
-        )
-        biases.append(place.bias(f"of {number}", f"few-{number}"))
-        steps.append(Step(f"few-{number}", few, repeats=bool(biases[1:])))
-    few_eval = options("eval", *biases, *task, out=place.out / "few-eval")
-    learned_from = {f"of {number}": number for number in parts}
-    learned_from["bias"] = splits["train"] * samples
-    return [
-        *steps,
-        Step("few-eval", few_eval, title, completions=learned_from, repeats=True),
-    ]
+    prompts = splits["train"]
+    parts = [(10, 1), (prompts, 1), (prompts, samples)]
+    return [*steps, *by_completions(place, task, parts, tau=0.5, title=title)]
 
 
 def _school(place: Place) -> list[Step]:

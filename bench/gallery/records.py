@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from bench.gallery.use import Place, Step, Use, data_file, options, read_rows, write_rows
+from bench.gallery.use import (
+    Place,
+    Step,
+    Use,
+    by_completions,
+    data_file,
+    options,
+    read_rows,
+    write_rows,
+)
 from bench.gpu.jobs import RECORD, TASKS
 
 __all__ = ["RECORDS", "TASK"]
@@ -20,7 +29,8 @@ def _records(place: Place) -> list[Step]:
         raise FileNotFoundError(f"{TASK}.jsonl is not in {place.data}")
     rows = read_rows(source)
     kept = []
-    for split, number in (SMALL_SPLITS if place.small else SPLITS).items():
+    splits = SMALL_SPLITS if place.small else SPLITS
+    for split, number in splits.items():
         kept += [row for row in rows if row["split"] == split][:number]
     records = (
         row | {"prompt": row["prompt"].replace("Answer with one word.", RECORD)} for row in kept
@@ -33,11 +43,12 @@ def _records(place: Place) -> list[Step]:
         store=place.out / "store.db",
         deploy="greedy",
     )
+    samples = 4 if place.small else 6
     fit = options(
         "fit",
         *task,
         learn_from="samples",
-        samples_per_prompt=4 if place.small else 6,
+        samples_per_prompt=samples,
         tau=(0.25, 0.5),
         out=place.out / "fit",
     )
@@ -46,10 +57,15 @@ def _records(place: Place) -> list[Step]:
     )
     judged = options(place.bias("bias", "fit"), *task, baseline_prompt=instruction)
     evaluation = options("eval", *judged, out=place.out / "eval")
+    title = "Topics of news, inside a record"
+    prompts = splits["train"]
+    parts = [(10, 1), (prompts, 1), (prompts, samples)]
+    from_samples = options(learn_from="samples")
     return [
         Step("fit", fit),
-        Step("eval", evaluation, "Topics of news, inside a record"),
+        Step("eval", evaluation, title),
         Step("pasting", judged, program=PASTING),
+        *by_completions(place, task, parts, tau=0.25, title=title, learning=from_samples),
     ]
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from bench.gallery.use import Step
+from blackbox_lb.rollouts.judging.verdict import GREEDY
 
 __all__ = [
     "Evaluation",
@@ -32,8 +33,12 @@ __all__ = [
 Verdict = Literal["wins", "level", "loses"]
 VERDICTS: Mapping[str, Verdict] = {"HELPS": "wins", "NO EVIDENCE": "level", "HURTS": "loses"}
 DIGITS = 4
-HAND_MADE = re.compile(r"^labels only$|^thresholds$|calibration$| at [+-][\d.]+$")
-"""Names of the policies that a person makes as a bias: lists, bans, boosts, calibrations."""
+HAND_MADE = re.compile(r"^labels only$| at [+-][\d.]+$")
+"""Names of the policies that a person makes as a bias: lists, bans, boosts."""
+IN_CLIENT = re.compile(r"^thresholds$|calibration$")
+"""Policies that decide in the client, by the highest shifted logprob: greedy decoding under a bias
+decides the same, sampling does not.
+"""
 
 
 class Part(BaseModel, frozen=True, extra="forbid"):
@@ -61,7 +66,8 @@ class Policy(Part, frozen=True):
     """A policy of an evaluation at one setting.
 
     kind: the base, a learned bias, a rival, or a rival with a learned bias.
-    hand_made: a rival is itself a bias, made by hand: a list, a ban, a boost, a calibration.
+    hand_made: a rival is itself a bias, made by hand: a list, a ban, a boost, or a calibration at
+        greedy decoding.
     mean, low, high: its reward with the 95 % interval; None where it has none.
     tokens: mean of an answer.
     right: share of right answers, where that is known.
@@ -245,7 +251,7 @@ def evaluation_of(step: Step, document: Mapping[str, Any]) -> Evaluation:
             "setting": setting,
             "name": name,
             "kind": kind,
-            "hand_made": kind == "rival" and HAND_MADE.search(name) is not None,
+            "hand_made": kind == "rival" and _is_bias(name, setting),
             "tokens": _rounded(metrics.get("tokens", {}).get("mean")),
             "right": _rounded(metrics.get("accuracy", {}).get("mean")),
             "verdicts": against,
@@ -270,6 +276,13 @@ def _rounded(value: float | None) -> float | None:
 def model_name(name: str) -> str:
     """The name of a model without its folder, the end of its file, and its quantisation."""
     return re.sub(r"(\.Q\d\w*)?(\.gguf)?$", "", name.rpartition("/")[2])
+
+
+def _is_bias(rival: str, setting: str) -> bool:
+    """Whether one bias does at this setting what the rival of this name does."""
+    if IN_CLIENT.search(rival):
+        return setting == GREEDY.name
+    return HAND_MADE.search(rival) is not None
 
 
 def _reward_name(label: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from bench.gallery.rewards import FAMILIES
-from bench.gallery.use import Place, Step, Use, options, write_rows
+from bench.gallery.use import Place, Step, Use, by_completions, options, write_rows
 
 __all__ = ["STORIES"]
 
@@ -33,8 +33,8 @@ EVENTS = (
 )
 WRITING = ("uv", "run", "python", "-m", "bench.gallery.writing")
 VALIDATION_PROMPTS = 15
-FEWER = {10: (10, 1), 35: (35, 1), 105: (35, 3), 350: (35, 10)}
-"""Number of completions -> prompts, and completions of each, from which a bias is learned, too."""
+PARTS = ((10, 1), (35, 1), (35, 3), (35, 10))
+"""Prompts, and completions of each, from which a bias is learned, too."""
 
 
 def _stories(place: Place) -> list[Step]:
@@ -85,29 +85,11 @@ def _stories(place: Place) -> list[Step]:
         Step("eval", options("eval", *judged, out=place.out / "eval"), title),
         Step("writing", judged, program=WRITING),
     ]
-    fewer = {number: part for number, part in FEWER.items() if part[1] < samples}
-    biases = []
-    for number, (prompts, per_prompt) in fewer.items():
-        few = options(
-            "fit",
-            *task,
-            only_stored=True,
-            limit=prompts,
-            samples_per_prompt=per_prompt,
-            test_samples=3,
-            tau=2,
-            l2="cv",
-            entries=300,
-            out=place.out / f"few-{number}",
-        )
-        biases.append(place.bias(f"of {number}", f"few-{number}"))
-        steps.append(Step(f"few-{number}", few, repeats=bool(biases[1:])))
-    few_eval = options("eval", *biases, *task, test_samples=3, out=place.out / "few-eval")
-    learned_from = {f"of {number}": number for number in fewer}
-    learned_from["bias"] = len(PLACES) * len(EVENTS) * samples
+    parts = [part for part in PARTS if part[1] < samples]
+    parts.append((len(PLACES) * len(EVENTS), samples))
     return [
         *steps,
-        Step("few-eval", few_eval, title, completions=learned_from, repeats=True),
+        *by_completions(place, options(*task, test_samples=3), parts, tau=2, title=title),
     ]
 
 

@@ -6,6 +6,7 @@ A program made by ``reading_program`` takes the words of ``blb eval`` and prints
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,9 +82,13 @@ def difference(
 
 
 def reading_program(
-    description: str | None, tables: Callable[[Evaluated], Awaitable[Tables]]
+    description: str | None, tables: Callable[..., Awaitable[Tables]], *options: click.Option
 ) -> click.Command:
-    """A program that takes the words of ``blb eval`` and prints ``tables`` of its completions."""
+    """A program that takes the words of ``blb eval`` and prints ``tables`` of its completions.
+
+    ``options`` are those of the program itself; ``tables`` gets their values by name, behind what
+    was evaluated.
+    """
 
     @click.command(help=description)
     @click.argument("biases", nargs=-1, required=True, metavar="NAME=FILE...")
@@ -100,9 +105,11 @@ def reading_program(
     @click.option("--baseline-prompt", multiple=True)
     def main(**settings: Any) -> None:
         """Print the tables as JSON."""
-        printed = asyncio.run(_read(tables, settings))
+        own = {option.name: settings.pop(option.name) for option in options if option.name}
+        printed = asyncio.run(_read(functools.partial(tables, **own), settings))
         click.echo(json.dumps({"tables": printed}, ensure_ascii=False))
 
+    main.params.extend(options)
     return main
 
 

@@ -9,9 +9,11 @@ from bench.gallery.use import Place, Step, Use, data_file, options, read_rows, w
 __all__ = ["TOOLS"]
 
 CALLS = ("uv", "run", "python", "-m", "bench.gallery.calls")
-LEARNED = 40
+LEARNED = 80
 """Training rows, and as many validation rows, that the bias and its rivals learn from."""
-CARRIED_OUT = 16
+JUDGED = 96
+"""Test prompts whose decisions are judged by their first lists."""
+CARRIED_OUT = 32
 """Test prompts that each policy answers, so that a second request shows what comes of it."""
 
 
@@ -36,11 +38,11 @@ def _tools(place: Place) -> list[Step]:
     store = place.out / "lists.db"
     data = data_file(place, "calls.jsonl")
     task = options(data=data, decide="calls-tool", reward="accuracy", store=store)
-    few = options(max_tokens=1, limit=LEARNED, validation_limit=LEARNED, test_limit=8, out=out)
+    few = options(max_tokens=1, limit=LEARNED, validation_limit=LEARNED, test_limit=JUDGED, out=out)
     judged = options(*place.model, data=data, bias=out / "bias.json", store=store)
     return [
         Step("call", options("fit", *place.model, *task, *few)),
-        Step("calls", options(*judged, prompts=32, rivals=16, whole=6), program=CALLS),
+        Step("calls", options(*judged, prompts=JUDGED, rivals=32, whole=12), program=CALLS),
         Step("judged", _carried_out(place, store), "The decision carried out"),
     ]
 
@@ -71,10 +73,10 @@ TOOLS = Use(
     " Leaderboard). A bias shifts the tokens that begin a call, so that the same generation goes on"
     " as a call or as an answer, with no second request and no token of prompt; it chooses a point"
     " on the curve, and the AUC stays the model's own. Rivals: an instruction, two examples,"
-    " `tool_choice`, and a threshold in the client with two requests. 40 + 40 prompts to learn and"
-    " to choose and 32 to judge (rivals that change the prompt: 16) are few, because a first list"
-    " took a busy machine up to half a minute. A first fit, on 24 prompts of each split, ended with"
-    " NO EVIDENCE: .67 right without and .75 with the bias on 24 test prompts.",
+    " `tool_choice`, and a threshold in the client with two requests. 80 prompts to learn from, 80"
+    " to choose on and 96 to judge on; rivals that change the prompt are judged on 32 of these. Two"
+    " smaller fits before, on 24 and on 40 prompts of each split, ended with NO EVIDENCE on 24 and"
+    " on 8 test prompts.",
     _tools,
     files=("calls.jsonl",),
     second_model=True,

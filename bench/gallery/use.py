@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Place", "Step", "Use", "data_file", "options", "read_rows", "write_rows"]
+__all__ = [
+    "Place",
+    "Step",
+    "Use",
+    "by_completions",
+    "data_file",
+    "options",
+    "read_rows",
+    "write_rows",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,51 @@ def options(*words: object, **values: object) -> tuple[str, ...]:
         for item in repeated:
             spelled += [option, str(item)]
     return tuple(spelled)
+
+
+def by_completions(
+    place: Place,
+    task: Sequence[str],
+    parts: Sequence[tuple[int, int]],
+    *,
+    tau: float,
+    title: str,
+    learning: Sequence[str] = (),
+) -> list[Step]:
+    """The curve by completions: fits of fewer completions from the same store, without a search,
+    and one evaluation of them.
+
+    task: the words of fits and evaluations; ``learning``: those of fits alone.
+    parts: training prompts and completions of each, fewest first; the last is what the bias
+        "bias" of the evaluation ``title`` learned from, which is not fitted again.
+    """
+    steps = []
+    biases: list[str] = []
+    learned_from = {}
+    for prompts, samples in parts[:-1]:
+        number = prompts * samples
+        fit = options(
+            "fit",
+            *task,
+            *learning,
+            only_stored=True,
+            limit=prompts,
+            samples_per_prompt=samples,
+            tau=tau,
+            l2="cv",
+            entries=300,
+            out=place.out / f"few-{number}",
+        )
+        steps.append(Step(f"few-{number}", fit, repeats=bool(biases)))
+        biases.append(place.bias(f"of {number}", f"few-{number}"))
+        learned_from[f"of {number}"] = number
+    prompts, samples = parts[-1]
+    learned_from["bias"] = prompts * samples
+    evaluation = options("eval", *biases, *task, out=place.out / "few-eval")
+    return [
+        *steps,
+        Step("few-eval", evaluation, title, completions=learned_from, repeats=True),
+    ]
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import click
 import numpy as np
 
 from bench.gallery.rewards import slop, words_of
@@ -21,10 +22,12 @@ from blackbox_lb.types import Completion
 __all__ = ["MEASURES", "compared", "main", "repetition"]
 
 N = 3
-NOTE = (
-    "Stock words, phrases and dashes for each hundred words; repeated 3-grams as a share of a"
-    " text's 3-grams of words. * beyond chance against the base, without adjustment for several"
-    " comparisons."
+OPENING = 6
+"""Tokens that may hold a decision with which a text begins."""
+COUNTED = "Stock words, phrases and dashes for each hundred words."
+MARKED = (
+    "Repeated 3-grams as a share of a text's 3-grams of words. * beyond chance against the base,"
+    " without adjustment for several comparisons."
 )
 LIKELIHOOD = "Logprob a token, in nats, by the model without a bias at temperature 1."
 INSTRUCTED = "† After a prompt with the instruction, so no likelihood under the plain one."
@@ -51,14 +54,23 @@ def _logprob(completion: Completion) -> float:
     return float(completion.logprobs.mean()) if len(completion.logprobs) else 0.0
 
 
+def _later_logprob(completion: Completion) -> float:
+    """The mean behind the first ``OPENING`` tokens; 0 where there are no more."""
+    later = completion.logprobs[OPENING:]
+    return float(later.mean()) if len(later) else 0.0
+
+
 LOGPROB = "logprob a token"
+LATER_LOGPROB = f"{LOGPROB} behind the first {OPENING}"
 MEASURES: Mapping[str, Callable[[Completion], float]] = {
     "stock words and phrases": lambda completion: _per_hundred(completion, "word", "phrase"),
     "dashes": lambda completion: _per_hundred(completion, "dash"),
     "words": lambda completion: float(len(words_of(completion.text))),
     "repeated 3-grams": lambda completion: repetition(completion.text),
     LOGPROB: _logprob,
+    LATER_LOGPROB: _later_logprob,
 }
+USUAL = tuple(measure for measure in MEASURES if measure != LATER_LOGPROB)
 
 
 def compared(
@@ -84,12 +96,15 @@ def compared(
             _, low, high = difference(measured, values[BASE][measure])
             if name != BASE and (low > 0 or high < 0):
                 cell += " *"
-            if measure == LOGPROB and name in instructed:
+            if measure in (LOGPROB, LATER_LOGPROB) and name in instructed:
                 cell += " †"
             cells.append(cell)
         rows.append(cells)
-    notes = [NOTE]
-    if LOGPROB in measures:
+    notes = []
+    if "dashes" in measures:
+        notes.append(COUNTED)
+    notes.append(MARKED)
+    if {LOGPROB, LATER_LOGPROB} & set(measures):
         notes.append(LIKELIHOOD)
         if instructed:
             notes.append(INSTRUCTED)
@@ -98,14 +113,18 @@ def compared(
     return {"title": title, "head": ["policy", *measures], "rows": rows, "notes": notes}
 
 
-async def _tables(evaluated: Evaluated) -> list[dict[str, Any]]:
-    measures = list(MEASURES)
+async def _tables(evaluated: Evaluated, measure: Sequence[str]) -> list[dict[str, Any]]:
+    measures = list(measure)
     if not evaluated.trials.session.tells_base_logprobs:
-        measures.remove(LOGPROB)
+        measures = [name for name in measures if name not in (LOGPROB, LATER_LOGPROB)]
     return [compared(evaluated.policies, measures, evaluated.instructed)]
 
 
-main = reading_program(__doc__, _tables)
+main = reading_program(
+    __doc__,
+    _tables,
+    click.Option(["--measure"], multiple=True, type=click.Choice(list(MEASURES)), default=USUAL),
+)
 
 if __name__ == "__main__":
     main()

@@ -455,10 +455,21 @@ def test_the_results_hold_every_policy_with_its_verdicts() -> None:
     ],
 )
 def test_classes_of_rivals(name: str, hand_made: bool) -> None:
-    """Lists, bans, boosts, calibrations and the labels alone are biases that a person makes."""
-    document = DOCUMENT | {"policies": [policy("base", None, 0.2), policy(name, None, 0.3)]}
+    """Lists, bans, boosts and the labels alone are biases that a person makes; so is what decides in
+    the client, where decoding is greedy, too: a bias under which the model samples does not decide
+    by the highest logprob.
+    """
+    document = DOCUMENT | {
+        "policies": [
+            policy("base", None, 0.2),
+            policy(name, None, 0.3),
+            policy(name, None, 0.3, "temperature 0.6"),
+        ]
+    }
     evaluation = evaluation_of(Step("eval", (), "Topics"), document)
     assert evaluation.policies[1].hand_made is hand_made
+    decides_in_client = name == "thresholds" or name.endswith("calibration")
+    assert evaluation.policies[2].hand_made is (hand_made and not decides_in_client)
 
 
 def test_a_page_says_who_won(tmp_path: Path) -> None:
