@@ -17,6 +17,7 @@ from scipy.special import expit
 
 import blackbox_lb as blb
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.operating import OperatingPoint
 from blackbox_lb.bias.records import Calibration, LabelTokens
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
@@ -87,24 +88,33 @@ def margin(prompt: str) -> float:
     return float(logprobs[list(OPENING)].max() - others.max())
 
 
-def data(path: Path, slope: float) -> Path:
-    """Prompts that want the opening with a chance that rises with the model's own margin."""
+def data(path: Path, slope: float, validation_offset: float = 0.0) -> Path:
+    """Prompts that want the opening with a chance that rises with the model's own margin, from
+    where it is -2 nats, and in the validation prompts less an offset.
+    """
     rng = np.random.default_rng(1)
     rows = []
     for split, count in COUNTS.items():
         for number in range(count):
             prompt = f"{split} {number}"
-            chance = expit(slope * (margin(prompt) + 2.0))
+            offset = validation_offset if split == "validation" else 0.0
+            chance = expit(slope * (margin(prompt) + 2.0 + offset))
             want = "begins" if rng.random() < chance else "other"
             rows.append({"prompt": prompt, "want": want, "split": split})
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return path
 
 
-def fitted(folder: Path, server: ExactServer, slope: float = 3.0, **more: Any) -> blb.Run:
+def fitted(
+    folder: Path,
+    server: ExactServer,
+    slope: float = 3.0,
+    validation_offset: float = 0.0,
+    **more: Any,
+) -> blb.Run:
     """A fit of the opening from first lists."""
     return blb.fit(
-        data(folder / "data.jsonl", slope),
+        data(folder / "data.jsonl", slope, validation_offset),
         reward="accuracy",
         decide=DECIDE,
         provider="llamacpp",
@@ -146,31 +156,31 @@ def test_the_curve_of_an_opening_is_the_truth(tmp_path: Path) -> None:
 
 
 def test_without_a_goal_the_accuracy_chooses(tmp_path: Path) -> None:
-    """The chosen point is the most accurate of the curve on the validation prompts."""
+    """The chosen point is the most accurate of the curve on all prompts that are not for the test:
+    nothing but a shift is learned, so the training prompts choose it as well as the others.
+    """
     with ExactServer(MODEL) as server:
-        run = fitted(tmp_path, server)
+        run = fitted(tmp_path, server, validation_offset=-1.0)
     curve = run.bias.operating
     assert curve is not None
-    total = curve.validation.prompts
-    positives = curve.validation.positives
+    parts = (curve.training, curve.validation)
+    total = sum(part.prompts - part.positives for part in parts)
 
-    def accuracy(right: int, decided: int) -> float:
-        return (total - positives - decided + 2 * right) / total
+    def right(point: OperatingPoint) -> int:
+        decisions = (point.training, point.validation)
+        return total - sum(part.decided - 2 * part.right for part in decisions)
 
-    values = {
-        point.shift: accuracy(point.validation.right, point.validation.decided)
-        for point in curve.points
-    }
+    values = {point.shift: right(point) for point in curve.points}
     assert values[curve.shift] == max(values.values())
-    assert values[curve.shift] > accuracy(*base_counts(run))
+    assert values[curve.shift] > base_right(run)
 
 
-def base_counts(run: blb.Run) -> tuple[int, int]:
-    """Right and all decisions for the opening on the validation prompts without a bias."""
-    examples = run.task.validation
+def base_right(run: blb.Run) -> int:
+    """Right decisions on training and validation prompts without a bias."""
+    examples = (*run.task.train, *run.task.validation)
     is_decided = np.array([margin(example.prompt.text) > 0 for example in examples])
     is_wanted = np.array([example.answers == ("begins",) for example in examples])
-    return int((is_decided & is_wanted).sum()), int(is_decided.sum())
+    return int((is_decided == is_wanted).sum())
 
 
 @pytest.mark.parametrize("objective", ["accuracy", "recall@precision=.7"])

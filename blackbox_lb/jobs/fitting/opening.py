@@ -177,4 +177,5 @@ def opening_point(
         validation=chosen_by,
         area=roc_area(np.concatenate(scores), is_wanted),
         otherwise=OTHER,
+        learns_shift_alone=True,
     )

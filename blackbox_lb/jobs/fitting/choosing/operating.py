@@ -86,6 +86,9 @@ class PointChoice:
         training, validation: the prompts with their lists.
         area: of the model without a bias.
         otherwise: the label of a token that begins none of them, -1 for no label.
+        learns_shift_alone: whether nothing but one shift was learned from the training prompts:
+            a goal without a promise is then looked for on these and the validation prompts, and
+            not on the validation prompts alone.
     """
 
     goal: Goal
@@ -96,6 +99,7 @@ class PointChoice:
     validation: LabelledLists
     area: RocArea
     otherwise: int = -1
+    learns_shift_alone: bool = False
 
     @classmethod
     def of(
@@ -231,18 +235,19 @@ class PointChoice:
         return min(level, key=lambda point: (abs(point.shift), point.shift)).shift
 
     def _value(self, bias: Mapping[int, float], shift: float) -> float:
-        """What the goal says of the decisions on the validation prompts: accuracy, balanced
-        accuracy, or less the mean cost.
-        """
+        """What the goal says of the decisions: accuracy, balanced accuracy, less the mean cost."""
         sent = dict(bias)
         for token in self.tokens.tolist():
             sent[token] = bias.get(token, 0.0) + shift
-        tokens = self.validation.lists.greedy(sent)
+        chosen_on = [self.validation]
+        if self.learns_shift_alone:
+            chosen_on.append(self.training)
+        tokens = np.concatenate([part.lists.greedy(sent) for part in chosen_on])
+        wanted = np.concatenate([part.labels for part in chosen_on])
         decided = np.full(len(tokens), self.otherwise, np.int64)
         for number, token_ids in enumerate(self.label_tokens):
             decided[np.isin(tokens, token_ids)] = number
-        parts = decision_parts(self.goal, self.labels, self.validation.labels, decided)
-        return float(parts.mean())
+        return float(decision_parts(self.goal, self.labels, wanted, decided).mean())
 
     def _shifted(self, candidate: Candidate, shift: float, next_token: NextToken) -> Candidate:
         """``candidate`` with ``shift`` nats more on the tokens of the positive label."""
