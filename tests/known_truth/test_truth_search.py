@@ -131,6 +131,42 @@ def test_a_ban_of_forty_tokens_that_were_never_drawn_is_found() -> None:
     assert row.biased > 0.1 * row.base
 
 
+@pytest.mark.parametrize("has_good", [False, True])
+def test_no_candidate_of_a_sweep_has_to_be_disproven(has_good: bool) -> None:
+    """A rule's reward, alone or beside a good word, from 60 completions and 12 validation prompts:
+    what is sent earns three quarters of the best candidate's exact gain on average, although so few prompts
+    prove nothing. Each tau of the sweep has a bias that is pulled to the rule, the weakest first.
+    """
+    shares = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        unigram = np.zeros(14)
+        unigram[6:12] = rng.normal(-1.0, 0.5, 6)
+        model = ExactModel(14, 3, seed=seed, end=True, prompts=24, sharpness=0.6, unigram=unigram)
+        good = set(rng.choice(6, 2, replace=False).tolist()) if has_good else set()
+
+        def earned(tokens: tuple[int, ...], _: int, good: set[int] = good) -> float:
+            named = sum(token in range(6, 12) for token in tokens)
+            return float(any(token in good for token in tokens)) - named
+
+        rollouts = model.rollouts(60, earned, seed + 1)
+        costs = TokenCosts("avoid:list", np.arange(6, 12), np.full(6, -1.0))
+        table = NextToken.of(rollouts).with_tokens(costs.token_ids)
+        sweep = Sweep(tau=(4.0, 2.0, 1.0))
+        entrants = [
+            *candidates(rollouts, table, sweep, LIMITS, priors=(costs,)),
+            *rules(table, costs, LIMITS),
+        ]
+        trials = SimulatedTrials(model, reward_of(from_text(earned)), seed + 3)
+        choice = searched(trials, entrants, table)
+        exact = Exact(model, earned)
+        base = exact.expected_reward()
+        gain = exact.expected_reward(dense(choice.candidate, 14)) - base
+        best = max(exact.expected_reward(dense(entrant, 14)) for entrant in entrants) - base
+        shares.append(gain / best)
+    assert np.mean(shares) > 0.75
+
+
 def test_a_boost_of_one_token_is_found_and_is_one_entry() -> None:
     """Each token costs; the best single vector raises the end token."""
     model = ExactModel(

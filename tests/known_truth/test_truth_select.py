@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -134,7 +133,7 @@ def test_the_printed_number_is_true_for_biases_that_differ() -> None:
     on_validation = (exact.prompts < len(VALIDATION)) * exact.rewards * PROMPTS / len(VALIDATION)
     for seed in range(100):
         trials = SimulatedTrials(MODEL, reward_of(letter_c), seed)
-        choice = selected(trials, field, samples=3)
+        choice = selected(trials, field, samples=2)
         delta = choice.candidate.learned
         errors.append(reported(trials, choice)[0] - exact.expectation(on_test, delta))
         row = next(row for row in choice.tried if row.status == "chosen")
@@ -166,30 +165,6 @@ def test_what_is_better_is_found_cheaply() -> None:
         spent.append(sum(row.samples for row in choice.tried))
     assert np.mean(kept) > 0.9
     assert max(spent) <= 6 * 16
-
-
-def test_of_several_that_stand_the_one_that_earns_most_does() -> None:
-    """A sweep of tau pulled to one prior has a candidate that stands for each tau. Named weakest
-    first, on few prompts that prove nothing, they earn 90 % of the best gain all the same.
-    """
-    direction = np.array([-0.5, 0.0, 1.0, 0.0, 0.0])
-    scales = (0.05, 0.4, 1.5)
-    exact = Exact(MODEL, lambda tokens, prompt: float(2 in tokens))
-    gains = (
-        np.array([exact.expected_reward(scale * direction) for scale in scales])
-        - exact.expected_reward()
-    )
-    kept = []
-    for seed in range(12):
-        trials = SimulatedTrials(
-            MODEL, reward_of(lambda _, completed: float("c" in completed.text)), seed
-        )
-        field = [
-            replace(candidate(n, scale * direction), stands=True) for n, scale in enumerate(scales)
-        ]
-        choice = selected(trials, field, samples=3)
-        kept.append(gains[int(cast(float, choice.candidate.settings["tau"]))] / gains.max())
-    assert np.mean(kept) > 0.9
 
 
 def test_the_goal_and_not_the_likelihood_chooses_the_default_strength() -> None:

@@ -411,8 +411,7 @@ class TokenCosts:
 
     A token that earns c has the prior mean ``c / tau``: the value that the target ``exp(r / tau)``
     gives it if nothing else changes. It needs no completion, and holds for tokens never drawn. With
-    it, 35 completions taught as much about stock words in stories as 700 without; so that bias
-    stands unless another is shown to be better.
+    it, 35 completions taught as much about stock words in stories as 700 without.
 
     Attributes:
         name: of the rule.
@@ -427,7 +426,7 @@ class TokenCosts:
     def at(self, tau: float) -> Prior:
         """The prior of a fit at ``tau``, no mean farther than ``FARTHEST`` nats from 0."""
         means = np.clip(self.costs / positive("tau", tau), -FARTHEST, FARTHEST)
-        return Prior(self.name, self.token_ids, means, standing=min(DEFAULT_STRENGTHS))
+        return Prior(self.name, self.token_ids, means)
 
     @property
     def every_id(self) -> Ids:

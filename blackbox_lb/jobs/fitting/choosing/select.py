@@ -292,9 +292,8 @@ class _Race:
             return
         changes = [self._foreseen(entrant.candidate) for entrant in racing]
         order = np.argsort(-np.array(changes), kind="stable")
-        standing = self._standing()
         for place in order[FORESEEN:].tolist():
-            if racing[place] is not standing:
+            if not racing[place].candidate.stands:
                 racing[place].status = (
                     f"expected to change the reward by {changes[place]:+.3g}, from completions of"
                     " the base"
@@ -351,7 +350,7 @@ class _Race:
 
     def kept(self, winner: _Entrant) -> _Entrant:
         """The candidate that stands, unless the winner is better with confidence ``PROVEN``."""
-        standing = self._standing()
+        standing = next((entrant for entrant in self.entrants if entrant.candidate.stands), None)
         if standing is None or standing is winner or standing.scored is None:
             return winner
         ours = self.goal.gain(self.base.outcome, _scored(winner).outcome)
@@ -361,20 +360,6 @@ class _Race:
         winner.status = f"not shown to be better than {standing.candidate.label}"
         standing.status = ""
         return standing
-
-    def _standing(self) -> _Entrant | None:
-        """The candidate that stands; None without one. Of several, which differ by tau alone, the
-        one of which most is expected, or, where nothing tells that, which earned most.
-        """
-        standing = [entrant for entrant in self.entrants if entrant.candidate.stands]
-        if self.foresight is not None:
-            return max(
-                standing, key=lambda entrant: self._foreseen(entrant.candidate), default=None
-            )
-        scored = [entrant for entrant in standing if entrant.scored is not None]
-        complete = [entrant for entrant in scored if not self._is_partial(_scored(entrant))]
-        ranked = self._ranked(complete or scored)
-        return next(iter(ranked or standing), None)
 
     def _some(self, count: int) -> Bools | None:
         """(p,) the same ``count`` of all prompts for every candidate; None for all."""
