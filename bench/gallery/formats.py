@@ -204,7 +204,7 @@ def _script(place: Place) -> list[Step]:
     title = "Korean alone"
     judged = options(*evaluation, baseline_prompt=instruction, out=place.out / "eval")
     number = SCRIPT_SPLITS.count("train")
-    parts = [(10, 1), (number, 1), (number, 4), (number, training_samples)]
+    parts = [(number, 1), (number, 4), (number, training_samples)]
     curve_task = options(*task, test_samples=test_samples)
     return [
         Step("fit", fit),
