@@ -148,7 +148,7 @@ async def check_point(
     tokens = np.array(sorted({*sent, *curve.token_ids}), np.int64)
     positive_tokens = np.array(sorted(curve.token_ids), np.int64)
     ahead = margins(lists_with(completions, tokens), sent, positive_tokens)
-    asked = [example for example, kept in zip(examples, listed_rows, strict=True) if kept]
+    asked = [example for example, is_listed in zip(examples, listed_rows, strict=True) if is_listed]
     distance, chance = margin_distance(curve, ahead)
     chosen = curve.chosen.validation
     return PointCheck(

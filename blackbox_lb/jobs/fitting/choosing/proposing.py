@@ -408,7 +408,7 @@ def proposals(
         rollouts, table, sweep, limits, dataset=training.whole, priors=knowledge.priors
     ):
         prior = next(iter(knowledge.labels), None)
-        if prior is None or not candidate.stands or candidate.settings["prior"] != prior.name:
+        if prior is None or not candidate.stands:  # a calibration alone has one that stands
             yield candidate
             continue
         yield replace(candidate, stands=False)
