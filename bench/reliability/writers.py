@@ -91,14 +91,17 @@ def _prompts(writer: int) -> Iterator[Prompt]:
 
 
 def write(path: Path, writer: int, begin: float, end: float) -> _Written:
-    """One writer, from ``begin`` to ``end`` of the monotonic clock."""
+    """One writer, from ``begin`` to ``end`` of the monotonic clock.
+
+    It writes at least one answer: on a busy machine the others may hold the store until ``end``.
+    """
     keys: list[str] = []
     refused: list[str] = []
     time.sleep(max(0.0, begin - time.monotonic()))
     try:
         with RolloutStore(path, patience=PATIENCE) as store:
             for prompt in _prompts(writer):
-                if time.monotonic() > end:
+                if time.monotonic() > end and (keys or refused):
                     break
                 answer = {sample: completion_of(prompt, sample) for sample in range(SAMPLES)}
                 try:
@@ -111,11 +114,14 @@ def write(path: Path, writer: int, begin: float, end: float) -> _Written:
 
 
 def read(path: Path, begin: float, end: float) -> _Read:
-    """One reader, over and over again from ``begin`` until after ``end``."""
+    """One reader, over and over again from ``begin`` until after ``end`` and until it has seen a
+    row, but no longer than the writers wait for each other.
+    """
     passes, rows = 0, 0
     wrong: list[str] = []
     time.sleep(max(0.0, begin - time.monotonic()))
-    while time.monotonic() < end or not passes:
+    latest = end + PATIENCE
+    while time.monotonic() < end or (not rows and time.monotonic() < latest):
         if not path.exists():
             time.sleep(0.01)
             continue

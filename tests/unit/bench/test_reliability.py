@@ -122,6 +122,13 @@ def test_writers_share_a_store(tmp_path: Path, number: int, seconds: float) -> N
     assert row.counts["stored"] >= 3 * number
 
 
+def test_a_writer_that_came_too_late_writes_all_the_same(tmp_path: Path) -> None:
+    """The time may be over before the others let a writer in: it is no fault of the store."""
+    row = writers(WritersPlan(3, seconds=0.0), tmp_path)
+    assert row.wrong == ()
+    assert row.counts["stored"] >= 3
+
+
 @pytest.mark.parametrize(
     "plan",
     [
