@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Before numpy is imported: threads of BLAS wait for each other on cores that are busy, and small
 # matrices gain nothing by them.
@@ -25,6 +26,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Workers share cores: an OpenMP thread that waits, in scikit-learn or an engine, leaves its core to
 # another worker instead of spinning.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# A worker that waits for a core has neither a slow example nor a slow strategy.
+settings.register_profile(
+    "shared cores", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("shared cores")
 
 # Where no bytecode shall lie beside the sources it lies here: hundreds of commands would compile
 # all that they import.

@@ -81,8 +81,8 @@ def _digit_rows() -> list[dict[str, Any]]:
 
 
 def _margins(place: Place) -> list[Step]:
-    """Profiles with wanted age groups, by a fixed bias and by one that depends on the city; and a
-    digit that is to be uniform.
+    """Profiles with wanted age groups, by a fixed bias and by one that depends on the city, each
+    for the first token alone, and by one for every token; and a digit that is to be uniform.
     """
     profiles = write_rows(place.out / "profiles.jsonl", _profile_rows())
     digits = write_rows(place.out / "digits.jsonl", _digit_rows())
@@ -94,6 +94,7 @@ def _margins(place: Place) -> list[Step]:
     longer = options(
         place.bias("fixed"),
         place.bias("by-city"),
+        place.bias("every-token"),
         *place.model,
         data=profiles,
         reward="distribution:city",
@@ -103,23 +104,28 @@ def _margins(place: Place) -> list[Step]:
         test_samples=2,
     )
     measured = options(measure=("words", "repeated 3-grams", LATER_LOGPROB))
-    by_city = options("fit", *profile, depends_on="groups:city", out=place.out / "by-city")
+    first = options(phases="only-first")
+    fixed = options("fit", *profile, *first, out=place.out / "fixed")
+    by_city = options("fit", *profile, *first, depends_on="groups:city", out=place.out / "by-city")
+    every = options("fit", *profile, depends_on="groups:city", out=place.out / "every-token")
     profiles_eval = options(
         "eval",
         place.bias("fixed"),
         place.bias("by-city"),
+        place.bias("every-token"),
         *profile,
         rivals=True,
         out=place.out / "profiles",
     )
     digit_eval = options("eval", place.bias("digit"), *digit, rivals=True, out=place.out / "digit")
     return [
-        Step("fixed", options("fit", *profile, out=place.out / "fixed")),
+        Step("fixed", fixed),
         Step("by-city", by_city),
+        Step("every-token", every),
         Step("profiles_eval", profiles_eval, "Age groups of customers, by city"),
         Step("longer", options("eval", *longer, out=place.out / "longer")),
         Step("writing", (*longer, *measured), program=WRITING),
-        Step("digit", options("fit", *digit, out=place.out / "digit")),
+        Step("digit", options("fit", *digit, *first, out=place.out / "digit")),
         Step("digit_eval", digit_eval, "A random digit"),
     ]
 
@@ -134,6 +140,7 @@ MARGINS = Use(
     " temperature 1.5, the shares in words (each prompt asks for its own), and the label drawn in"
     " code and asked for in the prompt, which is what to do wherever the attribute is free. Four"
     " completions of each test prompt are cut after six tokens (a label that comes later counts as"
-    " none); lines of up to 40 tokens show what becomes of the rest of the text.",
+    " none); lines of up to 40 tokens show what becomes of the rest of the text. The biases are"
+    " confined to the first token, except one by city that acts at every token.",
     _margins,
 )

@@ -30,7 +30,11 @@ MOST_FIRST = 1_000
 MOST_PARTS = 16
 """Requests of one completion; where a text returns more often, the last phase has all that follows.
 """
-_KINDS = re.compile(r",(?=(?:first|rest)(?:,|$)|(?:opening|until|after|inside):)")
+ONLY = "only-"
+"""Begins the name of first tokens that a bias is confined to."""
+_KINDS = re.compile(
+    r",(?=(?:(?:only-)?first|rest)(?:,|$)|(?:(?:only-)?opening|until|after|inside):)"
+)
 
 
 def _spelled(text: str) -> str:
@@ -88,6 +92,18 @@ class FirstTokens(PrefixFeature):
         if self.tokens == 1:
             return "first"
         return f"opening:{self.tokens}"
+
+
+class OnlyFirstTokens(FirstTokens):
+    """The first ``tokens`` alone are biased, and none after them: it has no vector."""
+
+    kind: Literal["only first tokens"] = "only first tokens"  # type: ignore[assignment]
+    vectors: tuple[()] = ()
+
+    @property
+    def spec(self) -> str:
+        """See ``Feature``."""
+        return f"{ONLY}{super().spec}"
 
 
 class TextFeature(PrefixFeature):
@@ -167,7 +183,13 @@ class Inside(TextFeature):
         return self.closes
 
 
-PREFIX_FEATURES: tuple[type[PrefixFeature], ...] = (FirstTokens, Until, After, Inside)
+PREFIX_FEATURES: tuple[type[PrefixFeature], ...] = (
+    FirstTokens,
+    OnlyFirstTokens,
+    Until,
+    After,
+    Inside,
+)
 """All kinds."""
 
 
@@ -187,14 +209,15 @@ class Phases:
         for kind in (FirstTokens, TextFeature):
             if sum(isinstance(feature, kind) for feature in self.features) > 1:
                 raise InputError(
-                    f"``phases={printable(self.spec)!r}`` overlap; give at most one of first and"
-                    " opening:K, and at most one with a text"
+                    f"``phases={printable(self.spec)!r}`` overlap; give at most one of first,"
+                    " opening:K, only-first and only-opening:K, and at most one with a text"
                 )
 
     @classmethod
     def parse(cls, specs: Iterable[str]) -> Phases:
-        """``first``, ``opening:K``, ``until:TEXT``, ``after:TEXT`` and ``inside:OPEN..CLOSE``, each
-        text of its own or several separated by commas; ``rest`` may be named.
+        """``first``, ``opening:K``, the same behind ``only-``, ``until:TEXT``, ``after:TEXT`` and
+        ``inside:OPEN..CLOSE``, each text of its own or several separated by commas; ``rest`` may be
+        named.
 
         Raises InputError: one is not known, or see ``Phases``.
         """
@@ -220,6 +243,15 @@ class Phases:
     def first(self) -> int:
         """Tokens at the beginning that one of the features counts, 0 where none does."""
         return max((f.tokens for f in self.features if isinstance(f, FirstTokens)), default=0)
+
+    @cached_property
+    def confined(self) -> bool:
+        """Whether the bias is confined to the tokens at the beginning."""
+        return any(isinstance(feature, OnlyFirstTokens) for feature in self.features)
+
+    def is_unbiased(self, phase: int) -> bool:
+        """Whether no token is biased in a phase."""
+        return self.confined and not phase & self.held_first
 
     @cached_property
     def _text(self) -> TextFeature | None:
@@ -340,15 +372,20 @@ class Phases:
 
 def _parsed(name: str) -> PrefixFeature:
     """One feature. Raises InputError: it is not known."""
-    kind, _, text = name.partition(":")
+    kind, _, text = name.removeprefix(ONLY).partition(":")
     fields: dict[str, Any] = {}
     feature_type: type[PrefixFeature] | None = None
-    if name == "first":
-        feature_type = FirstTokens
+    counting: type[FirstTokens] = FirstTokens
+    if name.startswith(ONLY):
+        counting = OnlyFirstTokens
+    if kind == "first" and not text:
+        feature_type = counting
         fields = {"tokens": 1}
     elif kind == "opening" and text.isdecimal():
-        feature_type = FirstTokens
+        feature_type = counting
         fields = {"tokens": int(text)}
+    elif name.startswith(ONLY):
+        feature_type = None
     elif kind == "until":
         feature_type = Until
         fields = {"text": text}
@@ -366,8 +403,8 @@ def _parsed(name: str) -> PrefixFeature:
         pass
     raise InputError(
         f"``phases={printable(name)!r}`` is not known; give first, opening:K of at most"
-        f" {MOST_FIRST} tokens, until:TEXT, after:TEXT or inside:OPEN..CLOSE, with texts of 1 to"
-        f" {LONGEST} bytes"
+        f" {MOST_FIRST} tokens, only-first, only-opening:K, until:TEXT, after:TEXT or"
+        f" inside:OPEN..CLOSE, with texts of 1 to {LONGEST} bytes"
     )
 
 

@@ -195,6 +195,8 @@ class RequestBias:
                 np.array(self._of_phase, np.float64),
                 slopes,
             )
+        if self.phases.is_unbiased(phase):
+            return {}
         ids, of_phase, slopes = self._arrays
         values = of_phase[phase]
         if numbers:
@@ -236,8 +238,10 @@ class RequestBias:
     def _summed(self, phase: int) -> list[float]:
         """(s,) nats of a phase that all prompts have in common."""
         total = list(self.common.values())
+        if self.phases.is_unbiased(phase):
+            return [0.0] * len(total)
         for j, feature in enumerate(self.phases.features):
-            if phase & 1 << j:
+            if phase & 1 << j and feature.vectors:
                 values = feature.vectors[0].values
                 total = [value + more for value, more in zip(total, values, strict=True)]
         return total

@@ -98,7 +98,7 @@ def assert_same(one: NextToken, other: NextToken, seed: int = 0) -> None:
     np.testing.assert_allclose(dense(one), dense(other), atol=1e-15)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(tops, st.integers(1, N), seeds, st.sampled_from([None, 0, 4]))
 def test_blocks_of_any_size_are_one_table(
     top: int, size: int, seed: int, unnamed: int | None
@@ -153,7 +153,7 @@ def test_complete_lists_are_exact_in_blocks(size: int) -> None:
     assert not table.tail_mass.any()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data(), tops, st.integers(1, N), st.sampled_from([None, 4]))
 def test_taken_positions_keep_their_distributions(
     data: st.DataObject, top: int, size: int, unnamed: int | None

@@ -6,6 +6,7 @@ import os
 
 from hypothesis import settings
 
-settings.register_profile("same", deadline=None, derandomize=True)
-settings.register_profile("search", deadline=None, max_examples=2_000)
+SHARED = settings.get_profile("shared cores")
+settings.register_profile("same", SHARED, derandomize=True)
+settings.register_profile("search", SHARED, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))

@@ -50,11 +50,16 @@ def phased_bias(
     spec: str, wholes: Sequence[Values], features: Sequence[PromptFeature] = (), **fields: Any
 ) -> Bias:
     """A bias with phases, from the whole vector of each feature where it holds alone, and of the
-    rest last; ``features`` of the prompt beside them.
+    rest last; ``features`` of the prompt beside them. A bias that is confined to the first tokens
+    has the first of ``wholes``.
     """
     *named, rest = wholes
     ids = sorted({token for values in wholes for token in values})
     phases = Phases.parse([spec])
+    if phases.confined:
+        entries = tuple(Entry(id=token, bias=wholes[0].get(token, 0.0)) for token in ids)
+        rows = (*features, *phases.features)
+        return Bias(**(FIELDS | {"entries": entries, "features": rows, "sent": WIDE} | fields))
     moved = tuple(
         row.one_vector([values.get(token, 0.0) - rest.get(token, 0.0) for token in ids])
         for row, values in zip(phases.features, named, strict=True)

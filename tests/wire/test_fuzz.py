@@ -308,7 +308,6 @@ def times(number: int) -> settings:
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
     return settings(
         max_examples=number,
-        deadline=None,
         database=None,
         derandomize=True,
         suppress_health_check=checks,

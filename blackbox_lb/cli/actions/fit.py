@@ -207,9 +207,7 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
         learn_from=options.learn_from,
         deploy=options.deploy,
         labels_named=options.labels is not None or options.decide is not None,
-        needs_samples=bool(
-            options.engine != "here" or options.rollouts or options.phases or options.only_stored
-        ),
+        needs_samples=bool(options.engine != "here" or options.rollouts or options.only_stored),
     )
 
 

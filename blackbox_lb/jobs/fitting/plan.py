@@ -32,7 +32,8 @@ class FitPlan:
     prompts without one ("unlabelled"); listed: alternatives at the place of an answer, None for as
     many as help. labels: of a decision, None where there are none to score. depends_on: features of
     the prompt that a bias may depend on, each tried beside the fixed one. phases: of completions,
-    each of which may get a vector of its own; None for one vector. search: "named" races the
+    each of which may get a vector of its own, or the first tokens that confine the bias; None for
+    one vector. search: "named" races the
     settings of the sweep alone, "brief" and "thorough" everything else that may be the bias beside
     them; None for brief where the sweep names no strength, else named. few: the bias is cut to as
     few entries as earn as much. notices: sentences on how the plan came about.

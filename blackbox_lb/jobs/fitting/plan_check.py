@@ -178,14 +178,30 @@ class PlanCheck:
                 f"``objective={plan.goal.objective}`` needs right answers, and rows with wanted"
                 " shares have none; choose 'reward' or 'reward-kl'"
             )
+        if plan.phases is None and reward.max_tokens > 1:
+            self.trials.report.notice(
+                "a bias acts at every token: what stands behind a label in completions of up to"
+                f" {reward.max_tokens} tokens may repeat it; ``phases=only-first`` confines the"
+                " bias to the first token"
+            )
 
     def _check_phases(self) -> None:
         phases = self.plan.phases
         if phases is None:
             return
+        learn_from = f"``learn_from={self.plan.learn_from}``"
+        if phases.confined:
+            if self.plan.learn_from != "answers" or len(phases.features) > 1:
+                raise InputError(
+                    f"``phases={phases.spec}`` confines a bias that is learned from given answers,"
+                    f" and this plan has {learn_from} and {len(phases.features)} phases; use"
+                    " ``learn_from=answers`` and no other phase, or ``phases=first``"
+                )
+            check_continues(self.trials.session, phases)
+            return
         options = {
             "the task's stop texts": bool(self.trials.stop),
-            f"``learn_from={self.plan.learn_from}``": self.plan.uses_given_answers,
+            learn_from: self.plan.uses_given_answers,
         }
         for option, is_set in options.items():
             if is_set:

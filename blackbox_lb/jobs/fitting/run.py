@@ -4,7 +4,7 @@ unseen test prompts.
 
 import asyncio
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from typing import cast
@@ -23,6 +23,7 @@ from blackbox_lb.bias.records import (
     Learned,
     RecordedFinding,
     SamplingRecord,
+    Scalar,
     Verdict,
 )
 from blackbox_lb.bias.request_bias import RequestBias, embedding_model
@@ -67,7 +68,7 @@ from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn, TrainingD
 from blackbox_lb.jobs.fitting.unlabelled import calibrated
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, against_others
 from blackbox_lb.jobs.fitting.varying.by_samples import BySamples
-from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
+from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures, sent_range
 from blackbox_lb.rollouts.answers.given_answers import first_lists
 from blackbox_lb.rollouts.answers.openings import Opening, opening_of
 from blackbox_lb.rollouts.judging.decisions import DrawnShares, about_labels, decision_scores
@@ -351,7 +352,7 @@ class _Fit:
         """
         rollouts = self.training.rollouts
         nowhere = np.zeros(len(rollouts.token_ids), np.int64)
-        if self.plan.phases is None:
+        if self.plan.phases is None or self.plan.phases.confined:
             return Phases(), nowhere
         trials = self.trials
         token_bytes = trials.store.token_bytes(trials.tokenizer.fingerprint)
@@ -376,8 +377,19 @@ class _Fit:
         """The bias that is judged."""
         richer = self.choice.richer
         if richer is None:
-            return self.fixed
-        return richer.candidate.sent
+            return self._confined(self.fixed)
+        return self._confined(richer.candidate.sent)
+
+    def _confined(self, bias: AnyBias) -> AnyBias:
+        """The bias at the first tokens alone, where the plan confines it to these."""
+        phases = self.plan.phases
+        if phases is None or not phases.confined:
+            return bias
+        if isinstance(bias, RequestBias):
+            features = (*bias.features, *phases.features)
+            return RequestBias(bias.common, features, bias.sent, vectors=bias.vectors)
+        assert isinstance(bias, Mapping)  # a fit has no third kind
+        return RequestBias(dict(sorted(bias.items())), phases.features, sent_range(self.limits))
 
     async def judge(self) -> None:
         """Compare fresh completions of the test prompts, with the chosen bias and without."""
@@ -405,8 +417,16 @@ class _Fit:
                 self.operating = self.operating.replacing(checked=checked)
         await self._compare_shares(bias)
         if plan.depends_on or self.choice.richer is not None:
+            fixed = bias
+            if self.choice.richer is not None:
+                fixed = self._confined(self.fixed)
             self.beside = await against_others(
-                self.trials, self.task, self.fixed, bias, self._features_sent, plan
+                self.trials,
+                self.task,
+                fixed,
+                bias,
+                self._features_sent,
+                plan,
             )
 
     @property
@@ -477,8 +497,7 @@ class _Fit:
             task=self.task.name,
             reward=trials.reward.spec,
             estimator=chosen.estimator,
-            settings=chosen.settings
-            | ({} if self.plan.learn_from == "samples" else {"learn_from": self.plan.learn_from}),
+            settings=chosen.settings | self._settings,
             data_hash=self.task.data_hash,
             rollouts=len(self.training.everything.keys),
             tokens=len(self.training.everything.token_ids),
@@ -496,6 +515,16 @@ class _Fit:
             calibration=self.calibration,
             entries=await sent_entries(trials, self.training, chosen, errors.tolist()),
         )
+
+    @property
+    def _settings(self) -> dict[str, Scalar]:
+        """What the plan adds to the settings of the chosen candidate."""
+        settings: dict[str, Scalar] = {}
+        if self.plan.learn_from != "samples":
+            settings["learn_from"] = self.plan.learn_from
+        if self.plan.phases is not None and self.plan.phases.confined:
+            settings["phases"] = self.plan.phases.spec
+        return settings
 
     async def result(self) -> FitResult:
         """Measure the KL of the chosen policy, and report everything."""

@@ -226,7 +226,7 @@ async def fit_async(
         learn_from=learn_from,
         deploy=deploy,
         labels_named=labels is not None or decide is not None,
-        needs_samples=bool(rollouts or phases or only_stored),
+        needs_samples=bool(rollouts or only_stored),
     )
     if price is not None:
         parse_prices(price)  # a bad price is an error before anything is opened

@@ -130,7 +130,8 @@ def completed_plan(
             correctness, else from samples.
         deploy: settings, as in "temperature=0.5"; none for the default.
         labels_named: whether the user named the labels.
-        needs_samples: whether something was asked for that only samples have.
+        needs_samples: whether something was asked for that only samples have, beside the plan's
+            phases, of which those that confine a bias need none.
 
     Raises:
         InputError: the reward has no right answers to learn from, a setting cannot be read, or
@@ -143,6 +144,7 @@ def completed_plan(
         and reward.name in CORRECTNESS
         and plan.sweep.estimators == Sweep().estimators
         and not needs_samples
+        and (plan.phases is None or plan.phases.confined)
     )
     too_few = None
     if plan.labels is not None and not labels_named:

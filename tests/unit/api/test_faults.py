@@ -25,7 +25,7 @@ from blackbox_lb.safety.http.error_answers import Fault, FaultKind, classify
 from blackbox_lb.safety.http.retries import is_passing
 from blackbox_lb.safety.printable import with_remedy
 
-same = settings(deadline=None, derandomize=True)
+same = settings(derandomize=True)
 
 
 def openai(

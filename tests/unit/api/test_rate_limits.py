@@ -29,7 +29,7 @@ FIREWORKS_HEADERS = {
     "rate-prompt-tokens": "x-ratelimit-limit-tokens-prompt",
     "rate-generated-tokens": "x-ratelimit-limit-tokens-generated",
 }
-same = settings(deadline=None, derandomize=True)
+same = settings(derandomize=True)
 amounts = st.integers(0, 10**6)
 moments = st.floats(0, 1e5)
 texts = (

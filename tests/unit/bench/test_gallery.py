@@ -214,7 +214,7 @@ def test_every_listed_word_is_one_of_its_forms() -> None:
         assert slop(f"the {word} thing") == [("word", word, 4)]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.sampled_from([*FAMILIES, *PHRASES, "—", "--", " - ", "the", "scent of", "sun", "\n- "]),

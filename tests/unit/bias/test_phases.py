@@ -85,6 +85,12 @@ def test_counted_phases_come_first() -> None:
         "opening:2",
         "rest",
     ]
+    assert named(Phases.parse(["only-opening:1"]), ["a", "b"]) == ["only-first", "rest"]
+    assert named(Phases.parse(["until:b,only-opening:2"]), ["a", "b", "c"]) == [
+        "until:b + only-opening:2",
+        "until:b + only-opening:2",
+        "rest",
+    ]
     assert named(Phases.parse(["after:a,b,first"]), ["a,b", "c"]) == ["first", "after:a,b"]
     assert Phases.parse(["inside:<x>..</x>,rest"]).names == ("inside:<x>..</x>",)
     assert named(Phases.parse(["opening:2,until:b"]), ["a", "b", "c"]) == [
@@ -99,6 +105,9 @@ def test_counted_phases_come_first() -> None:
     [
         ("second", "is not known"),
         ("opening:0", "is not known"),
+        ("only-opening:0", "is not known"),
+        ("only-until:b", "is not known"),
+        ("only-", "is not known"),
         ("opening:1001", "is not known"),
         ("until:", "is not known"),
         ("inside:<a>", "is not known"),
@@ -108,6 +117,7 @@ def test_counted_phases_come_first() -> None:
         ("until:\udc80", "is not known"),
         ("first,first", "names one twice"),
         ("first,opening:3", "overlap"),
+        ("first,only-first", "overlap"),
         ("until:x,after:y", "overlap"),
     ],
 )
@@ -116,6 +126,20 @@ def test_what_is_no_phase(spec: str, said: str) -> None:
     with pytest.raises(InputError, match=said) as raised:
         Phases.parse([spec])
     assert "give" in str(raised.value)
+
+
+def test_first_tokens_that_confine_a_bias_have_no_vector() -> None:
+    """The entries hold there, with what other features add, and nothing holds behind."""
+    bias = phased_bias("only-first", [{1: 0.5, 2: 0.0}, {}])
+    (only,) = bias.features
+    prompt = Prompt.user("x")
+    assert bias.at(prompt) == {1: 0.5}
+    assert bias.at(prompt, Prefix(1, b" b")) == {}
+    assert bias.next_boundary() == (1, "")
+    assert Bias.model_validate_json(bias.model_dump_json()) == bias
+    with_vector = only.model_dump() | {"vectors": [{"name": "x", "values": [1.0, 1.0]}]}
+    with raises_naming(BiasError, "vectors"):
+        Bias(**(dict(bias) | {"features": (with_vector,)}))
 
 
 def test_a_file_has_one_vector_of_a_feature_with_one_value_of_an_entry() -> None:
@@ -161,8 +185,13 @@ def chances(phases: Phases, with_word: bool = False) -> dict[tuple[int, ...], fl
             texts = [b"" if token == 4 else b" " + b"abcd"[token : token + 1] for token in tokens]
             total = 0.0
             for place, phase in enumerate(islice(phases.along(texts), size)):
-                values = in_phase(VECTORS[: len(phases.names) + 1], phase)
+                if phases.confined:
+                    values = VECTORS[0]
+                else:
+                    values = in_phase(VECTORS[: len(phases.names) + 1], phase)
                 bias = np.array([values[token] + with_word * MOVED[token] for token in range(5)])
+                if phases.is_unbiased(phase):
+                    bias = np.zeros(5)
                 total += log_softmax(MODEL.logprobs(tokens[:place]) + bias)[tokens[place]]
             found[tokens] = float(np.exp(total))
     return found
@@ -236,6 +265,8 @@ class Listing:
         ("first,inside: a..c", ""),
         ("first,after:d", ""),
         ("opening:2,until:b", ""),
+        ("only-opening:2", ""),
+        ("only-first", "thing"),
         ("first", "thing"),
         ("opening:2,until:b", "thing"),
     ],
@@ -465,7 +496,7 @@ def test_prompt_and_phase_together_say_what_neither_can_alone(
     told = blb("analyze", tmp_path / "run" / "bias.json", "--json", "--quiet")
     assert told.exit_code == 0, told.output
     kl = json.loads(told.stdout)["usage"]["kl_per_token"]
-    assert kl == pytest.approx(run.result.kl / 4, rel=0.05)
+    assert kl == pytest.approx(run.result.kl / 4, rel=0.2)  # both are of few drawn completions
 
 
 def test_what_cannot_be_learned_by_phase(
@@ -476,6 +507,7 @@ def test_what_cannot_be_learned_by_phase(
         (("--phases", "second"), "is not known"),
         (("--phases", "first", "--estimator", "ips"), "leave out --engine and --estimator"),
         (("--phases", "first", "--learn-from", "both"), "--learn-from"),
+        (("--phases", "only-first"), "--learn-from answers"),
     ):
         result = fit(server, data, tmp_path / "none", *more)
         assert (result.exit_code, sentence in result.output) == (2, True), result.output

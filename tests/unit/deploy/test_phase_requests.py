@@ -246,6 +246,8 @@ def sender_of(bias: Bias) -> PhasedRequests:
         ("first,inside: a..c", ""),
         ("first,after:d", ""),
         ("opening:2,until:b", ""),
+        ("only-first", ""),
+        ("only-opening:2", "go"),
         ("first", "go"),
         ("opening:2,until:b", "go"),
     ],

@@ -15,6 +15,7 @@ RAWS = (b"a", b"b", b"ab", b"", b"<a", b">", b"xyz", b"bb<")
 SPECS = (
     "first",
     "opening:3",
+    "only-opening:2",
     "until:ab",
     "after:b<a",
     "inside:<..>",

@@ -36,7 +36,7 @@ from blackbox_lb.serve import vllm as served  # noqa: E402
 IDS = [3, 1, 4, 1, 5]
 TOKENS, LOGITS, END = 11, 12, 2
 REQUESTS = 6
-ORDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+ORDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def values(seed: int) -> np.ndarray:

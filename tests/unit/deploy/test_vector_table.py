@@ -137,7 +137,7 @@ def asked(bias: Bias, text: str) -> Asked:
     return found
 
 
-@pytest.mark.parametrize("spec", ["first", "first,after:c"])
+@pytest.mark.parametrize("spec", ["first", "first,after:c", "only-first"])
 def test_each_request_gets_what_a_client_would_send(
     spec: str, vectors: Any, tmp_path: Path
 ) -> None:

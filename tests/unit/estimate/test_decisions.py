@@ -24,7 +24,7 @@ from tests.support.errors import raises_naming
 NAMES = ("a", "b", "c")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 2)), min_size=1, max_size=60))
 def test_scores_are_scikit_learns(pairs: list[tuple[int, int]]) -> None:
     """Precision, recall, F1 and the confusion matrix, with "no label" as a class that nothing
@@ -74,7 +74,7 @@ def test_what_is_no_decision_is_refused() -> None:
     assert DecisionScores.of(NAMES, [], []).as_json()["accuracy"] is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12))
 def test_greedy_is_exact_where_it_is_sure(seed: int, width: int) -> None:
     """From a list of the likeliest tokens, the greedy token under a bias is that of the whole

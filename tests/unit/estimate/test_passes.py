@@ -184,7 +184,7 @@ def test_results_come_in_order_and_errors_where_they_belong(items: list[int], co
     assert set(made) <= {threading.current_thread()}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 100), st.integers(1, 30))
 def test_descent_finds_the_least_value_of_a_convex_function(seed: int, size: int) -> None:
     """Log-sum-exp with a little curvature everywhere, from a far start, and no step goes uphill."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.phases import Prefix
+from blackbox_lb.bias.request_bias import store_key, to_request_bias
 from blackbox_lb.errors import DataError
 from blackbox_lb.extras.rivals.prompts import label_drawn_in_code
 from blackbox_lb.store import RolloutStore
@@ -135,6 +138,39 @@ def test_a_bias_depends_on_the_groups(by_city: Path) -> None:
     assert south["drawn"]["b"] > south["drawn"]["c"]
     by_group = (north["total_variation"] + south["total_variation"]) / 2
     assert found["verdict"][0]["biased"] == pytest.approx(-by_group)
+
+
+def test_a_bias_confined_to_the_first_token_leaves_the_rest_alone(
+    server: ExactServer, tmp_path: Path
+) -> None:
+    """The labels come in the wanted shares, by group, and behind them the model writes what it
+    would have written there; a bias for every token repeats the labels.
+    """
+    data = written(tmp_path / "data.jsonl", rows(north=NORTH, south=SOUTH))
+    options = ("--reward", "distribution:city", "--depends-on", "groups:city", "--json")
+    labels_behind = {}
+    for name, confined in (("all", ()), ("first", ("--phases", "only-first"))):
+        out = tmp_path / name
+        result = run("fit", server, data, *options, *confined, "--out", out)
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout)["verdict"][0]["verdict"] == "HELPS"
+        bias = Bias.load(out / "bias.json")
+        with RolloutStore(out / "rollouts.db", read_only=True) as store:
+            (request,) = [
+                request
+                for request, settings in store.requests().items()
+                if settings["bias"] == store_key(to_request_bias(bias))
+            ]
+            completions = list(store.completions(store.prompts(request)))
+        behind = [row.token_ids[1] for row in completions if len(row.token_ids) > 1]
+        assert len(behind) > 100
+        labels_behind[name] = float(np.mean(np.isin(behind, (1, 2))))
+    assert bias.depends_on == "groups:city, only-first"
+    assert bias.settings["phases"] == "only-first"
+    north = replace(Prompt.user("x"), columns={"city": "north"})
+    assert bias.at(north)
+    assert bias.at(north, Prefix(1, b" b")) == {}
+    assert labels_behind["first"] < labels_behind["all"] / 2
 
 
 def test_eval_and_report_show_the_shares_of_all_policies(

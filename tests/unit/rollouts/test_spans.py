@@ -230,7 +230,7 @@ def test_an_unknown_script_is_refused(name: str) -> None:
 # laws of all rules
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.text("tapestry of delv—Да語a.\n ", max_size=80))
 def test_places_of_a_rule_are_in_order(text: str) -> None:
     """They do not overlap, lie inside the text, and cost what was counted there."""
@@ -474,7 +474,7 @@ def test_what_cannot_be_located_is_on_the_last_token() -> None:
     assert costs(several, "aXcccYe", [Span(6, 7, -2.0)]) == ([0, 0, 0, 0, -2], True)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.text("aé—😀 語", min_size=1, max_size=12), st.data())
 def test_every_character_falls_where_it_begins(text: str, data: st.DataObject) -> None:
     """Of any text, cut into tokens at any bytes: what is earned adds up, and each character counts

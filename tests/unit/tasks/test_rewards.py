@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blackbox_lb.errors import DataError, InputError
@@ -68,14 +68,12 @@ def test_normalise_worked_examples(text: str, words: str) -> None:
     assert normalise(text) == words
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"])) | st.text("aB1.,-−'´ ेกが각İßﬁ½"))
 def test_normalise_is_idempotent(text: str) -> None:
     """Normalising what is normalised changes nothing."""
     assert normalise(normalise(text)) == normalise(text)
 
 
-@settings(deadline=None)
 @given(st.text(), st.text(), st.text("abc é.5", min_size=1))
 def test_contains_finds_what_stands_between_spaces(before: str, after: str, answer: str) -> None:
     """Whatever surrounds it, an answer set off by spaces and dashes is found."""
@@ -254,7 +252,6 @@ def test_an_example_without_answer_is_refused(spec: str) -> None:
         parse_reward(spec, max_tokens=48).score(asked(), completion("Oslo"))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 500), st.integers(1, 500))
 def test_shorter_is_better(one: int, two: int) -> None:
     """Among correct completions, the order by reward is the reverse order by length."""
@@ -263,7 +260,6 @@ def test_shorter_is_better(one: int, two: int) -> None:
     assert (first > second) == (one < two)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(["Oslo", "Bergen"]), st.integers(0, 100))
 def test_the_formulas_of_the_paper_agree(text: str, tokens: int) -> None:
     """The compression reward is the exponential of its logarithm, and accuracy less a share of the

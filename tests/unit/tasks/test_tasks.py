@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blackbox_lb import tasks
@@ -333,7 +333,6 @@ def test_a_file_over_the_limit_is_refused(tmp_path: Path) -> None:
 # Splits
 
 
-@settings(deadline=None)
 @given(st.integers(30, 80), st.integers(1, 60), st.integers(0, 5))
 def test_adding_rows_moves_no_other(count: int, more: int, seed: int) -> None:
     """A row's split depends on the seed and its id alone: rows added before or after leave it where

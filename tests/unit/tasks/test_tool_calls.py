@@ -65,7 +65,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(
     st.lists(
         st.tuples(st.text(min_size=1), st.dictionaries(st.text(), VALUES, max_size=3)),

@@ -149,7 +149,7 @@ def test_a_replacement_character_names_no_token() -> None:
     assert vocabulary.id_of("\N{REPLACEMENT CHARACTER}".encode()) == 1
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.sets(st.binary(min_size=1, max_size=6), min_size=1))
 def test_every_display_string_leads_back_or_nowhere(tokens: set[bytes]) -> None:
     """In any vocabulary, the escaped form of a token leads to that token, or to none; never to
@@ -220,7 +220,7 @@ def naive_join(parts: list[str], rank: Callable[[str, str], float | None]) -> li
 PIECES = st.text("ab", min_size=1, max_size=4)
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(derandomize=True, max_examples=300)
 @given(st.text("ab", max_size=20), st.lists(st.tuples(PIECES, PIECES), unique=True))
 def test_joining_listed_pairs_is_what_its_definition_says(
     text: str, merges: list[tuple[str, str]]
@@ -237,7 +237,7 @@ def test_joining_listed_pairs_is_what_its_definition_says(
     assert byte_level_encoder(ids, merges, "gpt-2", {})(text) == [ids[piece] for piece in joined]
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(derandomize=True, max_examples=300)
 @given(
     st.text("ab ", max_size=20),
     st.lists(st.text(f"ab{SPACE}", min_size=2, max_size=5), unique=True),
@@ -254,7 +254,7 @@ def test_joining_by_score_is_what_its_definition_says(text: str, pieces: list[st
     ]
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.sampled_from(sorted(PATTERNS)), st.text())
 def test_splitting_loses_nothing(pre: str, text: str) -> None:
     """The words of a text are the text, whichever pre-tokenizer split it."""

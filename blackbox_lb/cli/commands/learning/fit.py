@@ -104,7 +104,8 @@ class FitOptions(TaskOptions, TrialOptions, VerboseOptions):
         HelpGroup.LEARNING,
         "Let the bias change within a completion, where that earns more than one vector for all:"
         " first (token), opening:K, until:TEXT, after:TEXT or inside:OPEN..CLOSE. Repeatable; with"
-        " --depends-on, both together are tried, too. Needs a server that continues token ids.",
+        " --depends-on, both together are tried, too. only-first or only-opening:K confine what is"
+        " learned from answers to the first tokens. Needs a server that continues token ids.",
         metavar="PHASE,...",
     )
     estimator: tuple[str, ...] = option(

@@ -4,7 +4,7 @@ Strength and weight of the model are chosen on validation prompts and on trainin
 left out, fold by fold. All of it is known from lists: nothing is drawn.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -136,7 +136,7 @@ class ByLists:
 async def against_others(
     trials: Trials,
     task: Task,
-    fixed: Mapping[int, float],
+    fixed: AnyBias,
     sent: AnyBias,
     features_of: Sequence[PromptFeatures],
     plan: FitPlan,
