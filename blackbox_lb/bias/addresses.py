@@ -42,26 +42,24 @@ class Address:
         appends by itself.
         """
         url, set_url = _address(rules, base_url)
-        key, value = _key(rules)
+        key, shell_key = _key(rules)
         scheme = ""
         if rules.api_key_header == "Authorization":
             scheme = "Bearer "
-        shell = ""
-        if value:
-            shell = f"{rules.api_key_header}: {scheme}{value}"
+        shell_header = ""
+        if shell_key:
+            shell_header = f"{rules.api_key_header}: {scheme}{shell_key}"
         query, shell_query = _query(rules)
         shell_path = shlex.quote(prefix + route) + shell_query
-        if rules.api_key_required and (rules.base_url_env, rules.api_key_env) == (
-            ANY.base_url_env,
-            ANY.api_key_env,
-        ):
+        variables = (rules.base_url_env, rules.api_key_env)
+        if rules.api_key_required and variables == (ANY.base_url_env, ANY.api_key_env):
             sdk_url = None
             if base_url:
                 sdk_url = url
-            return cls(sdk_url, None, "Authorization", query, set_url, shell_path, shell)
+            return cls(sdk_url, None, "Authorization", query, set_url, shell_path, shell_header)
         if prefix:
             url = f"{url} + {literal(prefix)}"
-        return cls(url, key, rules.api_key_header, query, set_url, shell_path, shell)
+        return cls(url, key, rules.api_key_header, query, set_url, shell_path, shell_header)
 
     def arguments(self, url: str, headers: str, query: str) -> list[str]:
         """Keyword arguments for the address, the key and the query under the names of one

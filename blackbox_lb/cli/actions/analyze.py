@@ -110,23 +110,27 @@ async def _run(
 ) -> Analysis:
     profile = profile_of(bias, options.provider)
     store_path = options.store or options.bias_file.with_name(STORE)
-    ours = picked(
+    trial_options = picked(
         TrialOptions, options, provider=options.provider or profile.name, store=store_path
     )
     vocabulary = vocabulary_of(bias, [profile], options.tokenizer)
     rows: Sequence[Example] = ()
     if options.task or options.data:
-        rows = await _draw(bias, options, ours, listener, budget)
+        rows = await _draw(bias, options, trial_options, listener, budget)
     biased = biased_completions(store_path, bias, profile, vocabulary, listener, rows)
     if options.full_vocab:
-        shifts = await _exact(bias, biased, options.full_vocab, ours, listener, budget)
+        shifts = await _exact(bias, biased, options.full_vocab, trial_options, listener, budget)
     else:
         shifts = shifts_by_lists(store_path, biased, bias, profile, vocabulary)
     with RolloutStore(store_path, read_only=True) as store:
         token_bytes = store.token_bytes(bias.tokenizer)
     generated = {token for token in biased.rollouts.token_ids.tolist() if token >= 0}
-    nameless = () if vocabulary else sorted(generated - token_bytes.keys())
-    names = await _texts(bias, nameless, ours, listener) if options.base_url and nameless else {}
+    nameless: list[int] = []
+    if vocabulary is None:
+        nameless = sorted(generated - token_bytes.keys())
+    names: dict[int, str] = {}
+    if options.base_url and nameless:
+        names = await _texts(bias, nameless, trial_options, listener)
     token_names = TokenNames(token_bytes, vocabulary, names)
     return analyze(bias, biased, shifts, token_names, provenance(listener.notices))
 
@@ -150,7 +154,7 @@ async def _texts(
 async def _draw(
     bias: Bias,
     options: AnalyzeOptions,
-    ours: TrialOptions,
+    trial_options: TrialOptions,
     listener: Remembering,
     budget: SpendLimit,
 ) -> Sequence[Example]:
@@ -166,7 +170,7 @@ async def _draw(
     )
     stages = [ForecastStage(task.test, 2 * options.samples)]
     async with open_trials(
-        ours, task, reward, budget, bias, stages=lambda trials: stages
+        trial_options, task, reward, budget, bias, stages=lambda trials: stages
     ) as trials:
         if task.note:
             listener.notice(task.note)

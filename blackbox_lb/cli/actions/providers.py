@@ -18,7 +18,7 @@ from blackbox_lb.providers.profile import load_profile
 OF_EACH_MODEL = "listed with both"
 OF_THE_HOST = "taken by the host; of the model unknown"
 """Whether a list shows ``logit_bias`` and logprobs for each model, or only for the host."""
-FROM_HERE = (
+MEASURE_FIRST = (
     "Nobody has measured these: blb doctor --provider HOST --model NAME --tokenizer tokenizer.json"
     " --save mine.toml asks the host, and a fit takes --provider mine.toml."
 )
@@ -49,7 +49,7 @@ def print_models(provider: str, *, as_json: bool) -> None:
     echo(f"Source: {hosted.source}.")
     if any(_cuts(model, sent) for model in hosted.models):
         echo(CUT_BY_DEFAULT)
-    echo(FROM_HERE)
+    echo(MEASURE_FIRST)
 
 
 def print_hosts(name: str, *, as_json: bool) -> None:
@@ -75,7 +75,7 @@ def print_hosts(name: str, *, as_json: bool) -> None:
         left_aligned=5,
     )
     echo("Prices are for a million tokens. Open weights also run on a server of your own: vLLM,")
-    echo("SGLang, llama.cpp. " + FROM_HERE)
+    echo("SGLang, llama.cpp. " + MEASURE_FIRST)
 
 
 def _document(hosted: HostedModels, model: HostedModel) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry, Learned, settings_text
-from blackbox_lb.bias.request_bias import strongest
+from blackbox_lb.bias.request_bias import phases_of_features, strongest
 from blackbox_lb.cli.actions.eval_output import print_curve
 from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.terminal import findings_list, print_table, verdict_table
@@ -33,11 +33,13 @@ def execute(bias_file: Path, top: int, as_json: bool) -> None:
         print_curve(bias.operating)
     ranked = sorted(bias.entries, key=lambda entry: entry.bias)
     _parts(bias, top)
-    rest = ""
-    if bias.features:
-        rest = " of the rest"
-    _tokens(f"Promoted tokens{rest}", [entry for entry in reversed(ranked) if entry.bias > 0], top)
-    _tokens(f"Suppressed tokens{rest}", [entry for entry in ranked if entry.bias < 0], top)
+    where = ""
+    if phases_of_features(bias.features).confined:
+        where = " where it acts"
+    elif bias.features:
+        where = " of the rest"
+    _tokens(f"Promoted tokens{where}", [entry for entry in reversed(ranked) if entry.bias > 0], top)
+    _tokens(f"Suppressed tokens{where}", [entry for entry in ranked if entry.bias < 0], top)
 
 
 def _origin(bias: Bias) -> None:
@@ -68,9 +70,12 @@ def _origin(bias: Bias) -> None:
 
 def _parts(bias: Bias, top: int) -> None:
     """Print the vectors of the features that move tokens most, each with its most moved tokens."""
-    if not bias.features:
-        return
+    phases = phases_of_features(bias.features)
+    if phases.confined:
+        echo(f"acts at    the first tokens alone, {phases.first:,} of them")
     rows = [(printable(name), tokens) for name, tokens in strongest(bias)]
+    if not rows:
+        return
     print_table(
         f"Depends on {printable(bias.depends_on)}: {min(top, len(rows))} of {len(rows)} vectors;"
         " the tokens below are moved by none of them",

@@ -354,21 +354,16 @@ def entries_table(bias: Bias) -> PageTable:
 
 def token_tables(bias: Bias, analysis: Analysis | None) -> list[PageTable]:
     """The bias itself, and its tokens in an analysis."""
-    of = (
-        ()
-        if analysis is None
-        else (scores_table, bands_table, families_table, pairs_table, delta_table)
-    )
-    features = [features_table(bias)] if bias.features else []
-    return [
-        *features,
-        entries_table(bias),
-        *(
-            made_table
-            for make_table in of
-            if analysis and (made_table := make_table(analysis)).rows
-        ),
+    tables = [entries_table(bias)]
+    if any(feature.vectors for feature in bias.features):
+        tables.insert(0, features_table(bias))
+    if analysis is None:
+        return tables
+    of_analysis = [
+        make_table(analysis)
+        for make_table in (scores_table, bands_table, families_table, pairs_table, delta_table)
     ]
+    return [*tables, *(table for table in of_analysis if table.rows)]
 
 
 def features_table(bias: Bias) -> PageTable:
