@@ -81,8 +81,8 @@ def _digit_rows() -> list[dict[str, Any]]:
 
 
 def _margins(place: Place) -> list[Step]:
-    """Profiles with wanted age groups, by a fixed bias and by one that depends on the city, each
-    for the first token alone, and by one for every token; and a digit that is to be uniform.
+    """Profiles with wanted age groups, by a bias for the first token alone and by one for every
+    token; and a digit that is to be uniform.
     """
     profiles = write_rows(place.out / "profiles.jsonl", _profile_rows())
     digits = write_rows(place.out / "digits.jsonl", _digit_rows())
@@ -92,7 +92,6 @@ def _margins(place: Place) -> list[Step]:
     digit = options(*place.model, data=digits, reward="distribution", max_tokens=3)
     digit += options(*drawn, store=place.out / "digits.db")
     longer = options(
-        place.bias("fixed"),
         place.bias("by-city"),
         place.bias("every-token"),
         *place.model,
@@ -105,12 +104,10 @@ def _margins(place: Place) -> list[Step]:
     )
     measured = options(measure=("words", "repeated 3-grams", LATER_LOGPROB))
     first = options(phases="only-first")
-    fixed = options("fit", *profile, *first, out=place.out / "fixed")
     by_city = options("fit", *profile, *first, depends_on="groups:city", out=place.out / "by-city")
     every = options("fit", *profile, depends_on="groups:city", out=place.out / "every-token")
     profiles_eval = options(
         "eval",
-        place.bias("fixed"),
         place.bias("by-city"),
         place.bias("every-token"),
         *profile,
@@ -119,10 +116,9 @@ def _margins(place: Place) -> list[Step]:
     )
     digit_eval = options("eval", place.bias("digit"), *digit, rivals=True, out=place.out / "digit")
     return [
-        Step("fixed", fixed),
         Step("by-city", by_city),
         Step("every-token", every),
-        Step("profiles_eval", profiles_eval, "Age groups of customers, by city"),
+        Step("profiles_eval", profiles_eval, "Age groups by city"),
         Step("longer", options("eval", *longer, out=place.out / "longer")),
         Step("writing", (*longer, *measured), program=WRITING),
         Step("digit", options("fit", *digit, *first, out=place.out / "digit")),
@@ -132,15 +128,10 @@ def _margins(place: Place) -> list[Step]:
 
 MARGINS = Use(
     "Wanted shares of labels",
-    "One-line profiles of customers begin with an age group, whose wanted shares are .2, .3, .3, .2"
-    " over all and others in each of four cities; and a random digit, in which every digit is to be"
-    " as frequent as any other. The data are made up, at temperature 1, judged on shops and"
-    " purposes that were not learned. The reward is minus the total variation between the first"
-    " label named and the wanted shares; a completion without a label counts as wrong. Rivals:"
-    " temperature 1.5, the shares in words (each prompt asks for its own), and the label drawn in"
-    " code and asked for in the prompt, which is what to do wherever the attribute is free. Four"
-    " completions of each test prompt are cut after six tokens (a label that comes later counts as"
-    " none); lines of up to 40 tokens show what becomes of the rest of the text. The biases are"
-    " confined to the first token, except one by city that acts at every token.",
+    "Profiles of customers (made up) begin with an age group, whose wanted shares differ by city;"
+    " and a random digit. At temperature 1, on shops and purposes that were not learned. The reward"
+    " is minus the total variation between the first label in six tokens and the wanted shares."
+    " Rivals: temperature 1.5, the shares in words, and the label drawn in code and asked for. The"
+    " biases act at the first token alone, but for every-token; lines of 40 tokens show the rest.",
     _margins,
 )

@@ -133,7 +133,9 @@ def _head(cells: Sequence[str]) -> str:
 
 
 def _policies(evaluation: Evaluation) -> str:
-    """A table for each setting, the highest reward first."""
+    """A table for each setting, the highest reward first; of rivals that a bias joins, those with
+    the best bias.
+    """
     text = f"## {evaluation.title}\n"
     has_right = _has_right(evaluation)
     for setting in evaluation.settings:
@@ -143,7 +145,11 @@ def _policies(evaluation: Evaluation) -> str:
         text += "\n" + _head([*head, "tokens", "learned bias against it"])
         biases = evaluation.at(setting, "bias")
         policies = sorted(evaluation.at(setting), key=_reward, reverse=True)
+        best_first = [policy.name for policy in policies if policy.kind == "bias"]
         for policy in policies:
+            joins = policy.kind == "rival and bias" and best_first
+            if joins and not policy.name.endswith(f" and {best_first[0]}"):
+                continue
             name = _named(policy.name)
             if policy.kind == "bias":
                 name = f"**{name}**"
@@ -259,13 +265,20 @@ def _who_won(evaluation: Evaluation, setting: str, bias: Policy, *, named: bool)
     if rivals["level"]:
         verb = "is" if len(rivals["level"]) == 1 else "are"
         sentences.append(f"level with it {verb} {_listed(rivals['level'])}")
-    for pair in evaluation.at(setting, "rival and bias"):
+    together: dict[str, list[str]] = {"more": [], "less": []}
+    joined = evaluation.at(setting, "rival and bias")
+    if bias is not max(evaluation.at(setting, "bias"), key=_reward):
+        joined = []
+    for pair in joined:
         for alone, verdict in pair.verdicts.items():
             if pair.name != f"{alone} and {bias.name}" or verdict == "level":
                 continue
             effect = "more" if verdict == "wins" else "less"
-            pairing = f"{_in_words(alone)} and the bias together earn {number(pair.mean)}"
-            sentences.append(f"{pairing}, {effect} than the first alone")
+            together[effect].append(f"{_in_words(alone)} ({number(pair.mean)})")
+    for effect, pairs in together.items():
+        if pairs:
+            verb = "earns" if len(pairs) == 1 else "earn"
+            sentences.append(f"with the bias, {_listed(pairs)} {verb} {effect} than without")
     text = ". ".join(sentence[0].upper() + sentence[1:] for sentence in sentences)
     where = setting.capitalize() if setting == "greedy" else f"At {setting}"
     if named:

@@ -83,7 +83,8 @@ def missing_in_gallery(row: Row, results: PageResults) -> list[str]:
         ]
 
     words = " ".join(
-        f"{evaluation.title} {evaluation.labels} {evaluation.prompts} {policy.name}"
+        f"{evaluation.title} {evaluation.model} {evaluation.labels} {evaluation.prompts}"
+        f" {policy.name}"
         for evaluation in results.evaluations
         for policy in evaluation.policies
     )

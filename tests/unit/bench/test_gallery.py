@@ -503,7 +503,7 @@ def test_a_page_says_who_won(tmp_path: Path) -> None:
         "The learned bias (0.60) beats the model without a bias (0.20)",
         "It beats words at -3 (0.30)",
         "Level with it are 4 examples (0.50) and the instruction (0.40)",
-        "The instruction and the bias together earn 0.65, more than the first alone.",
+        "With the bias, the instruction (0.65) earns more than without.",
     ):
         assert part in sentence
 
