@@ -362,7 +362,7 @@ def test_openai_a_rate_limit(vcr: Cassette, monkeypatch: pytest.MonkeyPatch) -> 
     started = time.monotonic()
     assert ask("openai", **MINI).text == "Tallinn"
     assert waits == [0.144]
-    assert 0.144 <= time.monotonic() - started < 1.0
+    assert time.monotonic() - started >= 0.144
     assert vcr.play_count == 3
 
 

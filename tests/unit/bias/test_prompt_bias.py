@@ -376,14 +376,14 @@ def test_hostile_texts_are_read_in_bounded_time(text: str) -> None:
     """A megabyte, control characters, half of a surrogate pair, nothing: an answer at once, and the
     same one each time.
     """
-    began = time.perf_counter()
+    began = time.process_time()
     for kind in ("words", "system-prompt", ROUTE):
         told = feature(kind).counted(PromptText(text, text))
         assert all(name in range(BUCKETS) or isinstance(name, str) for name in told)
     assert feature("words").counted(PromptText(text)) == feature("words").counted(
         PromptText(text[:MOST_READ])
     )
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_prompts_of_a_task_and_requests_agree() -> None:
