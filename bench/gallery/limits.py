@@ -23,15 +23,16 @@ def _limits(place: Place) -> list[Step]:
         {"prompt": question.format(left, right), "answer": str(left * right % 4), "split": split}
         for (left, right), split in zip(pairs, NUMBER_SPLITS, strict=False)
     ]
-    # A number is right where it is the whole answer: "0, 2" contains both.
-    tasks = {"numbers": (write_rows(place.out / "numbers.jsonl", rows), "exact-match")}
+    # A number is right where it is the whole answer, so one token is all that is asked for: "0, 2"
+    # contains both.
+    tasks = {"numbers": (write_rows(place.out / "numbers.jsonl", rows), "exact-match", 1)}
     entailment = data_file(place, "rte.jsonl")
     if entailment is not None:
-        tasks["entailment"] = (entailment, "contains")
+        tasks["entailment"] = (entailment, "contains", 4)
     steps = []
-    for name, (data, reward) in tasks.items():
+    for name, (data, reward, max_tokens) in tasks.items():
         out = place.out / name
-        task = options(*place.model, data=data, reward=reward, max_tokens=4)
+        task = options(*place.model, data=data, reward=reward, max_tokens=max_tokens)
         evaluation = options(
             "eval",
             place.bias("bias", name),
@@ -82,7 +83,7 @@ LIMITS = Use(
     "Where it does not help",
     "Answers that depend on what the model does not know: arithmetic modulo 4, whether one sentence"
     " follows from another (RTE), and school problems (GSM8K); greedy. The reward is the share of"
-    " right answers; a number must be the whole answer. Rivals: the labels alone, a classifier of"
+    " right answers; a number is one token. Rivals: the labels alone, a classifier of"
     " words without any language model, and for school problems an instruction. What `blb check`"
     " said beforehand stands with the fits.",
     _limits,
