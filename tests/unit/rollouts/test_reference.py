@@ -294,13 +294,13 @@ def test_where_no_whole_distribution_can_be_had(server: Server, tmp_path: Path) 
         update={"reference": None, "logprobs": full.logprobs.model_copy(update={"limit": 20})}
     )
     with RolloutStore(tmp_path / "s.db") as store:
-        for profile, size, top, error, said in (
-            (none, V, TOP, ProfileError, "lists at most 20 tokens"),
-            (load_profile("sglang"), V, TOP, ProfileError, "not known to give it"),
-            (full, V, 0, InputError, "``top_logprobs=0``"),
-            (full, None, TOP, InputError, "size of the vocabulary"),
+        for profile, size, top, error, facts in (
+            (none, V, TOP, ProfileError, ("llamacpp", "20 tokens", "``provider=vllm``")),
+            (load_profile("sglang"), V, TOP, ProfileError, ("sglang", "``provider=vllm``")),
+            (full, V, 0, InputError, ("``top_logprobs=0``", "``top_logprobs`` from 1")),
+            (full, None, TOP, InputError, ("exact", "``tokenizer``")),
         ):
-            with pytest.raises(error, match=said):
+            with raises_naming(error, *facts):
                 asyncio.run(
                     check_reference(trials(server, store, profile, size, top), [example], 200)
                 )
