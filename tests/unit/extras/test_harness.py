@@ -306,30 +306,32 @@ def test_limits_and_sizes(gsm: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("name", "options", "facts"),
     [
-        ("gsm9k", {}, "no task 'gsm9k' \\(did you mean .*gsm8k"),
+        ("gsm9k", {}, ("'gsm9k'", "gsm8k")),
         (
             "gpqa_main_n_shot",
             {},
-            "type multiple_choice: .*take a generative one: .*gpqa_main_generative_n_shot",
+            ("multiple_choice", "gpqa_main_generative_n_shot"),
         ),
         (
             "gsm8k",
             {"filter": "loose"},
-            "``filter`` is 'loose'; lm-eval task gsm8k has strict-match, flexible-extract",
+            ("``filter``", "'loose'", "strict-match", "flexible-extract"),
         ),
-        ("gsm8k", {"metric": "bleu"}, "``metric`` is 'bleu'; lm-eval task gsm8k has exact_match"),
-        ("gsm8k_cot_zeroshot", {"num_fewshot": 2}, "fixes 0 few-shot examples"),
-        ("gsm8k", {"validation_size": 59}, "59 documents, of which 59 cannot be"),
-        ("gsm8k", {"num_fewshot": 48}, "examples that are no validation or test documents"),
-        ("hendrycks_math", {}, "has no folder hendrycks_math_algebra or algebra"),
-        ("gsm8k", {"data_dir": Path("nowhere")}, "there is no folder nowhere"),
+        ("gsm8k", {"metric": "bleu"}, ("``metric``", "'bleu'", "exact_match")),
+        ("gsm8k_cot_zeroshot", {"num_fewshot": 2}, ("0 few-shot", "``num_fewshot``")),
+        ("gsm8k", {"validation_size": 59}, ("59 documents", "``validation_size``")),
+        ("gsm8k", {"num_fewshot": 48}, ("48", "gsm8k")),
+        ("hendrycks_math", {}, ("``data_dir=", "hendrycks_math_algebra", "algebra")),
+        ("gsm8k", {"data_dir": Path("nowhere")}, ("folder", "nowhere")),
     ],
 )
-def test_what_cannot_be(gsm: Path, name: str, options: dict[str, Any], message: str) -> None:
+def test_what_cannot_be(
+    gsm: Path, name: str, options: dict[str, Any], facts: tuple[str, ...]
+) -> None:
     """Whatever cannot be had is refused with the names that can."""
-    with pytest.raises(InputError, match=message):
+    with raises_naming(InputError, *facts):
         load_harness(name, HarnessOptions(**{"data_dir": gsm, **options}))
 
 
