@@ -109,7 +109,7 @@ CASES: dict[str, tuple[Rollouts, dict[str, tuple[str, ...]]]] = {
     "some empty": (emptied([0, 3, 5]), {}),
     "only an empty one earned a reward": (
         rewarded(ONE, emptied([3])),
-        dict.fromkeys(NAMES, ("23", "-inf")) | {"projection": ("token", "max_tokens")},
+        {**dict.fromkeys(NAMES, ("23", "-inf")), "projection": ("token", "max_tokens")},
     ),
 }
 

@@ -33,7 +33,7 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.http import service
 from blackbox_lb.safety.http.retries import ATTEMPTS, FIRST_SLIPS, RATE_LIMIT_ATTEMPTS
 from blackbox_lb.safety.http.service import connection_limits
-from tests.support.errors import raises_naming
+from tests.support.errors import names, raises_naming
 
 Answer = Callable[[httpx2.Request], httpx2.Response]
 pytestmark = pytest.mark.usefixtures("quick_retries")
@@ -459,14 +459,14 @@ def test_what_does_not_exist_is_named_by_its_address(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
     hint = "ends in /v1"
     without = missing("vllm", "http://host.example")
-    assert "http://host.example/chat/completions was asked for" in without
+    assert names(without, "http://host.example/chat/completions")
     assert hint in without
     assert "``base_url=http://host.example/v1``" in without
     whole = missing("vllm", "http://host.example/v1")
-    assert "http://host.example/v1/chat/completions was asked for" in whole
+    assert names(whole, "http://host.example/v1/chat/completions")
     assert hint not in whole
     classic = missing("azure-classic", "https://name.example")
-    assert "https://name.example/openai/chat/completions was asked for" in classic
+    assert names(classic, "https://name.example/openai/chat/completions")
     assert hint not in classic
     assert "api-version" not in classic
 

@@ -39,7 +39,7 @@ from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.tasks.rewards.endpoint import BATCH
 from blackbox_lb.types import Completion, Example, Message, Prompt, Span
 from tests.support.commands import asking, blb, options
-from tests.support.errors import raises_naming
+from tests.support.errors import names, raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.listener import Listener, Reply, Request
 from tests.support.questions import questions, write_rows
@@ -509,7 +509,7 @@ def test_a_judge_without_its_key_is_told_at_once(
         where = asking(server, out=tmp_path / "run", task="capitals")
         said = blb("collect", *where, "--reward", f"judge:{tmp_path / 'judge.toml'}")
         assert said.exit_code == 2
-        assert "set the environment variable JUDGE_KEY" in said.stderr
+        assert names(said.stderr, "JUDGE_KEY")
         assert not server.requests
 
 
