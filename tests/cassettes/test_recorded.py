@@ -24,6 +24,7 @@ from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Draw, Endpoint, Example, Prompt, Sampling
+from tests.support.errors import raises_naming
 from tests.support.fits import projection
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def test_a_refusal_in_the_servers_own_words(provider: str, vcr: Cassette) -> Non
     """A prompt longer than the context comes back as the server's sentence, without a retry."""
 
     async def work(session: Session) -> None:
-        with pytest.raises(RequestRejected, match=r"answered 400: .*(context|maximum)"):
+        with raises_naming(RequestRejected, "400", "``max_tokens``"):
             await session.complete(Prompt.user("word " * TOO_MANY.get(provider, 4000)), SAMPLING)
 
     talk(provider, "chat", work)

@@ -213,7 +213,7 @@ def test_a_reward_that_is_no_sum_keeps_terminal_weights() -> None:
     """Rewards to go need costs, and say so; a sweep tries them where there are costs, and only
     there.
     """
-    with pytest.raises(InputError, match="not a sum over its positions"):
+    with raises_naming(InputError, "costs", "RewardTilt"):
         RewardToGo(TAU).weights(drawn("contains", 1))
     with raises_naming(InputError, "gamma", "2"):
         RewardToGo(TAU, 2.0).weights(drawn("count", 1))

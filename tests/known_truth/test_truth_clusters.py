@@ -205,19 +205,19 @@ def test_rewards_of_any_size_are_held() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "message"),
+    ("labels", "facts"),
     [
-        ([], "one whole number for each token"),
-        ([[0, 1]], r"shape \(1, 2\)"),
-        ([0.0, 1.0, 0.0], "float64"),
-        ([0, -2, 0], "token 1 has the label -2"),
-        ([0, 0], "token id 2 was sampled, but the vocabulary has 2 entries"),
+        ([], ("(0,)", "float64")),
+        ([[0, 1]], ("(1, 2)", "int64")),
+        ([0.0, 1.0, 0.0], ("(3,)", "float64")),
+        ([0, -2, 0], ("token 1", "-2")),
+        ([0, 0], ("token id 2", "2 entries")),
     ],
     ids=["none", "a table", "no whole numbers", "below -1", "too short"],
 )
-def test_labels_that_do_not_fit_are_refused(labels: list[int], message: str) -> None:
+def test_labels_that_do_not_fit_are_refused(labels: list[int], facts: tuple[str, ...]) -> None:
     """The message tells what the labels are and what they must be."""
-    with pytest.raises(InputError, match=message):
+    with raises_naming(InputError, *facts):
         TiedIPS(drawn(0, 2), labels)
 
 

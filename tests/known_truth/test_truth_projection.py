@@ -237,17 +237,17 @@ def test_no_reward_at_all_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "facts"),
     [
-        ({"tau": 0.0}, "tau is 0"),
-        ({"l2": -1.0}, "l2 is -1"),
-        ({"weights": "each"}, "'each' are unknown"),
+        ({"tau": 0.0}, ("tau", "0.0")),
+        ({"l2": -1.0}, ("l2", "-1.0")),
+        ({"weights": "each"}, ("weights", "'each'", "'global'", "'prompt'")),
     ],
 )
-def test_bad_options_are_named(options: dict[str, float], message: str) -> None:
+def test_bad_options_are_named(options: dict[str, float], facts: tuple[str, ...]) -> None:
     """Each option out of range is refused by name."""
     rollouts = ExactModel(5, 2, seed=5).rollouts(20, lambda *_: 0.0, 2)
-    with pytest.raises(InputError, match=message):
+    with raises_naming(InputError, *facts):
         projection(rollouts, **options)  # type: ignore[arg-type]
 
 

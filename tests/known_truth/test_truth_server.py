@@ -13,6 +13,7 @@ import openai
 import pytest
 from scipy import stats
 
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.truth import Exact
 
@@ -235,7 +236,7 @@ def test_about_the_server(server: ExactServer, http: httpx2.Client) -> None:
     assert http.get("/props").json()["total_slots"] >= 1
     assert http.get("/nothing").status_code == 404
     assert http.post("/nothing", json={}).json()["error"]["code"] == 404
-    with pytest.raises(RuntimeError, match="not running"):
+    with raises_naming(RuntimeError, "not running"):
         _ = ExactServer(MODEL).url
 
 

@@ -291,14 +291,14 @@ def test_wrong_shapes_are_refused(seed: int) -> None:
         table.kl(np.full(size, np.nan))
     with raises_naming(InputError, "position_weights", "-1.0"):
         table.expected(np.zeros(size), -np.ones(table.n_positions))
-    with pytest.raises(InputError, match="all 0"):
+    with raises_naming(InputError, "position_weights", "all 0"):
         table.expected(np.zeros(size), np.zeros(table.n_positions))
 
 
 def test_no_positions_is_an_error() -> None:
     """Nothing logged, nothing to normalise."""
     one = rollouts(0, 3)
-    with pytest.raises(InputError, match="no token position"):
+    with raises_naming(InputError, "token position"):
         NextToken.of(
             Rollouts(
                 keys=("a",),

@@ -201,7 +201,7 @@ def test_several_unnamed_alternatives_may_stand_in_one_list(
     assert found.top_logprobs.tolist() == [[-0.75, -1.0, -2.0]]
     assert found.whole
     content[0]["top_logprobs"] = [*top, the, the]
-    with pytest.raises(CorruptResponse, match="listed twice"):
+    with raises_naming(CorruptResponse, "twice"):
         parse_response(profile_with(), "chat", answer, Sampling(top_logprobs=4), vocabulary)
 
 
@@ -237,5 +237,5 @@ def test_a_missing_propensity_is_named(profile_with: ProfileWith, given: dict[st
 def test_a_propensity_that_is_no_logprob_is_refused(profile_with: ProfileWith, value: Any) -> None:
     """It is held to the same contract as a logprob."""
     profile = profile_with(**IDS, logprobs={"propensity": "sampling_logprob"})
-    with pytest.raises(CorruptResponse, match="logprob"):
+    with raises_naming(CorruptResponse, f"logprob {value!r}"):
         read(profile, entry(1, -0.5, sampling_logprob=value))

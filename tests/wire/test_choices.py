@@ -464,11 +464,11 @@ def test_a_choice_without_text_is_left_out_without_one(
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "error", "match"),
+    ("first", "second", "error", "fact"),
     [
-        ("null", "NaN", NoLogprobs, "returned no logprobs"),
-        ("NaN", "null", CorruptResponse, "the logprob nan"),
-        ("positive", "NaN", CorruptResponse, "the logprob 0.5"),
+        ("null", "NaN", NoLogprobs, "``top_logprobs=0``"),
+        ("NaN", "null", CorruptResponse, "logprob nan"),
+        ("positive", "NaN", CorruptResponse, "logprob 0.5"),
     ],
 )
 def test_where_no_choice_can_be_read_the_first_fault_is_raised(
@@ -477,13 +477,13 @@ def test_where_no_choice_can_be_read_the_first_fault_is_raised(
     first: str,
     second: str,
     error: type[Exception],
-    match: str,
+    fact: str,
 ) -> None:
     """Nothing was lost that could have been kept; a blank choice proves nothing of a model that
     gives no logprobs.
     """
     blank = choice(0, logprobs=None)
-    with pytest.raises(error, match=match):
+    with raises_naming(error, fact):
         read(profile_with(), vocabulary, 4, UNREADABLE[first], UNREADABLE[second], blank)
     with pytest.raises(NoLogprobs):
         read(profile_with(), vocabulary, 0, blank, blank)

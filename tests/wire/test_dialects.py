@@ -202,22 +202,22 @@ def test_positions_before_a_flat_list_have_no_alternatives() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "facts"),
     [
-        ({"output_top_logprobs_shape": [2, 3]}, "4 ids and 4 logprobs of alternatives for 2 x 3"),
-        ({"output_top_logprobs_null_prefix": 1}, "2 tokens and 3 lists"),
-        ({"output_token_logprobs": [[-3.0, -11, "y"], [-0.25, 9, ""]]}, "token id -11"),
+        ({"output_top_logprobs_shape": [2, 3]}, ("4 ids", "4 logprobs", "2 x 3")),
+        ({"output_top_logprobs_null_prefix": 1}, ("2 tokens", "3 lists")),
+        ({"output_token_logprobs": [[-3.0, -11, "y"], [-0.25, 9, ""]]}, ("token id -11",)),
         (
             {"output_token_logprobs": [[-3.0], [-0.25]]},
-            "a shape that its profile does not describe",
+            ("shape", "profile"),
         ),
     ],
 )
-def test_own_lists_out_of_step_are_refused(change: dict[str, Any], sentence: str) -> None:
+def test_own_lists_out_of_step_are_refused(change: dict[str, Any], facts: tuple[str, ...]) -> None:
     """Arrays that do not fit each other name no token."""
     answer = native(True)
     answer["choices"][0]["meta_info"] |= change
-    with pytest.raises(CorruptResponse, match=sentence):
+    with raises_naming(CorruptResponse, "sglang", *facts):
         read(load_profile("sglang"), "chat", answer)
 
 
@@ -295,7 +295,7 @@ def test_a_legacy_propensity_is_a_list_of_its_own(
     assert found.propensities is not None
     assert found.propensities.tolist() == [-1.5, -2.5]
     answer["choices"][0]["logprobs"]["sampling_logprobs"] = [-1.5]
-    with pytest.raises(CorruptResponse, match="a shape that its profile does not describe"):
+    with raises_naming(CorruptResponse, "acme", "shape", "profile"):
         read(profile, "completions", answer, vocabulary)
 
 

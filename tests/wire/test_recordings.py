@@ -26,6 +26,7 @@ from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs, ProfileErr
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.types import Completion, Endpoint, Sampling
 from blackbox_lb.vocabulary import load_vocabulary
+from tests.support.errors import raises_naming
 
 FOLDER = Path(
     os.environ.get("BLB_RECORDINGS") or Path(__file__).parents[2].parent / "shared" / "recordings"
@@ -54,17 +55,17 @@ class Read:
 
 @dataclass(frozen=True)
 class Refused:
-    """An answer that is refused, with which error and in which words."""
+    """An answer that is refused, with which error and which facts in it."""
 
     provider: str
     endpoint: Endpoint
     error: type[BlbError]
-    words: str
+    facts: tuple[str, ...]
     encoding: str | None = None
 
 
 O200K, CL100K = "o200k_base", "cl100k_base"
-UNASKED = Refused("azure", "chat", NoLogprobs, "no logprobs on its chat endpoint", O200K)
+UNASKED = Refused("azure", "chat", NoLogprobs, ("chat", "``top_logprobs=0``"), O200K)
 TABLE: dict[str, list[Read | Refused]] = {
     "azure/chat_logprobs_k3_gpt35.json": [Read("azure-classic", "chat", CL100K, 3, 5)],
     # completion_tokens counts the end token here (8), which is not listed (7).
@@ -80,44 +81,44 @@ TABLE: dict[str, list[Read | Refused]] = {
             "azure-classic",
             "chat",
             CorruptResponse,
-            "answered without choices: .*Azure Content management policy",
+            ("choices", "Azure Content management policy"),
         ),
         UNASKED,
         UNASKED,
         UNASKED,
     ],
     "deepseek/rig_lp_blocking_low_stop_top_two.yaml": [
-        Refused("openai", "chat", ProfileError, "``tokenizer``")
+        Refused("openai", "chat", ProfileError, ("``tokenizer``",))
     ],
     "errors/logprob_snippets.jsonl": [
-        Refused("openai", "completions", CorruptResponse, r"logprob 0\.69970703", CL100K),
-        Refused("openai", "completions", CorruptResponse, r"logprob 0\.09472656", CL100K),
-        Refused("openai", "chat", ProfileError, "``tokenizer``"),
+        Refused("openai", "completions", CorruptResponse, ("logprob 0.69970703",), CL100K),
+        Refused("openai", "completions", CorruptResponse, ("logprob 0.09472656",), CL100K),
+        Refused("openai", "chat", ProfileError, ("``tokenizer``",)),
         Refused(
             "vllm",
             "completions",
             CorruptResponse,
-            "null for token 0 of 9, as for the first token of an echoed",
+            ("null", "token 0 of 9", "echo"),
         ),
-        Refused("llamacpp", "chat", CorruptResponse, "KeyError: 'id'"),
+        Refused("llamacpp", "chat", CorruptResponse, ("KeyError: 'id'",)),
         Read("fireworks", "chat", None, 2, 1),
-        Refused("fireworks", "completions", CorruptResponse, "KeyError: 'text'"),
+        Refused("fireworks", "completions", CorruptResponse, ("KeyError: 'text'",)),
         Read(
             "openai", "completions", CL100K, 5, 16, whole=False
         ),  # " 2" is a token of p50k_base, and none of this one
     ],
     "errors/mirascope_unsupported_stop_400.yaml": [
-        Refused("openai", "chat", NoLogprobs, "no logprobs", O200K)
+        Refused("openai", "chat", NoLogprobs, ("chat", "``top_logprobs=0``"), O200K)
     ],
     "llamacpp/rig_logprobs.yaml": [Read("llamacpp", "chat", None, 2, 16)],
     "openai/completions_davinci002_logitbias_echo_k1.json": [
-        Refused("openai", "completions", CorruptResponse, "null for token 0 of 59", CL100K)
+        Refused("openai", "completions", CorruptResponse, ("null", "token 0 of 59", "echo"), CL100K)
     ],
     "openai/dotnet_ChatTests_TokenLogProbabilities_True_.json": [
         Read("openai", "chat", O200K, 3, 844, bounded=1)
     ],
     "openai/lmeval_gpt3_echo_endoftext_k5.json": [
-        Refused("openai", "completions", CorruptResponse, "null for token 0 of 18", CL100K)
+        Refused("openai", "completions", CorruptResponse, ("null", "token 0 of 18", "echo"), CL100K)
     ],
     # Its own vocabulary, r50k_base, comes with no package: the strings are read under another, to
     # ids of that one.
@@ -143,10 +144,10 @@ TABLE: dict[str, list[Read | Refused]] = {
         Read("openai", "chat", O200K, 2, 2)
     ],
     "vllm/llamastack_Qwen-Qwen3.5-35B-A3B_k3_s_1.json": [
-        Refused("vllm", "chat", CorruptResponse, "token_id:N was asked")
+        Refused("vllm", "chat", CorruptResponse, ("'Thinking'", "token_id:N"))
     ],
     "vllm/llamastack_compl_lp1_Qwen-Qwen3-0.6B_kNone_b_1.json": [
-        Refused("vllm", "completions", CorruptResponse, "token_id:N was asked for")
+        Refused("vllm", "completions", CorruptResponse, ("'1'", "token_id:N"))
     ],
 }
 """For each file that holds answers, what becomes of them, in their order. Token counts are those of
@@ -170,7 +171,7 @@ def test_recorded_answers(path: Path, tiktoken_cache: Path, record_property: Any
             Sampling(top_logprobs=row.k if isinstance(row, Read) else 20),
         )
         if isinstance(row, Refused):
-            with pytest.raises(row.error, match=row.words):
+            with raises_naming(row.error, row.provider, *row.facts):
                 parse_response(profile, row.endpoint, answer, sampling, vocabulary)
         else:
             (completion,) = parse_response(profile, row.endpoint, answer, sampling, vocabulary)

@@ -445,12 +445,7 @@ def test_as_many_stop_texts_as_are_taken_and_no_more(name: str, endpoint: Endpoi
             texts
         )
     if most is not None:
-        words = (
-            f"at most {most} stop texts a request, {most + 1}"
-            if most
-            else "no stop texts on its .* endpoint, 1"
-        )
-        with pytest.raises(ProfileError, match=rf"{words} are asked for: .*; use "):
+        with raises_naming(ProfileError, most or "no stop texts", most + 1, "'one more'"):
             body(profile, endpoint, sampling=replace(SAMPLING, stop=(*texts, "one more")))
 
 

@@ -251,7 +251,7 @@ def test_an_answer_without_logprobs_says_what_is_missing() -> None:
 
 def test_a_token_listed_twice_is_refused() -> None:
     """Probability must not be counted twice."""
-    with pytest.raises(CorruptResponse, match="twice"):
+    with raises_naming(CorruptResponse, "twice"):
         parse(llamacpp((7, -1.0, [(4, -0.5), (4, -0.5)])))
 
 

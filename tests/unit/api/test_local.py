@@ -163,20 +163,20 @@ def test_a_path_resolves_to_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content", "facts"),
     [
-        ("m.gguf", b"PK\x03\x04zip", "is not a GGUF file"),
-        ("m.gguf", b"", "is not a GGUF file"),
-        ("d", None, "folder"),
+        ("m.gguf", b"PK\x03\x04zip", (r"b'PK\x03\x04'", "b'GGUF'")),
+        ("m.gguf", b"", ("b''", "b'GGUF'")),
+        ("d", None, ("folder", ".gguf")),
     ],
 )
 def test_what_is_no_gguf_is_refused(
-    tmp_path: Path, name: str, content: bytes | None, message: str
+    tmp_path: Path, name: str, content: bytes | None, facts: tuple[str, ...]
 ) -> None:
     """The first four bytes are looked at before an engine is started."""
     path = tmp_path / name
     path.mkdir() if content is None else path.write_bytes(content)
-    with pytest.raises(InputError, match=message):
+    with raises_naming(InputError, path, *facts):
         resolve_model(path)
 
 
@@ -186,7 +186,7 @@ def test_what_is_neither_path_nor_hub_name_is_refused(
 ) -> None:
     """The message lists the four forms that a model name can have."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"folder|org/name:QUANT"):
+    with raises_naming(InputError, name or ".", ".gguf"):
         resolve_model(name)
 
 
@@ -278,31 +278,35 @@ def test_half_a_download_is_never_used(
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "message"),
+    ("name", "error", "facts"),
     [
-        ("org/plain", InputError, "holds no GGUF model"),
-        ("org/plain:Q4_K_M", InputError, "holds no GGUF model"),
+        ("org/plain", InputError, ("org/plain", "-GGUF")),
+        ("org/plain:Q4_K_M", InputError, ("org/plain", "-GGUF")),
         (
             "org/quants:Q2_K",
             InputError,
-            r"no quantisation Q2_K; its files are m-F16.gguf, m-Q4_K_M.gguf",
+            ("Q2_K", "m-F16.gguf", "m-Q4_K_M.gguf"),
         ),
-        ("org/quants/other.gguf", InputError, "no file org/quants/other.gguf"),
-        ("org/missing", InputError, "no repository for org/missing"),
-        ("org/missing/m.gguf", InputError, "no repository for org/missing/m.gguf"),
-        ("org/sharded", InputError, "sharded"),
-        ("org/sharded/m-Q4_K_M-00001-of-00002.gguf", InputError, "sharded"),
-        ("org/notes/fake.gguf", InputError, "is not a GGUF file"),
-        ("org/gated", AuthenticationFailed, "HF_TOKEN"),
-        ("org/gated/m-Q4_K_M.gguf", AuthenticationFailed, "HF_TOKEN"),
-        ("org--x/name", InputError, "is no hub name"),
+        ("org/quants/other.gguf", InputError, ("org/quants/other.gguf", "org/name:QUANT")),
+        ("org/missing", InputError, ("org/missing", "HF_TOKEN")),
+        ("org/missing/m.gguf", InputError, ("org/missing/m.gguf", "HF_TOKEN")),
+        ("org/sharded", InputError, ("m-Q4_K_M-00001-of-00002.gguf", "org/sharded:Q4_K_M")),
+        (
+            "org/sharded/m-Q4_K_M-00001-of-00002.gguf",
+            InputError,
+            ("m-Q4_K_M-00001-of-00002.gguf", "org/sharded:Q4_K_M"),
+        ),
+        ("org/notes/fake.gguf", InputError, ("fake.gguf", "b'<htm'", "b'GGUF'")),
+        ("org/gated", AuthenticationFailed, ("org/gated", "HF_TOKEN")),
+        ("org/gated/m-Q4_K_M.gguf", AuthenticationFailed, ("org/gated/m-Q4_K_M.gguf", "HF_TOKEN")),
+        ("org--x/name", InputError, ("org--x/name", "--")),
     ],
 )
 def test_what_the_hub_refuses_is_said_in_one_sentence(
-    name: str, error: type[BlbError], message: str, endpoint: str, tmp_path: Path
+    name: str, error: type[BlbError], facts: tuple[str, ...], endpoint: str, tmp_path: Path
 ) -> None:
     """Each refusal has its error class and its remedy."""
-    with pytest.raises(error, match=message) as caught:
+    with raises_naming(error, *facts) as caught:
         fetch(name, endpoint, tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -405,7 +409,7 @@ def test_a_file_that_only_looks_like_a_model_fails_with_the_engines_reason(tmp_p
         engine,
     ):
         pass
-    with pytest.raises(InputError, match="not running"):
+    with raises_naming(InputError, "not running"):
         _ = engine.base_url
 
 

@@ -167,7 +167,7 @@ def test_a_failure_stops_what_has_not_been_sent(tmp_path: Path) -> None:
                         session, store, tokenizer, some, Draw(sampling), samples=1, concurrency=6
                     )
 
-    with pytest.raises(AuthenticationFailed, match="revoked"):
+    with raises_naming(AuthenticationFailed, "401", "revoked"):
         asyncio.run(asyncio.wait_for(go(), timeout=20))
     assert asked.count("/v1/chat/completions") <= 3, (
         "the first, the one that was refused, and one that was on its way"

@@ -99,6 +99,6 @@ def test_damage_behind_the_sampled_columns_is_found(tmp_path: Path) -> None:
     db.close()
     with (
         RolloutStore(tmp_path / "s.db", read_only=True) as store,
-        pytest.raises(StoreCorrupt, match="has no intact completion"),
+        raises_naming(StoreCorrupt, "s.db", keys[0][:12]),
     ):
         list(sampled(store, keys))

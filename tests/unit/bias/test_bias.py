@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import unicodedata
@@ -272,8 +273,9 @@ def test_many_bad_entries_are_one_finding() -> None:
     """Reading stops at the first bad entry, so a large foreign file costs no more than its first
     line.
     """
-    with pytest.raises(BiasError, match=r"^field entries\[0\]\.id is missing$"):
+    with raises_naming(BiasError, "entries[0].id") as caught:
         make(entries=[{"bias": 1.0}] * 1000)
+    assert re.findall(r"\d+", str(caught.value)) == ["0"]
 
 
 def test_logit_bias_is_id_to_nats() -> None:
@@ -378,72 +380,74 @@ NAN_ENTRY = {"id": 3, "bytes": None, "text": None, "bias": math.nan, "seen": 0}
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "facts"),
     [
-        ({"format": "other"}, r"not a bias file"),
-        ({"version": 5}, r"version 5, but blackbox-lb .* reads 4; upgrade"),
-        ({"version": 2}, "version 2 without depends"),
-        ({"version": True}, r'"version" is True, not a positive integer'),
-        ({"version": "1"}, r'"version" is "1", not a positive integer'),
+        ({"format": "other"}, ('"format"', '"blackbox-lb/bias"')),
+        ({"version": 5}, ("version 5", "reads 4")),
+        ({"version": 2}, ("version 2", "depends")),
+        ({"version": True}, ('"version"', "True")),
+        ({"version": "1"}, ('"version"', '"1"')),
         (
             {"entries": [NAN_ENTRY]},
-            r"field entries\[0\]\.bias is nan: Input should be a finite number",
+            ("entries[0].bias", "nan", "finite"),
         ),
-        ({"entries": [NAN_ENTRY | {"bias": -math.inf}]}, r"field entries\[0\]\.bias is -inf"),
-        ({"entries": [NAN_ENTRY | {"bias": "2.9"}]}, r'field entries\[0\]\.bias is "2\.9"'),
-        ({"entries": [NAN_ENTRY | {"bias": 1, "id": -1}]}, r"field entries\[0\]\.id is -1"),
+        ({"entries": [NAN_ENTRY | {"bias": -math.inf}]}, ("entries[0].bias", "-inf")),
+        ({"entries": [NAN_ENTRY | {"bias": "2.9"}]}, ("entries[0].bias", '"2.9"')),
+        ({"entries": [NAN_ENTRY | {"bias": 1, "id": -1}]}, ("entries[0].id", "-1")),
         (
             {"entries": [NAN_ENTRY | {"bias": 1, "bytes": "0g"}]},
-            r'field entries\[0\]\.bytes is "0g"',
+            ("entries[0].bytes", '"0g"'),
         ),
-        ({"entries": [NAN_ENTRY | {"bias": 1}] * 2}, r"token id 3 is listed twice"),
-        ({"vocab_size": 7}, r"token id 7 is outside the vocabulary of 7 tokens"),
-        ({"settings": {"tau": [1]}}, r"field settings\.tau"),
-        ({"verdict": [row().model_dump() | {"low": 1.0}]}, r"runs from 1\.0 down to 0\.15"),
-        ({"verdict": [row().model_dump() | {"setting": "hot"}]}, r'verdict\[0\]\.setting is "hot"'),
-        ({"colour": "red\x1b[31m"}, r"unknown field colour"),
-        ({"self": 1}, r"unknown field self"),
-        ({"model": 3}, r"field model is 3"),
-        ({"created": "yesterday"}, r'field created is "yesterday"'),
+        ({"entries": [NAN_ENTRY | {"bias": 1}] * 2}, ("token id 3", "twice")),
+        ({"vocab_size": 7}, ("token id 7", "7 tokens")),
+        ({"settings": {"tau": [1]}}, ("settings.tau",)),
+        ({"verdict": [row().model_dump() | {"low": 1.0}]}, ("1.0", "0.15")),
+        ({"verdict": [row().model_dump() | {"setting": "hot"}]}, ("verdict[0].setting", '"hot"')),
+        ({"colour": "red\x1b[31m"}, ("colour",)),
+        ({"self": 1}, ("self",)),
+        ({"model": 3}, ("model", "3")),
+        ({"created": "yesterday"}, ("created", '"yesterday"')),
     ],
 )
-def test_bad_field_is_one_sentence(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_bad_field_is_one_sentence(
+    tmp_path: Path, changes: dict[str, Any], facts: tuple[str, ...]
+) -> None:
     """A wrong field is named with its value and the file, in one line."""
     path = written(tmp_path / "bias.json", **changes)
-    with pytest.raises(BiasError, match=message) as caught:
+    with raises_naming(BiasError, *facts) as caught:
         Bias.load(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "facts"),
     [
-        (b"", "not JSON"),
-        (b"{", "not JSON"),
-        (b"\xff\xfe{}", "not JSON in UTF-8"),
-        (b"[" * 200_000, "not JSON"),
-        (b"[1]", "not a bias file"),
-        (b'{"7": 1.5}', "not a bias file"),
-        (b'{"format": "blackbox-lb/bias"}', '"version" is None'),
+        (b"", ("UTF-8", "char")),
+        (b"{", ("UTF-8", "char")),
+        (b"\xff\xfe{}", ("UTF-8", "UTF-16")),
+        (b"[" * 200_000, ("UTF-8",)),
+        (b"[1]", ('"format"', '"blackbox-lb/bias"')),
+        (b'{"7": 1.5}', ('"format"', '"blackbox-lb/bias"')),
+        (b'{"format": "blackbox-lb/bias"}', ('"version"', "None")),
         (
             b'{"format": "blackbox-lb/bias", "version": 1}',
-            r"field provider is missing \(and 5 more\)",
+            ("provider", "5 more"),
         ),
     ],
 )
-def test_foreign_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_foreign_file_is_refused(tmp_path: Path, content: bytes, facts: tuple[str, ...]) -> None:
     """Whatever a file holds, loading it is a bias or one clear error."""
     path = tmp_path / "bias.json"
     path.write_bytes(content)
-    with pytest.raises(BiasError, match=message):
+    with raises_naming(BiasError, path, *facts):
         Bias.load(path)
 
 
 @pytest.mark.parametrize("name", ["absent.json", "", "nul\0.json"])
 def test_unreadable_path_is_refused(tmp_path: Path, name: str) -> None:
     """A missing file, a folder and an impossible name are clear errors."""
-    with pytest.raises(BiasError, match=r"no such bias file|cannot be read"):
+    with raises_naming(BiasError, Path(tmp_path, name)):
         Bias.load(f"{tmp_path}/{name}")
 
 
@@ -500,7 +504,7 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(BiasError, match="No space left on device"):
+    with raises_naming(BiasError, "No space left on device"):
         make(model="other").save(path)
     assert Bias.load(path) == make()
     assert [file.name for file in tmp_path.iterdir()] == ["bias.json"]
@@ -588,7 +592,7 @@ def test_impossible_censoring_is_refused(tmp_path: Path, wrong: dict[str, Any]) 
     field.
     """
     record = {"positions": 10, "outside": 1, "bounded": 1, "mass": 0.1, "unobserved": None, **wrong}
-    with pytest.raises(BiasError, match="censoring"):
+    with raises_naming(BiasError, "censoring"):
         Bias.load(written(tmp_path / "bias.json", censoring=record))
 
 

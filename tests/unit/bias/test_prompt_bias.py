@@ -93,19 +93,19 @@ def test_routes_take_the_first_match_and_system_prompts_are_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("given", "facts"),
     [
-        ("word", "is not known"),
-        ("route:", "NAME=REGEX"),
-        ("route:a=(", "which is none"),
-        ("route:a=x,a=y", "twice"),
-        ("groups:", "is not known"),
-        ("embedding", "is not known"),
+        ("word", ("``depends_on='word'``", "groups:COLUMN")),
+        ("route:", ("NAME=REGEX", "''")),
+        ("route:a=(", ("'('",)),
+        ("route:a=x,a=y", ("``depends_on='route:a=x,a=y'``", "twice")),
+        ("groups:", ("``depends_on='groups:'``", "groups:COLUMN")),
+        ("embedding", ("``depends_on='embedding'``", "embedding:MODEL")),
     ],
 )
-def test_what_no_feature_is_called_is_refused(given: str, sentence: str) -> None:
+def test_what_no_feature_is_called_is_refused(given: str, facts: tuple[str, ...]) -> None:
     """With the remedy."""
-    with pytest.raises(InputError, match=sentence):
+    with raises_naming(InputError, *facts):
         parse_feature(given)
 
 

@@ -122,42 +122,42 @@ def test_an_address_that_is_none_passes(tmp_path: Path, bias: Bias) -> None:
 
 
 @pytest.mark.parametrize(
-    ("second", "options", "message"),
+    ("second", "options", "facts"),
     [
-        (b"{", {}, "line 2 is not JSON in UTF-8"),
-        (b"\xff", {}, "line 2 is not JSON in UTF-8"),
-        (b'{"body": {}}', {}, r'line 2 is no batch request .*it needs "url"'),
-        (b"[1]", {}, "line 2 is no batch request"),
+        (b"{", {}, ("UTF-8", "char 2")),
+        (b"\xff", {}, ("UTF-8", "0xff")),
+        (b'{"body": {}}', {}, ('{"body": {}}', '"url"')),
+        (b"[1]", {}, ("[1]", '"url"')),
         (
             json.dumps(line({"model": "tiny"}, "/v1/responses")).encode(),
             {},
-            "line 2: the Responses API takes no",
+            ("Responses", "logit_bias", "'tiny'"),
         ),
         (
             json.dumps(line({"model": "b"})).encode(),
             {"others": "raise"},
-            "line 2: this client biases 'tiny'",
+            ("'tiny'", "'b'", "models=[...]"),
         ),
         (
             json.dumps(line({"model": "tiny", "logit_bias": {"1": 1}})).encode(),
             {},
-            "line 2: .*logit_bias of its own",
+            ("logit_bias", "on_conflict='ours'"),
         ),
         (
             json.dumps(line({"model": "tiny", "seed": 0})).replace("0}", "1e400}").encode(),
             {},
-            "line 2: .*JSON cannot hold",
+            ("NaN", "1.8e308"),
         ),
     ],
 )
 def test_a_bad_line_leaves_no_file(
-    tmp_path: Path, bias: Bias, second: bytes, options: dict[str, Any], message: str
+    tmp_path: Path, bias: Bias, second: bytes, options: dict[str, Any], facts: tuple[str, ...]
 ) -> None:
     """The error names the line; the target stays as it was and nothing else is left behind."""
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(json.dumps(line({"model": "tiny"})).encode() + b"\n" + second + b"\n")
     target.write_bytes(b"older")
-    with pytest.raises(InputError, match=message):
+    with raises_naming(InputError, "line 2", *facts):
         apply_batch(source, target, bias, **options)
     assert target.read_bytes() == b"older"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]

@@ -432,22 +432,22 @@ def test_add_reads_llama_cpp_forms(server: Server, client: OpenAI, bias: Bias) -
 
 
 @pytest.mark.parametrize(
-    ("own", "message"),
+    ("own", "facts"),
     [
-        ({"cat": 1}, "has the key 'cat', which is no token id"),
-        ({"-1": 1}, "has the key '-1'"),
-        ({"1": "2"}, "gives '2' to token 1"),
-        ({"1": True}, "gives True to token 1"),
-        ({"1": 10**400}, r"gives 1000.* to token 1"),
-        ([[1, 2, 3]], "neither an object nor a list"),
-        (5, "neither an object nor a list"),
+        ({"cat": 1}, ("'cat'",)),
+        ({"-1": 1}, ("'-1'",)),
+        ({"1": "2"}, ("'2'", "token 1")),
+        ({"1": True}, ("True", "token 1")),
+        ({"1": 10**400}, ("token 1", "1e+06")),
+        ([[1, 2, 3]], ("[id, value]",)),
+        (5, ("[id, value]",)),
     ],
 )
 def test_add_refuses_what_it_cannot_add(
-    server: Server, client: OpenAI, bias: Bias, own: Any, message: str
+    server: Server, client: OpenAI, bias: Bias, own: Any, facts: tuple[str, ...]
 ) -> None:
     """A bias of the caller's that has no sum with ours is refused before anything is sent."""
-    with pytest.raises(InputError, match=message):
+    with raises_naming(InputError, "logit_bias", *facts):
         ask(apply(client, bias, on_conflict="add"), extra_body={"logit_bias": own})
     assert not server.seen
 
@@ -500,7 +500,7 @@ def test_two_models_share_a_client(server: Server, client: OpenAI, bias: Bias) -
         assert_biased(server.last, expected)
     inner.close()
     assert both.is_closed()
-    with pytest.raises(RuntimeError, match="closed"):
+    with raises_naming(RuntimeError, "closed"):
         ask(both)
 
 
@@ -665,7 +665,7 @@ def test_a_body_that_cannot_be_read_is_refused(server: Server, client: OpenAI, b
         yield b'{"model":"tiny"}'
 
     biased = apply(client, bias)
-    with pytest.raises(InputError, match="streamed"):
+    with raises_naming(InputError, "streamed"):
         biased.post("/chat/completions", content=parts(), cast_to=object)
     packed = gzip.compress(b'{"model":"tiny"}')
     with raises_naming(InputError, "Content-Encoding"):
@@ -798,12 +798,12 @@ def test_closing(server: Server, client: OpenAI, bias: Bias) -> None:
         ask(biased)
     assert biased.is_closed()
     assert not client.is_closed()
-    with pytest.raises(RuntimeError, match="closed"):
+    with raises_naming(RuntimeError, "closed"):
         ask(biased)
     other = apply(client, bias)
     client.close()
     assert other.is_closed()
-    with pytest.raises(RuntimeError, match="closed"):
+    with raises_naming(RuntimeError, "closed"):
         ask(other)
     assert len(server.seen) == 1
 
@@ -837,7 +837,7 @@ def test_async(server: Server, bias: Bias) -> None:
             assert await response.aread()
             await biased.close()
             assert (biased.is_closed(), client.is_closed()) == (True, False)
-            with pytest.raises(RuntimeError, match="closed"):
+            with raises_naming(RuntimeError, "closed"):
                 await biased.completions.create(model="tiny", prompt="a")
             await client.completions.create(model="tiny", prompt="a")
 

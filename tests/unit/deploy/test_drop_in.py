@@ -132,7 +132,7 @@ def test_closing_closes_the_connections(server: Server, bias: Bias) -> None:
         ask(client)
     assert client.is_closed()
     assert own.is_closed
-    with pytest.raises(RuntimeError, match="closed"):
+    with raises_naming(RuntimeError, "closed"):
         ask(client)
 
     async def talk() -> None:

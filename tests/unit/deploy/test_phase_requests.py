@@ -414,7 +414,7 @@ def test_a_part_is_asked_for_three_times() -> None:
     assert asyncio.run(ask(client, max_tokens=3, temperature=0))[0] == " b c c"
     assert [body.get("max_tokens") for body in host.bodies] == [1, None, None, None, 1, None, 2]
     host.refusals = {8: 503, 9: 503, 10: 503}
-    with pytest.raises(openai.APIError, match="not now"):
+    with raises_naming(openai.APIError, "not now"):
         asyncio.run(ask(client, max_tokens=3, temperature=0, stream=True))
     host.refusals = {11: 400}
     with pytest.raises(openai.BadRequestError):
@@ -531,22 +531,24 @@ def test_a_server_that_repeats_what_it_continues(caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("more", "sentence"),
+    ("more", "facts"),
     [
-        ({"n": 2}, "several completions"),
-        ({"tools": [{}], "stream": True}, "in a stream"),
-        ({"tools": [{}], "tool_choice": "required"}, "forces a call"),
-        ({"response_format": {"type": "json_object"}}, "fixes the form"),
-        ({"messages": [{"role": "assistant", "content": "x"}]}, "begins the answer"),
-        ({"messages": None, "prompt": [1, 2]}, "not one text"),
+        ({"n": 2}, ("several",)),
+        ({"tools": [{}], "stream": True}, ("tools", "stream")),
+        ({"tools": [{}], "tool_choice": "required"}, ("tool_choice",)),
+        ({"response_format": {"type": "json_object"}}, ("form",)),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, ("message",)),
+        ({"messages": None, "prompt": [1, 2]}, ("prompt", "string")),
     ],
 )
-def test_requests_that_cannot_be_sent_in_parts(more: dict[str, Any], sentence: str) -> None:
+def test_requests_that_cannot_be_sent_in_parts(
+    more: dict[str, Any], facts: tuple[str, ...]
+) -> None:
     """Each is refused with the reason, before anything is sent; plain values of the same fields are
     not.
     """
     body = {name: value for name, value in request(**more).items() if value is not None}
-    with pytest.raises(InputError, match=sentence) as raised:
+    with raises_naming(InputError, "phases", *facts) as raised:
         PhasedRequest(sender_of(forced()), body)
     assert ";" in str(raised.value)
     PhasedRequest(sender_of(forced()), request(n=1, tools=[], response_format={"type": "text"}))

@@ -104,7 +104,7 @@ def test_a_stop_lets_a_stream_finish(bias_file: str, number: signal.Signals) -> 
             connection.sendall(request())
             assert reader.readline() == b"HTTP/1.1 200 OK\r\n"
             process.send_signal(number)
-            with pytest.raises(OSError, match=r"refused|reset"):
+            with pytest.raises((ConnectionRefusedError, ConnectionResetError)):
                 deque(iter(lambda: connect(port).close(), "never"), maxlen=0)
             assert process.poll() is None
             go.set()
@@ -129,7 +129,7 @@ def test_a_second_interrupt_ends_at_once(bias_file: str) -> None:
         connection.sendall(request())
         assert reader.readline() == b"HTTP/1.1 200 OK\r\n"
         process.send_signal(signal.SIGINT)
-        with pytest.raises(OSError, match=r"refused|reset"):
+        with pytest.raises((ConnectionRefusedError, ConnectionResetError)):
             deque(iter(lambda: connect(port).close(), "never"), maxlen=0)
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=10)[1].split() == ["Interrupted"]

@@ -19,6 +19,7 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts, Scale
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.choosing.select import Search
 from blackbox_lb.jobs.fitting.plan import FitPlan
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.fits import choose_l2, projection
 
@@ -276,5 +277,5 @@ def test_clusters_bias_tokens_that_were_never_seen() -> None:
 def test_clusters_have_left_the_package() -> None:
     """Without their row, which has the labels, they are refused, and the others are named."""
     assert with_clusters(ROLLOUTS, SWEEPS["clusters"], limits())
-    with pytest.raises(InputError, match="'clusters' is unknown; choose projection"):
+    with raises_naming(InputError, "'clusters'", "projection", "ips", "ratio"):
         list(candidates(ROLLOUTS, TABLE, SWEEPS["clusters"], limits()))

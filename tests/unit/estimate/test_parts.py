@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import numpy as np
-import pytest
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 
 ALL = ExactModel(9, 6, end=True, prompts=3, seed=1).rollouts(
@@ -52,7 +52,7 @@ def test_shorter_lists_are_padded() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     """A key twice, and no part at all."""
-    with pytest.raises(InputError, match="repeat"):
+    with raises_naming(InputError, "keys", "repeat"):
         Rollouts.join([ALL.take([0]), ALL.take([0])])
-    with pytest.raises(InputError, match="at least one"):
+    with raises_naming(InputError, "part"):
         Rollouts.join([])

@@ -243,7 +243,7 @@ def test_a_workers_error_is_ours(reading: tuple[RolloutStore, Reading]) -> None:
     store, what = reading
     store.close()
     store.path.unlink()
-    with Cluster(2) as engine, pytest.raises(Exception, match=r"rollouts\.db") as caught:
+    with Cluster(2) as engine, raises_naming(Exception, "rollouts.db") as caught:
         engine.whole(what)
     assert type(caught.value).__name__ == "StoreError"
     assert "ray::" not in str(caught.value)

@@ -331,7 +331,7 @@ def test_a_candidate_without_completions_is_never_preferred(
 def test_validation_prompts_that_are_all_filtered() -> None:
     """Without a single completion there is nothing to choose by."""
     trials = cast(Trials, _Told(math.nan))
-    with pytest.raises(InputError, match="passed the content filter"):
+    with raises_naming(InputError, "validation prompts", "content filter"):
         asyncio.run(
             choose(
                 trials, EXAMPLES[:1], [candidate(0, MORE_ENDS), candidate(1, WILD)], TAIL, samples=1

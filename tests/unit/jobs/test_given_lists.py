@@ -158,14 +158,14 @@ def test_prompt_logprobs_are_asked_for_where_they_are_cheaper() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("given", "facts"),
     [
-        ({"prompt_logprobs": "p"}, "needs prompts of token ids"),
-        ({"continues": {}}, "is about the chat endpoint"),
+        ({"prompt_logprobs": "p"}, ("answers.prompt_logprobs", "[reference]")),
+        ({"continues": {}}, ("answers.continues", "chat endpoint")),
     ],
 )
 def test_rows_that_lack_what_they_need_are_refused(
-    given: dict[str, Any], sentence: str, tmp_path: Path
+    given: dict[str, Any], facts: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Prompt logprobs without prompts of ids, a continued message without the chat endpoint."""
     rows = load_profile("llamacpp").model_dump(
@@ -174,7 +174,7 @@ def test_rows_that_lack_what_they_need_are_refused(
     del rows["endpoints"]["chat"]
     path = tmp_path / "mine.toml"
     path.write_text(tomli_w.dumps({**rows, "answers": given}))
-    with pytest.raises(ProfileError, match=sentence):
+    with raises_naming(ProfileError, *facts):
         load_profile(str(path))
 
 

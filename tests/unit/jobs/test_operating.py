@@ -197,7 +197,7 @@ def test_a_damaged_curve_is_refused(fitted: blackbox_lb.Run) -> None:
     """Points out of order, a chosen shift that is none of them, more right than decided."""
     curve = fitted.bias.operating
     assert curve is not None
-    with pytest.raises(ValueError, match="order"):
+    with raises_naming(ValueError, "order"):
         curve.replacing(points=curve.points[::-1])
     with raises_naming(ValueError, "123"):
         curve.replacing(shift=123.0)

@@ -342,9 +342,7 @@ def test_models_that_cannot_be_used_are_refused(model: str) -> None:
     """OpenAI's models that reject logprobs, logit_bias or a neutral request, with the reason and
     models that work.
     """
-    with pytest.raises(
-        ModelUnsuitable, match=r"take|give no logprobs.*models that work: gpt-4o-mini"
-    ):
+    with raises_naming(ModelUnsuitable, model, "openai", "gpt-4o-mini", "gpt-4o"):
         load_profile("openai").check_model(model)
 
 
@@ -465,76 +463,79 @@ def test_a_profile_of_ones_own_extends_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "facts"),
     [
-        ("name = ", "not valid TOML"),
-        ('extends = "vllm"\nname = 3', "row name"),
-        ('extends = "vllm"\nname = "x"\nspeed = 9', "row speed"),
-        ('extends = "vllm"\nname = "x"\n[bias]\nentries = 0', "row bias.entries"),
-        ('extends = "vllm"\nname = "x"\n[logprobs]\nmeaning = "sideways"', "row logprobs.meaning"),
-        ('extends = "vllm"\nname = "x"\n[tokens]\nid = "field"', "row tokens.id"),
+        ("name = ", ("TOML",)),
+        ('extends = "vllm"\nname = 3', ("row name", "3")),
+        ('extends = "vllm"\nname = "x"\nspeed = 9', ("row speed",)),
+        ('extends = "vllm"\nname = "x"\n[bias]\nentries = 0', ("row bias.entries",)),
+        (
+            'extends = "vllm"\nname = "x"\n[logprobs]\nmeaning = "sideways"',
+            ("row logprobs.meaning",),
+        ),
+        ('extends = "vllm"\nname = "x"\n[tokens]\nid = "field"', ("row tokens.id",)),
         (
             'extends = "vllm"\nname = "x"\n[tokenizer]\nvocabulary_size = "n_vocab"',
-            "row tokenizer.vocabulary_size",
+            ("row tokenizer.vocabulary_size",),
         ),
         (
             (
                 'extends = "vllm"\nname = "x"\n[evidence]\n"bias" = { grade = "X", date ='
                 ' 2026-11-21, source = "s" }'
             ),
-            "row evidence.bias.grade",
+            ("row evidence.bias.grade",),
         ),
         (
             'extends = "openai"\nname = "x"\n[tokenizer]\nsource = "server"',
-            "needs the rows tokenize and detokenize",
+            ("row tokenizer", "tokenize", "detokenize"),
         ),
-        ('name = "x"', "row title"),
-        ('extends = "nobody"', "unknown provider 'nobody'"),
+        ('name = "x"', ("row title",)),
+        ('extends = "nobody"', ("'nobody'", "vllm")),
         (
             'extends = "vllm"\nname = "x"\n[bias]\nentires = 5',
-            r"row bias\.entires: .*did you mean entries",
+            ("row bias.entires", "entries"),
         ),
         (
             'extends = "vllm"\nname = "x"\n[endpoints.chat]\nbais = true',
-            r"row endpoints\.chat\.bais: .*did you mean bias",
+            ("row endpoints.chat.bais", "bias"),
         ),
-        ('extends = "vllm"\n[name]\nx = 1', r"row name: .*\(got {'x': 1}\)"),
-        ('extends = "vllm"\nname = "x"\n[neutral.top_k]\nx = 1', r"row neutral\.top_k: "),
-        ('extends = "vllm"\nname = "x"\nconnection = 3', "row connection: "),
-        ('extends = "vllm"\nname = "x"\nevidence = 3', "row evidence: "),
-        ('extends = "vllm"\nname = "x"\nunknown = ["tokns.id"]', "row unknown names 'tokns.id'"),
+        ('extends = "vllm"\n[name]\nx = 1', ("row name", "{'x': 1}")),
+        ('extends = "vllm"\nname = "x"\n[neutral.top_k]\nx = 1', ("row neutral.top_k", "{'x': 1}")),
+        ('extends = "vllm"\nname = "x"\nconnection = 3', ("row connection", "3")),
+        ('extends = "vllm"\nname = "x"\nevidence = 3', ("row evidence", "3")),
+        ('extends = "vllm"\nname = "x"\nunknown = ["tokns.id"]', ("row unknown", "'tokns.id'")),
         (
             'extends = "vllm"\nname = "x"\nunknown = ["neutral.top_z"]',
-            "row unknown names 'neutral.top_z'",
+            ("row unknown", "'neutral.top_z'"),
         ),
         (
             'extends = "vllm"\nname = "x"\n[bias]\nlow = 5.0\nhigh = -5.0',
-            "row bias: low = 5 must be below high = -5",
+            ("row bias", "low = 5", "high = -5"),
         ),
-        ('extends = "vllm"\nname = "x"\n[bias]\nlow = -inf', "row bias.low"),
+        ('extends = "vllm"\nname = "x"\n[bias]\nlow = -inf', ("row bias.low", "-inf")),
         (
             'extends = "vllm"\nname = "x"\n[connection]\nheaders_env = { "two words" = "X" }',
-            "row connection.headers_env",
+            ("row connection.headers_env",),
         ),
         (
             'extends = "vllm"\nname = "x"\n[connection]\napi_key_header = "Key:"',
-            "row connection.api_key_header",
+            ("row connection.api_key_header",),
         ),
         (
             'extends = "vllm"\nname = "x"\n[[models.refused]]\npattern = ""\nwhy = "w"',
-            "row models.refused.0.pattern",
+            ("row models.refused.0.pattern",),
         ),
         (
             'extends = "vllm"\nname = "x"\n[connection]\napi_key_required = true\napi_key_env = ""',
-            r"row connection: .*connection\.api_key_env .*api_key_required = false",
+            ("row connection", "connection.api_key_env", "api_key_required = false"),
         ),
     ],
 )
-def test_a_broken_profile_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+def test_a_broken_profile_is_refused(tmp_path: Path, text: str, facts: tuple[str, ...]) -> None:
     """The message names the file and the row."""
     path = tmp_path / "mine.toml"
     path.write_text(text)
-    with pytest.raises(ProfileError, match=sentence):
+    with raises_naming(ProfileError, *facts):
         load_profile(str(path))
 
 
@@ -679,18 +680,18 @@ def test_a_profile_cannot_extend_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"),
+    ("name", "facts"),
     [
         (
             "opnai",
-            "known: azure, azure-classic, byteplus, cerebras, deepinfra, fireworks, llamacpp, lmstudio",
+            ("'opnai'", "openai", "azure-classic", "lmstudio", ".toml"),
         ),
-        ("none.toml", "cannot read"),
+        ("none.toml", ("none.toml", "``provider``")),
     ],
 )
-def test_an_unknown_profile_is_refused(name: str, sentence: str) -> None:
+def test_an_unknown_profile_is_refused(name: str, facts: tuple[str, ...]) -> None:
     """The known ones are listed, and how to give one's own."""
-    with pytest.raises(ProfileError, match=sentence):
+    with raises_naming(ProfileError, *facts):
         load_profile(name)
 
 

@@ -39,7 +39,7 @@ from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.tasks.rewards.endpoint import BATCH
 from blackbox_lb.types import Completion, Example, Message, Prompt, Span
 from tests.support.commands import asking, blb, options
-from tests.support.errors import raises_naming
+from tests.support.errors import names, raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.listener import Listener, Reply, Request
 from tests.support.questions import questions, write_rows
@@ -237,44 +237,44 @@ def test_passing_faults_are_tried_again(scorer: Scorer, tmp_path: Path, fault: i
 
 
 @pytest.mark.parametrize(
-    ("reply", "kind", "tries", "message"),
+    ("reply", "kind", "tries", "facts"),
     [
         (
             Reply(429, {"detail": "slow down"}),
             RateLimited,
             retries.RATE_LIMIT_ATTEMPTS,
-            "answered 429: slow down; the rewards that came are kept",
+            ("429", "slow down", "same command"),
         ),
         (
             Reply(503, {"detail": "It is full."}),
             ServerFailed,
             ATTEMPTS,
-            "full; .* same command goes on from there",
+            ("503", "full", "same command"),
         ),
         (
             "drop",
             ConnectionFailed,
             ATTEMPTS,
-            "no answer from http://127.0.0.1:.*; is it running?",
+            ("same command",),
         ),
         (
-            Reply(429, {"error": {"code": "insufficient_quota", "message": "no credit"}}),
+            Reply(429, {"error": {"code": "insufficient_quota", "facts": "no credit"}}),
             QuotaExhausted,
             1,
-            "no credit",
+            ("429", "no credit"),
         ),
-        (Reply(401, {}), AuthenticationFailed, 1, "check the credentials"),
+        (Reply(401, {}), AuthenticationFailed, 1, ("401", "credentials")),
         (
             Reply(422, {"detail": "no field items"}),
             RequestRejected,
             1,
-            "answered 422: no field items",
+            ("422", "no field items"),
         ),
         (
             Reply(302, {}, {"location": "http://127.0.0.1:9/"}),
             RequestRejected,
             1,
-            "has moved to http://127.0.0.1:9/",
+            ("302", "http://127.0.0.1:9/"),
         ),
     ],
 )
@@ -284,13 +284,13 @@ def test_a_fault_that_stays_is_explained(
     reply: Reply | Literal["drop"],
     kind: type[BlbError],
     tries: int,
-    message: str,
+    facts: tuple[str, ...],
 ) -> None:
     """What retrying cannot cure is tried once, and the message says who answered what and what is
     kept.
     """
     scorer.answer = lambda _number, _body: reply
-    with pytest.raises(kind, match=message):
+    with raises_naming(kind, scorer.url, *facts):
         fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", texts(1))
     assert len(scorer.seen) == tries
 
@@ -316,29 +316,29 @@ def test_an_interrupted_fetch_loses_nothing(scorer: Scorer, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("rewards", "message"),
+    ("rewards", "facts"),
     [
-        ([float("nan"), 1], "answered nan for example 'q1'; a reward is a number of nats"),
-        ([float("inf"), 1], "answered inf for example 'q1'"),
-        ([10**400, 1], "answered 1000000000.* for example 'q1'"),
-        ([None, 1], "answered None for example 'q1'"),
-        ([True, 1], "answered True for example 'q1'"),
-        (["0.5", 1], "answered '0.5' for example 'q1'"),
-        ([1], "answered 1 rewards for 2 items"),
-        ([1, 2, 3], "answered 3 rewards for 2 items"),
-        ({"q1": 1}, r"answered \{'rewards': \{'q1': 1\}\}; expected is"),
-        (None, r"answered \{'rewards': None\}; expected is"),
+        ([float("nan"), 1], ("answered nan", "'q1'")),
+        ([float("inf"), 1], ("answered inf", "'q1'")),
+        ([10**400, 1], ("'q1'", "-inf")),
+        ([None, 1], ("None", "'q1'")),
+        ([True, 1], ("True", "'q1'")),
+        (["0.5", 1], ("'0.5'", "'q1'")),
+        ([1], ("1 rewards", "2 items")),
+        ([1, 2, 3], ("3 rewards", "2 items")),
+        ({"q1": 1}, ("{'rewards': {'q1': 1}}", '{"rewards": [...]}')),
+        (None, ("{'rewards': None}", '{"rewards": [...]}')),
     ],
 )
 def test_an_answer_that_is_no_reward_is_refused(
-    scorer: Scorer, tmp_path: Path, rewards: Any, message: str
+    scorer: Scorer, tmp_path: Path, rewards: Any, facts: tuple[str, ...]
 ) -> None:
     """Not a number, infinite, missing, too many: the message says what came; what came beside it is
     kept and not asked again.
     """
     scorer.answer = lambda _number, _body: Reply(200, {"rewards": rewards})
     reward = parse_reward(scorer.url, max_tokens=48)
-    with pytest.raises(CorruptResponse, match=message):
+    with raises_naming(CorruptResponse, scorer.url, *facts):
         fetch(reward, tmp_path / "s.db", texts(2))
     scorer.answer = lambda _number, body: Reply(200, {"rewards": ["-inf"] * len(body["items"])})
     kept = isinstance(rewards, list) and len(rewards) == 2
@@ -377,20 +377,22 @@ def test_a_key_comes_from_the_environment(
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"),
+    ("spec", "facts"),
     [
-        ("https://", "the address 'https://' of the reward is not a http"),
-        ("http://u:secret@host:port/x", "the address 'host:port/x' of the reward is not a http"),
+        ("https://", ("'https://'", "https://HOST/PATH")),
+        ("http://u:secret@host:port/x", ("'host:port/x'", "https://HOST/PATH")),
         (
             "http://u:secret@host/x?key=secret",
-            "holds a query, .* keys belong in the environment variable BLB_REWARD_KEY",
+            ("query", "BLB_REWARD_KEY"),
         ),
-        ("htps://u:secret@host/x", "unknown reward '...host/x'"),
+        ("htps://u:secret@host/x", ("'...host/x'", "exact-match")),
     ],
 )
-def test_a_broken_address_is_refused_without_its_password(spec: str, message: str) -> None:
+def test_a_broken_address_is_refused_without_its_password(
+    spec: str, facts: tuple[str, ...]
+) -> None:
     """The message says what is wrong and not what is secret."""
-    with pytest.raises(InputError, match=message) as caught:
+    with raises_naming(InputError, *facts) as caught:
         parse_reward(spec, max_tokens=48)
     assert "secret" not in str(caught.value)
 
@@ -507,7 +509,7 @@ def test_a_judge_without_its_key_is_told_at_once(
         where = asking(server, out=tmp_path / "run", task="capitals")
         said = blb("collect", *where, "--reward", f"judge:{tmp_path / 'judge.toml'}")
         assert said.exit_code == 2
-        assert "set the environment variable JUDGE_KEY" in said.stderr
+        assert names(said.stderr, "JUDGE_KEY")
         assert not server.requests
 
 
@@ -547,26 +549,26 @@ class Notices(Silent):
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("rows", "facts"),
     [
-        ({"pattern": "("}, "pattern is not a valid regular expression"),
-        ({"prompt": "Rate it"}, r"prompt has no \{completion\}"),
-        ({"model": None}, "model: Field required; it knows base_url, model, api_key_env"),
-        ({"modell": "m"}, "modell: Extra inputs are not permitted"),
-        ({"base_url": "judge.example"}, "is not a http"),
+        ({"pattern": "("}, ("judge.toml: pattern", "missing )")),
+        ({"prompt": "Rate it"}, ("judge.toml: prompt", "{completion}")),
+        ({"model": None}, ("judge.toml: model", "base_url")),
+        ({"modell": "m"}, ("judge.toml: modell", "base_url")),
+        ({"base_url": "judge.example"}, ("'judge.example'", "https://HOST/PATH")),
         (
             {"base_url": "http://u:pw@judge.example/v1"},
-            "holds a password; name its variable in api_key_env",
+            ("base_url", "password", "api_key_env"),
         ),
-        ({"quotes": "("}, "quotes is not a valid regular expression"),
-        ({"scale": "x"}, "scale: Input should be a valid number"),
+        ({"quotes": "("}, ("judge.toml: quotes", "missing )")),
+        ({"scale": "x"}, ("judge.toml: scale", "number")),
     ],
 )
 def test_a_broken_judge_is_refused(
-    judge: Callable[..., Reward], rows: dict[str, object], message: str
+    judge: Callable[..., Reward], rows: dict[str, object], facts: tuple[str, ...]
 ) -> None:
     """What is wrong with the file is said before anything is sampled."""
-    with pytest.raises(InputError, match=message):
+    with raises_naming(InputError, *facts):
         judge("score: 1", **rows)
 
 

@@ -99,7 +99,7 @@ def test_bytes_come_from_the_store_when_one_is_missing() -> None:
 )
 def test_what_is_no_thinking(spec: str) -> None:
     """Said with the value and the remedy."""
-    with pytest.raises(InputError, match="give"):
+    with raises_naming(InputError, repr(spec), "inside:OPEN..CLOSE", "until:TEXT"):
         Thinking.parse(spec)
 
 

@@ -9,6 +9,7 @@ import pytest
 from blackbox_lb.errors import InputError
 from blackbox_lb.tasks.sets.labels import MOST_LABELS, Labels, spellings
 from blackbox_lb.types import Example, Prompt
+from tests.support.errors import raises_naming
 
 pytestmark = pytest.mark.quick
 
@@ -148,15 +149,17 @@ def test_a_row_that_accepts_two_labels_is_right_for_both() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "answers", "sentence"),
+    ("names", "answers", "facts"),
     [
-        (["yes"], ["yes"], "at least two labels"),
-        (["yes", "YES "], ["yes"], "at least two labels"),
-        (["yes", ""], ["yes"], "at least two labels"),
-        (["yes", "no"], ["yes", "maybe"], "'maybe', which is none of the labels"),
+        (["yes"], ["yes"], ("'yes'", "``labels``")),
+        (["yes", "YES "], ["yes"], ("'yes'", "``labels``")),
+        (["yes", ""], ["yes"], ("'yes, '", "``labels``")),
+        (["yes", "no"], ["yes", "maybe"], ("'1'", "'maybe'", "'yes, no'")),
     ],
 )
-def test_wrong_labels_are_refused(names: list[str], answers: list[str], sentence: str) -> None:
+def test_wrong_labels_are_refused(
+    names: list[str], answers: list[str], facts: tuple[str, ...]
+) -> None:
     """One label is no decision, and a row without a label is named."""
-    with pytest.raises(InputError, match=sentence):
+    with raises_naming(InputError, *facts):
         Labels.named(names, rows(*answers))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.rewards.matching import normalise, parse_matcher
 from blackbox_lb.types import Completion, Example, Prompt
-from tests.support.errors import raises_naming
+from tests.support.errors import names, raises_naming
 
 
 def completion(text: str, tokens: int = 5) -> Completion:
@@ -285,7 +284,7 @@ def test_an_unknown_reward_lists_the_known_ones(spec: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_reward(spec, max_tokens=48)
     if spec == "length:3":
-        assert "unknown reward 'length:3'" in str(caught.value)
+        assert names(str(caught.value), "'length:3'")
     for name in (
         "exact-match",
         "contains",
@@ -302,22 +301,22 @@ def test_an_unknown_reward_lists_the_known_ones(spec: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "correct", "tokens", "message"),
+    ("spec", "correct", "tokens", "facts"),
     [
-        ("regex:(", "contains", 48, r"regex '\(' is not a valid regular expression: missing \)"),
-        ("regex:", "contains", 48, "'regex:' has no pattern"),
-        ("length", "regex:[", 48, "not a valid regular expression"),
-        ("length", "fuzzy", 48, "unknown correctness matcher 'fuzzy'; use exact-match, contains, "),
-        ("length", "contains", 0, "max_tokens is 0; .* at least 1 token"),
+        ("regex:(", "contains", 48, ("'('", "missing )")),
+        ("regex:", "contains", 48, ("'regex:'", "PATTERN")),
+        ("length", "regex:[", 48, ("'['",)),
+        ("length", "fuzzy", 48, ("'fuzzy'", "exact-match", "contains")),
+        ("length", "contains", 0, ("max_tokens", "0", "1")),
     ],
 )
 def test_broken_specs_are_refused_before_anything_is_sampled(
-    spec: str, correct: str, tokens: int, message: str
+    spec: str, correct: str, tokens: int, facts: tuple[str, ...]
 ) -> None:
     """A pattern, matcher or limit that cannot work is an error of parse_reward, not of the first
     score.
     """
-    with pytest.raises(InputError, match=message):
+    with raises_naming(InputError, *facts):
         parse_reward(spec, max_tokens=tokens, correct=correct)
 
 
@@ -380,72 +379,71 @@ def test_a_users_function_is_called_with_example_and_completion(
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("body", "facts"),
     [
         (
             "float('nan')",
-            "returned nan for example 'q1'; it must return a number of nats, finite or -inf",
+            ("nan", "-inf"),
         ),
-        ("float('inf')", "returned inf for example 'q1'"),
-        ("10**400", "returned a number beyond 1e308 for example 'q1'"),
-        ("None", "returned None for example 'q1'"),
-        ("'0.5'", "returned '0.5' for example 'q1'"),
-        ("[0.5]", r"returned \[0.5\] for example 'q1'"),
-        ("1 / 0", "raised ZeroDivisionError on example 'q1': division by zero"),
+        ("float('inf')", ("returned inf", "-inf")),
+        ("10**400", ("1e308",)),
+        ("None", ("None",)),
+        ("'0.5'", ("'0.5'",)),
+        ("[0.5]", ("[0.5]",)),
+        ("1 / 0", ("ZeroDivisionError", "division by zero")),
     ],
 )
-def test_a_users_function_must_return_a_number(module: Module, body: str, message: str) -> None:
+def test_a_users_function_must_return_a_number(
+    module: Module, body: str, facts: tuple[str, ...]
+) -> None:
     """Anything but a finite number or -inf is refused with the function's name and the example."""
     name = module(f"def f(example, completion):\n    return {body}\n")
-    with pytest.raises(InputError, match=f"reward {name}:f {message}") as caught:
+    with raises_naming(InputError, f"{name}:f", "'q1'", *facts) as caught:
         parse_reward(f"{name}:f", max_tokens=48).score(OSLO, completion("Oslo"))
-    if "raised" in message:
+    if "ZeroDivisionError" in facts:
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 @pytest.mark.parametrize(
-    ("text", "attribute", "message"),
+    ("text", "attribute", "facts"),
     [
-        ("def g(e, c): ...\n", "f", r"own_reward_for_test\.py has no 'f'; it has 'g'"),
-        ("f = 3\n", "f", r"is 3, not a function; it must take \(example, completion\)"),
+        ("def g(e, c): ...\n", "f", ("own_reward_for_test.py", "'f'", "'g'")),
+        ("f = 3\n", "f", ("3", "(example, completion)")),
         (
             "def f(text): ...\n",
             "f",
-            r"takes \(text\); it is called with two arguments, \(example, completion\)",
+            ("(text)", "(example, completion)"),
         ),
-        ("async def f(e, c): ...\n", "f", "is asynchronous"),
+        ("async def f(e, c): ...\n", "f", ("asynchronous",)),
         (
             "import own_reward_missing_part\n",
             "f",
-            "raised ModuleNotFoundError: No module named 'own_reward_missing_part'",
+            ("ModuleNotFoundError", "'own_reward_missing_part'"),
         ),
-        ("def f(:\n", "f", "raised SyntaxError"),
-        ("raise SystemExit(1)\n", "f", "raised SystemExit"),
+        ("def f(:\n", "f", ("SyntaxError",)),
+        ("raise SystemExit(1)\n", "f", ("SystemExit",)),
     ],
 )
 def test_a_module_that_cannot_serve_is_explained_at_once(
-    module: Module, text: str, attribute: str, message: str
+    module: Module, text: str, attribute: str, facts: tuple[str, ...]
 ) -> None:
     """What is wrong with the module or the function is said before anything is sampled."""
     name = module(text)
-    with pytest.raises(InputError, match=message):
+    with raises_naming(InputError, name, *facts):
         parse_reward(f"{name}:{attribute}", max_tokens=48)
 
 
 @pytest.mark.parametrize(
     ("spec", "hint"),
     [
-        ("own_reward_nowhere:f", "check the spelling"),
-        ("own_reward_for_test.py:f", "write the module without .py"),
+        ("own_reward_nowhere:f", "spelling"),
+        ("own_reward_for_test.py:f", "without .py"),
     ],
 )
 def test_a_missing_module_is_explained(module: Module, spec: str, hint: str) -> None:
     """The message names the working directory that was searched, and the remedy."""
     module("def f(e, c): return 0\n")
-    with pytest.raises(
-        InputError,
-        match=rf"there is no module .* in {Path.cwd()} or among the installed packages; {hint}",
-    ):
+    with raises_naming(InputError, spec, Path.cwd(), hint):
         parse_reward(spec, max_tokens=48)
 
 
@@ -531,21 +529,21 @@ def test_a_completion_that_fits_the_schema_is_worth_one(
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "facts"),
     [
-        ("{", r"schema\.json is not JSON"),
-        ("3", "is 3; a schema is an object, true or false"),
+        ("{", ("not JSON",)),
+        ("3", ("3", "object", "true", "false")),
         (
             '{"properties": {"a": {"type": "sting"}}}',
-            r"schema\.json is not valid at properties/a/type",
+            ("properties/a/type",),
         ),
     ],
 )
 def test_a_broken_schema_is_refused_at_once(
-    schema: Callable[[str], str], text: str, message: str
+    schema: Callable[[str], str], text: str, facts: tuple[str, ...]
 ) -> None:
     """What is wrong with the file, and where, is said before anything is sampled."""
-    with pytest.raises(InputError, match=message):
+    with raises_naming(InputError, "schema.json", *facts):
         parse_reward(schema(text), max_tokens=48)
     with raises_naming(InputError, "nowhere.json"):
         parse_reward("json-schema:nowhere.json", max_tokens=48)
@@ -568,7 +566,7 @@ def test_a_wrapped_schema_is_pointed_at(
     """What an API wraps around a schema would accept everything; the place of the inner one is
     named.
     """
-    with pytest.raises(InputError, match=rf"under {re.escape(place)};"):
+    with raises_naming(InputError, f"under {place}"):
         parse_reward(schema(text % json.dumps(PERSON)), max_tokens=48)
 
 

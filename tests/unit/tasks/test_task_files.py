@@ -20,7 +20,7 @@ from blackbox_lb.tasks.records.records import value_at
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example, Message, Prompt
 from tests.support.commands import blb
-from tests.support.errors import raises_naming
+from tests.support.errors import names, raises_naming
 
 Write = Callable[[str, str | bytes], Path]
 SPLITS = ("train", "validation", "test")
@@ -76,8 +76,7 @@ def test_banking77(write: Write) -> None:
     assert joined.answers == ("card_arrival", "card_delivery_estimate")
     assert joined.source == f"{path}, line 3"
     assert examples["How do I top up?"].answers == ("topping_up_by_card",)
-    assert "2 rows equal to another" in task.note
-    assert "1 prompt with different answers in several rows" in task.note
+    assert names(task.note, "2 rows", "1 prompt")
 
 
 def test_judgebench(write: Write) -> None:
@@ -98,7 +97,7 @@ def test_judgebench(write: Write) -> None:
         answer_column="label",
     )
     assert len(prompts_of(task)) == 52
-    assert "1 row equal to another" in task.note
+    assert names(task.note, "1 row")
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz")), min_size=1, max_size=20))
@@ -148,7 +147,7 @@ def test_a_row_of_train_leaves_the_answers_of_test_alone(write: Write) -> None:
     task = load_task(data=write("a.jsonl", jsonl(*rows)))
     assert [example.answers for example in task.test] == [("right",)]
     assert [example.prompt.text for example in task.train] == ["Q"]
-    assert "1 row left out of train, whose prompts are in test" in task.note
+    assert names(task.note, "1 row", "train", "test")
     with raises_naming(DataError, "train"):
         load_task(data=write("b.jsonl", jsonl(rows[0], rows[1], rows[3])))
 
@@ -242,8 +241,11 @@ def test_bigbench(write: Write) -> None:
             field="examples",
             **columns,
         ).test[0].answers == ("x",)
-        for field, name in ((None, "examples|meta.inner"), ("exmples", "did you mean examples")):
-            with pytest.raises(DataError, match=name):
+        for field, facts in (
+            (None, ("examples", "``field=meta.inner``")),
+            ("exmples", ("'exmples'", "examples", "``field``")),
+        ):
+            with raises_naming(DataError, *facts):
                 load_task(data=path, field=field, **columns)
         with raises_naming(DataError, "'task'", "'name'", "``field``"):
             load_task(data=path, field="name", **columns)
@@ -323,12 +325,15 @@ def test_a_template_reaches_columns_only(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "column"),
-    [({"promt": "P", "answer": "x"}, "promt"), ({"prompt": "P", "answers": "x"}, "answers")],
+    ("row", "suggestion"),
+    [
+        ({"promt": "P", "answer": "x"}, "did you mean promt"),
+        ({"prompt": "P", "answers": "x"}, "``answer_column=answers``"),
+    ],
 )
-def test_a_near_column_is_suggested(write: Write, row: dict[str, str], column: str) -> None:
+def test_a_near_column_is_suggested(write: Write, row: dict[str, str], suggestion: str) -> None:
     """A column that is not there is answered with the nearest that is."""
-    with pytest.raises(DataError, match=f"did you mean .*{column}"):
+    with raises_naming(DataError, suggestion):
         load_examples(write("a.jsonl", jsonl(row)))
 
 
@@ -392,7 +397,7 @@ def test_the_last_turn_is_the_answer_of_a_row_without_one(write: Write) -> None:
     ]
     for needed in (True, False):
         task = load_task(data=write("c.jsonl", jsonl(*rows)), require_answers=needed)
-        assert "40 rows without an answer column" in task.note
+        assert names(task.note, "40 rows", "answer column")
         assert {e.prompt.messages[-1].role for e in task.train} == {"user"}
     with raises_naming(DataError, "line 1", "messages", "``prefill``"):
         load_examples(write("d.jsonl", jsonl({"messages": turn("a")[2:]})))
@@ -434,7 +439,7 @@ def test_another_last_turn_is_sent_and_said(write: Write) -> None:
     )
     task = load_task(data=write("a.jsonl", rows))
     assert task.train[0].prompt.messages[-1].content == '{"city":'
-    assert "40 rows with a last turn of the assistant" in task.note
+    assert names(task.note, "40 rows", "assistant")
     assert load_task(data=write("a.jsonl", rows), prefill=True).note == ""
 
 

@@ -134,20 +134,20 @@ def test_a_busy_api_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "sentence"),
+    ("answer", "facts"),
     [
-        (lambda _: (401, {"error": {"message": "bad key"}}), "EMBEDDINGS_API_KEY"),
-        (lambda _: (404, {"error": "no model m"}), "no model m"),
-        (lambda _: (200, {"data": []}), "0 vectors for 1 texts"),
-        (lambda _: (200, []), "no list of vectors"),
-        (lambda _: (200, {"data": [{"index": 0, "embedding": ["x"]}]}), "no list of vectors"),
-        (lambda _: (200, {"data": [{"index": 0, "embedding": [0.0, 0.0]}]}), "length 0"),
+        (lambda _: (401, {"error": {"message": "bad key"}}), ("401", "EMBEDDINGS_API_KEY")),
+        (lambda _: (404, {"error": "no model m"}), ("404", "no model m")),
+        (lambda _: (200, {"data": []}), ("0 vectors", "1 texts")),
+        (lambda _: (200, []), ("vectors", "list indices")),
+        (lambda _: (200, {"data": [{"index": 0, "embedding": ["x"]}]}), ("vectors", "'x'")),
+        (lambda _: (200, {"data": [{"index": 0, "embedding": [0.0, 0.0]}]}), ("length 0.0",)),
     ],
 )
-def test_what_is_no_embedding_is_refused(answer: Answer, sentence: str) -> None:
+def test_what_is_no_embedding_is_refused(answer: Answer, facts: tuple[str, ...]) -> None:
     """With what was answered, and what to check."""
     with embeddings(answer) as (url, seen):
-        with pytest.raises(BlbError, match=sentence):
+        with raises_naming(BlbError, url, *facts):
             TextVectors(f"m@{url}").of(["a"])
         assert len(seen) == 1
 
