@@ -453,7 +453,10 @@ def test_a_bad_start_is_the_same_on_every_rank(monkeypatch: pytest.MonkeyPatch) 
 
 RAWS = [b"a", b"b", b"ab", b"", b"<a", b">", b"<", b"c", b"d", b"ba", b"x", b""]
 """The bytes of the 12 logits' tokens."""
-SPECS = ("first", "opening:3", "until:ab", "first,after:ab", "inside:<..>", "opening:3,until:ab")
+SPECS = (
+    *("first", "opening:3", "only-opening:3", "until:ab", "first,after:ab", "inside:<..>"),
+    "opening:3,until:ab",
+)
 
 
 def phased(folder: Path, spec: str) -> dict[int, np.ndarray]:
