@@ -64,13 +64,15 @@ def write(path: str, writer: int, answers: int, gate: Any) -> None:
 
 
 def read(path: str, gate: Any, stop: Any, told: Any) -> None:
-    """Look again and again: what was there stays there, and each completion is whole."""
+    """Look again and again, and once at least, also where the writers are done before its turn:
+    what was there stays there, and each completion is whole.
+    """
     gate.wait()
     while not Path(path).is_file():
         time.sleep(0.01)
     RolloutStore(path).close()
     looks, seen = 0, set[str]()
-    while not stop.is_set():
+    while not (looks and stop.is_set()):
         with RolloutStore(path, read_only=True) as store:
             now = store.keys(request_hash(SETTINGS))
             if not seen <= now:
@@ -94,7 +96,7 @@ def test_many_writers_and_a_reader(tmp_path: Path) -> None:
     for process in writers:
         process.join()
     stop.set()
-    looks = told.get(timeout=30)
+    looks = told.get(timeout=120)
     reader.join()
     assert [process.exitcode for process in (*writers, reader)] == [0] * (WRITERS + 1)
     assert isinstance(looks, int), looks
