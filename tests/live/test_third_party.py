@@ -134,7 +134,7 @@ def running_proxy(*options: str) -> Iterator[str]:
         yield address[1]
     finally:
         process.terminate()
-        _, complaints = process.communicate(timeout=15)
+        _, complaints = process.communicate(timeout=60)
     assert process.returncode == 0, complaints
 
 

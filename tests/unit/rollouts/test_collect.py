@@ -196,8 +196,8 @@ def test_whose_speed_it_was(tmp_path: Path) -> None:
     tokens = sum(each.n_tokens for each in completions)
     assert done.throughput.tokens == tokens
     assert done.throughput.seconds > 1
-    assert done.throughput.places == pytest.approx(2, abs=0.3)
-    assert done.throughput.without_server < 0.3
+    assert done.throughput.places == pytest.approx(2, abs=0.6)
+    assert done.throughput.without_server < 0.5
     assert "2 requests at a time" in done.throughput.told()
     assert "``shard``" not in done.throughput.told()
     assert "``shard``" in done.throughput._replace(cpu=0.99).told()
