@@ -145,10 +145,10 @@ def _policies(evaluation: Evaluation) -> str:
         text += "\n" + _head([*head, "tokens", "learned bias against it"])
         biases = evaluation.at(setting, "bias")
         policies = sorted(evaluation.at(setting), key=_reward, reverse=True)
-        best_first = [policy.name for policy in policies if policy.kind == "bias"]
+        best = evaluation.best(setting, "bias")
         for policy in policies:
-            joins = policy.kind == "rival and bias" and best_first
-            if joins and not policy.name.endswith(f" and {best_first[0]}"):
+            is_joined = policy.kind == "rival and bias"
+            if is_joined and best is not None and not policy.name.endswith(f" and {best.name}"):
                 continue
             name = _named(policy.name)
             if policy.kind == "bias":
@@ -267,7 +267,7 @@ def _who_won(evaluation: Evaluation, setting: str, bias: Policy, *, named: bool)
         sentences.append(f"level with it {verb} {_listed(rivals['level'])}")
     together: dict[str, list[str]] = {"more": [], "less": []}
     joined = evaluation.at(setting, "rival and bias")
-    if bias is not max(evaluation.at(setting, "bias"), key=_reward):
+    if bias is not evaluation.best(setting, "bias"):
         joined = []
     for pair in joined:
         for alone, verdict in pair.verdicts.items():

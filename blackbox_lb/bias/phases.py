@@ -372,20 +372,18 @@ class Phases:
 
 def _parsed(name: str) -> PrefixFeature:
     """One feature. Raises InputError: it is not known."""
-    kind, _, text = name.removeprefix(ONLY).partition(":")
+    kind, _, text = name.partition(":")
     fields: dict[str, Any] = {}
     feature_type: type[PrefixFeature] | None = None
     counting: type[FirstTokens] = FirstTokens
     if name.startswith(ONLY):
         counting = OnlyFirstTokens
-    if kind == "first" and not text:
+    if name.removeprefix(ONLY) == "first":
         feature_type = counting
         fields = {"tokens": 1}
-    elif kind == "opening" and text.isdecimal():
+    elif kind.removeprefix(ONLY) == "opening" and text.isdecimal():
         feature_type = counting
         fields = {"tokens": int(text)}
-    elif name.startswith(ONLY):
-        feature_type = None
     elif kind == "until":
         feature_type = Until
         fields = {"text": text}

@@ -67,6 +67,11 @@ class SentRange(Row):
     high: Finite
     integers: Flag = False
 
+    @classmethod
+    def within(cls, low: float, high: float, *, integers: bool) -> SentRange:
+        """The range of a provider that takes ``low`` to ``high`` nats, infinite for no limit."""
+        return cls(low=max(low, -WIDEST), high=min(high, WIDEST), integers=integers)
+
     @model_validator(mode="after")
     def _holds_zero(self) -> SentRange:
         if not self.low <= 0 <= self.high:

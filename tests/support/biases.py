@@ -57,13 +57,13 @@ def phased_bias(
     ids = sorted({token for values in wholes for token in values})
     phases = Phases.parse([spec])
     if phases.confined:
-        entries = tuple(Entry(id=token, bias=wholes[0].get(token, 0.0)) for token in ids)
-        rows = (*features, *phases.features)
-        return Bias(**(FIELDS | {"entries": entries, "features": rows, "sent": WIDE} | fields))
-    moved = tuple(
-        row.one_vector([values.get(token, 0.0) - rest.get(token, 0.0) for token in ids])
-        for row, values in zip(phases.features, named, strict=True)
-    )
+        rest = wholes[0]
+        moved = phases.features
+    else:
+        moved = tuple(
+            row.one_vector([values.get(token, 0.0) - rest.get(token, 0.0) for token in ids])
+            for row, values in zip(phases.features, named, strict=True)
+        )
     entries = tuple(Entry(id=token, bias=rest.get(token, 0.0)) for token in ids)
     rows = (*features, *moved)
     return Bias(**(FIELDS | {"entries": entries, "features": rows, "sent": WIDE} | fields))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import most_entries
 from blackbox_lb.bias.records import Compiled, Entry
-from blackbox_lb.bias.request_bias import WIDEST, SentRange
+from blackbox_lb.bias.request_bias import SentRange
 from blackbox_lb.errors import BiasError
 from blackbox_lb.providers.profile import Profile
 
@@ -108,8 +108,6 @@ def _with_fewer_tokens(
         for feature in bias.features
     )
     is_integer = integers or not profile.bias.fractions
-    low = max(profile.bias.low, -WIDEST)
-    high = min(profile.bias.high, WIDEST)
     return bias.verified(()).replacing(
         provider=profile.name,
         compiled=Compiled(
@@ -117,7 +115,7 @@ def _with_fewer_tokens(
         ),
         entries=tuple(bias.entries[place] for place in places),
         features=features,
-        sent=SentRange(low=low, high=high, integers=is_integer),
+        sent=SentRange.within(profile.bias.low, profile.bias.high, integers=is_integer),
     )
 
 

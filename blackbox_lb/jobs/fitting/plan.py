@@ -72,6 +72,13 @@ class FitPlan:
         return "brief"
 
     @property
+    def confined_to(self) -> Phases | None:
+        """The first tokens that alone are to be biased; None where all may be."""
+        if self.phases is not None and self.phases.confined:
+            return self.phases
+        return None
+
+    @property
     def uses_given_answers(self) -> bool:
         """Whether the fit learns from given answers."""
         return self.learn_from in ("answers", "both")

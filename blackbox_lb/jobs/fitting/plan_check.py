@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blackbox_lb.api.wire import asks_logprobs, check_stop
+from blackbox_lb.bias.phases import Phases
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.goal import OF_DECISIONS
 from blackbox_lb.estimate.choice.table import estimators
@@ -189,19 +190,27 @@ class PlanCheck:
         phases = self.plan.phases
         if phases is None:
             return
-        learn_from = f"``learn_from={self.plan.learn_from}``"
         if phases.confined:
-            if self.plan.learn_from != "answers" or len(phases.features) > 1:
-                raise InputError(
-                    f"``phases={phases.spec}`` confines a bias that is learned from given answers,"
-                    f" and this plan has {learn_from} and {len(phases.features)} phases; use"
-                    " ``learn_from=answers`` and no other phase, or ``phases=first``"
-                )
-            check_continues(self.trials.session, phases)
-            return
+            self._check_confined(phases)
+        else:
+            self._check_learned()
+        check_continues(self.trials.session, phases)
+
+    def _check_confined(self, phases: Phases) -> None:
+        """Refuse first tokens that cannot confine what the plan learns."""
+        if self.plan.learn_from != "answers" or len(phases.features) > 1:
+            raise InputError(
+                f"``phases={phases.spec}`` confines a bias that is learned from given answers, and"
+                f" this plan has ``learn_from={self.plan.learn_from}`` and"
+                f" {len(phases.features)} phases; use ``learn_from=answers`` and no other phase, or"
+                " ``phases=first``"
+            )
+
+    def _check_learned(self) -> None:
+        """Refuse phases whose vectors cannot be learned."""
         options = {
             "the task's stop texts": bool(self.trials.stop),
-            learn_from: self.plan.uses_given_answers,
+            f"``learn_from={self.plan.learn_from}``": self.plan.uses_given_answers,
         }
         for option, is_set in options.items():
             if is_set:
@@ -209,7 +218,6 @@ class PlanCheck:
                     "``phases`` are learned from samples, and without stop texts; leave out"
                     f" {option}"
                 )
-        check_continues(self.trials.session, phases)
 
     def _check_engine(self) -> None:
         if self.trials.engine is None:

@@ -26,7 +26,7 @@ from blackbox_lb.bias.records import (
     Scalar,
     Verdict,
 )
-from blackbox_lb.bias.request_bias import RequestBias, embedding_model
+from blackbox_lb.bias.request_bias import RequestBias, SentRange, embedding_model
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.table import ROWS, rule
@@ -68,7 +68,7 @@ from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn, TrainingD
 from blackbox_lb.jobs.fitting.unlabelled import calibrated
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, against_others
 from blackbox_lb.jobs.fitting.varying.by_samples import BySamples
-from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures, sent_range
+from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import first_lists
 from blackbox_lb.rollouts.answers.openings import Opening, opening_of
 from blackbox_lb.rollouts.judging.decisions import DrawnShares, about_labels, decision_scores
@@ -352,7 +352,7 @@ class _Fit:
         """
         rollouts = self.training.rollouts
         nowhere = np.zeros(len(rollouts.token_ids), np.int64)
-        if self.plan.phases is None or self.plan.phases.confined:
+        if self.plan.phases is None or self.plan.confined_to is not None:
             return Phases(), nowhere
         trials = self.trials
         token_bytes = trials.store.token_bytes(trials.tokenizer.fingerprint)
@@ -382,14 +382,16 @@ class _Fit:
 
     def _confined(self, bias: AnyBias) -> AnyBias:
         """The bias at the first tokens alone, where the plan confines it to these."""
-        phases = self.plan.phases
-        if phases is None or not phases.confined:
+        phases = self.plan.confined_to
+        if phases is None:
             return bias
         if isinstance(bias, RequestBias):
             features = (*bias.features, *phases.features)
             return RequestBias(bias.common, features, bias.sent, vectors=bias.vectors)
         assert isinstance(bias, Mapping)  # a fit has no third kind
-        return RequestBias(dict(sorted(bias.items())), phases.features, sent_range(self.limits))
+        limits = self.limits
+        sent = SentRange.within(limits.low, limits.high, integers=limits.integers)
+        return RequestBias(dict(sorted(bias.items())), phases.features, sent)
 
     async def judge(self) -> None:
         """Compare fresh completions of the test prompts, with the chosen bias and without."""
@@ -522,8 +524,8 @@ class _Fit:
         settings: dict[str, Scalar] = {}
         if self.plan.learn_from != "samples":
             settings["learn_from"] = self.plan.learn_from
-        if self.plan.phases is not None and self.plan.phases.confined:
-            settings["phases"] = self.plan.phases.spec
+        if self.plan.confined_to is not None:
+            settings["phases"] = self.plan.confined_to.spec
         return settings
 
     async def result(self) -> FitResult:

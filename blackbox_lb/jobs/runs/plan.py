@@ -144,7 +144,7 @@ def completed_plan(
         and reward.name in CORRECTNESS
         and plan.sweep.estimators == Sweep().estimators
         and not needs_samples
-        and (plan.phases is None or plan.phases.confined)
+        and plan.phases == plan.confined_to
     )
     too_few = None
     if plan.labels is not None and not labels_named:

@@ -14,7 +14,6 @@ import openai
 import pytest
 
 from blackbox_lb.errors import InputError
-from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import SOURCES, RulesGateway
 from tests.support.gateway.rules.rate_buckets import RateBucket, duration
@@ -355,7 +354,9 @@ def test_azure_classic_paths(gateways: dict[str, RulesGateway]) -> None:
         ) as client:
             answer = client.chat.completions.create(**chat("azure", logprobs=True, top_logprobs=2))
             assert answer.choices[0].logprobs is not None
-            with raises_naming(openai.NotFoundError, "404", "deployment"):
+            with pytest.raises(
+                openai.NotFoundError, match="deployment for this resource does not exist"
+            ):
                 client.chat.completions.create(**chat("azure", model="nope"))
 
 
@@ -479,7 +480,7 @@ def test_an_engine_that_fails_is_a_server_error() -> None:
     ):
         answer = post(gateway, chat("azure"))
         assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
-    with raises_naming(InputError, "http://127.0.0.1:9/v1", "llama.cpp"):
+    with pytest.raises(InputError, match=r"no llama\.cpp server answers at http://127\.0\.0\.1:9"):
         RulesGateway("openai", "http://127.0.0.1:9/v1").__enter__()
 
 
@@ -503,9 +504,9 @@ def test_options_that_make_no_sense_are_refused(options: JSON) -> None:
 
 def test_unknown_rules_and_a_quota_without_a_record_are_refused() -> None:
     """Only some providers are played, and insufficient_quota only where it was recorded."""
-    with raises_naming(InputError, "'novita'", "openai", "azure", "fireworks"):
+    with pytest.raises(InputError, match="known: openai, azure, fireworks"):
         RulesGateway("novita", "http://127.0.0.1:9/v1")
-    with raises_naming(InputError, "fireworks", "insufficient_quota", "openai"):
+    with pytest.raises(InputError, match="quota"):
         RulesGateway("fireworks", "http://127.0.0.1:9/v1", quota=1)
 
 

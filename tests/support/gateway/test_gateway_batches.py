@@ -12,7 +12,6 @@ import httpx2
 import openai
 import pytest
 
-from tests.support.errors import names, raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 from tests.support.gateway.batches import BatchDesk
@@ -109,7 +108,7 @@ def test_a_batch_from_file_to_answers(client: openai.OpenAI, provider: str) -> N
     assert sorted(row["custom_id"] for row in answered) == ["b", "c", "d"]
     assert all(row["response"]["body"]["choices"] and row["error"] is None for row in answered)
     assert [(row["custom_id"], row["response"]["status_code"]) for row in failed] == [("a", 400)]
-    assert names(json.dumps(failed), "top_k")
+    assert "Unrecognized request argument supplied: top_k" in json.dumps(failed)
     second = create(client, provider, content(provider))
     assert [batch.id for batch in client.batches.list(limit=1)] == [second.id, first.id]
 
@@ -135,9 +134,7 @@ def test_a_file_with_wrong_lines_fails_as_a_whole(
     assert ended.output_file_id is None
 
 
-def test_limits_of_files(
-    client: openai.OpenAI, provider: str, desk: BatchDesk, gateway: RulesGateway
-) -> None:
+def test_limits_of_files(client: openai.OpenAI, provider: str, desk: BatchDesk) -> None:
     """Lines, bytes and the prompt tokens that may wait; an empty file."""
     desk.requests = 3
     assert states(client, create(client, provider, content(provider)))[-1] == "failed"
@@ -149,12 +146,10 @@ def test_limits_of_files(
     told = client.batches.retrieve(second.id).errors
     assert told is not None
     assert told.data is not None
-    assert names(str(told.data[0].message), "gpt-4o-mini", "20")
-    assert told.data[0].code == "token_limit_exceeded"
+    assert "Enqueued token limit reached for gpt-4o-mini" in str(told.data[0].message)
     desk.size = 10
-    with pytest.raises(openai.BadRequestError):
+    with pytest.raises(openai.BadRequestError, match=r"File is too large\."):
         create(client, provider, content(provider))
-    assert gateway.calls[-1].rule == "batch size"
 
 
 def test_what_is_refused_at_once(
@@ -163,19 +158,19 @@ def test_what_is_refused_at_once(
     """Other kinds of files, other windows and endpoints, names that nobody has, the end of what has
     ended.
     """
-    with raises_naming(openai.BadRequestError, ".jsonl"):
+    with pytest.raises(openai.BadRequestError, match=r"Must be \.jsonl"):
         client.files.create(file=("in.txt", b"x"), purpose="batch")
-    with raises_naming(openai.BadRequestError, "'24h'"):
+    with pytest.raises(openai.BadRequestError, match="Supported values are: '24h'"):
         create(client, provider, content(provider), completion_window="1h")
-    with raises_naming(openai.BadRequestError, "'/v1/images'"):
+    with pytest.raises(openai.BadRequestError, match="Invalid value: '/v1/images'"):
         create(client, provider, content(provider), endpoint="/v1/images")
-    with raises_naming(openai.NotFoundError, "file-x"):
+    with pytest.raises(openai.NotFoundError, match="No such File object: file-x"):
         client.files.content("file-x")
-    with raises_naming(openai.NotFoundError, "'batch_x'"):
+    with pytest.raises(openai.NotFoundError, match="No batch found with id 'batch_x'"):
         client.batches.retrieve("batch_x")
     batch = create(client, provider, content(provider))
     states(client, batch)
-    with raises_naming(openai.ConflictError, "cancel", "'completed'"):
+    with pytest.raises(openai.ConflictError, match="Cannot cancel a batch with status 'completed'"):
         client.batches.cancel(batch.id)
     assert gateway.calls[-1].rule == "batch cancel"
     with pytest.raises(openai.AuthenticationError):
@@ -212,7 +207,7 @@ def test_a_file_of_azures_is_pending_first(engine: ExactServer) -> None:
         uploaded = client.files.create(file=("in.jsonl", content("azure")), purpose="batch")
         assert str(client.files.retrieve(uploaded.id).status) == "pending"
         endpoint: Any = URLS["azure"]
-        with raises_naming(openai.BadRequestError, uploaded.id):
+        with pytest.raises(openai.BadRequestError, match="is not processed yet"):
             client.batches.create(
                 input_file_id=uploaded.id, endpoint=endpoint, completion_window="24h"
             )

@@ -438,7 +438,7 @@ def test_add_reads_llama_cpp_forms(server: Server, client: OpenAI, bias: Bias) -
         ({"-1": 1}, ("'-1'",)),
         ({"1": "2"}, ("'2'", "token 1")),
         ({"1": True}, ("True", "token 1")),
-        ({"1": 10**400}, ("token 1", "1e+06")),
+        ({"1": 10**400}, ("token 1", "1e+06", f"gives {10**17}...{0:019}")),
         ([[1, 2, 3]], ("[id, value]",)),
         (5, ("[id, value]",)),
     ],

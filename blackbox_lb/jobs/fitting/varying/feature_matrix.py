@@ -18,7 +18,6 @@ from blackbox_lb.bias.request_bias import (
     DIGITS,
     MOST_NUMBERS,
     PROBED,
-    WIDEST,
     RequestBias,
     SentRange,
     with_vectors,
@@ -279,7 +278,7 @@ def learned_proposal(
         slope_errors = (slope_errors / weight).round(3)
     values = (fit.common / weight).round(DIGITS)
     features = matrix.with_values((fit.slopes / weight).round(DIGITS), slope_errors)
-    sent = sent_range(limits)
+    sent = SentRange.within(limits.low, limits.high, integers=limits.integers)
     common = dict(zip(fit.token_ids.tolist(), values.tolist(), strict=True))
     vectors = None
     if matrix.of_prompt is not None:
@@ -303,13 +302,6 @@ def learned_proposal(
         stands=False,
     )
     return Proposal(candidate, matrix.spec, errors, np.zeros(0) if left_out is None else left_out)
-
-
-def sent_range(limits: CompileLimits) -> SentRange:
-    """The range of a request's values that the provider takes."""
-    return SentRange(
-        low=max(limits.low, -WIDEST), high=min(limits.high, WIDEST), integers=limits.integers
-    )
 
 
 def with_lift(proposal: Proposal, token_ids: set[int], nats: float) -> Proposal:
