@@ -12,6 +12,7 @@ __all__ = ["LIMITS"]
 
 NUMBER_SPLITS = ["train"] * 60 + ["validation"] * 40 + ["test"] * 80
 SCHOOL_SPLITS = ["train"] * 30 + ["validation"] * 20 + ["test"] * 60
+SMALL_SCHOOL_SPLITS = ["train"] * 20 + ["validation"] * 10 + ["test"] * 40
 
 
 def _limits(place: Place) -> list[Step]:
@@ -58,9 +59,10 @@ def _school_problems(place: Place) -> list[Step]:
     source = data_file(place, "gsm8k/test.jsonl")
     if source is None:
         return []
+    splits = SMALL_SCHOOL_SPLITS if place.small else SCHOOL_SPLITS
+    samples = 6 if place.small else 12
     rows = (
-        school_problem(line, split)
-        for line, split in zip(read_rows(source), SCHOOL_SPLITS, strict=False)
+        school_problem(line, split) for line, split in zip(read_rows(source), splits, strict=False)
     )
     out = place.out / "gsm8k"
     task = options(
@@ -72,7 +74,7 @@ def _school_problems(place: Place) -> list[Step]:
         deploy="greedy",
     )
     fit = options(
-        "fit", *task, samples_per_prompt=12, validation_samples=1, test_samples=1, out=out
+        "fit", *task, samples_per_prompt=samples, validation_samples=1, test_samples=1, out=out
     )
     instruction = "Be careful with each calculation."
     evaluation = options("eval", place.bias("bias", "gsm8k"), *task, baseline_prompt=instruction)
