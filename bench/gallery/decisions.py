@@ -14,6 +14,7 @@ NUMBERS = (10, 30, 100, 300)
 has them all.
 """
 SMALL_NUMBERS = (10, 300)
+SMALL_TASKS = ("sst2", "trec")
 UNLABELLED = 100
 """Prompts without an answer beside them, for a bias: as many as batch calibration in the client
 reads, which are the test prompts.
@@ -52,8 +53,11 @@ def _continents(place: Place) -> list[Step]:
 
 
 def _labels(place: Place) -> list[Step]:
-    """The steps of all four tasks; the page shows the commands of the first with most labels."""
-    return [step for task in TITLES for step in _labelled(place, task)]
+    """The steps of all four tasks, of two where the page is small; it shows the commands of the
+    first with most labels.
+    """
+    tasks = SMALL_TASKS if place.small else tuple(TITLES)
+    return [step for task in tasks for step in _labelled(place, task)]
 
 
 def _labelled(place: Place, task: str) -> list[Step]:

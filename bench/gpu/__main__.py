@@ -30,7 +30,7 @@ from bench.gpu.jobs import Job, Place
 __all__ = ["main"]
 
 FIRST_PORT = 8100
-PARTS = ("decisions", "records", "mixture", "labels", "gsm8k", "live", "overhead")
+PARTS = ("decisions", "records", "mixture", "labels", "gsm8k", "math", "live", "overhead")
 ALONE = ("live", "overhead")
 """Parts for a GPU that nobody else uses: one job at a time, after the servers have been stopped.
 They are not among those that are run by default.
@@ -71,7 +71,7 @@ def planned(at: Sequence[Place], parts: Sequence[str]) -> list[Job]:
         for place in at:
             if part == "mixture" and place is not at[0]:
                 continue
-            if part in ("records", "gsm8k") and place is not at[-1]:
+            if part in ("records", "gsm8k", "math") and place is not at[-1]:
                 continue
             found += getattr(jobs, part)(place)
     return sorted(found, key=lambda job: bool(job.needs))

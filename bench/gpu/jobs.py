@@ -20,6 +20,7 @@ __all__ = [
         "instruction",
         "labels",
         "live",
+        "math",
         "mixture",
         "overhead",
         "records",
@@ -56,8 +57,10 @@ unused.
 REASONED = "Reason step by step, then end with 'The answer is' and the number."
 RIGHT = r"regex:(?s).*answer is[^\d\n-]{0,20}{answer}(?!\d|\.\d)"
 """The test of such an answer."""
-TILL = 0.6
+TILL = 0.4
 """Share of the time for collecting; the fits take what is there by then."""
+BOXED = "Reason step by step, and put your final answer within \\boxed{}."
+"""What a problem of MATH ends with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +324,8 @@ def gsm8k(at: Place) -> list[Job]:
         "5",
         "--samples-per-prompt",
         str(SAMPLES),
+        "--concurrency",
+        "128",
     )
     asked += ("--reward", "log-accuracy", "--correct", RIGHT)
     found = [Job(first.name, ("collect", *at.options, *asked, "--out", str(first)), until=TILL)]
@@ -339,6 +344,31 @@ def gsm8k(at: Place) -> list[Job]:
         learned = (*asked, "--deploy", "greedy", "--only-stored", "--estimator", name, *settings)
         command = ("fit", *at.options, *learned, "--out", str(own))
         found.append(Job(own.name, command, first.name, own / "rollouts.db", takes_less=True))
+    return found
+
+
+def math(at: Place) -> list[Job]:
+    """Problems of MATH with and without the biases that were learned from right answers to GSM8K,
+    greedy; an answer is right where it equals the expected one in any form.
+    """
+    source = at.data / "math500" / "test.jsonl"
+    if not source.exists():
+        return []
+    problems = _read(source)
+    # A task needs a row of each split; only the test rows are answered.
+    splits = ["train", "validation"] + ["test"] * len(problems)
+    rows = (
+        {"prompt": f"{row['problem']}\n\n{BOXED}", "answer": row["answer"], "split": split}
+        for row, split in zip(problems, splits, strict=False)
+    )
+    data = _write(at.out / "data" / "math.jsonl", rows)
+    found = []
+    for name in ("projection", "ips"):
+        learned, own = f"{at.model}_gsm8k_{name}", at.out / f"{at.model}_math_{name}"
+        judged = (f"{name}={at.out / learned / 'bias.json'}", *at.options, "--data", str(data))
+        asked = ("--reward", "accuracy", "--correct", "math", "--max-tokens", "512")
+        sent = ("--deploy", "greedy", "--concurrency", "128", "--out", str(own))
+        found.append(Job(own.name, ("eval", *judged, *asked, *sent), learned))
     return found
 
 

@@ -21,7 +21,9 @@ FLAGS = (
         "--max-logprobs",
         "-1",
         "--max-num-seqs",
-        "256",
+        "512",
+        "--api-server-count",
+        "4",
     ),
     *(
         "--max-model-len",

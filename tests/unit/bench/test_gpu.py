@@ -70,14 +70,32 @@ def test_gsm8k_is_collected_for_a_share_of_the_time_and_learned_from_as_it_is(pl
         json.loads((place.out / "data" / "gsm8k.jsonl").read_text().splitlines()[0])["answer"]
         == "1001"
     )
-    assert (collect.until, [each.takes_less for each in fits]) == (0.6, [True, True])
+    assert (collect.until, [each.takes_less for each in fits]) == (jobs.TILL, [True, True])
     assert fits[0].command.count("--alpha") == 8
-    above = click.Context(main, **main.context_settings)
     for job in (collect, *fits):
-        command = main.get_command(above, job.command[0])
-        assert command is not None
-        command.make_context(job.command[0], list(job.command[1:]), parent=above)
+        _read_by_blb(job)
         assert "--only-stored" in job.command or job is collect
+
+
+def test_math_is_answered_with_the_biases_of_gsm8k(place: Place) -> None:
+    """One evaluation a bias, each after its fit; ``blb`` takes every command."""
+    (place.data / "math500").mkdir()
+    rows = ({"problem": f"What is {n}/2?", "answer": f"\\frac{{{n}}}{{2}}"} for n in range(3, 6))
+    write_rows(place.data / "math500" / "test.jsonl", rows)
+    found = jobs.math(place)
+    assert [job.needs for job in found] == ["m_gsm8k_projection", "m_gsm8k_ips"]
+    for job in found:
+        _read_by_blb(job)
+    (example,) = load_task(data=place.out / "data" / "math.jsonl").test
+    assert example.answers == ("\\frac{5}{2}",)
+
+
+def _read_by_blb(job: Job) -> None:
+    """Let ``blb`` read the words of a job, without running it."""
+    above = click.Context(main, **main.context_settings)
+    command = main.get_command(above, job.command[0])
+    assert command is not None
+    command.make_context(job.command[0], list(job.command[1:]), parent=above)
 
 
 def test_a_job_ends_at_its_share_of_the_time_and_the_next_takes_what_is_there(
