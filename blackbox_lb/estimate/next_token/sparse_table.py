@@ -7,11 +7,13 @@ entries.
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain, islice
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -32,6 +34,7 @@ STRETCH = 1 << 18
 
 _spare: list[bytearray] = []
 _thread_limit: int | None = None
+_this_thread = threading.local()
 
 
 def limit_threads(threads: int) -> None:
@@ -57,11 +60,12 @@ def in_order(
     """Yield ``work`` of each item, in the order of the items: their sum does not depend on the
     number of threads.
 
-    The items are made in the calling thread, which also does the work where it is the only one.
-    ahead: results and items that may wait, for each thread; ``threads`` None is one a core.
+    The items are made in the calling thread, which also does the work where it is the only one, or
+    where it does a part of other such work. ahead: results and items that may wait, for each
+    thread; ``threads`` None is one a core.
     """
     threads = threads or cores()
-    if threads == 1:
+    if threads == 1 or getattr(_this_thread, "is_worker", False):
         yield from map(work, items)
         return
     rest = iter(items)
@@ -72,14 +76,33 @@ def in_order(
     if is_single:
         yield from map(work, items)
         return
-    with ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[R]] = deque()
+    pool = _workers(threads)
+    waiting: deque[Future[R]] = deque()
+    try:
         for item in items:
             waiting.append(pool.submit(work, item))
             if len(waiting) > ahead * threads:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+    finally:  # also where the caller takes no more, or a part failed
+        wait([future for future in waiting if not future.cancel()])
+
+
+@cache
+def _workers(threads: int) -> ThreadPoolExecutor:
+    """The pool of so many threads. It is kept, because a search evaluates thousands of times, and
+    each time a new thread would take longer to start than its part of the work.
+    """
+    return ThreadPoolExecutor(threads, "blb-estimate", initializer=_mark_worker)
+
+
+def _mark_worker() -> None:
+    _this_thread.is_worker = True
+
+
+if hasattr(os, "register_at_fork"):  # a process that was forked has none of the threads
+    os.register_at_fork(after_in_child=_workers.cache_clear)
 
 
 def stretches(size: int) -> Iterator[slice]:

@@ -4,6 +4,8 @@ in memory or in files.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import threading
 from collections.abc import Iterator
 
@@ -182,6 +184,47 @@ def test_results_come_in_order_and_errors_where_they_belong(items: list[int], co
             assert len(found) == len(items)
     assert found == [item * item for item in items[: len(found)]]
     assert set(made) <= {threading.current_thread()}
+
+
+def test_threads_are_kept_and_a_part_of_work_may_ask_for_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two threads serve a hundred passes, with passes inside their work; what a caller does not
+    take is not done.
+    """
+    monkeypatch.setattr(passes, "cores", lambda: 2)
+    workers: set[threading.Thread] = set()
+    begun = []
+
+    def work(item: int) -> int:
+        workers.add(threading.current_thread())
+        begun.append(item)
+        return sum(passes.in_order(lambda inner: inner * item, range(3)))
+
+    for _ in range(100):
+        assert list(passes.in_order(work, range(5))) == [0, 3, 6, 9, 12]
+    assert len(workers) <= 2
+    begun.clear()
+    results = passes.in_order(work, range(1000))
+    assert next(results) == 0
+    results.close()  # type: ignore[attr-defined]
+    assert len(begun) < 20
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on Windows")
+def test_a_forked_process_starts_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has none of its parent's, and would wait for them for ever."""
+    monkeypatch.setattr(passes, "cores", lambda: 2)
+    assert sum(passes.in_order(abs, range(9))) == 36
+    child = multiprocessing.get_context("fork").Process(target=_nine)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+
+
+def _nine() -> None:
+    assert sum(passes.in_order(abs, range(9))) == 36
 
 
 @settings(max_examples=25)
