@@ -236,17 +236,19 @@ def main(
         )
         for number, (name, folder) in enumerate(model.partition("=")[::2] for model in models)
     ]
-    if asking and not only:
-        began = time.perf_counter()
-        with ExitStack() as stack:
-            if not here:
-                _start_servers(at, out, stack, keep=keep)
-            click.echo(f"the jobs begin {time.perf_counter() - began:.0f} s after the start")
-            _run_all(planned(at, asking), out, time.monotonic() + 60 * chosen.minutes, workers)
-    if alone and not only:
-        _run_all(planned(at, alone), out, time.monotonic() + 60 * chosen.alone, workers=1)
-    summary.write(out, data)
-    click.echo(f"{pack(out)}")
+    try:
+        if asking and not only:
+            began = time.perf_counter()
+            with ExitStack() as stack:
+                if not here:
+                    _start_servers(at, out, stack, keep=keep)
+                click.echo(f"the jobs begin {time.perf_counter() - began:.0f} s after the start")
+                _run_all(planned(at, asking), out, time.monotonic() + 60 * chosen.minutes, workers)
+        if alone and not only:
+            _run_all(planned(at, alone), out, time.monotonic() + 60 * chosen.alone, workers=1)
+    finally:  # also where it is interrupted: the machine may be gone before the next call
+        summary.write(out, data)
+        click.echo(f"{pack(out)}")
 
 
 def _size(name: str | None, parts: tuple[str, ...], minutes: float | None) -> Size:

@@ -181,6 +181,22 @@ def test_parts_of_their_own_run_behind_the_servers(
     assert events == ["start", (asking, 5), "stop", (program.ALONE, 1)]
 
 
+def test_what_was_run_is_packed_after_an_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The summary and the archive are written, and the exit code says that something is amiss."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program, "_run_all", interrupted)
+    asked = (str(tmp_path / "out"), "--model", "m=x", "--data", str(tmp_path), "--embedding", "e")
+    done = CliRunner().invoke(program.main, [*asked, "--here"])
+    assert done.exit_code == 1
+    with tarfile.open(tmp_path / "out.tar.gz") as archive:
+        assert "out/summary.json" in archive.getnames()
+
+
 def test_a_store_is_copied_while_it_is_written(tmp_path: Path) -> None:
     """What is in the log alone is in the copy; of no store there is no copy."""
     with sqlite3.connect(tmp_path / "rollouts.db") as store:
