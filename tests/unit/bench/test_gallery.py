@@ -674,7 +674,7 @@ def test_a_curve_of_completions_ends_in_the_judged_bias() -> None:
     }
     numbers = {"of 10": 10, "of 35": 35, "bias": 700}
     results = results_of(
-        judged, evaluation_of(Step("few", (), "Stories", completions=numbers), few)
+        judged, evaluation_of(Step("few", (), "Stories", learned_from=numbers), few)
     )
     (curve,) = curves(results)
     assert {number: part.mean for number, part in curve.lines["learned bias"].items()} == {
