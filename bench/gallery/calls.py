@@ -163,6 +163,12 @@ def shots(task: Task) -> tuple[Message, ...]:
 @click.option("--base-url")
 @click.option("--data", type=click.Path(exists=True, path_type=Path), required=True)
 @click.option("--bias", type=click.Path(exists=True, path_type=Path), required=True)
+@click.option(
+    "--fewer",
+    multiple=True,
+    metavar="NUMBER=PATH",
+    help="Repeatable: a bias that was learned from so many labels, for a row of its own.",
+)
 @click.option("--store", type=click.Path(path_type=Path), required=True)
 @click.option("--prompts", type=int, required=True, help="Test prompts of which a list is read.")
 @click.option("--rivals", type=int, required=True, help="Those of which rivals have a list, too.")
@@ -173,6 +179,7 @@ def main(
     base_url: str | None,
     data: Path,
     bias: Path,
+    fewer: tuple[str, ...],
     store: Path,
     prompts: int,
     rivals: int,
@@ -188,17 +195,22 @@ def main(
         longest_prompt=task.longest_prompt + ROOM,
     )
     sizes = (prompts, rivals, whole)
-    tables = asyncio.run(_tables(opened, task, Bias.load(bias), store, sizes))
+    learned = {"": Bias.load(bias)}
+    for part in fewer:
+        number, _, path = part.partition("=")
+        learned[number] = Bias.load(path)
+    tables = asyncio.run(_tables(opened, task, learned, store, sizes))
     click.echo(json.dumps({"tables": tables}, ensure_ascii=False))
 
 
 async def _tables(
     opened: AbstractAsyncContextManager[Session],
     task: Task,
-    bias: Bias,
+    learned: Mapping[str, Bias],
     path: Path,
     sizes: tuple[int, int, int],
 ) -> list[dict[str, Any]]:
+    """The tables; ``learned``: number of labels, "" for all -> the bias of so many."""
     reward = parse_reward("arguments-valid", max_tokens=LONGEST)
     async with opened as session:
         with RolloutStore(path) as store:
@@ -206,16 +218,17 @@ async def _tables(
             prompts, rivals, whole = sizes
             examples = task.test[:prompts]
             tables = [
-                await _decisions(trials, task, examples, bias, rivals),
-                await _calls(trials, examples, bias, whole),
+                await _decisions(trials, task, examples, learned, rivals),
+                await _calls(trials, examples, learned[""], whole),
             ]
             return [{**table, "model": model_name(session.model)} for table in tables]
 
 
 async def _decisions(
-    trials: Trials, task: Task, examples: Sequence[Example], bias: Bias, few: int
+    trials: Trials, task: Task, examples: Sequence[Example], biases: Mapping[str, Bias], few: int
 ) -> dict[str, Any]:
     """The table of decisions; rivals that change the prompt on the first ``few`` examples."""
+    bias = biases[""]
     curve = bias.operating
     if curve is None:
         raise click.UsageError("the bias has no operating curve; fit it with --decide")
@@ -225,6 +238,9 @@ async def _decisions(
     for most in FALSE_CALLS:
         name = f"bias, at most {most:.0%} needless calls where it was learned"
         learned[name] = moved(bias, curve, at_false_calls(curve, most))
+    for number, fewer in biases.items():
+        if number:
+            learned[f"bias, {curve.goal}, learned from {number} labels"] = dict(fewer.logit_bias)
     plain = await _lists(trials, examples, Alternative("base"), tokens)
     rows = [_row_of(name, plain, sent, tokens, is_wanted) for name, sent in learned.items()]
     first = FirstLists(plain.ids[:few], plain.logprobs[:few])

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from bench.gallery.use import Place, Step, Use, data_file, options, read_rows, write_rows
+from bench.gallery.use import (
+    Place,
+    Step,
+    Use,
+    by_rows,
+    data_file,
+    options,
+    read_rows,
+    write_rows,
+)
 from bench.gpu.jobs import TASKS, instruction
 
 __all__ = ["CONTINENTS", "LABELS", "TEST_PROMPTS"]
@@ -46,9 +55,18 @@ def _continents(place: Place) -> list[Step]:
         baseline_prompt="Answer with one word.",
         out=out,
     )
+    title = "Continents of countries (built in, 104 labels)"
     return [
         Step("continents", options("fit", *task, out=out)),
-        Step("continents_eval", evaluation, "Continents of countries (built in, 80 labels)"),
+        Step("continents_eval", evaluation, title),
+        *by_rows(
+            place,
+            task,
+            options(*task, deploy="greedy"),
+            [(7, 3), (20, 10), (80, 24)],
+            title=title,
+            bias="bias",
+        ),
     ]
 
 
@@ -122,9 +140,10 @@ def _labelled(place: Place, task: str) -> list[Step]:
 CONTINENTS = Use(
     "Decisions between labels",
     "On which continent does a country lie? The bias is learned from 80 right answers that come"
-    " with the package, and judged greedily and at temperature .6; the reward is the share of right"
-    " answers. Rivals: the labels alone (all else forbidden), two calibrations, four examples in"
-    " the prompt, an instruction, and a classifier of words without any language model.",
+    " with the package, chosen on 24 more, and judged greedily and at temperature .6; the reward is"
+    " the share of right answers. Rivals: the labels alone (all else forbidden), two calibrations,"
+    " four examples in the prompt, an instruction, and a classifier of words without any language"
+    " model.",
     _continents,
 )
 LABELS = Use(

@@ -96,6 +96,15 @@ def _openers(place: Place) -> list[Step]:
             options(*stripped_eval, out=place.out / "stripped"),
             "Parsed by a client that takes fences off",
         ),
+        *by_completions(
+            place,
+            strict,
+            [(10, 1), (30, 1), (30, 8)],
+            tau=0.25,
+            title="Parsed strictly",
+            learning=options(learn_from="samples"),
+            bias="one",
+        ),
     ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench.gallery.stories import WRITING
-from bench.gallery.use import Place, Step, Use, options, write_rows
+from bench.gallery.use import Place, Step, Use, by_rows, options, write_rows
 from bench.gallery.writing import LATER_LOGPROB
 
 __all__ = ["MARGINS"]
@@ -104,7 +104,8 @@ def _margins(place: Place) -> list[Step]:
     )
     measured = options(measure=("words", "repeated 3-grams", LATER_LOGPROB))
     first = options(phases="only-first")
-    by_city = options("fit", *profile, *first, depends_on="groups:city", out=place.out / "by-city")
+    for_city = options(*profile, *first, depends_on="groups:city")
+    by_city = options("fit", *for_city, out=place.out / "by-city")
     every = options("fit", *profile, depends_on="groups:city", out=place.out / "every-token")
     profiles_eval = options(
         "eval",
@@ -115,13 +116,16 @@ def _margins(place: Place) -> list[Step]:
         out=place.out / "profiles",
     )
     digit_eval = options("eval", place.bias("digit"), *digit, rivals=True, out=place.out / "digit")
+    title = "Age groups by city"
+    parts = [(8, 8), (24, 16), (72, 32)]
     return [
         Step("by-city", by_city),
-        Step("every-token", every),
-        Step("profiles_eval", profiles_eval, "Age groups by city"),
-        Step("longer", options("eval", *longer, out=place.out / "longer")),
+        Step("every-token", every, repeats=True),
+        Step("profiles_eval", profiles_eval, title),
+        *by_rows(place, for_city, profile, parts, title=title, bias="by-city", examples="prompts"),
+        Step("longer", options("eval", *longer, out=place.out / "longer"), repeats=True),
         Step("writing", (*longer, *measured), program=WRITING),
-        Step("digit", options("fit", *digit, *first, out=place.out / "digit")),
+        Step("digit", options("fit", *digit, *first, out=place.out / "digit"), repeats=True),
         Step("digit_eval", digit_eval, "A random digit"),
     ]
 

@@ -19,7 +19,7 @@ from bench.gallery.results import (
     headline,
     rival_name,
 )
-from bench.gallery.use import Place, Step, Use
+from bench.gallery.use import COMPLETIONS, Place, Step, Use
 
 __all__ = ["page", "portable", "what_came", "write_page"]
 
@@ -63,9 +63,9 @@ def page(
     if sentences:
         parts.append("## What came\n\n" + _bullets(sentences))
     parts += [
-        _by_completions(results, evaluation)
+        _by_examples(results, evaluation)
         for evaluation in results.evaluations
-        if evaluation.completions
+        if evaluation.learned_from
     ]
     parts += [_table(table) for table in results.tables]
     ends = [f"{line}." for line in _fit_lines(results)]
@@ -194,22 +194,28 @@ def _by_labels(labelled: dict[str, list[Evaluation]]) -> str:
     return text
 
 
-def _by_completions(results: PageResults, curve: Evaluation) -> str:
-    """The table of a curve by completions."""
+def _by_examples(results: PageResults, curve: Evaluation) -> str:
+    """The table of a curve by the number of examples."""
     setting = curve.settings[0]
-    text = "## How many completions?\n\n"
-    text += _wrapped(
-        "The first completions of each training prompt from the same store, at one strength, l2 by"
-        " cross-validation, without a search; the last row is the bias above."
-    )
-    text += "\n" + _head(["completions", curve.reward, "tokens", "against the base"])
-    for completions, policy in results.by_completions(curve, setting).items():
+    text = f"## How many {curve.examples}?\n\n"
+    if curve.examples == COMPLETIONS:
+        text += _wrapped(
+            "The first completions of each training prompt from the same store, at one strength,"
+            " l2 by cross-validation, without a search; the last row is the bias above."
+        )
+    else:
+        text += _wrapped(
+            f"The same fit of the first training and validation {curve.examples} together; the"
+            " last row is the bias above."
+        )
+    text += "\n" + _head([curve.examples, curve.reward, "tokens", "against the base"])
+    for number_of_examples, policy in results.by_examples(curve, setting).items():
         verdict = ""
         for evaluation in results.evaluations:
             if evaluation.title == curve.title:
                 verdict = evaluation.base(setting).verdicts.get(policy.name, verdict)
         tokens = "" if policy.tokens is None else f"{policy.tokens:.1f}"
-        text += _row([str(completions), _interval(policy), tokens, verdict])
+        text += _row([str(number_of_examples), _interval(policy), tokens, verdict])
     return text
 
 

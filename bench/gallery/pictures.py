@@ -23,7 +23,7 @@ LONGEST = 30
 class Curve:
     """Rewards by the number of examples.
 
-    unit: labels or completions.
+    unit: labels, completions or prompts.
     lines: name of a policy -> number of examples -> the policy. One that is the same for every
         number has a single point, and is a line across.
     """
@@ -59,15 +59,17 @@ def curves(results: PageResults) -> list[Curve]:
                 lines.setdefault(policy.name, {})[number] = policy
         drawn.append(Curve(title, first.settings[0], first.reward, "labels", _flat(lines)))
     for evaluation in results.evaluations:
-        if not evaluation.completions:
+        if not evaluation.learned_from:
             continue
         setting = evaluation.settings[0]
-        lines = {"learned bias": results.by_completions(evaluation, setting)}
+        lines = {"learned bias": results.by_examples(evaluation, setting)}
         for judged in results.judged:
             if judged.title == evaluation.title:
                 for policy in judged.at(setting, "base", "rival"):
                     lines[policy.name] = {0: policy}
-        drawn.append(Curve(evaluation.title, setting, evaluation.reward, "completions", lines))
+        drawn.append(
+            Curve(evaluation.title, setting, evaluation.reward, evaluation.examples, lines)
+        )
     return drawn
 
 

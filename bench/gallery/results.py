@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from bench.gallery.use import Step
+from bench.gallery.use import COMPLETIONS, Step
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 
 __all__ = [
@@ -89,7 +89,8 @@ class Policy(Part, frozen=True):
 
 class Evaluation(Part, frozen=True):
     """An evaluation: ``reward`` is the name of the reward, ``prompts`` their number, ``labels`` the
-    labelled examples that its policies had, ``completions`` those of each bias.
+    labelled examples that its policies had, ``learned_from`` those of each bias, which are
+    ``examples``: completions, labels or prompts.
     """
 
     title: str
@@ -98,7 +99,8 @@ class Evaluation(Part, frozen=True):
     prompts: int
     policies: tuple[Policy, ...]
     labels: int | None = None
-    completions: dict[str, int] = {}
+    learned_from: dict[str, int] = {}
+    examples: str = COMPLETIONS
 
     @property
     def settings(self) -> list[str]:
@@ -175,7 +177,7 @@ class PageResults(Part, frozen=True):
         return [
             evaluation
             for evaluation in self.evaluations
-            if evaluation.labels is None and not evaluation.completions
+            if evaluation.labels is None and not evaluation.learned_from
         ]
 
     @property
@@ -188,16 +190,16 @@ class PageResults(Part, frozen=True):
         titles = dict.fromkeys(evaluation.title for evaluation in self.evaluations)
         return {title: curves[title] for title in titles if title in curves}
 
-    def by_completions(self, curve: Evaluation, setting: str) -> dict[int, Policy]:
-        """The biases of a curve by the number of their completions, those of the evaluation of the
+    def by_examples(self, curve: Evaluation, setting: str) -> dict[int, Policy]:
+        """The biases of a curve by the number of their examples, those of the evaluation of the
         same title among them.
         """
         points: dict[int, Policy] = {}
         for evaluation in self.evaluations:
             if evaluation.title == curve.title:
                 for policy in evaluation.at(setting, "bias"):
-                    if policy.name in curve.completions:
-                        points[curve.completions[policy.name]] = policy
+                    if policy.name in curve.learned_from:
+                        points[curve.learned_from[policy.name]] = policy
         return dict(sorted(points.items()))
 
 
@@ -264,7 +266,8 @@ def evaluation_of(step: Step, document: Mapping[str, Any]) -> Evaluation:
         prompts=document["policies"][0]["prompts"],
         policies=tuple(policies),
         labels=step.labels,
-        completions=dict(step.completions),
+        learned_from=dict(step.learned_from),
+        examples=step.examples,
     )
 
 

@@ -13,6 +13,8 @@ LEARNED = 80
 """Training rows, and as many validation rows, that the bias and its rivals learn from."""
 JUDGED = 96
 """Test prompts whose decisions are judged by their first lists."""
+FEWER = (10, 40)
+"""Training rows, and as many validation rows, of the fits from fewer labels."""
 CARRIED_OUT = 32
 """Test prompts that each policy answers, so that a second request shows what comes of it."""
 
@@ -40,8 +42,16 @@ def _tools(place: Place) -> list[Step]:
     task = options(data=data, decide="calls-tool", reward="accuracy", store=store)
     few = options(max_tokens=1, limit=LEARNED, validation_limit=LEARNED, test_limit=JUDGED, out=out)
     judged = options(*place.model, data=data, bias=out / "bias.json", store=store)
+    steps = []
+    for rows in FEWER:
+        folder = place.out / f"few-{2 * rows}"
+        fit = options("fit", *place.model, *task, max_tokens=1, limit=rows, validation_limit=rows)
+        # Its bias is judged by the lists of all test prompts, and hardly by completions.
+        steps.append(Step(folder.name, options(*fit, test_limit=8, out=folder), repeats=True))
+        judged += options(fewer=f"{2 * rows}={folder / 'bias.json'}")
     return [
         Step("call", options("fit", *place.model, *task, *few)),
+        *steps,
         Step("calls", options(*judged, prompts=JUDGED, rivals=32, whole=12), program=CALLS),
         Step("judged", _carried_out(place, store), "The decision carried out"),
     ]

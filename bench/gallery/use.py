@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "COMPLETIONS",
     "Place",
     "Step",
     "Use",
     "by_completions",
+    "by_rows",
     "data_file",
     "options",
     "read_rows",
     "write_rows",
 ]
+
+COMPLETIONS = "completions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,9 @@ class Step:
     program: another program than ``blb``, in words.
     labels: labelled examples that the policies of an evaluation had; evaluations of one title that
         have them make a curve.
-    completions: bias of an evaluation -> training completions that it was learned from; they are a
+    learned_from: bias of an evaluation -> number of examples that it was learned from; they are a
         curve beside the evaluation of the same title.
+    examples: what ``learned_from`` counts: completions, labels or prompts.
     repeats: the command is like an earlier one, and a page does not show it.
     """
 
@@ -60,7 +65,8 @@ class Step:
     title: str = ""
     program: tuple[str, ...] = ()
     labels: int | None = None
-    completions: Mapping[str, int] = field(default_factory=dict)
+    learned_from: Mapping[str, int] = field(default_factory=dict)
+    examples: str = COMPLETIONS
     repeats: bool = False
 
 
@@ -110,40 +116,87 @@ def by_completions(
     tau: float,
     title: str,
     learning: Sequence[str] = (),
+    bias: str = "bias",
 ) -> list[Step]:
     """The curve by completions: fits of fewer completions from the same store, without a search,
     and one evaluation of them.
 
     task: the words of fits and evaluations; ``learning``: those of fits alone.
-    parts: training prompts and completions of each, fewest first; the last is what the bias
-        "bias" of the evaluation ``title`` learned from, which is not fitted again.
+    parts: training prompts and completions of each, fewest first; the last is what ``bias`` of the
+        evaluation ``title`` learned from, which is not fitted again.
     """
-    steps = []
-    biases: list[str] = []
-    learned_from = {}
-    for prompts, samples in parts[:-1]:
-        number = prompts * samples
-        fit = options(
-            "fit",
-            *task,
-            *learning,
-            only_stored=True,
+    from_store = options("fit", *task, *learning, only_stored=True)
+    fits = {
+        prompts * samples: options(
+            *from_store,
             limit=prompts,
             samples_per_prompt=samples,
             tau=tau,
             l2="cv",
             entries=300,
-            out=place.out / f"few-{number}",
         )
-        steps.append(Step(f"few-{number}", fit, repeats=bool(biases)))
-        biases.append(place.bias(f"of {number}", f"few-{number}"))
-        learned_from[f"of {number}"] = number
+        for prompts, samples in parts[:-1]
+    }
     prompts, samples = parts[-1]
-    learned_from["bias"] = prompts * samples
-    evaluation = options("eval", *biases, *task, out=place.out / "few-eval")
+    return _curve(place, fits, task, title, {bias: prompts * samples}, COMPLETIONS)
+
+
+def by_rows(
+    place: Place,
+    fit: Sequence[str],
+    judged: Sequence[str],
+    parts: Sequence[tuple[int, int]],
+    *,
+    title: str,
+    bias: str,
+    examples: str = "labels",
+) -> list[Step]:
+    """The curve by rows with an answer: the same fit of fewer rows, and one evaluation of them.
+
+    fit: the words of the fit; ``judged``: those of the evaluation.
+    parts: training and validation rows, fewest first; the last are those of ``bias`` of the
+        evaluation ``title``, which is not fitted again.
+    """
+    fits = {
+        sum(part): options("fit", *fit, limit=part[0], validation_limit=part[1])
+        for part in parts[:-1]
+    }
+    return _curve(place, fits, judged, title, {bias: sum(parts[-1])}, examples)
+
+
+def _curve(
+    place: Place,
+    fits: Mapping[int, tuple[str, ...]],
+    judged: Sequence[str],
+    title: str,
+    whole: Mapping[str, int],
+    examples: str,
+) -> list[Step]:
+    """The fits by their number of examples, and one evaluation; ``whole``: the bias that was
+    learned from all.
+    """
+    names = {f"of {number}": number for number in fits}
+    steps = [
+        Step(
+            f"few-{number}",
+            options(*words, out=place.out / f"few-{number}"),
+            repeats=examples != COMPLETIONS or number != min(fits),
+        )
+        for number, words in fits.items()
+    ]
+    biases = [place.bias(name, f"few-{number}") for name, number in names.items()]
+    evaluation = options("eval", *biases, *judged, out=place.out / "few-eval")
+    learned_from = {**names, **whole}
     return [
         *steps,
-        Step("few-eval", evaluation, title, completions=learned_from, repeats=True),
+        Step(
+            "few-eval",
+            evaluation,
+            title,
+            learned_from=learned_from,
+            examples=examples,
+            repeats=True,
+        ),
     ]
 
 

@@ -51,7 +51,7 @@ from bench.gallery.rewards import (
     words_of,
 )
 from bench.gallery.texts import Evaluated, stored_texts
-from bench.gallery.use import Place, Step, Use, options
+from bench.gallery.use import Place, Step, Use, by_rows, options
 from bench.gallery.uses import USES
 from bench.gallery.writing import compared, repetition
 from blackbox_lb import RolloutStore, Trials, load_task
@@ -674,7 +674,7 @@ def test_a_curve_of_completions_ends_in_the_judged_bias() -> None:
     }
     numbers = {"of 10": 10, "of 35": 35, "bias": 700}
     results = results_of(
-        judged, evaluation_of(Step("few", (), "Stories", completions=numbers), few)
+        judged, evaluation_of(Step("few", (), "Stories", learned_from=numbers), few)
     )
     (curve,) = curves(results)
     assert {number: part.mean for number, part in curve.lines["learned bias"].items()} == {
@@ -688,6 +688,43 @@ def test_a_curve_of_completions_ends_in_the_judged_bias() -> None:
     assert "| 700 | 0.60 (0.50 to 0.70) | 2.0 | wins |" in text
     assert text.count("## Stories") == 1
     assert len(headlines(results)) == 1
+
+
+def test_a_curve_of_rows_counts_what_they_hold(tmp_path: Path) -> None:
+    """Fits of fewer rows are judged together, and the whole bias has its point from the evaluation
+    with the rivals.
+    """
+    at = place(tmp_path)
+    steps = by_rows(
+        at,
+        options(data="D"),
+        options(data="D", deploy="greedy"),
+        [(7, 3), (20, 10), (80, 24)],
+        title="Stories",
+        bias="bias",
+    )
+    *fits, last = steps
+    assert [step.words[:7] for step in fits] == [
+        ("fit", "--data", "D", "--limit", limit, "--validation-limit", validation)
+        for limit, validation in (("7", "3"), ("20", "10"))
+    ]
+    assert last.learned_from == {"of 10": 10, "of 30": 30, "bias": 104}
+    few = DOCUMENT | {
+        "policies": [
+            policy("base", None, 0.2),
+            policy("of 10", "of 10", 0.1),
+            policy("of 30", "of 30", 0.4),
+        ],
+        "comparisons": [comparison("base", "HURTS", other="of 10")],
+    }
+    judged = evaluation_of(Step("eval", (), "Stories"), DOCUMENT)
+    results = results_of(judged, evaluation_of(last, few))
+    (curve,) = curves(results)
+    assert (curve.unit, list(curve.lines["learned bias"])) == ("labels", [10, 30, 104])
+    text = page(results, "Intro.", "", [])
+    assert "## How many labels?" in text
+    assert "| labels | " in text
+    assert "| 104 | 0.60 (0.50 to 0.70) | 2.0 | wins |" in text
 
 
 RIVALS = {
