@@ -43,7 +43,7 @@ LISTED = 1000
 COOLER = 0.6
 RISK = 0.025
 """Of each end of an interval."""
-FALSE_CALLS = (0.2, 0.1)
+FALSE_CALLS = (0.2,)
 """Shares of needless calls for which points of the curve are chosen."""
 CHOSEN = 6
 """Prompts that are asked with ``tool_choice`` required and none."""
@@ -240,7 +240,7 @@ async def _decisions(
         learned[name] = moved(bias, curve, at_false_calls(curve, most))
     for number, fewer in biases.items():
         if number:
-            learned[f"bias, {curve.goal}, learned from {number} labels"] = dict(fewer.logit_bias)
+            learned[f"bias, {curve.goal}, {number} labels"] = dict(fewer.logit_bias)
     plain = await _lists(trials, examples, Alternative("base"), tokens)
     rows = [_row_of(name, plain, sent, tokens, is_wanted) for name, sent in learned.items()]
     first = FirstLists(plain.ids[:few], plain.logprobs[:few])

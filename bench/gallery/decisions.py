@@ -143,7 +143,7 @@ CONTINENTS = Use(
     " with the package, chosen on 24 more, and judged greedily and at temperature .6; the reward is"
     " the share of right answers. Rivals: the labels alone (all else forbidden), two calibrations,"
     " four examples in the prompt, an instruction, and a classifier of words without any language"
-    " model.",
+    " model. Ten rows do not show a fit that their answers are labels; `--labels` would name them.",
     _continents,
 )
 LABELS = Use(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 from pydantic import ValidationError
 
-from bench.gallery.results import PageResults, headlines, rival_name
+from bench.gallery.results import PageResults, Policy, headlines, rival_name
 
-__all__ = ["COLUMNS", "index", "number", "rows"]
+__all__ = ["COLUMNS", "by_examples", "index", "number", "rows"]
 
 HEAD = """# Gallery
 
@@ -35,6 +35,14 @@ samples.
 
 | use | biases made by hand: won | level | lost | other rivals: won | level | lost |
 |---|---|---|---|---|---|---|
+"""
+EXAMPLES = """
+## How many examples?
+
+The reward of a bias that was learned from so many examples; labels: of the best one.
+
+| use | setting | examples | base | reward |
+|---|---|---|---|---|
 """
 COLUMNS = ("use", "setting", "base", "bias", "best rival", "bias against it", "minutes")
 
@@ -90,6 +98,10 @@ def index(pages: Path) -> str:
         for title, *cells in rows(results):
             linked = (f"[{title}]({results.use}.md)", *cells)
             text += f"| {' | '.join((', '.join(results.models), *linked))} |\n"
+    text += EXAMPLES
+    for results in uses:
+        for title, *cells in by_examples(results):
+            text += f"| {' | '.join((f'[{title}]({results.use}.md)', *cells))} |\n"
     older = sorted({path.stem for path in pages.glob("*.json")} - {use.use for use in uses})
     if older:
         links = ", ".join(f"[{name}]({name}.md)" for name in older)
@@ -98,6 +110,34 @@ def index(pages: Path) -> str:
             f" {links}.\n"
         )
     return text
+
+
+def by_examples(results: PageResults) -> list[tuple[str, str, str, str, str]]:
+    """A row for each curve of a use: title, setting, what is counted, the model's own reward, and
+    the reward by the number.
+    """
+    lines = []
+    for title, evaluations in results.labelled.items():
+        setting = evaluations[0].settings[0]
+        best = {
+            evaluation.labels or 0: evaluation.best(setting, "bias") for evaluation in evaluations
+        }
+        base = evaluations[0].base(setting).mean
+        lines.append((title, setting, "labels", number(base), _points(best)))
+    for curve in results.evaluations:
+        if curve.learned_from:
+            setting = curve.settings[0]
+            base = curve.base(setting).mean
+            points = _points(results.by_examples(curve, setting))
+            lines.append((curve.title, setting, curve.examples, number(base), points))
+    return lines
+
+
+def _points(points: Mapping[int, Policy | None]) -> str:
+    """Rewards by the number of examples, in words."""
+    return ", ".join(
+        f"{count}: {number(policy.mean)}" for count, policy in points.items() if policy is not None
+    )
 
 
 def _counted(name: str, by_class: Sequence[Counter[str]]) -> str:

@@ -124,9 +124,9 @@ def _margins(place: Place) -> list[Step]:
         Step("profiles_eval", profiles_eval, title),
         *by_rows(place, for_city, profile, parts, title=title, bias="by-city", examples="prompts"),
         Step("longer", options("eval", *longer, out=place.out / "longer"), repeats=True),
-        Step("writing", (*longer, *measured), program=WRITING),
+        Step("writing", (*longer, *measured), program=WRITING, repeats=True),
         Step("digit", options("fit", *digit, *first, out=place.out / "digit"), repeats=True),
-        Step("digit_eval", digit_eval, "A random digit"),
+        Step("digit_eval", digit_eval, "A random digit", repeats=True),
     ]
 
 

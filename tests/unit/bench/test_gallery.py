@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from bench.gallery import __main__ as program
 from bench.gallery.calls import Decided, at_false_calls, decided
-from bench.gallery.index import COLUMNS, counts, index, rows
+from bench.gallery.index import COLUMNS, by_examples, counts, index, rows
 from bench.gallery.page import page, portable, what_came, write_page
 from bench.gallery.pasting import measures, pasted_table, pasted_tables
 from bench.gallery.pictures import curves, label_of
@@ -725,6 +725,10 @@ def test_a_curve_of_rows_counts_what_they_hold(tmp_path: Path) -> None:
     assert "## How many labels?" in text
     assert "| labels | " in text
     assert "| 104 | 0.60 (0.50 to 0.70) | 2.0 | wins |" in text
+    (line,) = by_examples(results)
+    assert line == ("Stories", "greedy", "labels", "0.20", "10: 0.10, 30: 0.40, 104: 0.60")
+    of_labels = by_examples(results_of(labelled("Kinds", 300), labelled("Kinds", 10)))
+    assert of_labels == [("Kinds", "greedy", "labels", "0.20", "10: 0.50, 300: 0.60")]
 
 
 RIVALS = {
