@@ -23,6 +23,7 @@ from scipy import optimize
 from bench.measuring import OUT, apart, markdown, ratio, row, write
 from blackbox_lb.estimate.inputs.rollouts import Rollouts, weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.rollouts.scratch import Scratch
 from tests.support.fits import choose_l2, projection, standard_errors
 
@@ -42,6 +43,8 @@ time.
 SUBSAMPLE = 16
 """Rollouts, 2,048 positions, that the dense reference is fitted to."""
 TAU, L2 = 0.5, 5.0
+ENTRIES = 300
+"""Of the compile."""
 
 
 @dataclass
@@ -218,7 +221,7 @@ def measure(positions: int, folder: str, budget: int, parts: tuple[str, ...]) ->
             for p in table.lists.parts
         )
     )
-    if "fit" in parts or "errors" in parts:
+    if {"fit", "errors", "compile"} & set(parts):
         fit = _both(found, "fit", lambda: projection(rollouts, tau=TAU, l2=L2, next_token=table))
         found |= {"iterations": fit.iterations, "gain": fit.gain, "shortfall": fit.shortfall}
         if "errors" in parts:
@@ -226,6 +229,11 @@ def measure(positions: int, folder: str, budget: int, parts: tuple[str, ...]) ->
                 found, "errors", lambda: standard_errors(rollouts, table, fit, tau=TAU, l2=L2)
             )
             found["noise"] = errors.noise
+        if "compile" in parts:
+            compiled = _both(
+                found, "compile", lambda: sparsify(table, fit.delta, entries=ENTRIES, patience=0)
+            )
+            found["kept"] = compiled.kept
     if "cv" in parts:
         choice = _both(found, "cv", lambda: choose_l2(rollouts, table, tau=TAU))
         found["l2"] = choice.l2
@@ -261,6 +269,7 @@ UNITS = {
     "fit": "s",
     "cv": "s",
     "errors": "s",
+    "compile": "s",
     "iterations": "",
     "l2": "tokens",
 }
@@ -278,7 +287,7 @@ UNITS = {
 @click.option(
     "--part",
     "parts",
-    type=click.Choice(["fit", "cv", "errors"]),
+    type=click.Choice(["fit", "cv", "errors", "compile"]),
     multiple=True,
     default=("fit",),
     show_default=True,
