@@ -43,8 +43,8 @@ LISTED = 1000
 COOLER = 0.6
 RISK = 0.025
 """Of each end of an interval."""
-FALSE_CALLS = (0.2,)
-"""Shares of needless calls for which points of the curve are chosen."""
+FALSE_CALLS = 0.2
+"""Share of needless calls for which a point of the curve is chosen."""
 CHOSEN = 6
 """Prompts that are asked with ``tool_choice`` required and none."""
 LONGEST = 64
@@ -195,22 +195,23 @@ def main(
         longest_prompt=task.longest_prompt + ROOM,
     )
     sizes = (prompts, rivals, whole)
-    learned = {"": Bias.load(bias)}
+    from_fewer = {}
     for part in fewer:
         number, _, path = part.partition("=")
-        learned[number] = Bias.load(path)
-    tables = asyncio.run(_tables(opened, task, learned, store, sizes))
+        from_fewer[number] = Bias.load(path)
+    tables = asyncio.run(_tables(opened, task, Bias.load(bias), from_fewer, store, sizes))
     click.echo(json.dumps({"tables": tables}, ensure_ascii=False))
 
 
 async def _tables(
     opened: AbstractAsyncContextManager[Session],
     task: Task,
-    learned: Mapping[str, Bias],
+    bias: Bias,
+    fewer: Mapping[str, Bias],
     path: Path,
     sizes: tuple[int, int, int],
 ) -> list[dict[str, Any]]:
-    """The tables; ``learned``: number of labels, "" for all -> the bias of so many."""
+    """The tables; ``fewer``: number of labels -> the bias that was learned from so many."""
     reward = parse_reward("arguments-valid", max_tokens=LONGEST)
     async with opened as session:
         with RolloutStore(path) as store:
@@ -218,29 +219,31 @@ async def _tables(
             prompts, rivals, whole = sizes
             examples = task.test[:prompts]
             tables = [
-                await _decisions(trials, task, examples, learned, rivals),
-                await _calls(trials, examples, learned[""], whole),
+                await _decisions(trials, task, examples, bias, fewer, rivals),
+                await _calls(trials, examples, bias, whole),
             ]
             return [{**table, "model": model_name(session.model)} for table in tables]
 
 
 async def _decisions(
-    trials: Trials, task: Task, examples: Sequence[Example], biases: Mapping[str, Bias], few: int
+    trials: Trials,
+    task: Task,
+    examples: Sequence[Example],
+    bias: Bias,
+    fewer: Mapping[str, Bias],
+    few: int,
 ) -> dict[str, Any]:
     """The table of decisions; rivals that change the prompt on the first ``few`` examples."""
-    bias = biases[""]
     curve = bias.operating
     if curve is None:
         raise click.UsageError("the bias has no operating curve; fit it with --decide")
     tokens = np.array(curve.token_ids, np.int64)
     is_wanted = np.array([example.answers == ("call",) for example in examples])
     learned = {"base": dict[int, float](), f"bias, {curve.goal}": dict(bias.logit_bias)}
-    for most in FALSE_CALLS:
-        name = f"bias, at most {most:.0%} needless calls where it was learned"
-        learned[name] = moved(bias, curve, at_false_calls(curve, most))
-    for number, fewer in biases.items():
-        if number:
-            learned[f"bias, {curve.goal}, {number} labels"] = dict(fewer.logit_bias)
+    name = f"bias, at most {FALSE_CALLS:.0%} needless calls where it was learned"
+    learned[name] = moved(bias, curve, at_false_calls(curve, FALSE_CALLS))
+    for number, smaller in fewer.items():
+        learned[f"bias, {curve.goal}, {number} labels"] = dict(smaller.logit_bias)
     plain = await _lists(trials, examples, Alternative("base"), tokens)
     rows = [_row_of(name, plain, sent, tokens, is_wanted) for name, sent in learned.items()]
     first = FirstLists(plain.ids[:few], plain.logprobs[:few])

@@ -362,14 +362,16 @@ def math(at: Place) -> list[Job]:
         for row, split in zip(problems, splits, strict=False)
     )
     data = _write(at.out / "data" / "math.jsonl", rows)
-    found = []
+    asked: tuple[str, ...] = ("--data", str(data), "--reward", "accuracy", "--correct", "math")
+    asked += ("--max-tokens", "512", "--deploy", "greedy", "--concurrency", "128")
+    evaluations = []
     for name in ("projection", "ips"):
-        learned, own = f"{at.model}_gsm8k_{name}", at.out / f"{at.model}_math_{name}"
-        judged = (f"{name}={at.out / learned / 'bias.json'}", *at.options, "--data", str(data))
-        asked = ("--reward", "accuracy", "--correct", "math", "--max-tokens", "512")
-        sent = ("--deploy", "greedy", "--concurrency", "128", "--out", str(own))
-        found.append(Job(own.name, ("eval", *judged, *asked, *sent), learned))
-    return found
+        fit = f"{at.model}_gsm8k_{name}"
+        folder = at.out / f"{at.model}_math_{name}"
+        judged = f"{name}={at.out / fit / 'bias.json'}"
+        command = ("eval", judged, *at.options, *asked, "--out", str(folder))
+        evaluations.append(Job(folder.name, command, fit))
+    return evaluations
 
 
 def live(at: Place) -> list[Job]:
