@@ -40,7 +40,9 @@ def _tools(place: Place) -> list[Step]:
     store = place.out / "lists.db"
     data = data_file(place, "calls.jsonl")
     task = options(data=data, decide="calls-tool", reward="accuracy", store=store)
-    few = options(max_tokens=1, limit=LEARNED, validation_limit=LEARNED, test_limit=JUDGED, out=out)
+    whole = options(
+        max_tokens=1, limit=LEARNED, validation_limit=LEARNED, test_limit=JUDGED, out=out
+    )
     judged = options(*place.model, data=data, bias=out / "bias.json", store=store)
     steps = []
     for rows in FEWER:
@@ -50,7 +52,7 @@ def _tools(place: Place) -> list[Step]:
         steps.append(Step(folder.name, options(*fit, test_limit=8, out=folder), repeats=True))
         judged += options(fewer=f"{2 * rows}={folder / 'bias.json'}")
     return [
-        Step("call", options("fit", *place.model, *task, *few)),
+        Step("call", options("fit", *place.model, *task, *whole)),
         *steps,
         Step("calls", options(*judged, prompts=JUDGED, rivals=32, whole=12), program=CALLS),
         Step("judged", _carried_out(place, store), "The decision carried out"),
