@@ -161,7 +161,8 @@ HAN = (
 )
 
 
-SCRIPT_SPLITS = ["train"] * 40 + ["validation"] * 16 + ["test"] * 40
+SCRIPT_SPLITS = {"train": 40, "validation": 16, "test": 40}
+SMALL_SCRIPT_SPLITS = {"train": 24, "validation": 12, "test": 24}
 
 
 def _script(place: Place) -> list[Step]:
@@ -170,15 +171,16 @@ def _script(place: Place) -> list[Step]:
     """
     prompts = [request.format(subject) for request in REQUESTS for subject in SUBJECTS]
     random.Random(0).shuffle(prompts)
+    splits = SMALL_SCRIPT_SPLITS if place.small else SCRIPT_SPLITS
+    names = [split for split, number in splits.items() for _ in range(number)]
     korean = (
-        {"prompt": prompt, "split": split}
-        for prompt, split in zip(prompts, SCRIPT_SPLITS, strict=True)
+        {"prompt": prompt, "split": split} for prompt, split in zip(prompts, names, strict=False)
     )
     quotes = (
         {"prompt": f"다음 글자를 그대로 옮겨 쓰세요: {quote}", "answer": quote, "split": split}
         for quote, split in zip(HAN, ["train", "validation"] + ["test"] * len(HAN), strict=False)
     )
-    training_samples, validation_samples, test_samples = (12, 4, 2) if place.small else (24, 8, 4)
+    training_samples, validation_samples, test_samples = (8, 4, 2) if place.small else (24, 8, 4)
     task = options(
         *place.model,
         data=write_rows(place.out / "korean.jsonl", korean),
@@ -212,7 +214,7 @@ def _script(place: Place) -> list[Step]:
     )
     title = "Korean alone"
     judged = options(*evaluation, baseline_prompt=instruction, out=place.out / "eval")
-    number = SCRIPT_SPLITS.count("train")
+    number = splits["train"]
     parts = [(number, 1), (number, 4), (number, training_samples)]
     curve_task = options(*task, test_samples=test_samples)
     return [

@@ -79,9 +79,9 @@ def problems(number: int, seed: int = 0) -> list[tuple[str, int]]:
 
 
 SPLITS = {"train": 40, "validation": 16, "test": 40}
-SMALL_SPLITS = {"train": 24, "validation": 12, "test": 30}
+SMALL_SPLITS = {"train": 20, "validation": 10, "test": 24}
 SCHOOL_SPLITS = {"train": 24, "validation": 12, "test": 30}
-SMALL_SCHOOL_SPLITS = {"train": 16, "validation": 8, "test": 20}
+SMALL_SCHOOL_SPLITS = {"train": 12, "validation": 6, "test": 12}
 LAST = r"regex:(?<![\d.,-]){answer}(?:\.0+)?(?!\d|[.,]\d)\D*$"
 """The last number of all, as GSM8K is scored where a model forgets the words that it was to end
 with.

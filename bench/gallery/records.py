@@ -18,7 +18,7 @@ __all__ = ["RECORDS", "TASK"]
 
 TASK = "agnews"
 SPLITS = {"train": 120, "validation": 60, "test": 150}
-SMALL_SPLITS = {"train": 60, "validation": 30, "test": 60}
+SMALL_SPLITS = {"train": 40, "validation": 20, "test": 40}
 PASTING = ("uv", "run", "--extra", "clusters", "python", "-m", "bench.gallery.pasting")
 
 
