@@ -151,8 +151,11 @@ COLLECTING = ("tokens.id", "neutral")
 SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")
 
 
-def load(options: TaskOptions) -> tuple[Task, Reward]:
-    """The task and the reward of the options; says which key a judge's file sends where."""
+def load(options: TaskOptions, *, learns: bool = True) -> tuple[Task, Reward]:
+    """The task and the reward of the options; says which key a judge's file sends where.
+
+    learns: whether the command learns from the task; see ``load_task``.
+    """
     judged = parse_reward(options.reward, max_tokens=1, correct=options.correct)
     needs_answers = getattr(options, "learn_from", None) != "unlabelled"
     harness = arguments_for(HarnessOptions, options)
@@ -160,6 +163,7 @@ def load(options: TaskOptions) -> tuple[Task, Reward]:
         **arguments_for(load_task, options),
         require_answers=judged.needs_answer and needs_answers,
         harness=HarnessOptions(**harness) if harness else None,
+        learns=learns,
     ).first(**arguments_for(Task.first, options))
     if options.system is not None:
         task = task.with_system(options.system)

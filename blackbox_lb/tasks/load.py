@@ -151,6 +151,7 @@ def load_task(
     require_answers: bool = True,
     harness: HarnessOptions | None = None,
     decide: str | None = None,
+    learns: bool = True,
 ) -> Task:
     """A task by its name in ``spec``, or the task in ``data``, named after it.
 
@@ -163,7 +164,9 @@ def load_task(
     with the beginning of the completion. Rows of one prompt are one example, in the split among
     theirs that is judged by; the task's note counts them. Rows of ``data`` without an answer are
     the task's ``unlabelled`` ones where others have one. ``decide``: the decision with open labels,
-    whose answers may stand in the column want. InputError: an unknown name, both a name and files,
+    whose answers may stand in the column want. ``learns``: whether something is learned from the
+    task; where it is False, all rows may be test rows, of ``test`` alone or by their split column,
+    and the other splits are empty. InputError: an unknown name, both a name and files,
     or neither. DataError: see :func:`load_examples`, and one id in two splits.
     """
     columns = ColumnNames(
@@ -186,10 +189,11 @@ def load_task(
         )
     if spec is not None:
         return _built_in(spec)
-    if data is None:
+    if data is None and (learns or test is None):
+        use = "learn from" if learns else "judge on"
         raise InputError(
             f"no task: name a built-in one ({', '.join(BUILT_IN)}) or give a data file of prompts"
-            " to learn from"
+            f" to {use}"
         )
     if decide is not None and answer_column == ANSWER:
         columns = replace(columns, otherwise=WANT)
@@ -199,6 +203,8 @@ def load_task(
         for split, path in paths.items()
         if path is not None
     }
+    if data is None:
+        return _task_of_rows(str(test), file_splits)
     if str(data).startswith(HUB) or Path(data).is_dir():
         return load_dataset(
             str(data),
@@ -209,10 +215,24 @@ def load_task(
             require_answers=require_answers,
         )
     rows, unlabelled = _by_answer(data, columns, require_answers)
+    if not learns and not file_splits and all(row.split == "test" for row in rows):
+        return _task_of_rows(str(data), {"test": rows})
     splits = rest(str(data), rows, seed, fractions, set(file_splits)) | file_splits
+    return _task_of_rows(str(data), splits, unlabelled)
+
+
+def _task_of_rows(
+    source: str,
+    splits: Mapping[Split, Sequence[SourcedExample]],
+    unlabelled: Sequence[SourcedExample] = (),
+) -> Task:
+    """The task of these rows, with empty splits where there are none. Raises DataError: see
+    ``_apart``.
+    """
     distinct, left_out = _apart(splits)
-    note = _note(str(data), distinct, left_out)
-    return Task.from_splits(Path(data).stem, distinct, note=note, unlabelled=unlabelled)
+    note = _note(source, distinct, left_out)
+    every_split = {split: distinct.get(split, []) for split in SPLITS}
+    return Task.from_splits(Path(source).stem, every_split, note=note, unlabelled=unlabelled)
 
 
 def _by_answer(

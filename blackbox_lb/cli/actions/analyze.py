@@ -166,7 +166,8 @@ async def _draw(
             correct=None,
             thinking=None,
             count=default_of(PARSE_REWARD, "count"),
-        )
+        ),
+        learns=False,
     )
     stages = [ForecastStage(task.test, 2 * options.samples)]
     async with open_trials(

@@ -72,7 +72,7 @@ def execute(options: EvalOptions) -> None:
     loaded = {name: Bias.load(path) for name, path in paths.items()}
     for name, bias in loaded.items():
         tell_host_of_bias(paths[name], bias, options)
-    task, reward = load(options)
+    task, reward = load(options, learns=False)
     plan = _plan(options, task, reward)
     folder = run_folder(options, task)
     with work_in(folder):
@@ -132,7 +132,7 @@ def _name(spec: str) -> tuple[str, Path]:
 def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
     labels = labels_of(options, task)
     if options.rivals:
-        options = _with_standard_rivals(options, reward, labels)
+        options = _with_standard_rivals(options, task, reward, labels)
     rival_settings = {name: getattr(options, name) for name in RIVALS}
     of_shares = {name: getattr(options, name) for name in RIVALS_OF_SHARES}
     settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy))
@@ -164,14 +164,20 @@ def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
 
 
 def _with_standard_rivals(
-    options: EvalOptions, reward: Reward, labels: Labels | None
+    options: EvalOptions, task: Task, reward: Reward, labels: Labels | None
 ) -> EvalOptions:
     """The options with the rivals that suit the task beside those that were named."""
     profile = load_profile(options.provider)
     first: Endpoint = next(iter(profile.endpoints))
     endpoint = options.endpoint or first
     settings = tuple(parse_setting(spec) for spec in options.deploy) or (SAMPLED, GREEDY)
-    standard = standard_rivals(reward, labels, settings, takes_messages=takes_messages(endpoint))
+    standard = standard_rivals(
+        reward,
+        labels,
+        settings,
+        takes_messages=takes_messages(endpoint),
+        has_training=bool(task.train),
+    )
     report = reporter(quiet=options.quiet)
     for sentence in standard.notices:
         report.notice(sentence)

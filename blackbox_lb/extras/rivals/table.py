@@ -32,6 +32,9 @@ RIVALS: Mapping[str, Callable[[Case, object], Alternative]] = MappingProxyType(
 RIVALS_OF_OPENINGS = frozenset({"threshold"})
 """Those of ``RIVALS`` that take open labels, too."""
 
+LEARNING_RIVALS = frozenset({"threshold", "few_shot", "classifier"})
+"""Those of ``RIVALS`` that use the answers of training rows."""
+
 RIVALS_OF_SHARES: Mapping[str, Callable[[Labels, int], Alternative]] = MappingProxyType(
     {"asked_shares": shares_in_words, "drawn_label": label_drawn_in_code}
 )
@@ -84,7 +87,7 @@ def rivals(
 
     Raises:
         InputError: a rival is asked for, but the task has no labels, open ones that it does not
-            take, or does not suit the rival.
+            take, or no training rows to learn from, or does not suit the rival.
     """
     requested: list[tuple[str, object]] = []
     for name in RIVALS:
@@ -97,10 +100,16 @@ def rivals(
         return ()
     if labels is None:
         flag = f"``{requested[0][0]}``"
+        rows = f"{len(task.train)} training rows" if task.train else f"{len(task.test)} test rows"
         raise InputError(
-            f"{flag} is for decisions between few labels, and the answers of {len(task.train)}"
-            " training rows are none; name them with ``labels``, as in ``labels=yes,no``, or drop"
-            f" {flag}"
+            f"{flag} is for decisions between few labels, and the answers of {rows} are none; name"
+            f" them with ``labels``, as in ``labels=yes,no``, or drop {flag}"
+        )
+    learning = [name for name, _ in requested if name in LEARNING_RIVALS]
+    if learning and not task.train:
+        raise InputError(
+            f"``{learning[0]}`` learns from training rows, and the data has only test rows; give"
+            f" both with ``data``, or drop ``{learning[0]}``"
         )
     spelled = [name for name, _ in requested if name not in RIVALS_OF_OPENINGS]
     if isinstance(labels, OpenLabels) and spelled:
@@ -135,6 +144,9 @@ CALL_OR_ANSWER = (
     "Call a function only if one of the given functions answers this; otherwise answer in words."
 )
 """The instruction where a model decides whether to call a function."""
+NO_TRAINING = (
+    "``rivals`` leaves out those that learn from training rows, because the data has only test rows"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,18 +172,24 @@ class StandardRivals:
 
 
 def standard_rivals(
-    reward: Reward, labels: Labels | None, settings: tuple[Setting, ...], *, takes_messages: bool
+    reward: Reward,
+    labels: Labels | None,
+    settings: tuple[Setting, ...],
+    *,
+    takes_messages: bool,
+    has_training: bool = True,
 ) -> StandardRivals:
     """The rivals that suit the reward, the labels and the settings.
 
     takes_messages: whether the endpoint takes examples as messages before a prompt.
+    has_training: whether there are training rows, from which some rivals learn.
     """
     if reward.of_shares:
         return StandardRivals(temperatures=(HIGHER,), asked_shares=True, drawn_label=True)
     if isinstance(labels, OpenLabels):
-        return _for_opening(labels)
+        return _for_opening(labels, has_training)
     if labels is not None:
-        return _for_labels(takes_messages)
+        return _for_labels(takes_messages, has_training)
     instructions = []
     notices = []
     if reward.by_length:
@@ -192,14 +210,19 @@ def standard_rivals(
     )
 
 
-def _for_opening(labels: OpenLabels) -> StandardRivals:
+def _for_opening(labels: OpenLabels, has_training: bool) -> StandardRivals:
     if labels.spec == CALLS_TOOL:
-        return StandardRivals(threshold=True, instructions=(CALL_OR_ANSWER,))
+        notices = () if has_training else (NO_TRAINING,)
+        return StandardRivals(
+            threshold=has_training, instructions=(CALL_OR_ANSWER,), notices=notices
+        )
     notice = "``rivals`` knows no instruction for this opening; give yours with ``baseline_prompt``"
     return StandardRivals(notices=(notice,))
 
 
-def _for_labels(takes_messages: bool) -> StandardRivals:
+def _for_labels(takes_messages: bool, has_training: bool) -> StandardRivals:
+    if not has_training:
+        return StandardRivals(labels_only=True, calibrate=("batch",), notices=(NO_TRAINING,))
     notices = []
     classifiers = ["tfidf"]
     if find_spec("sklearn") is None:

@@ -43,15 +43,20 @@ def understood(
     """
     learned = len(task.train[:limit])
     rows = learned + len(task.validation) + len(task.test)
-    parts = [
-        f"{rows:,} prompts: {learned:,} to learn, {len(task.validation):,} to choose,"
-        f" {len(task.test):,} to judge (shows effects above about {smallest_effect(task, reward)})"
-    ]
+    uses = f"{len(task.test):,} prompts to judge"
+    if task.train or task.validation:
+        uses = (
+            f"{rows:,} prompts: {learned:,} to learn, {len(task.validation):,} to choose,"
+            f" {len(task.test):,} to judge"
+        )
+    parts = [f"{uses} (shows effects above about {smallest_effect(task, reward)})"]
     if labels is not None:
         examples = [*task.train[:limit], *task.validation, *task.test]
         parts.append(f"labels: {_counted(labels.counts(examples))}")
     if reward.of_shares:
-        parts.append(f"labels with wanted shares: {', '.join(task.train[0].answers)}")
+        parts.append(
+            f"labels with wanted shares: {', '.join((task.train or task.test)[0].answers)}"
+        )
     parts.append(f"reward: {_meaning(reward)}")
     return "; ".join(parts)
 

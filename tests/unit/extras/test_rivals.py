@@ -21,7 +21,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals import classifier as classifiers
 from blackbox_lb.extras.rivals.biases import hand_list, lifted
 from blackbox_lb.extras.rivals.first_lists import content_free, offsets
-from blackbox_lb.extras.rivals.table import RIVALS, rivals
+from blackbox_lb.extras.rivals.table import NO_TRAINING, RIVALS, rivals
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.tasks import Task
@@ -514,6 +514,28 @@ def test_what_a_rival_refuses(
     result = small_run("eval", server, written(tmp_path / "data.jsonl", rows), "--quiet", *given)
     assert (result.exit_code, sent(server, since)) == (2, []), result.output
     assert sentence in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("name", ["data", "test_data"])
+def test_fresh_rows_are_judged_on_alone(server: ExactServer, tmp_path: Path, name: str) -> None:
+    """A later file has no training rows: all its rows are judged on, rivals that learn are refused,
+    and those of --rivals leave them out and say so.
+    """
+    fresh = [{**row, "split": "test"} for row in ROWS]
+    where = asking(server, **{name: written(tmp_path / "fresh.jsonl", fresh)}, out=tmp_path / "run")
+    command = ("eval", *where, "--reward", "contains", "--max-tokens", 2, "--deploy", "greedy")
+    result = blb(*command, "--rivals", "--json")
+    assert result.exit_code == 0, result.output
+    assert f"{len(ROWS)} prompts to judge" in result.stderr
+    assert NO_TRAINING.partition(" ")[2] in " ".join(result.stderr.split())
+    policies = Evaluation.model_validate_json(result.stdout).policies
+    assert {policy.name for policy in policies} >= {"base", "labels only", "batch calibration"}
+    assert {policy.prompts for policy in policies} == {len(ROWS)}
+    for rival in (("--threshold",), ("--few-shot", 2), ("--classifier", "tfidf")):
+        since = len(server.calls)
+        refused = blb(*command, *rival)
+        assert (refused.exit_code, sent(server, since)) == (2, []), refused.output
+        assert f"{rival[0]} learns from training rows" in " ".join(refused.stderr.split())
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import Task, load_examples, load_task
 from blackbox_lb.tasks.records.files import SourcedExample, join_repeats
 from blackbox_lb.tasks.records.records import value_at
-from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.tasks.sets.labels import Labels, labels_of_task
 from blackbox_lb.types import Example, Message, Prompt
 from tests.support.commands import blb
 from tests.support.errors import names, raises_naming
@@ -466,3 +466,38 @@ def test_check_refuses_a_file_that_shows_its_answers(write: Write) -> None:
     result = blb(*words, "--labels", "a,b", "--data", write("a.jsonl", rows))
     assert result.exit_code == 2
     assert "--prefill" in result.output
+
+
+# --- Where nothing is learned
+
+
+def test_to_judge_takes_a_file_of_test_rows_alone(write: Write) -> None:
+    """Given as the test data, or by their split column; all are judged on, and labels come from
+    them. A file without that column is divided as before.
+    """
+    rows = [{"prompt": f"{n}?", "answer": ["yes", "no"][n % 2]} for n in range(40)]
+    fresh = write("fresh.jsonl", jsonl(*rows))
+    marked = write("marked.jsonl", jsonl(*({**row, "split": "test"} for row in rows)))
+    for task in (load_task(test=fresh, learns=False), load_task(data=marked, learns=False)):
+        assert (len(task.train), len(task.validation), len(task.test)) == (0, 0, 40)
+        labels = labels_of_task(None, None, task)
+        assert labels is not None
+        assert labels.names == ("no", "yes")
+    divided = load_task(data=fresh, learns=False)
+    assert divided == load_task(data=fresh)
+    assert 0 < len(divided.test) < 40
+
+
+def test_to_learn_needs_rows_to_learn_from(write: Write) -> None:
+    """Test rows alone are refused, and so is nothing at all."""
+    rows = [{"prompt": f"{n}?", "answer": "yes", "split": "test"} for n in range(9)]
+    marked = write("marked.jsonl", jsonl(*rows))
+    with raises_naming(DataError, "train and validation"):
+        load_task(data=marked)
+    with raises_naming(InputError, "learn from"):
+        load_task(test=marked)
+    with raises_naming(InputError, "judge on"):
+        load_task(learns=False)
+    unanswered = write("unanswered.jsonl", jsonl(*rows, {"prompt": "9?", "split": "test"}))
+    with raises_naming(DataError, "unanswered.jsonl", "10"):
+        load_task(data=unanswered, learns=False)
