@@ -109,6 +109,12 @@ def _cost(path: Path, right: str, decided: str, value: object) -> float:
 
 CORRECTNESS = frozenset({"exact-match", "contains", "accuracy", "log-accuracy"})
 """Rewards that only depend on whether the answer is right."""
+SEEN_ERRORS = 1.84
+"""Standard errors of a loss that is seen in four of five cases where one standard error is
+allowed: 1 and the 80th percentile of a normal distribution.
+"""
+SMALL_LOSS = 10
+"""Points of accuracy that may be lost unseen without a word."""
 
 
 def completed_plan(
@@ -139,6 +145,14 @@ def completed_plan(
     """
     if reward.of_shares:
         return _plan_of_shares(plan, task, reward, learn_from, deploy)
+    loss = unseen_loss(len(task.validation))
+    if plan.goal.objective == "pareto" and loss > SMALL_LOSS:
+        notice = (
+            f"objective pareto keeps the accuracy only as far as {len(task.validation)} validation"
+            f" prompts show it: a candidate that loses {loss:.0f} points may pass one time in five;"
+            " more rows for validation narrow that, and the test prompts say whether it stayed"
+        )
+        plan = replace(plan, notices=(*plan.notices, notice))
     suits_answers = (
         plan.labels is not None
         and reward.name in CORRECTNESS
@@ -168,6 +182,16 @@ def completed_plan(
     if too_few is not None and suits_answers and learn_from is None:
         notices = (*notices, too_few)
     return replace(plan, learn_from=source, settings=settings, sweep=sweep, notices=notices)
+
+
+def unseen_loss(prompts: int) -> float:
+    """Points of accuracy that a candidate may lose and still be kept by the objective pareto one
+    time in five, on so many validation prompts.
+
+    It is kept where it lost at most one standard error, which for a share is about
+    50 / sqrt(prompts) points.
+    """
+    return min(SEEN_ERRORS * 50 / math.sqrt(max(prompts, 1)), 100)
 
 
 def _plan_of_shares(

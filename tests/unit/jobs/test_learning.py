@@ -318,6 +318,17 @@ def test_accuracy_needs_answers_before_anything_is_paid(
     assert completions(server) == 0
 
 
+@pytest.mark.parametrize(("objective", "is_said"), [("pareto", True), ("reward", False)])
+def test_what_few_validation_prompts_hide_is_said(
+    fit: Call, objective: str, *, is_said: bool
+) -> None:
+    """Of the Pareto rule alone: how much accuracy may be lost unseen."""
+    done = fit("correct-and-short", "--objective", objective)
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.output.split())
+    assert ("4 validation prompts" in said and "46 points" in said) is is_said
+
+
 def test_an_evaluation_says_that_the_limit_hides_lengths(
     server: ExactServer, tmp_path: Path
 ) -> None:
