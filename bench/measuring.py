@@ -33,9 +33,11 @@ __all__ = [
     "medians",
     "peak_memory",
     "ratio",
+    "read_rows",
     "row",
     "today",
     "write",
+    "write_rows",
 ]
 
 T = TypeVar("T")
@@ -212,3 +214,18 @@ def _options() -> dict[str, Any]:
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A markdown table."""
     return "\n".join(f"| {' | '.join(each)} |" for each in [head, ["---"] * len(head), *rows])
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Write rows as JSONL and return the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSONL file."""
+    # Not splitlines(): it also breaks at characters that JSON strings may hold.
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines if line]

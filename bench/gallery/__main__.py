@@ -117,7 +117,10 @@ def why_not(name: str, use: Use, place: Place, *, has_second_model: bool) -> str
     if use.lacks(place):
         folder = place.data or "no folder"
         lacking = ", ".join(use.lacks(place))
-        return f"{name} is left out: {lacking} not found in {folder}; give --data FOLDER."
+        return (
+            f"{name} is left out: {lacking} not found in {folder}; write them with"
+            " python -m bench.gallery.data FOLDER, and give --data FOLDER."
+        )
     return ""
 
 
@@ -146,7 +149,7 @@ def table(lines: Sequence[Sequence[str]]) -> str:
 @click.option(
     "--data",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder with agnews.jsonl, rte.jsonl, sst2.jsonl, trec.jsonl, and gsm8k in or beside it.",
+    help="Folder that python -m bench.gallery.data wrote.",
 )
 @click.option("--small", is_flag=True, help="Fewer samples and prompts where a use takes long.")
 @click.option(

@@ -9,10 +9,9 @@ from bench.gallery.use import (
     by_rows,
     data_file,
     options,
-    read_rows,
-    write_rows,
 )
 from bench.gpu.jobs import TASKS, instruction
+from bench.measuring import read_rows, write_rows
 
 __all__ = ["CONTINENTS", "LABELS", "TEST_PROMPTS"]
 

@@ -7,7 +7,8 @@ import random
 from pathlib import Path
 
 from bench.gallery.rewards import LETTERS_HAN
-from bench.gallery.use import Place, Step, Use, by_completions, options, write_rows
+from bench.gallery.use import Place, Step, Use, by_completions, options
+from bench.measuring import write_rows
 from blackbox_lb.vocabulary.tokenizer_files import read_gguf
 
 __all__ = ["OPENERS", "SCRIPT"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 
 from bench.gallery.decisions import TEST_PROMPTS
-from bench.gallery.use import Place, Step, Use, data_file, options, read_rows, write_rows
+from bench.gallery.use import Place, Step, Use, data_file, options
 from bench.gpu.jobs import RIGHT, school_problem
+from bench.measuring import read_rows, write_rows
 
 __all__ = ["LIMITS"]
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench.gallery.stories import WRITING
-from bench.gallery.use import Place, Step, Use, by_rows, options, write_rows
+from bench.gallery.use import Place, Step, Use, by_rows, options
 from bench.gallery.writing import LATER_LOGPROB
+from bench.measuring import write_rows
 
 __all__ = ["MARGINS"]
 

@@ -13,10 +13,9 @@ from bench.gallery.use import (
     by_completions,
     data_file,
     options,
-    read_rows,
-    write_rows,
 )
 from bench.gpu.jobs import school_problem
+from bench.measuring import read_rows, write_rows
 
 __all__ = ["ASKED", "LAST", "RIGHT", "SCHOOL", "SHORTER", "problems"]
 

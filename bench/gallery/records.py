@@ -9,10 +9,9 @@ from bench.gallery.use import (
     by_completions,
     data_file,
     options,
-    read_rows,
-    write_rows,
 )
 from bench.gpu.jobs import RECORD, TASKS
+from bench.measuring import read_rows, write_rows
 
 __all__ = ["RECORDS", "TASK"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from bench.gallery.rewards import FAMILIES
-from bench.gallery.use import Place, Step, Use, by_completions, options, write_rows
+from bench.gallery.use import Place, Step, Use, by_completions, options
+from bench.measuring import write_rows
 
 __all__ = ["STORIES"]
 

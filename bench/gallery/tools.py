@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.gallery.use import Place, Step, Use, data_file, options, read_rows, write_rows
+from bench.gallery.use import Place, Step, Use, data_file, options
+from bench.measuring import read_rows, write_rows
 
 __all__ = ["TOOLS"]
 

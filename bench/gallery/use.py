@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 __all__ = [
     "COMPLETIONS",
@@ -17,8 +15,6 @@ __all__ = [
     "by_rows",
     "data_file",
     "options",
-    "read_rows",
-    "write_rows",
 ]
 
 COMPLETIONS = "completions"
@@ -198,19 +194,6 @@ def _curve(
             repeats=True,
         ),
     ]
-
-
-def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
-    """Write rows as JSONL and return the path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    path.write_text("".join(lines), encoding="utf-8")
-    return path
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSONL file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def data_file(place: Place, name: str) -> Path | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from bench.measuring import read_rows, write_rows
 
 __all__ = [
     *(
@@ -109,16 +109,6 @@ def _features(at: Place) -> dict[str, str]:
     return {"words": "words", "embedding": f"embedding:{at.embedding}"}
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def _write(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
 def _fit(at: Place, data: Path, out: Path, *more: str) -> tuple[str, ...]:
     asked = ("--reward", "contains", "--max-tokens", "4")
     return ("fit", *at.options, "--data", str(data), *asked, "--out", str(out), *more)
@@ -191,11 +181,11 @@ def labels(at: Place) -> list[Job]:
     for size, times in DRAWS.items():
         for draw in range(times):
             for task in _there(at, TASKS):
-                rows = _read(at.data / f"{task}.jsonl")
+                rows = read_rows(at.data / f"{task}.jsonl")
                 train = [row for row in rows if row["split"] == "train"]
                 kept = random.Random(f"{task} {size} {draw}").sample(train, min(size, len(train)))
                 rows = [row for row in rows if row["split"] != "train"] + kept
-                data = _write(at.out / "data" / f"{task}_{size}_{draw}.jsonl", rows)
+                data = write_rows(at.out / "data" / f"{task}_{size}_{draw}.jsonl", rows)
                 for name, feature in _features(at).items():
                     own = at.out / f"{at.model}_{task}_{size}_{draw}_{name}"
                     asked = _fit(at, data, own, "--depends-on", feature)
@@ -207,12 +197,12 @@ def records(at: Place) -> list[Job]:
     """The same decisions inside a JSON record with a reason, learned from samples."""
     found = []
     for task in _there(at, IN_TEXT):
-        rows = _read(at.data / f"{task}.jsonl")
+        rows = read_rows(at.data / f"{task}.jsonl")
         asked_so = [
             {**row, "prompt": row["prompt"].replace("Answer with one word.", RECORD)}
             for row in rows
         ]
-        data = _write(at.out / "data" / f"{task}_records.jsonl", asked_so)
+        data = write_rows(at.out / "data" / f"{task}_records.jsonl", asked_so)
         asked = (
             "--data",
             str(data),
@@ -272,7 +262,7 @@ def mixture(at: Place) -> list[Job]:
         for split in ("train", "validation", "test")
         for example in getattr(task, split)
     ]
-    data = _write(at.out / "data" / "mixture.jsonl", rows)
+    data = write_rows(at.out / "data" / "mixture.jsonl", rows)
     asked: tuple[str, ...] = (
         "--data",
         str(data),
@@ -305,8 +295,8 @@ def gsm8k(at: Place) -> list[Job]:
     if not (at.data / "gsm8k" / "train.jsonl").exists():
         return []
     parts = {
-        "train": _read(at.data / "gsm8k" / "train.jsonl"),
-        "test": _read(at.data / "gsm8k" / "test.jsonl"),
+        "train": read_rows(at.data / "gsm8k" / "train.jsonl"),
+        "test": read_rows(at.data / "gsm8k" / "test.jsonl"),
     }
     splits = {
         "train": parts["train"][:PROBLEMS],
@@ -314,7 +304,7 @@ def gsm8k(at: Place) -> list[Job]:
         "test": parts["test"],
     }
     rows = [school_problem(row, split) for split, part in splits.items() for row in part]
-    data, first = _write(at.out / "data" / "gsm8k.jsonl", rows), at.out / f"{at.model}_gsm8k"
+    data, first = write_rows(at.out / "data" / "gsm8k.jsonl", rows), at.out / f"{at.model}_gsm8k"
     asked: tuple[str, ...] = (
         "--data",
         str(data),
@@ -356,9 +346,9 @@ def math(at: Place) -> list[Job]:
         return []
     rows = (
         {"prompt": f"{row['problem']}\n\n{BOXED}", "answer": row["answer"], "split": "test"}
-        for row in _read(source)
+        for row in read_rows(source)
     )
-    data = _write(at.out / "data" / "math.jsonl", rows)
+    data = write_rows(at.out / "data" / "math.jsonl", rows)
     asked: tuple[str, ...] = ("--data", str(data), "--reward", "accuracy", "--correct", "math")
     asked += ("--max-tokens", "512", "--deploy", "greedy", "--concurrency", "128")
     evaluations = []

@@ -13,7 +13,7 @@ import numpy as np
 
 from bench.gpu.jobs import IN_TEXT, TASKS
 from bench.gpu.rewards import as_its_group_wants, contradicts, record_of
-from bench.measuring import markdown
+from bench.measuring import markdown, read_rows
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.request_bias import store_key, to_request_bias
 from blackbox_lb.store import RolloutStore, canonical
@@ -158,10 +158,7 @@ def _records(folder: Path) -> dict[str, Any]:
     contradicts the label; and the completions, as ``texts``: answer, without and with the bias."""
     bias, answers = Bias.load(folder / "bias.json"), dict[str, str]()
     task = next(each for each in IN_TEXT if f"_{each}_" in folder.name)
-    for line in (
-        (folder.parent / "data" / f"{task}_records.jsonl").read_text(encoding="utf-8").splitlines()
-    ):
-        row = json.loads(line)
+    for row in read_rows(folder.parent / "data" / f"{task}_records.jsonl"):
         if row["split"] == "test":
             answers[row["prompt"]] = row["answer"]
     found: dict[str, Any] = {"texts": []}

@@ -31,7 +31,7 @@ import click
 import numpy as np
 
 from bench.exact import markdown
-from bench.measuring import machine, today
+from bench.measuring import machine, read_rows, today
 from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
 from blackbox_lb.bias.features import Embedding, parse_feature
 from blackbox_lb.cli.terminal import Terminal
@@ -251,7 +251,7 @@ async def _run(
     written = out / "rows.jsonl"
     rows: list[dict[str, Any]] = []
     if written.exists():
-        rows = [json.loads(line) for line in written.read_text(encoding="utf-8").splitlines()]
+        rows = read_rows(written)
     reward = parse_reward("contains", max_tokens=SHORT)
     tasks = {name: load_task(data=data / f"{name}.jsonl").first(test=test_limit) for name in names}
     longest = max(task.longest_prompt for task in tasks.values())

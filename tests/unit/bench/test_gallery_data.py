@@ -1,0 +1,163 @@
+"""The public rows of the gallery: read from their repositories, and the same bytes everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from click.testing import CliRunner, Result
+
+from bench.gallery import data as program
+from bench.gallery.data import DRAWN, FILES, DataFile, Source, main
+
+AGREED = ("train", "validation", "test")
+REVIEWS = Source("a/reviews", "1" * 40, "data/all.txt")
+TEXT = "1 a fine film .\n0 a dull one .\n1 moving .\n0 long\x85 and loud .\n"
+
+
+def drawn_from(texts: Mapping[str, str], name: str, drawn: Mapping[str, list[object]]) -> str:
+    """The rows of a file, where each source whose path ends so has this text."""
+
+    def read(source: Source) -> str:
+        (text,) = (text for end, text in texts.items() if source.path.endswith(end))
+        return text
+
+    return FILES[name].text(read, drawn)
+
+
+def rows_of(text: str) -> list[dict[str, Any]]:
+    """The rows of a JSONL text."""
+    return [json.loads(line) for line in text.removesuffix("\n").split("\n")]
+
+
+def test_reviews_questions_and_pairs() -> None:
+    """The label and the words of a line, asked as the pages ask; a line ends at its line end alone,
+    and test rows come from a file of their own.
+    """
+    texts = {"binary.train": TEXT, "binary.test": "1 new .\n"}
+    found = rows_of(drawn_from(texts, "sst2.jsonl", {"train": [3, 1], "test": [0]}))
+    assert [(row["answer"], row["split"]) for row in found] == [
+        ("negative", "train"),
+        ("negative", "train"),
+        ("positive", "test"),
+    ]
+    assert found[0]["prompt"].endswith("Answer with one word.\n\nReview: long\x85 and loud .")
+    line = "HUM:ind Who wrote it ?\nNUM:date When ?\n"
+    (asked,) = rows_of(drawn_from({"train.txt": line}, "trec.jsonl", {"train": [1]}))
+    assert asked["answer"] == "number"
+    assert asked["prompt"].endswith("Question: When ?")
+    pair = {"premise": " It rains. ", "hypothesis": "It is wet.", "label": "not_entailment"}
+    (follows,) = rows_of(drawn_from({"val.jsonl": json.dumps(pair)}, "rte.jsonl", {"test": [0]}))
+    assert follows["answer"] == "no"
+    assert follows["prompt"].startswith("It rains.\n\nDoes it follow")
+    assert follows["prompt"].endswith("\n\nIt is wet.")
+
+
+def test_news_and_functions() -> None:
+    """A backslash in an article is a space; a function becomes one of OpenAI's, with the types of
+    JSON Schema.
+    """
+    table = 'Class Index,Title,Description\n4,A chip ,"fast\\and, it is said, cheap"\n'
+    (article,) = rows_of(drawn_from({"test.csv": table}, "agnews.jsonl", {"train": [0]}))
+    assert article["answer"] == "technology"
+    assert article["prompt"].endswith("Article: A chip. fast and, it is said, cheap")
+    properties = {
+        "size": {"type": "float"},
+        "type": {"type": "any", "description": "of what"},
+        "pairs": {"type": "array", "items": {"type": "tuple", "items": {"type": "dict"}}},
+    }
+    function = {
+        "name": "area.of",
+        "description": "The area.",
+        "parameters": {"type": "dict", "properties": properties, "required": ["size"]},
+    }
+    question = [[{"role": "user", "content": "How large?"}]]
+    line = json.dumps({"id": "simple_python_7", "question": question, "function": [function]})
+    texts = {"simple_python.json": line, "irrelevance.json": line.replace("simple_python_7", "i_1")}
+    answered, other = rows_of(
+        drawn_from(texts, "calls.jsonl", {"train": ["simple_python_7"], "test": ["i_1"]})
+    )
+    assert (answered["want"], answered["split"], other["want"]) == ("call", "train", "answer")
+    assert answered["messages"] == question[0]
+    (tool,) = answered["tools"]
+    assert tool["function"]["name"] == "area_of"
+    assert tool["function"]["parameters"] == {
+        "type": "object",
+        "properties": {
+            "size": {"type": "number"},
+            "type": {"description": "of what"},
+            "pairs": {"type": "array", "items": {"type": "array", "items": {"type": "object"}}},
+        },
+        "required": ["size"],
+    }
+
+
+def test_no_row_was_drawn_twice() -> None:
+    """Each task has all splits, and training and validation rows, which may share a source, are
+    different ones.
+    """
+    drawn = json.loads(DRAWN.read_text())
+    assert set(drawn) == {Path(name).stem for name in FILES if "/" not in name}
+    for name, splits in drawn.items():
+        assert tuple(splits) == AGREED, name
+        learned = [*splits["train"], *splits["validation"]]
+        assert len(set(learned)) == len(learned), name
+        assert len(set(splits["test"])) == len(splits["test"]), name
+
+
+@pytest.fixture
+def reviews(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """One file alone, a copy of a source; its bytes."""
+    content = TEXT.encode()
+    digest = hashlib.sha256(content).hexdigest()
+    file = DataFile(digest, lambda read, _: read(REVIEWS))
+    monkeypatch.setattr(program, "FILES", {"reviews/all.txt": file})
+    return content
+
+
+def run(folder: Path, *words: object) -> Result:
+    """The command."""
+    return CliRunner().invoke(main, [str(folder), *map(str, words)])
+
+
+def test_files_come_from_checkouts_and_stay(reviews: bytes, tmp_path: Path) -> None:
+    """A second call writes nothing; other bytes are refused, and nothing is written."""
+    checkouts = tmp_path / "checkouts"
+    source = checkouts / "a" / "reviews" / "data" / "all.txt"
+    source.parent.mkdir(parents=True)
+    source.write_bytes(reviews)
+    first = run(tmp_path / "out", "--checkouts", checkouts)
+    assert first.exit_code == 0, first.output
+    written = tmp_path / "out" / "reviews" / "all.txt"
+    assert written.read_bytes() == reviews
+    assert "is there" in run(tmp_path / "out", "--checkouts", checkouts).output
+    source.write_bytes(reviews + b"1 more .\n")
+    other = run(tmp_path / "other", "--checkouts", checkouts)
+    assert other.exit_code == 1
+    assert "other bytes" in other.output
+    assert not (tmp_path / "other").exists()
+
+
+def test_files_are_downloaded(
+    reviews: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the commit that is named; a refusal says what to do, without a traceback."""
+    asked = []
+
+    def get(url: str, **_: object) -> httpx2.Response:
+        asked.append(url)
+        status = 200 if len(asked) == 1 else 404
+        return httpx2.Response(status, content=reviews, request=httpx2.Request("GET", url))
+
+    monkeypatch.setattr(httpx2, "get", get)
+    assert run(tmp_path / "out").exit_code == 0
+    assert asked == [f"https://raw.githubusercontent.com/a/reviews/{'1' * 40}/data/all.txt"]
+    refused = run(tmp_path / "other")
+    assert refused.exit_code == 1
+    assert "404" in refused.output
+    assert "--checkouts" in refused.output
