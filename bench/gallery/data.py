@@ -1,5 +1,5 @@
 """``python -m bench.gallery.data FOLDER``: the public rows that the pages were made with, for
-``--data FOLDER`` of ``bench.gallery`` and ``bench.gpu``.
+``--data FOLDER`` of ``bench.gallery`` and ``bench.gpu``; and the model of half of the pages.
 
 They come from repositories at fixed commits. ``rows.json`` holds the numbers of the rows that were
 drawn once, so that each file has the same bytes everywhere.
@@ -31,6 +31,12 @@ DRAWN = Path(__file__).with_name("rows.json")
 """Task -> split -> the numbers or ids of its rows, in their order."""
 TIMEOUT = 60.0
 """Seconds without a byte of a download."""
+MODEL = "qwen2.5-coder-0.5b.gguf"
+MODEL_URL = (
+    "https://huggingface.co/Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF/resolve/main/"
+    "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
+)
+MODEL_SHA256 = "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +314,13 @@ def _text_of(source: Source, checkouts: Path | None, texts: dict[Source, str]) -
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder of repositories as OWNER/NAME, instead of downloads from GitHub.",
 )
-def main(folder: Path, checkouts: Path | None) -> None:
+@click.option(
+    "--model",
+    "has_model",
+    is_flag=True,
+    help=f"Also {MODEL} (Qwen2.5-Coder-0.5B-Instruct, Q4_K_M, 491 MB), for --second-model.",
+)
+def main(folder: Path, checkouts: Path | None, has_model: bool) -> None:
     """Write the files that are not in FOLDER yet."""
     drawn = json.loads(DRAWN.read_text(encoding="utf-8"))
     read = partial(_text_of, checkouts=checkouts, texts={})
@@ -326,6 +338,33 @@ def main(folder: Path, checkouts: Path | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, content)
         click.echo(f"{path} written")
+    if has_model:
+        _download_model(folder / MODEL)
+
+
+def _download_model(path: Path) -> None:
+    """Raises ClickException: it cannot be had, or other bytes came."""
+    if path.exists():
+        click.echo(f"{path} is there")
+        return
+    part = path.with_suffix(".part")
+    digest = hashlib.sha256()
+    try:
+        with (
+            httpx2.stream("GET", MODEL_URL, follow_redirects=True, timeout=TIMEOUT) as response,
+            part.open("wb") as file,
+        ):
+            for chunk in response.raise_for_status().iter_bytes():
+                file.write(chunk)
+                digest.update(chunk)
+    except (OSError, httpx2.HTTPError) as error:
+        raise click.ClickException(
+            f"{MODEL_URL} cannot be had: {error}; save it as {path}"
+        ) from None
+    if digest.hexdigest() != MODEL_SHA256:
+        raise click.ClickException(f"{part} has other bytes than the model of the pages")
+    part.replace(path)
+    click.echo(f"{path} written")
 
 
 def _sha256(content: bytes) -> str:

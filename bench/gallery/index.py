@@ -19,11 +19,12 @@ HEAD = """# Gallery
 
 What a learned bias does in each of these uses, beside what one would do instead. Each page comes
 from one command, `python -m bench.gallery NAME` in a checkout; `--all --small` makes all of them.
-`python -m bench.gallery.data DATA` writes the rows of the public tasks that these pages were made
-with, byte for byte, for `--data DATA`. A run that was made is on its page, whatever came. "Wins",
-"level" and "loses" are verdicts of `blb eval` on the same test prompts, with p-values adjusted for
-all comparisons of the evaluation; level means that these prompts do not tell the two apart.
-NAME.json beside each page holds every policy with its interval and verdicts.
+`python -m bench.gallery.data DATA --model` fetches what they were made with, byte for byte: the
+rows of the public tasks (`--data DATA`) and Qwen2.5-Coder (`--second-model`). A run that was made
+is on its page, whatever came. "Wins", "level" and "loses" are verdicts of `blb eval` on the same
+test prompts, with p-values adjusted for all comparisons of the evaluation; level means that these
+prompts do not tell the two apart. NAME.json beside each page holds every policy with its interval
+and verdicts.
 
 ## Who is ahead
 
