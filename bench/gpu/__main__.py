@@ -199,6 +199,12 @@ def _call(job: Job, log: Path, until: float) -> int | None:
     is_flag=True,
     help="Ask the engine in the process instead of vLLM: FOLDER is a .gguf file.",
 )
+@click.option(
+    "--cpu",
+    is_flag=True,
+    help=f"So few problems of GSM8K and MATH as two cores answer in two hours: {jobs.ON_CPU.train}"
+    f" to learn from, {jobs.ON_CPU.test} and {jobs.ON_CPU.math} to judge on.",
+)
 @click.option("--keep", is_flag=True, help="Leave the servers running; the next call finds them.")
 @click.option("--summary", "only", is_flag=True, help="Run nothing.")
 def main(
@@ -211,6 +217,7 @@ def main(
     workers: int,
     parts: tuple[str, ...],
     here: bool,
+    cpu: bool,
     keep: bool,
     only: bool,
 ) -> None:
@@ -233,6 +240,7 @@ def main(
             data.resolve(),
             embedding,
             folder,
+            jobs.ON_CPU if cpu else jobs.ON_GPU,
         )
         for number, (name, folder) in enumerate(model.partition("=")[::2] for model in models)
     ]

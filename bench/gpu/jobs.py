@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.measuring import read_rows, write_rows
 
@@ -50,10 +51,23 @@ ALPHAS = (0.005, 0.007, 0.012, 0.022, 0.035, 0.052, 0.075, 0.11)
 """The paper's range for accuracy, its chosen values and some between
 (``bench/paper/accuracy.toml``); tau is 1 there.
 """
-PROBLEMS, SAMPLES, HELD = 7_000, 4, 200
-"""Training problems of GSM8K, completions of each, validation problems; the rest of train.jsonl is
-unused.
-"""
+SAMPLES = 4
+"""Completions of each training problem of GSM8K."""
+
+
+class Problems(NamedTuple):
+    """Numbers of problems: of GSM8K to learn from, to choose on and to judge on, and of MATH to
+    judge on.
+    """
+
+    train: int
+    validation: int
+    test: int
+    math: int
+
+
+ON_GPU = Problems(7_000, 200, 1_319, 500)
+ON_CPU = Problems(500, 40, 240, 60)
 REASONED = "Reason step by step, then end with 'The answer is' and the number."
 RIGHT = r"regex:(?s).*answer is[^\d\n-]{0,20}{answer}(?!\d|\.\d)"
 """The test of such an answer."""
@@ -66,7 +80,7 @@ BOXED = "Reason step by step, and put your final answer within \\boxed{}."
 @dataclass(frozen=True, slots=True)
 class Place:
     """A model, and where it is asked. options: of ``blb`` for it. out: the folder of all runs.
-    folder: of its weights."""
+    folder: of its weights. problems: how many of GSM8K and MATH."""
 
     model: str
     options: tuple[str, ...]
@@ -74,6 +88,7 @@ class Place:
     data: Path
     embedding: str
     folder: str = ""
+    problems: Problems = ON_GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,18 +305,19 @@ def school_problem(row: Mapping[str, str], split: str) -> dict[str, str]:
 
 
 def gsm8k(at: Place) -> list[Job]:
-    """The paper's task: 28,000 completions for right answers; ``ips`` with the paper's settings,
-    and ``projection``, from as many of them as there was time for."""
+    """The paper's task: four completions a problem for right answers; ``ips`` with the paper's
+    settings, and ``projection``, from as many of them as there was time for."""
     if not (at.data / "gsm8k" / "train.jsonl").exists():
         return []
     parts = {
         "train": read_rows(at.data / "gsm8k" / "train.jsonl"),
         "test": read_rows(at.data / "gsm8k" / "test.jsonl"),
     }
+    numbers = at.problems
     splits = {
-        "train": parts["train"][:PROBLEMS],
-        "validation": parts["train"][PROBLEMS : PROBLEMS + HELD],
-        "test": parts["test"],
+        "train": parts["train"][: numbers.train],
+        "validation": parts["train"][numbers.train : numbers.train + numbers.validation],
+        "test": parts["test"][: numbers.test],
     }
     rows = [school_problem(row, split) for split, part in splits.items() for row in part]
     data, first = write_rows(at.out / "data" / "gsm8k.jsonl", rows), at.out / f"{at.model}_gsm8k"
@@ -346,7 +362,7 @@ def math(at: Place) -> list[Job]:
         return []
     rows = (
         {"prompt": f"{row['problem']}\n\n{BOXED}", "answer": row["answer"], "split": "test"}
-        for row in read_rows(source)
+        for row in read_rows(source)[: at.problems.math]
     )
     data = write_rows(at.out / "data" / "math.jsonl", rows)
     asked: tuple[str, ...] = ("--data", str(data), "--reward", "accuracy", "--correct", "math")

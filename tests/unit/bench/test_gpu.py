@@ -9,6 +9,7 @@ import sqlite3
 import tarfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,23 @@ def test_gsm8k_is_collected_for_a_share_of_the_time_and_learned_from_as_it_is(pl
     for job in (collect, *fits):
         _read_by_blb(job)
         assert "--only-stored" in job.command or job is collect
+
+
+def test_two_cores_get_fewer_problems(place: Place) -> None:
+    """As many of each split as are named, and no problem in two splits."""
+    lines = [{"question": f"{n}?", "answer": f"#### {n}"} for n in range(9)]
+    (place.data / "gsm8k").mkdir()
+    for split in ("train", "test"):
+        write_rows(place.data / "gsm8k" / f"{split}.jsonl", lines)
+    jobs.gsm8k(replace(place, problems=jobs.Problems(4, 2, 3, 1)))
+    rows = [
+        json.loads(line) for line in (place.out / "data" / "gsm8k.jsonl").read_text().splitlines()
+    ]
+    assert [(row["split"], row["answer"]) for row in rows] == [
+        *(("train", str(n)) for n in range(4)),
+        *(("validation", str(n)) for n in (4, 5)),
+        *(("test", str(n)) for n in range(3)),
+    ]
 
 
 def test_math_is_answered_with_the_biases_of_gsm8k(place: Place) -> None:
