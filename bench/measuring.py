@@ -28,6 +28,7 @@ __all__ = [
     "Measured",
     "alternately",
     "apart",
+    "jsonl",
     "machine",
     "markdown",
     "medians",
@@ -219,9 +220,13 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     """Write rows as JSONL and return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    path.write_text("".join(lines), encoding="utf-8")
+    path.write_text(jsonl(rows), encoding="utf-8")
     return path
+
+
+def jsonl(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows as the text of a JSONL file."""
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 import click
 import httpx2
 
+from bench.measuring import jsonl
 from blackbox_lb.safety.files import write_whole
 
 __all__ = ["FILES", "DataFile", "Source", "main"]
@@ -216,55 +217,47 @@ def _drawn_lines(
     for split, numbers in drawn.items():
         rows = rows_of(read(test if split == "test" else training))
         kept += [rows[number] | {"split": split} for number in numbers]
-    return _jsonl(kept)
+    return jsonl(kept)
 
 
 def _drawn_calls(read: Read, drawn: Mapping[str, list[Any]]) -> str:
     by_id = _calls(read(_functions("simple_python")), "call")
     by_id |= _calls(read(_functions("irrelevance")), "answer")
-    return _jsonl(by_id[name] | {"split": split} for split in drawn for name in drawn[split])
+    return jsonl(by_id[name] | {"split": split} for split in drawn for name in drawn[split])
 
 
-def _jsonl(rows: Iterable[Row]) -> str:
-    return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+def _task(sha256: str, rows_of: Callable[[str], list[Row]], training: str, test: str) -> DataFile:
+    """A file of a task of the repository on few-shot learning, from two files of its data."""
+    return DataFile(
+        sha256,
+        partial(_drawn_lines, rows_of=rows_of, training=_few_shot(training), test=_few_shot(test)),
+    )
 
 
 FILES: Mapping[str, DataFile] = {
-    "sst2.jsonl": DataFile(
+    "sst2.jsonl": _task(
         "08815c84c7be67ee0db736df3d291611652d502fa09d5fb76fd51003127e4bf8",
-        partial(
-            _drawn_lines,
-            rows_of=_reviews,
-            training=_few_shot("sst2/stsa.binary.train"),
-            test=_few_shot("sst2/stsa.binary.test"),
-        ),
+        _reviews,
+        "sst2/stsa.binary.train",
+        "sst2/stsa.binary.test",
     ),
-    "trec.jsonl": DataFile(
+    "trec.jsonl": _task(
         "e47800beb7fa849ce666cf9c7850748fc67d5d32eb1c454ebef293b743a03e5a",
-        partial(
-            _drawn_lines,
-            rows_of=_questions,
-            training=_few_shot("trec/train.txt"),
-            test=_few_shot("trec/test.txt"),
-        ),
+        _questions,
+        "trec/train.txt",
+        "trec/test.txt",
     ),
-    "rte.jsonl": DataFile(
+    "rte.jsonl": _task(
         "ece3f2b18f320ee421efba9fdba0258ce581f94b2fadf1462160e47c09f47c92",
-        partial(
-            _drawn_lines,
-            rows_of=_pairs,
-            training=_few_shot("rte/train.jsonl"),
-            test=_few_shot("rte/val.jsonl"),
-        ),
+        _pairs,
+        "rte/train.jsonl",
+        "rte/val.jsonl",
     ),
-    "agnews.jsonl": DataFile(
+    "agnews.jsonl": _task(
         "05a02fb071bf7706ccee4457012abed50c7db47e371441fbcfae5ee903cf06c0",
-        partial(
-            _drawn_lines,
-            rows_of=_news,
-            training=_few_shot("agnews/test.csv"),
-            test=_few_shot("agnews/test.csv"),
-        ),
+        _news,
+        "agnews/test.csv",
+        "agnews/test.csv",
     ),
     "calls.jsonl": DataFile(
         "69769679f96ee98cfbcef3661c5e5720db7b218af72227e26e8582965e332f82", _drawn_calls

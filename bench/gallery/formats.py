@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from bench.gallery.rewards import LETTERS_HAN
-from bench.gallery.use import Place, Step, Use, by_completions, options
+from bench.gallery.use import Place, Step, Use, by_completions, options, split_column
 from bench.measuring import write_rows
 from blackbox_lb.vocabulary.tokenizer_files import read_gguf
 
@@ -173,9 +173,9 @@ def _script(place: Place) -> list[Step]:
     prompts = [request.format(subject) for request in REQUESTS for subject in SUBJECTS]
     random.Random(0).shuffle(prompts)
     splits = SMALL_SCRIPT_SPLITS if place.small else SCRIPT_SPLITS
-    names = [split for split, number in splits.items() for _ in range(number)]
     korean = (
-        {"prompt": prompt, "split": split} for prompt, split in zip(prompts, names, strict=False)
+        {"prompt": prompt, "split": split}
+        for prompt, split in zip(prompts, split_column(splits), strict=False)
     )
     quotes = (
         {"prompt": f"다음 글자를 그대로 옮겨 쓰세요: {quote}", "answer": quote, "split": split}

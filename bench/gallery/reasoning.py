@@ -13,6 +13,7 @@ from bench.gallery.use import (
     by_completions,
     data_file,
     options,
+    split_column,
 )
 from bench.gpu.jobs import school_problem
 from bench.measuring import read_rows, write_rows
@@ -122,7 +123,7 @@ def _shorter(place: Place) -> list[Step]:
     splits = SMALL_SPLITS if place.small else SPLITS
     samples = 4 if place.small else 6
     title = "Reasoning in word problems"
-    names = [split for split, number in splits.items() for _ in range(number)]
+    names = split_column(splits)
     rows = (
         {"prompt": ASKED.format(text), "answer": str(total), "split": split}
         for (text, total), split in zip(problems(len(names)), names, strict=True)

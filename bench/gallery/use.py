@@ -15,6 +15,7 @@ __all__ = [
     "by_rows",
     "data_file",
     "options",
+    "split_column",
 ]
 
 COMPLETIONS = "completions"
@@ -194,6 +195,11 @@ def _curve(
             repeats=True,
         ),
     ]
+
+
+def split_column(splits: Mapping[str, int]) -> list[str]:
+    """The split of each row, for so many rows of each."""
+    return [split for split, number in splits.items() for _ in range(number)]
 
 
 def data_file(place: Place, name: str) -> Path | None:

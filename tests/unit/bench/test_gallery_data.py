@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from bench.gallery import data as program
 from bench.gallery.data import DRAWN, FILES, DataFile, Source, main
 
-AGREED = ("train", "validation", "test")
+SPLITS = ("train", "validation", "test")
 REVIEWS = Source("a/reviews", "1" * 40, "data/all.txt")
 TEXT = "1 a fine film .\n0 a dull one .\n1 moving .\n0 long\x85 and loud .\n"
 
@@ -106,7 +106,7 @@ def test_no_row_was_drawn_twice() -> None:
     drawn = json.loads(DRAWN.read_text())
     assert set(drawn) == {Path(name).stem for name in FILES if "/" not in name}
     for name, splits in drawn.items():
-        assert tuple(splits) == AGREED, name
+        assert tuple(splits) == SPLITS, name
         learned = [*splits["train"], *splits["validation"]]
         assert len(set(learned)) == len(learned), name
         assert len(set(splits["test"])) == len(splits["test"]), name
