@@ -79,7 +79,7 @@ def problems(number: int, seed: int = 0) -> list[tuple[str, int]]:
 
 
 SPLITS = {"train": 40, "validation": 16, "test": 40}
-SMALL_SPLITS = {"train": 20, "validation": 10, "test": 24}
+SMALL_SPLITS = {"train": 20, "validation": 10, "test": 40}
 SCHOOL_SPLITS = {"train": 24, "validation": 12, "test": 30}
 SMALL_SCHOOL_SPLITS = {"train": 12, "validation": 6, "test": 12}
 LAST = r"regex:(?<![\d.,-]){answer}(?:\.0+)?(?!\d|[.,]\d)\D*$"
@@ -129,12 +129,15 @@ def _shorter(place: Place) -> list[Step]:
         for (text, total), split in zip(problems(len(names)), names, strict=True)
     )
     task = _task(place, rows, 120, RIGHT, "thinking")
-    fit = options("fit", *task, samples_per_prompt=samples, tau=(0.5, 0.25), out=place.out / "one")
+    taus = 0.5 if place.small else (0.5, 0.25)
+    fit = options("fit", *task, samples_per_prompt=samples, tau=taus, out=place.out / "one")
     evaluation = options("eval", place.bias("bias", "one"), *task, *_rivals(place, 40))
     steps = [
         Step("one", fit),
         Step("eval", options(*evaluation, out=place.out / "eval"), title),
     ]
+    if place.small:
+        return steps
     prompts = splits["train"]
     parts = [(10, 1), (prompts, 1), (prompts, samples)]
     return [*steps, *by_completions(place, task, parts, tau=0.5, title=title)]

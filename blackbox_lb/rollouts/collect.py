@@ -7,8 +7,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from blackbox_lb.api.drift import DriftWatch
@@ -22,7 +22,15 @@ from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.phased import drawn_by_phase
 from blackbox_lb.rollouts.progress import Watcher
 from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
-from blackbox_lb.types import AnyBias, Completion, Draw, Endpoint, Prompt, Sampling
+from blackbox_lb.types import (
+    AnyBias,
+    Completion,
+    Draw,
+    Endpoint,
+    Prompt,
+    Sampling,
+    VaryingBias,
+)
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 BUSY = 0.85
@@ -74,9 +82,42 @@ MOST_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True)
+class Series:
+    """Completions of these prompts that are drawn alike, ``samples`` of each."""
+
+    prompts: Sequence[Prompt]
+    draw: Draw
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A series under way.
+
+    settings: of its request hash.
+    keys: as in ``Collection``.
+    notes: of the completions received so far.
+    """
+
+    series: Series
+    settings: Mapping[str, Any]
+    keys: tuple[tuple[str, ...], ...]
+    notes: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def by_phase(self) -> VaryingBias | None:
+        """The bias, where it changes within a completion."""
+        varying = self.series.draw.bias_of
+        if varying is not None and "prefix" in varying.scopes:
+            return varying
+        return None
+
+
+@dataclass(frozen=True, slots=True)
 class _Request:
     """Samples of one prompt in one request."""
 
+    of: _Asked
     prompt: Prompt
     samples: tuple[int, ...]
     keys: tuple[str, ...]
@@ -118,41 +159,77 @@ async def collect(
     pace: AdaptiveConcurrency | None = None,
     only_stored: bool = False,
 ) -> Collection:
-    """Make sure that the store holds ``samples`` completions of every prompt; ask only for those
-    that are missing.
+    """One series of ``collect_all``: ``samples`` completions of every prompt."""
+    [collection] = await collect_all(
+        session,
+        store,
+        tokenizer,
+        [Series(prompts, draw, samples)],
+        concurrency=concurrency,
+        watch=watch,
+        budget=budget,
+        drift=drift,
+        pace=pace,
+        only_stored=only_stored,
+    )
+    return collection
+
+
+async def collect_all(
+    session: Session,
+    store: RolloutStore,
+    tokenizer: Tokenizer,
+    series: Sequence[Series],
+    *,
+    concurrency: int | None = None,
+    watch: Watcher | None = None,
+    budget: SpendLimit | None = None,
+    drift: DriftWatch | None = None,
+    pace: AdaptiveConcurrency | None = None,
+    only_stored: bool = False,
+) -> list[Collection]:
+    """Make sure that the store holds the completions of all series; ask only for those that are
+    missing, those of the first series first.
 
     ``only_stored``: ask for none, and leave the missing ones out of ``keys``.
 
     Where the samples of one request share the price of its prompt, it asks for several.
-    ``concurrency`` requests are in flight (default: as many as make the server faster, see
-    ``AdaptiveConcurrency``). When one fails for good, no new ones start, those in flight are still
-    received and stored, and the failure is raised. An answer of another model or system than before
-    is stored under a key of its own, and never counted as the requested one.
+    ``concurrency`` requests are in flight, of whichever series (default: as many as make the server
+    faster, see ``AdaptiveConcurrency``). When one fails for good, no new ones start, those in
+    flight are still received and stored, and the failure is raised. An answer of another model or
+    system than before is stored under a key of its own, and never counted as the requested one.
 
     Raises ProviderError: the first failure that retries did not cure. BudgetExhausted, Interrupted:
     the budget allows no more. Drifted: another model or system answers.
     """
-    settings = settings_of(session, tokenizer, draw)
-    request = request_hash(settings)
-    keys = tuple(
-        tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(samples))
-        for prompt in prompts
-    )
-    varying = draw.bias_of
-    changes_within = varying is not None and "prefix" in varying.scopes
-    batch = 1
-    if not changes_within:
-        batch = batch_of(session.profile, draw.endpoint or session.endpoint, draw.sampling)
-    stored = store.keys(request)
-    if only_stored:
-        keys = tuple(tuple(key for key in row if key in stored) for row in keys)
-    missing = _missing(stored, prompts, keys, batch)
-    if varying is not None and missing:
-        await asyncio.to_thread(varying.prepare, [item.prompt for item in missing])
+    all_asked: list[_Asked] = []
+    missing: list[_Request] = []
+    covered = set[str]()
+    for one in series:
+        settings = settings_of(session, tokenizer, one.draw)
+        request = request_hash(settings)
+        keys = tuple(
+            tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(one.samples))
+            for prompt in one.prompts
+        )
+        stored = store.keys(request)
+        if only_stored:
+            keys = tuple(tuple(key for key in row if key in stored) for row in keys)
+        asked = _Asked(one, settings, keys)
+        batch = 1
+        if asked.by_phase is None:
+            endpoint = one.draw.endpoint or session.endpoint
+            batch = batch_of(session.profile, endpoint, one.draw.sampling)
+        covered |= stored
+        requests = _missing(covered, asked, batch)
+        if one.draw.bias_of is not None and requests:
+            prompts = [request.prompt for request in requests]
+            await asyncio.to_thread(one.draw.bias_of.prepare, prompts)
+        all_asked.append(asked)
+        missing += requests
     budget = budget or SpendLimit()
     drift = drift or DriftWatch()
     pace = pace or AdaptiveConcurrency()
-    notes: Counter[str] = Counter()
 
     tokens = 0
     under_way = 0.0
@@ -164,23 +241,23 @@ async def collect(
         nonlocal tokens, under_way
         began = time.monotonic()
         n = len(request.samples)
+        asked = request.of
+        draw = asked.series.draw
         seed = draw.sampling.seed
-        seeded = draw
         if seed is not None:
-            sampling = replace(draw.sampling, seed=_seed(seed, request))
-            seeded = replace(draw, sampling=sampling)
-        if varying is not None and changes_within:
-            completions = [await drawn_by_phase(session, request.prompt, seeded, varying)]
+            draw = replace(draw, sampling=replace(draw.sampling, seed=_seed(seed, request)))
+        if asked.by_phase is not None:
+            completions = [await drawn_by_phase(session, request.prompt, draw, asked.by_phase)]
         else:
-            completions = await session.complete_many(request.prompt, seeded.at(request.prompt), n)
+            completions = await session.complete_many(request.prompt, draw.at(request.prompt), n)
         drifted = drift.seen(completions, session.profile.models.fleet)
-        of = settings
+        settings = asked.settings
         if drifted is not None:
-            of = {**settings, **of_another(session.model, completions[0])}
+            settings = {**settings, **of_another(session.model, completions[0])}
         await writer.add_answer(
-            of, request.prompt, dict(zip(request.samples, completions, strict=False))
+            settings, request.prompt, dict(zip(request.samples, completions, strict=False))
         )
-        notes.update(completion.note for completion in completions if completion.note)
+        asked.notes.update(completion.note for completion in completions if completion.note)
         now = time.monotonic()
         token_count = sum(len(completion.token_ids) for completion in completions)
         pace.ended(token_count, session.refusals, now)
@@ -210,7 +287,11 @@ async def collect(
     throughput = Throughput(
         seconds, tokens, under_way / seconds, idle, (time.process_time() - cpu) / seconds
     )
-    return Collection(keys, sum(len(group.samples) for group in missing), notes, throughput)
+    collections: list[Collection] = []
+    for asked in all_asked:
+        received = sum(len(request.samples) for request in missing if request.of is asked)
+        collections.append(Collection(asked.keys, received, asked.notes, throughput))
+    return collections
 
 
 def of_another(model: str, completion: Completion) -> dict[str, str]:
@@ -241,20 +322,17 @@ def batch_of(profile: Profile, endpoint: Endpoint, sampling: Sampling) -> int:
     )
 
 
-def _missing(
-    stored: set[str], prompts: Sequence[Prompt], keys: Sequence[Sequence[str]], batch: int
-) -> list[_Request]:
+def _missing(covered: set[str], asked: _Asked, batch: int) -> list[_Request]:
     """Requests to send, prompt by prompt, so that a server's prefix cache serves the samples of one
-    prompt.
+    prompt; their keys are ``covered`` afterwards.
     """
-    covered = set(stored)
     requests: list[_Request] = []
-    for prompt, row in zip(prompts, keys, strict=True):
+    for prompt, row in zip(asked.series.prompts, asked.keys, strict=True):
         absent = [(sample, key) for sample, key in enumerate(row) if key not in covered]
         covered.update(row)
         for start in range(0, len(absent), batch):
             samples, names = zip(*absent[start : start + batch], strict=True)
-            requests.append(_Request(prompt, samples, names))
+            requests.append(_Request(asked, prompt, samples, names))
     return requests
 
 

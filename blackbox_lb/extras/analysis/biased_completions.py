@@ -26,7 +26,7 @@ from blackbox_lb.estimate.reweighting import (
 from blackbox_lb.extras.analysis.document import Source
 from blackbox_lb.jobs.compiling.logged_prefixes import logged_prefixes
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.trials import StagePart, Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.phased import bias_at_positions, phase_of_positions
 from blackbox_lb.rollouts.progress import Reporter
@@ -83,10 +83,12 @@ async def draw(trials: Trials, examples: Sequence[Example], bias: Bias, samples:
     Raises ProviderError: the API failed; what was received is kept.
     """
     where = trials.session.biased_endpoint
-    await trials.collect(
-        "analysis, biased", examples, trials.draw(SAMPLED, to_request_bias(bias), where), samples
-    )
-    await trials.collect("analysis, base", examples, trials.draw(SAMPLED, None, where), samples)
+    policies = {"biased": to_request_bias(bias), "base": None}
+    parts = [
+        StagePart(f"analysis, {name}", examples, trials.draw(SAMPLED, sent, where), samples)
+        for name, sent in policies.items()
+    ]
+    await trials.collect_all("analysis", parts)
 
 
 def biased_completions(

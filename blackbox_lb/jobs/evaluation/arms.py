@@ -16,7 +16,7 @@ from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.jobs.evaluation.document import BiasedToken, PolicyCompletion, RewardPlace
 from blackbox_lb.jobs.runs.answers import moved_tokens
 from blackbox_lb.rollouts.judging.decisions import completion_of, remark_on_others, scores_of
-from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.trials import StagePart, Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, Setting, truncation_of
 from blackbox_lb.rollouts.phased import ThinkingCap
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
@@ -339,28 +339,26 @@ class ArmResult:
     decisions: DecisionScores | None = None
 
 
-async def draw(
+def result_of(
     trials: Trials,
     examples: Sequence[Example],
     arm: Arm,
-    samples: int,
+    table: Sequence[Sequence[str]],
     labels: Labels | None = None,
 ) -> ArmResult:
-    """Draw completions of every example under ``arm``, scored on the plain examples, without an
+    """The result of ``arm`` from its completions, scored on the plain examples, without an
     instruction.
 
-    Greedy takes one sample a prompt. Best-of groups the first ``samples`` completions of the same
-    policy, plus enough to fill the last group, and answers with the completion of each group with
-    the highest mean token logprob: so it shares the draws of the policy without it, and gives fewer
-    answers.
+    Best-of answers with the completion of each group with the highest mean token logprob: so it
+    shares the draws of the policy without it, and gives fewer answers.
+
+    ``table``: (x, samples) the keys of the completions of each example.
 
     Raises InputError: a score is not finite. NoLogprobs: completions that should be ranked came
     without.
     """
     best_of = arm.alternative.best_of
-    title = f"{arm.setting.name}: {arm.name}"
-    samples = 1 if arm.drawn_at.deterministic else samples + -samples % best_of
-    table = await _collected(trials, title, examples, arm, samples)
+    title = _title(arm)
     paid: list[tuple[float, float]] = []
     best_completions: list[Completion | None] = []
     decided: list[tuple[Example, str]] = []
@@ -432,11 +430,38 @@ async def draw(
     )
 
 
-async def _collected(
-    trials: Trials, title: str, examples: Sequence[Example], arm: Arm, samples: int
-) -> list[list[str]]:
-    """(x, samples) the keys of the completions of each example. Requests for one number of
-    completions and with the same further fields are collected together.
+async def collect_arms(
+    trials: Trials, examples: Sequence[Example], arms: Sequence[Arm], samples: int
+) -> list[list[list[str]]]:
+    """(x, samples) the keys of the completions of each example, of every arm; the requests of all
+    arms are in flight together.
+
+    Greedy takes one sample a prompt, and best-of enough to fill its last group.
+    """
+    parts: list[StagePart] = []
+    places: list[tuple[int, list[int]]] = []
+    for number, arm in enumerate(arms):
+        for part, rows in _parts(trials, examples, arm, samples):
+            parts.append(part)
+            places.append((number, rows))
+    title = f"test prompts, {len(arms)} policies"
+    if len(arms) == 1:
+        title = _title(arms[0])
+    tables: list[list[list[str]]] = [[[] for _ in examples] for _ in arms]
+    if not arms:
+        return tables
+    collected = await trials.collect_all(title, parts)
+    for (number, rows), keys in zip(places, collected, strict=True):
+        for row, of_example in zip(rows, keys, strict=True):
+            tables[number][row] += of_example
+    return tables
+
+
+def _parts(
+    trials: Trials, examples: Sequence[Example], arm: Arm, samples: int
+) -> Iterator[tuple[StagePart, list[int]]]:
+    """What is to be collected for an arm, and which examples it is of: requests for one number of
+    completions and with the same further fields together.
     """
     draw_with = trials.draw(
         arm.drawn_at,
@@ -444,6 +469,9 @@ async def _collected(
         trials.session.biased_endpoint,
         arm.alternative.max_tokens,
     )
+    count_of_arm = 1
+    if not arm.drawn_at.deterministic:
+        count_of_arm = samples + -samples % arm.alternative.best_of
     second = arm.alternative.second
     alike: dict[tuple[int, tuple[tuple[str, str], ...]], list[tuple[int, Example]]] = {}
     for place, example in enumerate(examples):
@@ -452,20 +480,21 @@ async def _collected(
         if second is not None:
             fields = second.fields.get(example.prompt, {})
             asked = replace(example, prompt=second.prompts.get(example.prompt, example.prompt))
-        for request, count in arm.alternative.requests(asked, samples):
+        for request, count in arm.alternative.requests(asked, count_of_arm):
             alike.setdefault((count, tuple(fields.items())), []).append((place, request))
-    table: list[list[str]] = [[] for _ in examples]
     for (count, further), requests in alike.items():
-        collected = await trials.collect(
-            title,
+        part = StagePart(
+            _title(arm),
             [request for _, request in requests],
             replace(draw_with, fields=dict(further)),
             count,
             scored_as=[examples[place] for place, _ in requests],
         )
-        for (place, _), keys in zip(requests, collected, strict=True):
-            table[place] += keys
-    return table
+        yield part, [place for place, _ in requests]
+
+
+def _title(arm: Arm) -> str:
+    return f"{arm.setting.name}: {arm.name}"
 
 
 async def decide(

@@ -17,8 +17,9 @@ from blackbox_lb.jobs.evaluation.arms import (
     Arm,
     ArmResult,
     arms_at,
+    collect_arms,
     decide,
-    draw,
+    result_of,
     unranked,
 )
 from blackbox_lb.jobs.evaluation.compare import comparisons, notes, policy, resolvable, summarise
@@ -126,11 +127,13 @@ async def _results(
             and plan.labels is not None
         ):
             decided[arm.alternative] = await decide(trials, examples, arm, plan.labels)
+    drawn = [arm for arm in arms if arm.alternative not in decided]
+    tables = iter(await collect_arms(trials, examples, drawn, plan.samples))
     return [
         (
             replace(decided[arm.alternative], arm=arm)
             if arm.alternative in decided
-            else await draw(trials, examples, arm, plan.samples, plan.labels)
+            else result_of(trials, examples, arm, next(tables), plan.labels)
         )
         for arm in arms
     ]

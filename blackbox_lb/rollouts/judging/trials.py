@@ -1,10 +1,9 @@
-"""Trials: completions of one policy at one setting, drawn unless they are in the store, then
-scored.
-"""
+"""Trials: completions of policies at one setting, drawn unless they are in the store and scored."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting import divergence
-from blackbox_lb.rollouts.collect import collect
+from blackbox_lb.rollouts.collect import Series, collect_all
 from blackbox_lb.rollouts.columns import columns, stop_prefix_ids
 from blackbox_lb.rollouts.judging.verdict import (
     SAMPLED,
@@ -46,6 +45,30 @@ weak for this test: then nothing is said."""
 
 LONG = 10.0
 """Seconds of a stage from which on its throughput is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagePart:
+    """A part of a stage: completions that are drawn alike.
+
+    name: for remarks on them.
+    examples: the prompts.
+    samples: completions of each.
+    scored_as: what they are scored on, where that is not ``examples``.
+    """
+
+    name: str
+    examples: Sequence[Example]
+    draw: Draw
+    samples: int
+    scored_as: Sequence[Example] | None = None
+
+
+class NamedBias(NamedTuple):
+    """A bias, None for the model itself, and its name in messages."""
+
+    name: str
+    bias: AnyBias | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +148,23 @@ class Trials:
         scored: bool = True,
         only_stored: bool = False,
     ) -> tuple[tuple[str, ...], ...]:
-        """Keys of ``samples`` completions of every example, found in the store or drawn now unless
-        ``only_stored``.
+        """Keys of ``samples`` completions of every example: one part of ``collect_all``."""
+        part = StagePart(title, examples, draw, samples, scored_as)
+        [keys] = await self.collect_all(title, [part], scored=scored, only_stored=only_stored)
+        return keys
 
-        A remote reward is fetched for them on ``scored_as`` (default: ``examples``), unless they
-        are not to be ``scored``.
+    async def collect_all(
+        self,
+        title: str,
+        parts: Sequence[StagePart],
+        *,
+        scored: bool = True,
+        only_stored: bool = False,
+    ) -> list[tuple[tuple[str, ...], ...]]:
+        """Keys of the completions of every example of each part, found in the store or drawn now
+        unless ``only_stored``. The requests of all parts are in flight together.
+
+        A remote reward is fetched for them, unless they are not to be ``scored``.
 
         Raises InputError: the reward knows stored completions alone, and others would be drawn.
         """
@@ -141,16 +176,17 @@ class Trials:
                 " marked passages in every text"
             )
         unreadable = self.session.unreadable
-        with (Silent() if only_stored else self.report).stage(
-            title, len(examples) * samples
-        ) as watch:
-            done = await collect(
+        series = [
+            Series([example.prompt for example in part.examples], part.draw, part.samples)
+            for part in parts
+        ]
+        total = sum(len(part.examples) * part.samples for part in parts)
+        with (Silent() if only_stored else self.report).stage(title, total) as watch:
+            collections = await collect_all(
                 self.session,
                 self.store,
                 self.tokenizer,
-                [example.prompt for example in examples],
-                draw,
-                samples=samples,
+                series,
                 concurrency=self.concurrency,
                 watch=watch,
                 budget=self.budget,
@@ -158,26 +194,28 @@ class Trials:
                 pace=self.pace,
                 only_stored=only_stored,
             )
-        self.used.update(*done.keys)
         if again := self.session.unreadable - unreadable:
             self.report.notice(
                 f"{title}: {again} answers could not be read and were asked for again; each was"
                 " paid for"
             )
-        for note, number in done.notes.items():
-            self.report.notice(f"{title}: {number} completions {note}")
-        if done.throughput.seconds >= LONG and not self.session.profile.connection.embedded:
-            self.report.notice(f"{title}: {done.throughput.told()}")
-        await self._look_for_drift(done.received)
+        for part, done in zip(parts, collections, strict=True):
+            self.used.update(*done.keys)
+            for note, number in done.notes.items():
+                self.report.notice(f"{part.name}: {number} completions {note}")
+        throughput = collections[0].throughput
+        if throughput.seconds >= LONG and not self.session.profile.connection.embedded:
+            self.report.notice(f"{title}: {throughput.told()}")
+        await self._look_for_drift(sum(done.received for done in collections))
         if scored and self.reward.remote is not None:
-            rows = zip(scored_as or examples, done.keys, strict=True)
             pairs = (
                 (example, completion)
-                for example, keys in rows
+                for part, done in zip(parts, collections, strict=True)
+                for example, keys in zip(part.scored_as or part.examples, done.keys, strict=True)
                 for completion in self.store.completions(keys)
             )
             await fetch_rewards(self.store, self.reward, pairs, self.report, title, self.budget)
-        return done.keys
+        return [done.keys for done in collections]
 
     async def _look_for_drift(self, received: int) -> None:
         """Report the noted changes, and check that the server still splits texts as before the
@@ -209,14 +247,42 @@ class Trials:
         samples: int,
         bias: AnyBias | None = None,
     ) -> PolicyScores:
-        """Scores of ``samples`` completions a prompt, from an endpoint that takes a bias, so that
-        base and biased differ in nothing else.
+        """Scores of one policy: see ``scores_of_all``."""
+        biases = [NamedBias(title, bias)]
+        [scores] = await self.scores_of_all(title, examples, setting, samples, biases)
+        return scores
 
-        Raises InputError: a score is not finite, so no policy has a mean.
+    async def scores_of_all(
+        self,
+        title: str,
+        examples: Sequence[Example],
+        setting: Setting,
+        samples: int,
+        biases: Sequence[NamedBias],
+    ) -> list[PolicyScores]:
+        """Scores of ``samples`` completions a prompt of each policy, drawn together from an
+        endpoint that takes a bias, so that base and biased differ in nothing else.
+
+        Args:
+            title: of the stage.
+            examples: the prompts, and what is right.
+            setting: of all policies.
+            samples: completions a prompt.
+            biases: of the policies.
+
+        Raises:
+            InputError: a score is not finite, so no policy has a mean.
         """
-        draw = self.draw(setting, bias, self.session.biased_endpoint)
-        keys = await self.collect(title, examples, draw, samples)
-        return self.scored(title, examples, (list(self.store.completions(row)) for row in keys))
+        where = self.session.biased_endpoint
+        parts = [
+            StagePart(name, examples, self.draw(setting, bias, where), samples)
+            for name, bias in biases
+        ]
+        collected = await self.collect_all(title, parts)
+        return [
+            self.scored(name, examples, (list(self.store.completions(row)) for row in keys))
+            for (name, _), keys in zip(biases, collected, strict=True)
+        ]
 
     def scored(
         self, title: str, examples: Sequence[Example], completions: Iterable[Sequence[Completion]]
@@ -245,10 +311,9 @@ class Trials:
         rows: list[Verdict] = []
         for setting in settings:
             count = 1 if setting.deterministic else samples
-            base = await self.scores(f"test at {setting.name}, base", examples, setting, count)
-            biased = await self.scores(
-                f"test at {setting.name}, biased", examples, setting, count, bias
-            )
+            place = f"test at {setting.name}"
+            both = [NamedBias(f"{place}, base", None), NamedBias(f"{place}, biased", bias)]
+            base, biased = await self.scores_of_all(place, examples, setting, count, both)
             rows += compare(setting, base, biased, self.reward)
         return together(rows)
 

@@ -65,7 +65,7 @@ from blackbox_lb.bias.operating import (
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.prediction import FirstLists
-from blackbox_lb.jobs.evaluation.arms import Alternative, arms_at, draw
+from blackbox_lb.jobs.evaluation.arms import Alternative, arms_at, collect_arms, result_of
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.progress import Silent
@@ -322,7 +322,11 @@ def test_completions_of_an_evaluation_are_read_back(tmp_path: Path) -> None:
                 trials = Trials(session, store, await session.tokenizer(), reward, Silent(), 5)
                 with pytest.raises(InputError):
                     await stored_texts(trials, arms[0], examples, 2)
-                first = {arm.name: (await draw(trials, examples, arm, 2)).first for arm in arms}
+                tables = await collect_arms(trials, examples, arms, 2)
+                first = {
+                    arm.name: result_of(trials, examples, arm, table).first
+                    for arm, table in zip(arms, tables, strict=True)
+                }
                 before = len(server.requests)
                 for arm in arms:
                     texts = await stored_texts(trials, arm, examples, 2)

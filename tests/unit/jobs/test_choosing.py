@@ -200,10 +200,13 @@ def test_phases_and_features_must_win_by_the_goal(
         reward = LENGTH
         session = SimpleNamespace(tells_base_logprobs=False)
 
-        async def scores(self, *call: Any) -> PolicyScores:
-            if call[-1] is None or call[-1] == fixed.logit_bias:
-                return PolicyScores(both(1.0), both(1.0), both(6.0))
-            return PolicyScores(both(reward), both(correct), both(tokens))
+        async def scores_of_all(self, *call: Any) -> list[PolicyScores]:
+            fixed_scores = PolicyScores(both(1.0), both(1.0), both(6.0))
+            richer_scores = PolicyScores(both(reward), both(correct), both(tokens))
+            return [
+                fixed_scores if bias in (None, fixed.logit_bias) else richer_scores
+                for _, bias in call[-1]
+            ]
 
         async def kl(self, *call: Any) -> float:
             return 0.0 if call[2] == fixed.logit_bias else kl
@@ -255,6 +258,22 @@ def test_all_greedy_is_drawn_once(chosen: Chooser) -> None:
     assert {row.samples for row in choice.tried} == {1}
 
 
+def test_candidates_of_a_rung_are_drawn_together() -> None:
+    """The base first, then all candidates in one stage, and what follows the race in one more."""
+    stages: list[int] = []
+
+    class Counted(_Told):
+        async def scores_of_all(self, *call: Any) -> list[PolicyScores]:
+            stages.append(len(call[-1]))
+            return await super().scores_of_all(*call)
+
+    field = [candidate(number, {0: 1.0 + number}) for number in range(4)]
+    trials = cast(Trials, Counted(0.1, 0.2, 0.3, 0.4, 0.5))
+    choice = asyncio.run(choose(trials, EXAMPLES[:1], field, TAIL, samples=1))
+    assert choice.candidate is field[-1]
+    assert stages == [1, 4]
+
+
 def test_nothing_beats_the_base(chosen: Chooser) -> None:
     """Harmful candidates only: the least harmful is still chosen and judged, and that is said."""
     choice, said, _ = chosen({END: -0.4}, FEWER_ENDS)
@@ -303,11 +322,11 @@ class _Told:
     def __init__(self, *rewards: float) -> None:
         self._rewards = iter(rewards)
 
-    async def scores(self, *_: object) -> PolicyScores:
+    async def scores_of_all(self, *call: Any) -> list[PolicyScores]:
         """The next of them, on one prompt."""
-        value = next(self._rewards)
-        one = np.zeros(0) if math.isnan(value) else np.array([value])
-        return PolicyScores((one,), None, (one,))
+        values = [next(self._rewards) for _ in call[-1]]
+        parts = [np.zeros(0) if math.isnan(value) else np.array([value]) for value in values]
+        return [PolicyScores((one,), None, (one,)) for one in parts]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ sentences say.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -120,6 +121,22 @@ def found(result: Result) -> Evaluation:
 def drawn(server: ExactServer) -> int:
     """Completions that were asked for so far."""
     return sum(path.endswith("completions") for path, _ in server.calls)
+
+
+def test_policies_are_drawn_together(tmp_path: Path) -> None:
+    """The requests of base and bias arrive at once: neither waits for the other's last answer."""
+    all_here = threading.Barrier(6)
+
+    def wait(number: int, answer: Any) -> Any:
+        all_here.wait(timeout=60)
+        return answer
+
+    with ExactServer(MODEL, faults=wait) as server:
+        bias = made(server, tmp_path / "weak" / "bias.json", 0.4)
+        result = blb_eval(server, tmp_path, bias, "--test-limit", 3, "--deploy", "greedy", "--json")
+        evaluation = found(result)
+    assert [policy.name for policy in evaluation.policies] == ["base", "weak"]
+    assert drawn(server) == 6
 
 
 def test_the_truth_is_told(server: ExactServer, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
 from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
+from blackbox_lb.rollouts.judging.trials import NamedBias
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Example, Prompt
 from tests.encodings import register_encoding
@@ -352,5 +353,5 @@ def test_an_answer_written_twice_counts_less_where_that_is_wrong(may_repeat: boo
     )
     given = AnswersToLearn(first.rollouts(), first, FirstLists(*lists), np.array([1]))
     scorer = FromLists(first, given, Goal(), None, None, may_repeat=may_repeat)
-    scored = asyncio.run(scorer.score("b", {1: 5.0}, 1))
+    [scored] = asyncio.run(scorer.score([NamedBias("b", {1: 5.0})], 1))
     assert scored.outcome.reward.value == (1.0 if may_repeat else 0.0)

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.providers.schema import SamplingRules
-from blackbox_lb.rollouts.collect import Collection, collect
+from blackbox_lb.rollouts.collect import Collection, Series, collect, collect_all
 from blackbox_lb.rollouts.judging import trials
 from blackbox_lb.safety.http import retries
 from blackbox_lb.safety.http.retries import MORE_SLIPS
@@ -262,6 +263,35 @@ def test_equal_prompts_share_their_completions(server: ExactServer, tmp_path: Pa
     done, _ = run(server, tmp_path, prompts=[PROMPTS[0], PROMPTS[0]])
     assert done.received == 2
     assert done.keys[0] == done.keys[1]
+
+
+def test_series_are_in_flight_together(tmp_path: Path) -> None:
+    """The requests of two biases arrive at once, a series that is like another asks for nothing of
+    its own, and each series has its own completions.
+    """
+    all_here = threading.Barrier(6)
+
+    def wait(number: int, answer: Any) -> Any:
+        all_here.wait(timeout=60)
+        return answer
+
+    draws = [Draw(SAMPLING), Draw(SAMPLING, {1: 2.0}), Draw(SAMPLING)]
+
+    async def go(base_url: str) -> list[Collection]:
+        async with Session(load_profile("llamacpp"), base_url=base_url) as session:
+            with RolloutStore(tmp_path / "s.db") as store:
+                tokenizer = await session.tokenizer()
+                series = [Series(PROMPTS[:3], draw, 1) for draw in draws]
+                return await collect_all(session, store, tokenizer, series)
+
+    with ExactServer(MODEL, faults=wait) as server:
+        base, biased, again = asyncio.run(go(server.base_url))
+    biases = Counter(json.dumps(body.get("logit_bias")) for body in asked(server))
+    assert sorted(biases.values()) == [3, 3]
+    assert (base.received, biased.received, again.received) == (3, 3, 0)
+    assert again.keys == base.keys
+    first, second = ({key for row in one.keys for key in row} for one in (base, biased))
+    assert (len(first), len(second), first & second) == (3, 3, set())
 
 
 def test_a_seed_makes_a_run_repeatable(server: ExactServer, tmp_path: Path) -> None:

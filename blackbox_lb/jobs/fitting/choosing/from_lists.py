@@ -26,7 +26,7 @@ from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, first_tokens, followed
 from blackbox_lb.rollouts.judging.decisions import WantedByPrompt
-from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.trials import NamedBias, Trials
 from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import AnyBias, Example, Prompt
@@ -122,10 +122,13 @@ class FromLists(_Predicted):
         return cls(first, answers, plan.goal, plan.labels, answer_lists, may_repeat=may_repeat)
 
     async def score(
-        self, label: str, bias: AnyBias | None, samples: int, among: Bools | None = None
-    ) -> Scored:
+        self, policies: Sequence[NamedBias], samples: int, among: Bools | None = None
+    ) -> list[Scored]:
         """See ``Scorer``. Ties go to the bias with the likeliest answers."""
-        del label, samples, among
+        del samples, among
+        return [self._scored(policy.bias) for policy in policies]
+
+    def _scored(self, bias: AnyBias | None) -> Scored:
         by_prompt = of_each_prompt(self.first, bias or {})
         tilted = self.lists.tilted_by(*by_prompt)
         tokens = self.lists.taken(tilted)
@@ -303,10 +306,13 @@ class SharesFromLists(_Predicted):
         return tuple(self._tokens.tolist())
 
     async def score(
-        self, label: str, bias: AnyBias | None, samples: int, among: Bools | None = None
-    ) -> Scored:
+        self, policies: Sequence[NamedBias], samples: int, among: Bools | None = None
+    ) -> list[Scored]:
         """See ``Scorer``; the mean over the settings to deploy with."""
-        del label, samples, among
+        del samples, among
+        return [self._scored(policy.bias) for policy in policies]
+
+    def _scored(self, bias: AnyBias | None) -> Scored:
         parts = [
             self.wanted.reward_parts(self.shares(bias, setting.temperature))
             for setting in self.settings

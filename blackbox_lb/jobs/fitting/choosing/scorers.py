@@ -16,7 +16,7 @@ from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting import LocatedCosts
-from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.trials import NamedBias, Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, Setting
 from blackbox_lb.rollouts.training import scored
 from blackbox_lb.types import AnyBias, Example
@@ -193,12 +193,12 @@ class Scorer(Protocol):
         """What a score is a mean over, in words."""
 
     async def score(
-        self, label: str, bias: Any, samples: int, among: Bools | None = None
-    ) -> Scored:
-        """What ``bias`` earns; the base model's own where it is None.
+        self, policies: Sequence[NamedBias], samples: int, among: Bools | None = None
+    ) -> list[Scored]:
+        """What each policy earns.
 
         Args:
-            label: of the policy, for progress messages.
+            policies: those to score, which are drawn together.
             samples: completions a prompt and setting; a setting without randomness takes one.
             among: (p,) the prompts to score, all of them if None.
         """
@@ -282,34 +282,48 @@ class FromSamples:
         return f", mean of {', '.join(names)}"
 
     async def score(
-        self, label: str, bias: AnyBias | None, samples: int, among: Bools | None = None
-    ) -> Scored:
+        self, policies: Sequence[NamedBias], samples: int, among: Bools | None = None
+    ) -> list[Scored]:
         """See ``Scorer``. Completions that are in the store are not drawn again."""
         examples = self.examples
         if among is not None:
             pairs = zip(self.examples, among.tolist(), strict=True)
             examples = [example for example, is_scored in pairs if is_scored]
-        scores: dict[float, PolicyScores] = {}
+        by_setting: dict[float, list[PolicyScores]] = {}
         for setting in self.settings:
-            place = ""
+            place = "validation"
             if len(self.settings) != 1:
-                place = f" at {setting.name}"
+                place += f" at {setting.name}"
             count = 1
             if not setting.deterministic:
                 count = samples
-            scores[setting.temperature] = await self.trials.scores(
-                f"validation{place}, {label}", examples, setting, count, bias
+            named = [NamedBias(f"{place}, {policy.name}", policy.bias) for policy in policies]
+            title = named[0].name
+            if len(policies) > 1:
+                title = f"{place}, {len(policies)} candidates"
+            by_setting[setting.temperature] = await self.trials.scores_of_all(
+                title, examples, setting, count, named
             )
-        kl = None
-        if self.goal.objective == "reward-kl" and bias is not None:
+        found: list[Scored] = []
+        for number, policy in enumerate(policies):
+            scores = {temperature: rows[number] for temperature, rows in by_setting.items()}
+            kl = await self._kl(policy.bias, examples, samples)
+            outcome = outcome_of(scores.values(), kl)
+            if among is not None:
+                outcome = _spread(outcome, among)
+            found.append(Scored(outcome, self._by_setting(scores), samples))
+        return found
+
+    async def _kl(
+        self, bias: AnyBias | None, examples: Sequence[Example], samples: int
+    ) -> ByPrompt | None:
+        """Nats a completion, the same for every prompt; None where the goal does not read it."""
+        if self.goal.objective != "reward-kl":
+            return None
+        nats = 0.0
+        if bias is not None:
             nats = await self.trials.kl(examples, samples, bias, self.next_token)
-            kl = ByPrompt(np.full(len(examples), nats))
-        if self.goal.objective == "reward-kl" and bias is None:
-            kl = ByPrompt(np.zeros(len(examples)))
-        outcome = outcome_of(scores.values(), kl)
-        if among is not None:
-            outcome = _spread(outcome, among)
-        return Scored(outcome, self._by_setting(scores), samples)
+        return ByPrompt(np.full(len(examples), nats))
 
     def _by_setting(self, scores: Mapping[float, PolicyScores]) -> tuple[Measured, ...]:
         pairs = zip(self.settings, scores.values(), strict=True)

@@ -40,6 +40,7 @@ from blackbox_lb.jobs.fitting.choosing.scorers import (
     check_base,
 )
 from blackbox_lb.jobs.fitting.plan import BUDGETS, FitPlan
+from blackbox_lb.rollouts.judging.trials import NamedBias
 from blackbox_lb.rollouts.progress import Reporter, short
 
 _OBJECTIVES: dict[Objective, str] = {
@@ -279,7 +280,7 @@ class _Race:
         """Announce the search, and score the base."""
         if not self.scorer.exact:
             self._announce()
-        self.base = await self.scorer.score("base", None, self.search.samples)
+        [self.base] = await self.scorer.score([NamedBias("base", None)], self.search.samples)
         check_base(self.base, self.goal)
 
     async def foresee(self) -> None:
@@ -336,8 +337,7 @@ class _Race:
         order = list(racing)
         for number, rung in enumerate(rungs):
             among = self._some(rung.prompts)
-            for entrant in order:
-                await self._score(entrant, rung.samples, among)
+            await self._score(order, rung.samples, among)
             order = self._ranked(order)
             survivors = 1
             if number + 1 < len(rungs):
@@ -370,17 +370,17 @@ class _Race:
         among[np.random.default_rng(0).permutation(prompts)[:count]] = True
         return among
 
-    async def _score(self, entrant: _Entrant, samples: int, among: Bools | None = None) -> None:
-        """Score it with ``samples`` completions a prompt, unless it has as many."""
-        has = 0
-        if entrant.scored is not None and among is None:
-            has = entrant.scored.samples
-        bias = entrant.candidate.sent
-        entrant.scored = await self.scorer.score(
-            entrant.candidate.label, bias, max(samples, has), among
-        )
-        kl = entrant.scored.outcome.kl
-        entrant.kl = None if kl is None else kl.value
+    async def _score(
+        self, entrants: Sequence[_Entrant], samples: int, among: Bools | None = None
+    ) -> None:
+        """Score them with ``samples`` completions a prompt, drawn together."""
+        policies = [
+            NamedBias(entrant.candidate.label, entrant.candidate.sent) for entrant in entrants
+        ]
+        scores = await self.scorer.score(policies, samples, among)
+        for entrant, scored in zip(entrants, scores, strict=True):
+            entrant.scored = scored
+            entrant.kl = None if scored.outcome.kl is None else scored.outcome.kl.value
 
     def _ranked(self, racing: Sequence[_Entrant]) -> list[_Entrant]:
         """The best by the goal first; among equals the one whose answers are likelier."""
@@ -412,8 +412,7 @@ class _Race:
         winner.status = ""
         racing = [winner, *new]
         rung = Rung(len(racing), self.search.neighbour_samples(len(new)), self.scorer.prompts)
-        for entrant in new:
-            await self._score(entrant, rung.samples)
+        await self._score(new, rung.samples)
         order = self._ranked(racing)
         for entrant in order[1:]:
             self._drop(entrant, order[0], rung)
@@ -434,10 +433,12 @@ class _Race:
         samples = self.search.cut_samples(len(cuts))
         least_expected = (1 - MOST_LOST) * self._foreseen(winner.candidate)
         smallest = winner
-        for candidate in cuts:
-            entrant = self.add(candidate)
+        entrants = [self.add(candidate) for candidate in cuts]
+        if self.foresight is None:
+            await self._score(entrants, samples)
+        for entrant in entrants:
+            candidate = entrant.candidate
             if self.foresight is None:
-                await self._score(entrant, samples)
                 is_as_good = self._is_as_good(entrant, winner)
             else:
                 is_as_good = self._foreseen(candidate) >= least_expected
@@ -447,7 +448,7 @@ class _Race:
             smallest.status = f"fewer entries earn as much: {candidate.sparse.entries}"
             smallest = entrant
         if smallest.scored is None:
-            await self._score(smallest, self.search.cut_samples(1))
+            await self._score([smallest], self.search.cut_samples(1))
         return smallest
 
     def _is_as_good(self, entrant: _Entrant, winner: _Entrant) -> bool:
@@ -501,7 +502,7 @@ class _Race:
         """``choice`` with the best of the richer candidates that are better than its uncut one."""
         candidate = choice.uncut or choice.candidate
         standing = _Entrant(candidate)
-        await self._score(standing, self.search.samples)
+        await self._score([standing], self.search.samples)
         proven: list[tuple[_Entrant, Proposal]] = []
         for proposer in proposers:
             proposals = await proposer.propose(candidate.learned_from or candidate)
@@ -509,8 +510,7 @@ class _Race:
                 self.report.notice(f"declined, {proposer.name}: {proposals}")
                 continue
             entrants = [_Entrant(proposal.candidate) for proposal in proposals]
-            for entrant in entrants:
-                await self._score(entrant, self.search.samples)
+            await self._score(entrants, self.search.samples)
             best = self._ranked(entrants)[0]
             proposal = proposals[entrants.index(best)]
             self.entrants.append(best)
