@@ -15,10 +15,10 @@ from bench.gallery.use import (
     options,
     split_column,
 )
-from bench.gpu.jobs import school_problem
+from bench.gpu.jobs import LAST, school_problem
 from bench.measuring import read_rows, write_rows
 
-__all__ = ["ASKED", "LAST", "RIGHT", "SCHOOL", "SHORTER", "problems"]
+__all__ = ["ASKED", "RIGHT", "SCHOOL", "SHORTER", "problems"]
 
 NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Greta", "Hugo", "Ida", "Jonas")
 THINGS = (
@@ -82,10 +82,6 @@ SPLITS = {"train": 40, "validation": 16, "test": 40}
 SMALL_SPLITS = {"train": 20, "validation": 10, "test": 40}
 SCHOOL_SPLITS = {"train": 24, "validation": 12, "test": 30}
 SMALL_SCHOOL_SPLITS = {"train": 12, "validation": 6, "test": 12}
-LAST = r"regex:(?<![\d.,-]){answer}(?:\.0+)?(?!\d|[.,]\d)\D*$"
-"""The last number of all, as GSM8K is scored where a model forgets the words that it was to end
-with.
-"""
 
 
 def _task(

@@ -13,6 +13,8 @@ from bench.measuring import read_rows, write_rows
 
 __all__ = [
     *(
+        "LAST",
+        "RIGHT",
         "TASKS",
         "Job",
         "Place",
@@ -71,6 +73,10 @@ ON_CPU = Problems(500, 40, 240, 60)
 REASONED = "Reason step by step, then end with 'The answer is' and the number."
 RIGHT = r"regex:(?s).*answer is[^\d\n-]{0,20}{answer}(?!\d|\.\d)"
 """The test of such an answer."""
+LAST = r"regex:(?<![\d.,-]){answer}(?:\.0+)?(?!\d|[.,]\d)\D*$"
+"""The last number of all, as GSM8K is scored where a model forgets the words that it was to end
+with.
+"""
 TILL = 0.4
 """Share of the time for collecting; the fits take what is there by then."""
 BOXED = "Reason step by step, and put your final answer within \\boxed{}."

@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.gpu.jobs import IN_TEXT, TASKS
+from bench.gpu.jobs import IN_TEXT, LAST, RIGHT, TASKS
 from bench.gpu.rewards import as_its_group_wants, contradicts, record_of
 from bench.measuring import markdown, read_rows
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.request_bias import store_key, to_request_bias
+from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, compare
 from blackbox_lb.store import RolloutStore, canonical
+from blackbox_lb.tasks import parse_reward
 from blackbox_lb.tasks.load import load_task
 from blackbox_lb.types import Prompt
 
 __all__ = ["write"]
+
+ACCURACY = parse_reward("accuracy", max_tokens=1, correct=RIGHT)
 
 
 def write(out: Path, data: Path) -> None:
@@ -38,12 +42,13 @@ def write(out: Path, data: Path) -> None:
         path.parent.name: _mixture(path.parent)
         for path in sorted(out.glob("*_mixture*/result.json"))
     }
-    (out / "summary.json").write_text(
-        json.dumps({"runs": found, "records": texts, "mixture": groups}, indent=1)
-    )
+    school = _school(out)
+    document = {"runs": found, "records": texts, "mixture": groups, "gsm8k": school}
+    (out / "summary.json").write_text(json.dumps(document, indent=1))
     parts = (
         *("## Decisions\n", _decisions(found), "## By number of labels\n", _labels(found)),
         *("## Records\n", _table(texts), "## Mixture\n", _table(groups)),
+        *("## GSM8K\n", _table(school)),
     )
     (out / "summary.md").write_text("\n".join(part for part in parts if part) + "\n")
 
@@ -216,6 +221,54 @@ def _mixture(folder: Path) -> dict[str, float]:
             )
         found["prompts"] = float(len(pairs))
     return found
+
+
+def _school(out: Path) -> dict[str, dict[str, float]]:
+    """Of the greedy answers to the test problems of GSM8K in each run: the shares that are right,
+    that say the words before the number, and whose last number is right; and how much more are
+    right with ``projection`` than with ``ips``, paired, with its 95 % interval.
+    """
+    found: dict[str, dict[str, float]] = {}
+    rules = {
+        "right": RIGHT,
+        "says the words": "regex:(?s).*answer is",
+        "last number right": LAST,
+    }
+    tests = {
+        name: parse_reward("accuracy", max_tokens=1, correct=rule).accuracy_matcher
+        for name, rule in rules.items()
+    }
+    right: dict[tuple[str, str], dict[str, bool]] = {}
+    for path in sorted(out.glob("*_gsm8k_*/result.json")):
+        folder = path.parent
+        model, _, estimator = folder.name.partition("_gsm8k_")
+        task = load_task(data=out / "data" / "gsm8k.jsonl")
+        examples = {example.prompt.text: example for example in task.test}
+        row = found.setdefault(folder.name, {})
+        for name, pairs in _greedy(folder, Bias.load(folder / "bias.json"), examples):
+            for test, matches in tests.items():
+                answers = {prompt: bool(matches(examples[prompt], text)) for prompt, text in pairs}
+                row[f"{name} {test}"] = float(np.mean(list(answers.values())))
+                if (name, test) == ("biased", "right"):
+                    right[model, estimator] = answers
+            row["prompts"] = float(len(pairs))
+    for (model, estimator), answers in right.items():
+        other = right.get((model, "ips"), {})
+        both = [prompt for prompt in answers if prompt in other]
+        if estimator == "projection" and both:
+            verdict = compare(GREEDY, _scores(other, both), _scores(answers, both), ACCURACY)[0]
+            found[f"{model}_gsm8k_{estimator}"] |= {
+                "more than ips": verdict.difference,
+                "from": verdict.low,
+                "to": verdict.high,
+            }
+    return found
+
+
+def _scores(answers: Mapping[str, bool], prompts: Sequence[str]) -> PolicyScores:
+    """One answer a prompt, right or not, of unknown length."""
+    values = tuple(np.array([float(answers[prompt])]) for prompt in prompts)
+    return PolicyScores(values, None, tuple(np.ones(1) for _ in prompts))
 
 
 def _shares(texts: list[str], right: list[str], task: str) -> Iterator[tuple[str, float]]:

@@ -26,7 +26,6 @@ from bench.gallery.index import COLUMNS, by_examples, counts, index, rows
 from bench.gallery.page import page, portable, what_came, write_page
 from bench.gallery.pasting import measures, pasted_table, pasted_tables
 from bench.gallery.pictures import curves, label_of
-from bench.gallery.reasoning import LAST
 from bench.gallery.results import (
     Evaluation,
     Outcome,
@@ -54,6 +53,7 @@ from bench.gallery.texts import Evaluated, stored_texts
 from bench.gallery.use import Place, Step, Use, by_rows, options
 from bench.gallery.uses import USES
 from bench.gallery.writing import compared, repetition
+from bench.gpu.jobs import LAST
 from blackbox_lb import RolloutStore, Trials, load_task
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.operating import (

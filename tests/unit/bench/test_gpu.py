@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -304,6 +305,43 @@ def test_shares_of_records() -> None:
     assert shares == pytest.approx(
         {"parses": 2 / 3, "right": 1 / 3, "contradicts": 1 / 3} | {list(shares)[3]: 1 / 3}
     )
+
+
+def test_gsm8k_is_right_by_its_words_or_by_its_last_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number behind the words is right; one without them is only the last number; and the two
+    estimators are compared on the same problems.
+    """
+    questions = [f"question {number}" for number in range(4)]
+    rows = [{"prompt": question, "answer": "7", "split": "test"} for question in questions]
+    rows += [{"prompt": name, "answer": "7", "split": name} for name in ("train", "validation")]
+    (tmp_path / "data").mkdir()
+    write_rows(tmp_path / "data" / "gsm8k.jsonl", rows)
+    right, last, wrong = "The answer is 7.", "So there are 7.", "The answer is 8."
+    texts = {
+        "ips": {"base": [wrong] * 4, "biased": [wrong, wrong, last, last]},
+        "projection": {"base": [wrong] * 4, "biased": [right, right, right, last]},
+    }
+    for name in texts:
+        (tmp_path / f"m_gsm8k_{name}").mkdir()
+        (tmp_path / f"m_gsm8k_{name}" / "result.json").write_text("{}")
+
+    def greedy(folder: Path, *_: object) -> Any:
+        for policy, said in texts[folder.name.rpartition("_")[2]].items():
+            yield policy, list(zip(questions, said, strict=True))
+
+    monkeypatch.setattr(summary, "_greedy", greedy)
+    monkeypatch.setattr(summary, "Bias", SimpleNamespace(load=lambda _: None))
+    found = summary._school(tmp_path)
+    ips, projection = found["m_gsm8k_ips"], found["m_gsm8k_projection"]
+    assert (ips["biased right"], ips["biased last number right"]) == (0, 0.5)
+    assert (projection["biased right"], projection["biased last number right"]) == (0.75, 1)
+    assert projection["biased says the words"] == 0.75
+    assert projection["base right"] == projection["base last number right"] == 0
+    assert projection["more than ips"] == 0.75
+    assert projection["from"] < 0.75 < projection["to"]
+    assert "more than ips" not in ips
 
 
 def test_groups_want_opposite_things(place: Place) -> None:

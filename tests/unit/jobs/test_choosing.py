@@ -26,7 +26,7 @@ from blackbox_lb.jobs.fitting.choosing.proposing import with_labels_of
 from blackbox_lb.jobs.fitting.choosing.scorers import Choice, FromSamples, Proposal
 from blackbox_lb.jobs.fitting.choosing.select import PROVEN, Search, is_proven, select
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.trials import NamedBias, Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.store import RolloutStore
@@ -272,6 +272,17 @@ def test_candidates_of_a_rung_are_drawn_together() -> None:
     choice = asyncio.run(choose(trials, EXAMPLES[:1], field, TAIL, samples=1))
     assert choice.candidate is field[-1]
     assert stages == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("settings", "samples"), [((GREEDY,), 1), ((SAMPLED,), 3), ((SAMPLED, GREEDY), 3)]
+)
+def test_greedy_alone_is_one_sample(settings: tuple[Setting, ...], samples: int) -> None:
+    """However many a step of the search allows: that is what the remark on a candidate says."""
+    trials = cast(Trials, _Told(*[0.5] * len(settings)))
+    scorer = FromSamples(trials, EXAMPLES[:1], TAIL, Goal(), settings)
+    [scored] = asyncio.run(scorer.score([NamedBias("b", {0: 1.0})], 3))
+    assert scored.samples == samples
 
 
 def test_nothing_beats_the_base(chosen: Chooser) -> None:

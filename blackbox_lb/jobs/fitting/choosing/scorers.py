@@ -304,6 +304,7 @@ class FromSamples:
             by_setting[setting.temperature] = await self.trials.scores_of_all(
                 title, examples, setting, count, named
             )
+        drawn = 1 if all(setting.deterministic for setting in self.settings) else samples
         found: list[Scored] = []
         for number, policy in enumerate(policies):
             scores = {temperature: rows[number] for temperature, rows in by_setting.items()}
@@ -311,7 +312,7 @@ class FromSamples:
             outcome = outcome_of(scores.values(), kl)
             if among is not None:
                 outcome = _spread(outcome, among)
-            found.append(Scored(outcome, self._by_setting(scores), samples))
+            found.append(Scored(outcome, self._by_setting(scores), drawn))
         return found
 
     async def _kl(
