@@ -96,12 +96,14 @@ class _Asked:
 
     settings: of its request hash.
     keys: as in ``Collection``.
+    stored: keys of all completions with these settings that the store had.
     notes: of the completions received so far.
     """
 
     series: Series
     settings: Mapping[str, Any]
     keys: tuple[tuple[str, ...], ...]
+    stored: set[str]
     notes: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -206,22 +208,9 @@ async def collect_all(
     missing: list[_Request] = []
     covered = set[str]()
     for one in series:
-        settings = settings_of(session, tokenizer, one.draw)
-        request = request_hash(settings)
-        keys = tuple(
-            tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(one.samples))
-            for prompt in one.prompts
-        )
-        stored = store.keys(request)
-        if only_stored:
-            keys = tuple(tuple(key for key in row if key in stored) for row in keys)
-        asked = _Asked(one, settings, keys)
-        batch = 1
-        if asked.by_phase is None:
-            endpoint = one.draw.endpoint or session.endpoint
-            batch = batch_of(session.profile, endpoint, one.draw.sampling)
-        covered |= stored
-        requests = _missing(covered, asked, batch)
+        asked = _asked(session, store, tokenizer, one, only_stored=only_stored)
+        requests = _missing(session, covered | asked.stored, asked)
+        covered.update(*asked.keys)
         if one.draw.bias_of is not None and requests:
             prompts = [request.prompt for request in requests]
             await asyncio.to_thread(one.draw.bias_of.prepare, prompts)
@@ -322,10 +311,35 @@ def batch_of(profile: Profile, endpoint: Endpoint, sampling: Sampling) -> int:
     )
 
 
-def _missing(covered: set[str], asked: _Asked, batch: int) -> list[_Request]:
-    """Requests to send, prompt by prompt, so that a server's prefix cache serves the samples of one
-    prompt; their keys are ``covered`` afterwards.
+def _asked(
+    session: Session,
+    store: RolloutStore,
+    tokenizer: Tokenizer,
+    series: Series,
+    *,
+    only_stored: bool,
+) -> _Asked:
+    """The keys of a series, without those that are missing where ``only_stored``."""
+    settings = settings_of(session, tokenizer, series.draw)
+    request = request_hash(settings)
+    keys = tuple(
+        tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(series.samples))
+        for prompt in series.prompts
+    )
+    stored = store.keys(request)
+    if only_stored:
+        keys = tuple(tuple(key for key in row if key in stored) for row in keys)
+    return _Asked(series, settings, keys, stored)
+
+
+def _missing(session: Session, covered: set[str], asked: _Asked) -> list[_Request]:
+    """Requests to send for what is not ``covered``, prompt by prompt, so that a server's prefix
+    cache serves the samples of one prompt.
     """
+    draw = asked.series.draw
+    batch = 1
+    if asked.by_phase is None:
+        batch = batch_of(session.profile, draw.endpoint or session.endpoint, draw.sampling)
     requests: list[_Request] = []
     for prompt, row in zip(asked.series.prompts, asked.keys, strict=True):
         absent = [(sample, key) for sample, key in enumerate(row) if key not in covered]

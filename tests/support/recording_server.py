@@ -5,6 +5,7 @@ library alone.
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-__all__ = ["Seen", "Server", "completion", "recording"]
+__all__ = ["LoopbackServer", "Seen", "Server", "completion", "recording"]
 
 
 @dataclass
@@ -132,6 +133,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
+class LoopbackServer(ThreadingHTTPServer):
+    """A server that says nothing of a client that went away. The thread of such a connection may
+    outlive its test, and what it prints then goes to a file that is closed.
+    """
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report other errors alone."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def recording() -> Iterator[Server]:
     """A fresh server on a free loopback port."""
@@ -139,8 +153,7 @@ def recording() -> Iterator[Server]:
     class Handler(_Handler):
         pass
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    http.daemon_threads = True
+    http = LoopbackServer(("127.0.0.1", 0), Handler)
     Handler.record = Server(f"http://127.0.0.1:{http.server_address[1]}/v1")
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

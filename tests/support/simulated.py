@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.trials import StagePart, Trials
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.types import Completion, Draw, EndTokens, Example
@@ -24,9 +24,11 @@ class SimulatedTrials:
     The id of an example is the number of its prompt.
     """
 
-    draw, scores, scored, judge, kl = (
+    draw, collect, scores, scores_of_all, scored, judge, kl = (
         Trials.draw,
+        Trials.collect,
         Trials.scores,
+        Trials.scores_of_all,
         Trials.scored,
         Trials.judge,
         Trials.kl,
@@ -55,11 +57,16 @@ class SimulatedTrials:
         """Completions so far."""
         return len(self._drawn)
 
-    async def collect(
-        self, title: str, examples: Sequence[Example], draw: Draw, samples: int
+    async def collect_all(
+        self, title: str, parts: Sequence[StagePart], **more: Any
+    ) -> list[tuple[tuple[str, ...], ...]]:
+        """As ``Trials.collect_all``: only what is missing is drawn."""
+        del title, more
+        return [self._keys(part.examples, part.draw, part.samples) for part in parts]
+
+    def _keys(
+        self, examples: Sequence[Example], draw: Draw, samples: int
     ) -> tuple[tuple[str, ...], ...]:
-        """As ``Trials.collect``: only what is missing is drawn."""
-        del title
         bias = draw.bias or {}
         temperature = draw.sampling.temperature
         policy = f"{temperature:g}/{sorted(bias.items())}"

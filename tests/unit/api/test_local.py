@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import ClassVar
 
@@ -30,6 +30,7 @@ from blackbox_lb.errors import (
     ServerFailed,
 )
 from tests.support.errors import raises_naming
+from tests.support.recording_server import LoopbackServer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 MODEL = b"GGUF" + bytes(range(256)) * 400
@@ -140,7 +141,7 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(FakeHub, "log", [])
     monkeypatch.setattr(FakeHub, "broken", 0)
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), FakeHub)
+    server = LoopbackServer(("127.0.0.1", 0), FakeHub)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"

@@ -6,7 +6,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from bench.gallery import data as program
 from bench.gallery.data import DRAWN, FILES, DataFile, Source, main
+from tests.support.recording_server import LoopbackServer
 
 SPLITS = ("train", "validation", "test")
 REVIEWS = Source("a/reviews", "1" * 40, "data/all.txt")
@@ -167,7 +168,7 @@ def test_the_model_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             pass
 
     monkeypatch.setattr(program, "FILES", {})
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with LoopbackServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         monkeypatch.setattr(program, "MODEL_URL", f"http://127.0.0.1:{server.server_port}/model")

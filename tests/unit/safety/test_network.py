@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Thread
 
@@ -35,6 +35,7 @@ from blackbox_lb.vocabulary.embedding import TextVectors
 from blackbox_lb.vocabulary.tokenizer_files import read_encoding
 from tests.support.chaos.raw_listener import Connections, Exchange
 from tests.support.errors import raises_naming
+from tests.support.recording_server import LoopbackServer
 
 VARIABLES = (
     "SSLKEYLOGFILE",
@@ -106,7 +107,7 @@ def encrypted(certificate: Path) -> Iterator[str]:
     """The address of a server with that certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, certificate.with_name("key.pem"))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Models)
+    server = LoopbackServer(("127.0.0.1", 0), Models)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     yield f"https://localhost:{server.server_port}/v1"

@@ -22,6 +22,7 @@ from blackbox_lb.errors import ConnectionFailed, InputError
 from blackbox_lb.vocabulary import Vocabulary, embedding
 from blackbox_lb.vocabulary.embedding import load_encoder, resolve_encoder
 from tests.support.errors import raises_naming
+from tests.support.recording_server import LoopbackServer
 
 EXTRA = r"pip install '.\[clusters\]'"
 SMALL = Vocabulary(
@@ -355,7 +356,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = LoopbackServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     address = f"http://127.0.0.1:{server.server_port}"

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from blackbox_lb.safety.http import clients, retries
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.vocabulary.embedding import TextVectors
 from tests.support.errors import raises_naming
+from tests.support.recording_server import LoopbackServer
 
 Answer = Callable[[dict[str, Any]], tuple[int, Any]]
 
@@ -59,7 +60,7 @@ def embeddings(
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = LoopbackServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
