@@ -239,11 +239,13 @@ def _school(out: Path) -> dict[str, dict[str, float]]:
         for name, rule in rules.items()
     }
     right: dict[tuple[str, str], dict[str, bool]] = {}
-    for path in sorted(out.glob("*_gsm8k_*/result.json")):
-        folder = path.parent
+    folders = sorted(path.parent for path in out.glob("*_gsm8k_*/result.json"))
+    if not folders:
+        return found
+    task = load_task(data=out / "data" / "gsm8k.jsonl")
+    examples = {example.prompt.text: example for example in task.test}
+    for folder in folders:
         model, _, estimator = folder.name.partition("_gsm8k_")
-        task = load_task(data=out / "data" / "gsm8k.jsonl")
-        examples = {example.prompt.text: example for example in task.test}
         row = found.setdefault(folder.name, {})
         for name, pairs in _greedy(folder, Bias.load(folder / "bias.json"), examples):
             for test, matches in tests.items():

@@ -57,6 +57,17 @@ class _Predicted:
         del samples
         return 0
 
+    async def score(
+        self, policies: Sequence[NamedBias], samples: int, among: Bools | None = None
+    ) -> list[Scored]:
+        """See ``Scorer``: all prompts, without a sample."""
+        del samples, among
+        return [self._scored(policy.bias) for policy in policies]
+
+    def _scored(self, bias: AnyBias | None) -> Scored:
+        """What a bias, or the model itself, earns on all prompts."""
+        raise NotImplementedError
+
     async def kl(self, bias: AnyBias, samples: int) -> None:
         """Nothing is drawn, so nothing is known of it."""
         del bias, samples
@@ -121,14 +132,8 @@ class FromLists(_Predicted):
         )
         return cls(first, answers, plan.goal, plan.labels, answer_lists, may_repeat=may_repeat)
 
-    async def score(
-        self, policies: Sequence[NamedBias], samples: int, among: Bools | None = None
-    ) -> list[Scored]:
-        """See ``Scorer``. Ties go to the bias with the likeliest answers."""
-        del samples, among
-        return [self._scored(policy.bias) for policy in policies]
-
     def _scored(self, bias: AnyBias | None) -> Scored:
+        """Ties go to the bias with the likeliest answers."""
         by_prompt = of_each_prompt(self.first, bias or {})
         tilted = self.lists.tilted_by(*by_prompt)
         tokens = self.lists.taken(tilted)
@@ -305,14 +310,8 @@ class SharesFromLists(_Predicted):
         """The tokens that begin a label."""
         return tuple(self._tokens.tolist())
 
-    async def score(
-        self, policies: Sequence[NamedBias], samples: int, among: Bools | None = None
-    ) -> list[Scored]:
-        """See ``Scorer``; the mean over the settings to deploy with."""
-        del samples, among
-        return [self._scored(policy.bias) for policy in policies]
-
     def _scored(self, bias: AnyBias | None) -> Scored:
+        """The mean over the settings to deploy with."""
         parts = [
             self.wanted.reward_parts(self.shares(bias, setting.temperature))
             for setting in self.settings
