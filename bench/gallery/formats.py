@@ -196,7 +196,7 @@ def _script(place: Place) -> list[Step]:
         samples_per_prompt=training_samples,
         validation_samples=validation_samples,
         test_samples=test_samples,
-        tau=(0.5, 0.25, 0.1),
+        tau=0.25 if place.small else (0.5, 0.25, 0.1),
         out=place.out / "fit",
     )
     ban = _han_ban(place)

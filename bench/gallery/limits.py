@@ -13,7 +13,7 @@ __all__ = ["LIMITS"]
 
 NUMBER_SPLITS = ["train"] * 60 + ["validation"] * 40 + ["test"] * 80
 SCHOOL_SPLITS = ["train"] * 30 + ["validation"] * 20 + ["test"] * 60
-SMALL_SCHOOL_SPLITS = ["train"] * 20 + ["validation"] * 10 + ["test"] * 40
+SMALL_SCHOOL_SPLITS = ["train"] * 15 + ["validation"] * 8 + ["test"] * 30
 
 
 def _limits(place: Place) -> list[Step]:

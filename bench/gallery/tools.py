@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.gallery.use import Place, Step, Use, data_file, options
@@ -10,17 +11,32 @@ from bench.measuring import read_rows, write_rows
 __all__ = ["TOOLS"]
 
 CALLS = ("uv", "run", "python", "-m", "bench.gallery.calls")
-LEARNED = 80
-"""Training rows, and as many validation rows, that the bias and its rivals learn from."""
-JUDGED = 96
-"""Test prompts whose decisions are judged by their first lists."""
 FEWER = (10, 40)
 """Training rows, and as many validation rows, of the fits from fewer labels."""
-CARRIED_OUT = 32
-"""Test prompts that each policy answers, so that a second request shows what comes of it."""
 
 
-def _same_rows(data: Path | None, path: Path) -> Path:
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """How many prompts the page takes.
+
+    learned: training rows, and as many validation rows, that the bias and its rivals learn from.
+    judged: test prompts whose decisions are judged by their first lists.
+    rivals: those of them on which rivals that change the prompt are judged, and which each policy
+        answers, so that a second request shows what comes of it.
+    whole: those that are answered to the end of a call.
+    """
+
+    learned: int
+    judged: int
+    rivals: int
+    whole: int
+
+
+WHOLE = Prompts(learned=80, judged=96, rivals=32, whole=12)
+SMALL = Prompts(learned=60, judged=64, rivals=20, whole=6)
+
+
+def _same_rows(data: Path | None, path: Path, learned: int) -> Path:
     """The rows that the fit learned from, and the test rows, for rivals that learn from all."""
     if data is None:
         return path
@@ -29,7 +45,7 @@ def _same_rows(data: Path | None, path: Path) -> Path:
         split: [row for row in rows if row["split"] == split]
         for split in ("train", "validation", "test")
     }
-    kept = [*by_split["train"][:LEARNED], *by_split["validation"][:LEARNED], *by_split["test"]]
+    kept = [*by_split["train"][:learned], *by_split["validation"][:learned], *by_split["test"]]
     return write_rows(path, kept)
 
 
@@ -37,12 +53,14 @@ def _tools(place: Place) -> list[Step]:
     """A fit of the decision, then the decisions of all policies on unseen prompts from one token
     each, and some whole calls; at last completions beside the threshold with two requests.
     """
+    prompts = SMALL if place.small else WHOLE
+    learned = prompts.learned
     out = place.out / "call"
     store = place.out / "lists.db"
     data = data_file(place, "calls.jsonl")
     task = options(data=data, decide="calls-tool", reward="accuracy", store=store)
     whole = options(
-        max_tokens=1, limit=LEARNED, validation_limit=LEARNED, test_limit=JUDGED, out=out
+        max_tokens=1, limit=learned, validation_limit=learned, test_limit=prompts.judged, out=out
     )
     judged = options(*place.model, data=data, bias=out / "bias.json", store=store)
     steps = []
@@ -52,17 +70,19 @@ def _tools(place: Place) -> list[Step]:
         # Its bias is judged by the lists of all test prompts, and hardly by completions.
         steps.append(Step(folder.name, options(*fit, test_limit=8, out=folder), repeats=True))
         judged += options(fewer=f"{2 * rows}={folder / 'bias.json'}")
+    judged += options(prompts=prompts.judged, rivals=prompts.rivals, whole=prompts.whole)
     return [
         Step("call", options("fit", *place.model, *task, *whole)),
         *steps,
-        Step("calls", options(*judged, prompts=JUDGED, rivals=32, whole=12), program=CALLS),
-        Step("judged", _carried_out(place, store), "The decision carried out"),
+        Step("calls", judged, program=CALLS),
+        Step("judged", _carried_out(place, store, prompts), "The decision carried out"),
     ]
 
 
-def _carried_out(place: Place, store: Path) -> tuple[str, ...]:
+def _carried_out(place: Place, store: Path, prompts: Prompts) -> tuple[str, ...]:
     """The bias beside a threshold in the client, whose second request carries its decision out."""
-    rows = _same_rows(data_file(place, "calls.jsonl"), place.out / "rows.jsonl")
+    data = data_file(place, "calls.jsonl")
+    rows = _same_rows(data, place.out / "rows.jsonl", prompts.learned)
     return options(
         "eval",
         place.bias("call"),
@@ -75,7 +95,7 @@ def _carried_out(place: Place, store: Path) -> tuple[str, ...]:
         threshold=True,
         deploy=("greedy", "temperature=0.6"),
         test_samples=1,
-        test_limit=CARRIED_OUT,
+        test_limit=prompts.rivals,
         out=place.out / "judged",
     )
 
@@ -87,9 +107,9 @@ TOOLS = Use(
     " as a call or as an answer, with no second request and no token of prompt; it chooses a point"
     " on the curve, and the AUC stays the model's own. Rivals: an instruction, two examples,"
     " `tool_choice`, and a threshold in the client with two requests. 80 prompts to learn from, 80"
-    " to choose on and 96 to judge on; rivals that change the prompt are judged on 32 of these. Two"
-    " smaller fits before, on 24 and on 40 prompts of each split, ended with NO EVIDENCE on 24 and"
-    " on 8 test prompts.",
+    " to choose on and 96 to judge on (60, 60 and 64 in the small size); rivals that change the"
+    " prompt are judged on the first 32 of these (20). Two smaller fits before, on 24 and on 40"
+    " prompts of each split, ended with NO EVIDENCE on 24 and on 8 test prompts.",
     _tools,
     files=("calls.jsonl",),
     second_model=True,
