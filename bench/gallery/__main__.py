@@ -19,6 +19,8 @@ from pathlib import Path
 import click
 from click.testing import CliRunner
 
+from bench.gallery.data import FOLDER
+from bench.gallery.data import MODEL as SECOND_MODEL
 from bench.gallery.index import COLUMNS, index, rows
 from bench.gallery.page import portable, write_page
 from bench.gallery.results import (
@@ -110,16 +112,22 @@ def collect_results(
     )
 
 
-def why_not(name: str, use: Use, place: Place, *, has_second_model: bool) -> str:
-    """A sentence why a use cannot run among all; "" where it can."""
-    if use.second_model and not has_second_model:
-        return f"{name} is left out: it is made for Qwen2.5-Coder-0.5B; give --second-model FILE."
+def why_not(name: str, use: Use, place: Place, *, has_model: bool) -> str:
+    """A sentence why a use cannot run; "" where it can.
+
+    has_model: the model that the use is made for is there, or another was named.
+    """
+    if use.second_model and not has_model:
+        return (
+            f"{name} is left out: it is made for Qwen2.5-Coder-0.5B, which is not in"
+            f" {place.data or FOLDER}; fetch it with python -m bench.gallery.data --model, or give"
+            " --second-model FILE."
+        )
     if use.lacks(place):
-        folder = place.data or "no folder"
         lacking = ", ".join(use.lacks(place))
         return (
-            f"{name} is left out: {lacking} not found in {folder}; write them with"
-            " python -m bench.gallery.data FOLDER, and give --data FOLDER."
+            f"{name} is left out: {lacking} not found in {place.data or FOLDER}; write them with"
+            " python -m bench.gallery.data, or give --data FOLDER."
         )
     return ""
 
@@ -143,13 +151,14 @@ def table(lines: Sequence[Sequence[str]]) -> str:
 )
 @click.option(
     "--second-model",
-    help="The model of the uses that were made for Qwen2.5-Coder-0.5B-Instruct. [default: --model]",
+    help="The model of the uses that were made for Qwen2.5-Coder-0.5B-Instruct. [default: the file"
+    " that python -m bench.gallery.data --model wrote; else, for uses that are named, --model]",
 )
 @click.option("--base-url", help="A server instead of the embedded engine.")
 @click.option(
     "--data",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder that python -m bench.gallery.data wrote.",
+    help=f"Folder that python -m bench.gallery.data wrote. [default: {FOLDER}, where it exists]",
 )
 @click.option("--small", is_flag=True, help="Fewer samples and prompts where a use takes long.")
 @click.option(
@@ -179,6 +188,12 @@ def main(
     """Run the uses one after the other; exit code 1 where one of their commands failed."""
     if is_all == bool(names):
         raise click.UsageError(f"give names of uses ({', '.join(USES)}), or --all")
+    if data is None and FOLDER.is_dir():
+        data = FOLDER
+    is_usual = provider == "local" and model is None and base_url is None
+    if second_model is None and is_usual and data is not None and (data / SECOND_MODEL).exists():
+        second_model = str(data / SECOND_MODEL)
+    has_model = second_model is not None or not (is_all or is_usual)
     at_model = Place(_model_options(provider, model, base_url), out, data, small)
     at_second = replace(at_model, model=_model_options(provider, second_model or model, base_url))
     failed = False
@@ -187,8 +202,7 @@ def main(
     for name in names or USES:
         use = USES[name]
         place = replace(at_second if use.second_model else at_model, out=out / name)
-        has_second_model = second_model is not None or not is_all
-        reason = why_not(name, use, place, has_second_model=has_second_model)
+        reason = why_not(name, use, place, has_model=has_model)
         if reason and not is_all:
             raise click.UsageError(reason)
         if reason:

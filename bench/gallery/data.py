@@ -1,5 +1,5 @@
-"""``python -m bench.gallery.data FOLDER``: the public rows that the pages were made with, for
-``--data FOLDER`` of ``bench.gallery`` and ``bench.gpu``; and the model of half of the pages.
+"""``python -m bench.gallery.data [FOLDER]``: the public rows that the pages were made with, for
+``bench.gallery`` and for ``--data FOLDER`` of ``bench.gpu``; and the model of half of the pages.
 
 They come from repositories at fixed commits. ``rows.json`` holds the numbers of the rows that were
 drawn once, so that each file has the same bytes everywhere.
@@ -23,7 +23,7 @@ import httpx2
 from bench.measuring import jsonl
 from blackbox_lb.safety.files import write_whole
 
-__all__ = ["FILES", "DataFile", "Source", "main"]
+__all__ = ["FILES", "FOLDER", "MODEL", "DataFile", "Source", "main"]
 
 Row = dict[str, Any]
 Read = Callable[["Source"], str]
@@ -32,6 +32,8 @@ DRAWN = Path(__file__).with_name("rows.json")
 """Task -> split -> the numbers or ids of its rows, in their order."""
 TIMEOUT = 60.0
 """Seconds without a byte of a download."""
+FOLDER = Path("runs/gallery/data")
+"""Where the files are written to, and where the gallery looks for them."""
 MODEL = "qwen2.5-coder-0.5b.gguf"
 MODEL_URL = (
     "https://huggingface.co/Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF/resolve/main/"
@@ -300,7 +302,7 @@ def _text_of(source: Source, checkouts: Path | None, texts: dict[Source, str]) -
 
 
 @click.command()
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=FOLDER)
 @click.option(
     "--checkouts",
     metavar="DIR",
@@ -311,10 +313,12 @@ def _text_of(source: Source, checkouts: Path | None, texts: dict[Source, str]) -
     "--model",
     "has_model",
     is_flag=True,
-    help=f"Also {MODEL} (Qwen2.5-Coder-0.5B-Instruct, Q4_K_M, 491 MB), for --second-model.",
+    help=f"Also {MODEL} (Qwen2.5-Coder-0.5B-Instruct, Q4_K_M, 491 MB).",
 )
 def main(folder: Path, checkouts: Path | None, has_model: bool) -> None:
-    """Write the files that are not in FOLDER yet."""
+    """Write the files that are not in FOLDER yet, by default runs/gallery/data, where the gallery
+    looks for them.
+    """
     drawn = json.loads(DRAWN.read_text(encoding="utf-8"))
     read = partial(_text_of, checkouts=checkouts, texts={})
     for name, file in FILES.items():

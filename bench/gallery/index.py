@@ -17,14 +17,20 @@ HEAD = """# Gallery
 
 <!-- written by `python -m bench.gallery`, not by hand -->
 
-What a learned bias does in each of these uses, beside what one would do instead. Each page comes
-from one command, `python -m bench.gallery NAME` in a checkout; `--all --small` makes all of them.
-`python -m bench.gallery.data DATA --model` fetches what they were made with, byte for byte: the
-rows of the public tasks (`--data DATA`) and Qwen2.5-Coder (`--second-model`). A run that was made
-is on its page, whatever came. "Wins", "level" and "loses" are verdicts of `blb eval` on the same
-test prompts, with p-values adjusted for all comparisons of the evaluation; level means that these
-prompts do not tell the two apart. NAME.json beside each page holds every policy with its interval
-and verdicts.
+What a learned bias does in each of these uses, beside what one would do instead. A run that was
+made is on its page, whatever came. "Wins", "level" and "loses" are verdicts of `blb eval` on the
+same test prompts, with p-values adjusted for all comparisons of the evaluation; level means that
+these prompts do not tell the two apart. NAME.json beside each page holds every policy with its
+interval and verdicts.
+
+Each page can be checked with one command in a checkout; on 2 cores it takes at most 15 minutes:
+
+```console
+$ uv run python -m bench.gallery.data --model   # once: the rows and Qwen2.5-Coder, byte for byte
+$ uv run python -m bench.gallery records --small
+```
+
+`--all --small` makes all pages; without `--small` a page takes up to an hour.
 
 ## Who is ahead
 

@@ -18,7 +18,7 @@ __all__ = ["RECORDS", "TASK"]
 TASK = "agnews"
 SPLITS = {"train": 120, "validation": 60, "test": 150}
 SMALL_SPLITS = {"train": 40, "validation": 16, "test": 80}
-PASTING = ("uv", "run", "--extra", "clusters", "python", "-m", "bench.gallery.pasting")
+PASTING = ("uv", "run", "python", "-m", "bench.gallery.pasting")
 
 
 def _records(place: Place) -> list[Step]:

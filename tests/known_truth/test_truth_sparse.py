@@ -355,6 +355,17 @@ def test_range_and_forbidden_ids_are_kept() -> None:
     assert banned.kl_learned > 0.1
 
 
+def test_no_value_is_rounded_out_of_the_range() -> None:
+    """A value at a limit is the limit, to the last bit: a provider that takes -100 refuses
+    -100.00000000000001.
+    """
+    for seed in (1, 2, 3):  # they learn more than 1.1 nats
+        table, delta = problem(seed)
+        for reach in np.linspace(0.1, 1.1, 11):
+            values = sparsify(table, delta, low=-reach, high=reach).values
+            assert np.abs(values).max() == reach, (seed, reach)
+
+
 def test_narrow_integer_range() -> None:
     """Integers in a fractional range stay inside it, and an entry on the last integer counts as
     clipped.

@@ -301,9 +301,11 @@ def maximise(
         if lifted is not None:  # the curvature of their penalty is not l2 in every direction
             return result
         return replace(result, pairs=descent.pairs)
-    return _within(
+    maximum = _within(
         problem, np.clip(begin[free], low, high) * scale, low * scale, high * scale, max_iterations
     )
+    # Scaling back may round a value at a limit beyond it, and a provider would refuse the bias.
+    return replace(maximum, delta=np.clip(maximum.delta, low, high))
 
 
 def _within(

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from bench.gallery import __main__ as program
 from bench.gallery.calls import Decided, at_false_calls, decided
+from bench.gallery.data import FOLDER, MODEL
 from bench.gallery.index import COLUMNS, by_examples, counts, index, rows
 from bench.gallery.page import page, portable, what_came, write_page
 from bench.gallery.pasting import measures, pasted_table, pasted_tables
@@ -859,7 +860,7 @@ def test_all_uses_leave_out_what_they_lack(tmp_path: Path, monkeypatch: pytest.M
 
     uses = {
         "plain": Use("Plain", "Intro.", steps),
-        "second": Use("Second", "Intro.", steps, second_model=True),
+        "records": Use("Second", "Intro.", steps, second_model=True),
         "filed": Use("Filed", "Intro.", steps, files=("agnews.jsonl",)),
     }
     asked: list[tuple[str, ...]] = []
@@ -870,13 +871,14 @@ def test_all_uses_leave_out_what_they_lack(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(program, "_run_blb", blb)
     monkeypatch.setattr(program, "USES", uses)
+    monkeypatch.chdir(tmp_path)
     folders = ("--out", str(tmp_path / "out"), "--pages", str(tmp_path / "pages"))
     ended = CliRunner().invoke(program.main, ["--all", "--small", *folders])
     assert ended.exit_code == 0
     head, row, *reasons = ended.stdout.splitlines()
     assert re.split("  +", head) == list(COLUMNS)
     assert row.split()[:4] == ["Topics", "greedy", "0.20", "0.60"]
-    assert [reason.split()[0] for reason in reasons] == ["second", "filed"]
+    assert [reason.split()[0] for reason in reasons] == ["records", "filed"]
     assert "--second-model" in reasons[0]
     assert "agnews.jsonl" in reasons[1]
     assert len(asked) == 1
@@ -887,6 +889,20 @@ def test_all_uses_leave_out_what_they_lack(tmp_path: Path, monkeypatch: pytest.M
     assert CliRunner().invoke(program.main, ["--all", *models, *folders]).exit_code == 0
     named = [words[words.index("--model") + 1] for words in asked[1:]]
     assert named == ["first.gguf", "second.gguf"]
+    alone = CliRunner().invoke(program.main, ["records", *folders])
+    assert alone.exit_code == 2
+    assert "bench.gallery.data --model" in alone.output
+    named_model = ("--model", "first.gguf")
+    assert CliRunner().invoke(program.main, ["records", *named_model, *folders]).exit_code == 0
+    assert asked[-1][asked[-1].index("--model") + 1] == "first.gguf"
+    # What bench.gallery.data writes is found without an option.
+    FOLDER.mkdir(parents=True)
+    for file in ("agnews.jsonl", MODEL):
+        (FOLDER / file).touch()
+    whole = CliRunner().invoke(program.main, ["--all", *folders])
+    assert whole.exit_code == 0
+    assert "left out" not in whole.stdout
+    assert ("--model", str(FOLDER / MODEL)) in {pair for words in asked for pair in pairwise(words)}
 
 
 def test_labels_are_counted_in_all(tmp_path: Path) -> None:

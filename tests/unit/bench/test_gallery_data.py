@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bench.gallery import data as program
-from bench.gallery.data import DRAWN, FILES, DataFile, Source, main
+from bench.gallery.data import DRAWN, FILES, FOLDER, DataFile, Source, main
 from tests.support.recording_server import LoopbackServer
 
 SPLITS = ("train", "validation", "test")
@@ -128,8 +128,12 @@ def run(folder: Path, *words: object) -> Result:
     return CliRunner().invoke(main, [str(folder), *map(str, words)])
 
 
-def test_files_come_from_checkouts_and_stay(reviews: bytes, tmp_path: Path) -> None:
-    """A second call writes nothing; other bytes are refused, and nothing is written."""
+def test_files_come_from_checkouts_and_stay(
+    reviews: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second call writes nothing; other bytes are refused, and nothing is written. Without a
+    folder they are where the gallery looks.
+    """
     checkouts = tmp_path / "checkouts"
     source = checkouts / "a" / "reviews" / "data" / "all.txt"
     source.parent.mkdir(parents=True)
@@ -139,6 +143,9 @@ def test_files_come_from_checkouts_and_stay(reviews: bytes, tmp_path: Path) -> N
     written = tmp_path / "out" / "reviews" / "all.txt"
     assert written.read_bytes() == reviews
     assert "is there" in run(tmp_path / "out", "--checkouts", checkouts).output
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(main, ["--checkouts", str(checkouts)]).exit_code == 0
+    assert (FOLDER / "reviews" / "all.txt").read_bytes() == reviews
     source.write_bytes(reviews + b"1 more .\n")
     other = run(tmp_path / "other", "--checkouts", checkouts)
     assert other.exit_code == 1
