@@ -23,6 +23,8 @@ has them all.
 """
 SMALL_NUMBERS = (10, 300)
 SMALL_TASKS = ("sst2", "trec")
+SENTENCE = 32
+"""Tokens of an answer at most, where it may be a sentence."""
 UNLABELLED = 100
 """Prompts without an answer beside them, for a bias: as many as batch calibration in the client
 reads, which are the test prompts.
@@ -55,9 +57,21 @@ def _continents(place: Place) -> list[Step]:
         out=out,
     )
     title = "Continents of countries (built in, 104 labels)"
+    # Four tokens cut the sentence that the model begins: here it may end it.
+    sentence = options(
+        "eval",
+        place.bias("bias", "continents"),
+        *place.model,
+        task="continents",
+        reward="contains",
+        max_tokens=SENTENCE,
+        deploy="greedy",
+        out=place.out / "sentence",
+    )
     return [
         Step("continents", options("fit", *task, out=out)),
         Step("continents_eval", evaluation, title),
+        Step("sentence", sentence, f"The same with room for a sentence, {SENTENCE} tokens"),
         *by_rows(
             place,
             task,

@@ -2,83 +2,122 @@
 
 from __future__ import annotations
 
-from bench.gallery.use import (
-    Place,
-    Step,
-    Use,
-    by_completions,
-    data_file,
-    options,
-)
-from bench.gpu.jobs import RECORD, TASKS
+from collections.abc import Mapping
+from typing import Any
+
+from bench.gallery.use import Place, Step, Use, by_rows, data_file, options
+from bench.gpu.jobs import RECORD, RECORD_TOKENS, TASKS
 from bench.measuring import read_rows, write_rows
 
-__all__ = ["RECORDS", "TASK"]
+__all__ = ["BEGINNING", "RECORDS"]
 
-TASK = "agnews"
-SPLITS = {"train": 120, "validation": 60, "test": 150}
-SMALL_SPLITS = {"train": 40, "validation": 16, "test": 80}
+BEGINNING = '{\n  "label": "'
+"""How the model begins its records: the next token is the label."""
+LEARNED = {"train": 200, "validation": 100, "test": 100}
+"""Rows whose label alone is asked for, behind ``BEGINNING``."""
+RECORD_PROMPTS = 60
+"""Test prompts that are answered by whole records, the first of these."""
+TITLES = {"trec": "TREC", "agnews": "AG News"}
+SMALL_TASKS = ("trec",)
 PASTING = ("uv", "run", "python", "-m", "bench.gallery.pasting")
 
 
 def _records(place: Place) -> list[Step]:
-    """Topics of news in a record with a reason, learned from samples."""
-    source = data_file(place, f"{TASK}.jsonl")
+    """The steps of both tasks, of one where the page is small."""
+    tasks = SMALL_TASKS if place.small else tuple(TITLES)
+    return [step for task in tasks for step in _decision(place, task)]
+
+
+def _decision(place: Place, task: str) -> list[Step]:
+    """A bias that is learned from labels, one token each, judged by the label alone and by whole
+    records; and for the first task the curve by labels.
+    """
+    source = data_file(place, f"{task}.jsonl")
     if source is None:
-        raise FileNotFoundError(f"{TASK}.jsonl is not in {place.data}")
-    rows = read_rows(source)
-    kept = []
-    splits = SMALL_SPLITS if place.small else SPLITS
-    for split, number in splits.items():
-        kept += [row for row in rows if row["split"] == split][:number]
-    records = (
-        row | {"prompt": row["prompt"].replace("Answer with one word.", RECORD)} for row in kept
-    )
-    task = options(
+        raise FileNotFoundError(f"{task}.jsonl is not in {place.data}")
+    rows = [
+        row | {"prompt": row["prompt"].replace("Answer with one word.", RECORD)}
+        for row in read_rows(source)
+    ]
+    kept = {
+        split: [row for row in rows if row["split"] == split][:number]
+        for split, number in LEARNED.items()
+    }
+    begun = (_begun(row) for split in kept for row in kept[split])
+    labels = ", ".join(TASKS[task])
+    asked = options(
         *place.model,
-        data=write_rows(place.out / "records.jsonl", records),
-        reward="bench.gpu.rewards:right_record",
-        max_tokens=60,
-        store=place.out / "store.db",
+        data=write_rows(place.out / f"{task}_begun.jsonl", begun),
+        prefill=True,
+        reward="contains",
+        max_tokens=1,
+        labels=labels.replace(" ", ""),
+        store=place.out / f"{task}.db",
+    )
+    # Strengths that are named spare the search. It compares biases by the label alone, and one that
+    # forbids all else there would also forbid it in the reason.
+    learned = options(*asked, l2=(0.3, 1, 3, 10), entries=50)
+    fit = options("fit", *learned, out=place.out / task)
+    biases = (place.bias("bias", task),)
+    alone = options(
+        "eval",
+        *biases,
+        *asked,
         deploy="greedy",
+        labels_only=True,
+        calibrate=("contextual", "batch"),
+        classifier="tfidf",
+        out=place.out / f"{task}_alone",
     )
-    # The small size spares the curve and a strength. It does not spare the search (of two draws of
-    # 120 completions without one, one earned .12 more than the model and one .10 less), nor the
-    # test prompts: with 40 of them the bias was level with the model.
-    samples = 4 if place.small else 6
-    taus = 0.25 if place.small else (0.25, 0.5)
-    extent = options(samples_per_prompt=samples, tau=taus)
-    from_samples = options(learn_from="samples")
-    fit = options("fit", *task, *from_samples, *extent, out=place.out / "fit")
-    instruction = (
-        f'The label must be one of {", ".join(TASKS[TASK])}. Write {{"label": ..., "reason": ...}}.'
+    record_rows = [*kept["train"], *kept["validation"], *kept["test"][:RECORD_PROMPTS]]
+    instruction = f'The label must be one of {labels}. Write {{"label": ..., "reason": ...}}.'
+    whole = options(
+        *biases,
+        *place.model,
+        data=write_rows(place.out / f"{task}_records.jsonl", record_rows),
+        reward="bench.gpu.rewards:right_record",
+        max_tokens=RECORD_TOKENS,
+        store=place.out / f"{task}_records.db",
+        deploy="greedy",
+        baseline_prompt=instruction,
     )
-    judged = options(place.bias("bias", "fit"), *task, baseline_prompt=instruction)
-    evaluation = options("eval", *judged, out=place.out / "eval")
-    title = "Topics of news, inside a record"
+    evaluation = options("eval", *whole, out=place.out / f"{task}_whole")
+    repeats = task != next(iter(TITLES))
+    title = f"{TITLES[task]}, the label alone"
     steps = [
-        Step("fit", fit),
-        Step("eval", evaluation, title),
-        Step("pasting", judged, program=PASTING),
+        Step(task, fit, repeats=repeats),
+        Step(f"{task}_alone", alone, title, repeats=repeats),
+        Step(f"{task}_whole", evaluation, f"{TITLES[task]}, whole records", repeats=repeats),
+        Step(f"{task}_pasting", whole, program=PASTING, repeats=repeats),
     ]
-    if place.small:
+    if repeats:
         return steps
-    prompts = splits["train"]
-    parts = [(10, 1), (prompts, 1), (prompts, samples)]
-    return [
-        *steps,
-        *by_completions(place, task, parts, tau=0.25, title=title, learning=from_samples),
+    parts = [(7, 3), (20, 10), (67, 33), (LEARNED["train"], LEARNED["validation"])]
+    judged = options(*asked, deploy="greedy")
+    return [*steps, *by_rows(place, learned, judged, parts, title=title, bias="bias")]
+
+
+def _begun(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row as a conversation whose answer has begun with ``BEGINNING``."""
+    messages = [
+        {"role": "user", "content": row["prompt"]},
+        {"role": "assistant", "content": BEGINNING},
     ]
+    return {"messages": messages, "answer": row["answer"], "split": row["split"]}
 
 
 RECORDS = Use(
     "A decision inside a JSON record",
-    'Topics of news (AG News), asked for as {"label": ..., "reason": ...}; greedy, at most 60'
-    " tokens. The reward is 1 for a record that parses and has the right label; the bias learns"
-    " from samples with that reward. Rivals: an instruction that repeats the labels; and the label"
-    " of a classifier of words, which learned from the same rows, pasted into the record"
-    " afterwards. That breaks a record whose reason names another label and not the pasted one.",
+    "Kinds of questions (TREC) and topics of news (AG News), asked for as"
+    f' {{"label": ..., "reason": ...}}; greedy, at most {RECORD_TOKENS} tokens. The bias is learned'
+    " from the labels of 300 rows, one token each, behind the beginning of a record, and is then"
+    " sent with requests for whole records, which are right where they parse and have the right"
+    " label. Rivals of the label alone: all else forbidden, as a JSON schema would, calibrations,"
+    " and a classifier of words. Rivals of whole records: an instruction that repeats the labels,"
+    " and the classifier's label pasted in, which contradicts a reason that names another label and"
+    " not the pasted one. An earlier bias, learned from samples of at most 60 tokens, won because"
+    f" its records ended in time; with {RECORD_TOKENS} tokens the model alone was as good.",
     _records,
-    files=(f"{TASK}.jsonl",),
+    files=tuple(f"{task}.jsonl" for task in TITLES),
     second_model=True,
 )

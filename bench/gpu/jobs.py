@@ -14,6 +14,8 @@ from bench.measuring import read_rows, write_rows
 __all__ = [
     *(
         "LAST",
+        "RECORD",
+        "RECORD_TOKENS",
         "RIGHT",
         "TASKS",
         "Job",
@@ -48,6 +50,8 @@ RECORD = (
     'Answer with a JSON object and nothing else. It has two keys: "label", which is one of the'
     ' words above, and "reason", one sentence that explains the label.'
 )
+RECORD_TOKENS = 160
+"""Of a record at most. With 60 a third of the records of Qwen2.5-Coder-0.5B did not end."""
 
 ALPHAS = (0.005, 0.007, 0.012, 0.022, 0.035, 0.052, 0.075, 0.11)
 """The paper's range for accuracy, its chosen values and some between
@@ -230,7 +234,7 @@ def records(at: Place) -> list[Job]:
             "--reward",
             "bench.gpu.rewards:right_record",
             "--max-tokens",
-            "60",
+            str(RECORD_TOKENS),
             "--deploy",
             "greedy",
         )

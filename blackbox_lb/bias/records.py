@@ -228,7 +228,8 @@ class Verdict(Row):
 
     ``difference``: biased - base in the metric's own unit. ``low``, ``high``: its 95 % interval.
     ``p``: the chance of so large a difference without any effect, adjusted for the rows judged with
-    it. ``n_base``, ``n_biased``: completions.
+    it. ``n_base``, ``n_biased``: completions; ``cut_base``, ``cut_biased``: shares of these that
+    the limit of tokens cut.
     """
 
     setting: Annotated[str, Field(pattern=r"^(greedy|temperature \d+(\.\d+)?)$")]
@@ -244,6 +245,8 @@ class Verdict(Row):
     n_biased: Count
     better: Literal["higher", "lower"]
     verdict: Literal["HELPS", "NO EVIDENCE", "HURTS"]
+    cut_base: Share = 0.0
+    cut_biased: Share = 0.0
 
     @model_validator(mode="after")
     def _ordered(self) -> Verdict:

@@ -242,6 +242,7 @@ async def open_trials(
     results: RunResults | None = None,
     session_type: type[Session] = Session,
     longest_prompt: int = 0,
+    longest_completion: int = 0,
 ) -> AsyncIterator[Trials]:
     """Everything for drawing and scoring completions, by the options; closed at the end.
 
@@ -255,12 +256,13 @@ async def open_trials(
     recorded: more settings for the run's record.
     results: what the command writes into the run's folder.
     longest_prompt: characters of a prompt longer than the task's, where there will be one.
+    longest_completion: tokens of a completion longer than the task's, where there will be one.
     """
     if reward.remote is not None:
         reward.remote.headers()  # a missing key is an error before anything costs money
     async with connect_to(
         options,
-        max_tokens=reward.max_tokens,
+        max_tokens=max(reward.max_tokens, longest_completion),
         longest_prompt=max(task.longest_prompt, longest_prompt),
         needs=needs,
         budget=budget,

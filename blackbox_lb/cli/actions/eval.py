@@ -225,6 +225,7 @@ async def _run(
         needs=needs,
         stages=lambda trials: eval_stages(task, values, plan),
         longest_prompt=longest,
+        longest_completion=max(options.baseline_max_tokens, default=0),
         results=results_of(options, reward, FILE, REPORT),
     ) as trials:
         _check(trials, biases)

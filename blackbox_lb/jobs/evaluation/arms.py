@@ -91,7 +91,7 @@ class Alternative:
     ``instruction`` is added to the prompt; ``instructions`` gives each prompt its own, as
     instruction -> how many of so many completions are asked with it; ``temperature`` replaces that
     of the setting, a higher one too where ``hotter`` says so;
-    ``max_tokens`` cuts completions earlier, while the reward keeps its own T; ``best_of``
+    ``max_tokens`` cuts completions earlier or later, while the reward keeps its own T; ``best_of``
     completions are drawn for an answer (see ``draw``). ``shots`` are messages before the prompt;
     ``budget`` cuts thinking; ``own_bias`` makes a ``bias`` (token id -> nats) of its own once there
     is a session; ``decision`` chooses a label for each prompt without drawing; ``cascade`` chooses
@@ -201,9 +201,8 @@ def alternatives(
     limit: int,
     hotter: bool = False,
 ) -> tuple[Alternative, ...]:
-    """One alternative for each value; ``limit``: the longest completion of the other policies, in
-    tokens. ``hotter``: any temperature but greedy may be tried, since a wanted distribution can
-    need a higher one.
+    """One alternative for each value; ``limit``: that of the other policies, in tokens. ``hotter``:
+    any temperature but greedy may be tried, since a wanted distribution can need a higher one.
 
     Raises InputError: a value that changes nothing at any of ``settings``, or an empty instruction.
     """
@@ -227,10 +226,10 @@ def alternatives(
                 " ``deploy``"
             )
     for tokens in max_tokens:
-        if not 1 <= tokens < limit:
+        if tokens < 1 or tokens == limit:
             raise InputError(
-                f"``baseline_max_tokens={tokens}`` is not below the {limit} tokens of the others;"
-                " give a lower one"
+                f"``baseline_max_tokens={tokens}`` is no other limit than the {limit} tokens of all"
+                " policies; give a lower or a higher one"
             )
     for n in best_of:
         if n < 2 or hottest == 0:

@@ -71,6 +71,7 @@ def policy(result: ArmResult, label: str, limit: int, prices: Prices | None) -> 
         prompts=sum(row.size > 0 for row in result.scores.tokens),
         completions=result.answers,
         left_out=result.scores.left_out,
+        cut=result.scores.cut,
         metrics=means,
         prompt_tokens=result.prompt_tokens,
         completion_tokens=result.completion_tokens,
@@ -206,15 +207,17 @@ def resolvable(prompts: int, rows: int) -> bool:
 
 def as_verdicts(evaluation: Evaluation) -> Iterator[Verdict]:
     """Each comparison in the form of a bias file, its second policy as the biased one."""
-    completions = {(row.setting, row.name): row.completions for row in evaluation.policies}
+    policies = {(row.setting, row.name): row for row in evaluation.policies}
     alike = Verdict.model_fields.keys() & Comparison.model_fields.keys() - {"base"}
     for row in evaluation.comparisons:
         yield Verdict(
             **row.model_dump(include=alike),
             base=row.base_mean,
             biased=row.other_mean,
-            n_base=completions.get((row.setting, row.base), 0),
-            n_biased=completions.get((row.setting, row.other), 0),
+            n_base=policies[row.setting, row.base].completions,
+            n_biased=policies[row.setting, row.other].completions,
+            cut_base=policies[row.setting, row.base].cut,
+            cut_biased=policies[row.setting, row.other].cut,
         )
 
 

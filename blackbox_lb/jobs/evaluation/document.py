@@ -101,6 +101,7 @@ class PolicyResult(ResultPart):
     ``completion_tokens``: mean tokens paid for one answer, all ``best_of`` completions included.
     ``cost``: US dollars for 1,000 answers; None without prices.
     ``kind``: completions were drawn, or the label of each prompt was decided in this program.
+    ``cut``: share of the answers that ``max_tokens`` cut.
     ``shots``: messages with examples before the prompt. ``decisions``: the labels chosen, None
     where the task has no labels. ``shares``: the labels drawn beside the wanted shares, of all
     prompts and then of each group, where the reward compares these.
@@ -119,6 +120,7 @@ class PolicyResult(ResultPart):
     prompts: int
     completions: int
     left_out: int = 0
+    cut: Number = 0.0
     metrics: dict[str, Mean]
     prompt_tokens: Number
     completion_tokens: Number

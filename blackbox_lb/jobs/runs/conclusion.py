@@ -104,6 +104,10 @@ INDENT = 8
 LEAST_NAME = 8
 """Characters of a metric's name that are shown at least."""
 LEVEL = 0.05
+LEAST_CUT = 0.1
+"""Share of completions: where the limit of tokens cuts so many fewer of the bias's than of the
+base's, a gain may be that they end.
+"""
 MOST_WHY = 2
 """Lines of a reason."""
 HELP_PAGE = "docs/no-evidence.md"
@@ -273,6 +277,7 @@ def fit_conclusion(
         verdict,
         tuple(statements),
         why=why,
+        caveat=cut_caveat(rows, label),
         examples=examples,
         spent=spent,
         saved=saved,
@@ -287,6 +292,23 @@ def overall(rows: Sequence[Verdict]) -> str:
         if verdict in verdicts:
             return verdict
     return "UNVERIFIED"
+
+
+def cut_caveat(rows: Sequence[Verdict], label: str) -> str:
+    """What a reward that is helped does not show: whether the base would earn it with more tokens;
+    "" where the limit cuts the completions of both alike.
+    """
+    for row in rows:
+        if (
+            row.metric == label
+            and row.verdict == "HELPS"
+            and row.cut_base - row.cut_biased >= LEAST_CUT
+        ):
+            return (
+                f"the limit of tokens cuts {row.cut_base:.0%} of the base's completions,"
+                f" {row.cut_biased:.0%} of the bias's: with a higher one the base may earn more"
+            )
+    return ""
 
 
 def chosen_rows(verdict: Sequence[Verdict], label: str) -> list[Verdict]:

@@ -222,6 +222,7 @@ class PolicyScores:
     tokens inside and outside of it, and as 0 or 1 whether a completion ended before its limit, and
     whether it loops.
     ``left_out``: completions without scores, stopped by a content filter or unreadable.
+    ``cut``: share of the others that the limit of tokens cut.
     ``shares``: the labels that the completions name, where the reward compares these with wanted
     shares; a completion's reward is then its part of that of all of them.
     """
@@ -232,6 +233,7 @@ class PolicyScores:
     left_out: int = 0
     thinking: Mapping[str, tuple[Array, ...]] = field(default_factory=dict)
     shares: DrawnShares | None = None
+    cut: float = 0.0
 
     def metrics(self, label: str) -> dict[str, tuple[Array, ...]]:
         """Every metric by name, the reward, called ``label``, first; accuracy where the reward
@@ -266,11 +268,13 @@ def score(
     correct: list[list[bool | None]] = []
     tokens: list[Array] = []
     stopped = 0
+    cut: list[bool] = []
     thinking: dict[str, list[Array]] = {}
     for example, row in zip(examples, completions, strict=True):
         read = [completion for completion in row if completion.readable]
         stopped += len(row) - len(read)
         texts.append([completion.text for completion in read])
+        cut += [completion.finish_reason == "length" for completion in read]
         with computing():
             if not reward.of_shares:
                 rewards = [reward.value(reward.score(example, completion)) for completion in read]
@@ -297,6 +301,7 @@ def score(
         stopped,
         {name: tuple(rows) for name, rows in thinking.items()},
         shares,
+        sum(cut) / max(len(cut), 1),
     )
 
 
@@ -363,7 +368,7 @@ def compare(
             of_base[name],
             of_biased[name],
             seed,
-        )
+        ).model_copy(update={"cut_base": base.cut, "cut_biased": biased.cut})
         for name in both
     ]
 

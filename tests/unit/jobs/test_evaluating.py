@@ -267,6 +267,36 @@ def test_what_a_person_reads_and_what_is_saved(server: ExactServer, tmp_path: Pa
         )
 
 
+def test_a_gain_by_ending_in_time_is_named(tmp_path: Path) -> None:
+    """Where the limit cuts the base alone, the conclusion says what was not shown; a higher limit
+    is a rival that shows it. Cut alike, nothing is said.
+    """
+    model = ExactModel(6, 12, end=True, prompts=2, sharpness=0.8, seed=11)
+    assert model.end is not None
+    with ExactServer(model) as server:
+        path = made(server, tmp_path / "short.json", 8.0)
+        bias = Bias.load(path)
+        ending = Entry(id=model.end, text="", bias=7.5)
+        bias.replacing(entries=(*bias.entries, ending)).save(path)
+        options = ("--deploy", "temperature=1", "--test-samples", 4)
+        result = blb_eval(server, tmp_path, path, *options, "--baseline-max-tokens", 12)
+        assert result.exit_code == 0, result.output
+        said = " ".join(result.stdout.split())
+        document = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+        rows = {row["name"]: row for row in document["policies"]}
+        assert rows["short"]["cut"] < rows["base"]["cut"] - 0.1, rows
+        share = f"{rows['base']['cut']:.0%}"
+        assert f"but the limit of tokens cuts {share} of the base's completions, " in said
+        longer = rows["max_tokens 12"]
+        assert longer["max_tokens"] == 12
+        assert longer["cut"] < rows["base"]["cut"]
+        assert longer["metrics"]["tokens"]["mean"] > rows["base"]["metrics"]["tokens"]["mean"]
+        (tmp_path / "alike").mkdir()
+        alike = blb_eval(server, tmp_path / "alike", path, *options, "--max-tokens", 60)
+    assert "HELPS" in alike.stdout
+    assert "the limit of tokens" not in alike.stdout
+
+
 def test_without_a_bias_the_alternatives_are_judged(server: ExactServer, tmp_path: Path) -> None:
     """Base and alternative only: its effect is told like a bias's, and examples show both, changed
     answers first.
@@ -321,7 +351,8 @@ def test_biases_that_do_not_fit_are_refused_before_anything_is_drawn(
         (("--price", "3,x"), "give two prices"),
         (("--baseline-temperature", "1"), "not below the highest temperature that is judged, 1"),
         (("--baseline-temperature", "nan"), "not below the highest"),
-        (("--baseline-max-tokens", "4"), "not below the 4 tokens of the others"),
+        (("--baseline-max-tokens", "4"), "no other limit than the 4 tokens of all"),
+        (("--baseline-max-tokens", "0"), "no other limit than the 4 tokens of all"),
         (("--baseline-prompt", "  "), "--baseline-prompt is empty"),
         (("--best-of", "1"), "give 2 or more"),
         (("--best-of", "4", "--deploy", "greedy"), "at a temperature above 0"),

@@ -58,7 +58,7 @@ class EvalOptions(TaskOptions, TrialOptions, VerboseOptions):
         "Try this lower temperature (of wanted shares: or a higher one) instead. Repeatable.",
     )
     baseline_max_tokens: tuple[int, ...] = option(
-        HelpGroup.JUDGING, "Try completions this short instead. Repeatable."
+        HelpGroup.JUDGING, "Try this limit of a completion instead, lower or higher. Repeatable."
     )
     best_of: tuple[int, ...] = option(
         HelpGroup.JUDGING,
