@@ -55,9 +55,11 @@ def measures(
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def pasted_table(policies: Mapping[str, Sequence[Mapping[str, bool]]]) -> dict[str, Any]:
-    """The shares of prompts by policy; and each policy as it is against the base with the label
-    pasted in.
+def pasted_table(
+    policies: Mapping[str, Sequence[Mapping[str, bool]]], instructed: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The shares of prompts by policy; and each bias without an instruction (``instructed``: those
+    with one) as it is against the base with the label pasted in.
     """
     shares = {
         name: {column: [np.array([float(row[column])]) for row in rows] for column in COLUMNS}
@@ -69,7 +71,7 @@ def pasted_table(policies: Mapping[str, Sequence[Mapping[str, bool]]]) -> dict[s
     ]
     notes = []
     for name, columns in shares.items():
-        if name == BASE:
+        if name == BASE or name in instructed:
             continue
         mean, low, high = difference(columns[KEPT], shares[BASE][PASTED])
         notes.append(
@@ -96,7 +98,7 @@ async def pasted_tables(evaluated: Evaluated) -> list[dict[str, Any]]:
             )
             for example, row, label in zip(task.test, texts, decided.labels, strict=True)
         ]
-    return [pasted_table(policies)]
+    return [pasted_table(policies, evaluated.instructed)]
 
 
 main = reading_program(__doc__, pasted_tables)

@@ -152,8 +152,7 @@ def _school(place: Place) -> list[Step]:
         first = splits["train"] if split == "validation" else 0
         rows += [_school_row(line, split) for line in read_rows(source)[first : first + number]]
     task = _task(place, rows, 300, LAST, "all")
-    taus = 0.5 if place.small else (1, 0.5, 0.25)
-    fit = options("fit", *task, samples_per_prompt=4, tau=taus)
+    fit = options("fit", *task, samples_per_prompt=4, tau=(1, 0.5, 0.25))
     short = options(*fit, objective="reward", out=place.out / "short")
     as_right = options(*fit, objective="pareto", out=place.out / "as-right")
     biases = (place.bias("short"), place.bias("as-right"))

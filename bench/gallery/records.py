@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from bench.gallery.use import Place, Step, Use, by_rows, data_file, options
 from bench.gpu.jobs import RECORD, RECORD_TOKENS, TASKS
 from bench.measuring import read_rows, write_rows
 
-__all__ = ["BEGINNING", "RECORDS"]
+__all__ = ["NEWS_RECORDS", "RECORDS"]
 
 BEGINNING = '{\n  "label": "'
 """How the model begins its records: the next token is the label."""
@@ -17,20 +18,12 @@ LEARNED = {"train": 200, "validation": 100, "test": 100}
 """Rows whose label alone is asked for, behind ``BEGINNING``."""
 RECORD_PROMPTS = 60
 """Test prompts that are answered by whole records, the first of these."""
-TITLES = {"trec": "TREC", "agnews": "AG News"}
-SMALL_TASKS = ("trec",)
 PASTING = ("uv", "run", "python", "-m", "bench.gallery.pasting")
 
 
-def _records(place: Place) -> list[Step]:
-    """The steps of both tasks, of one where the page is small."""
-    tasks = SMALL_TASKS if place.small else tuple(TITLES)
-    return [step for task in tasks for step in _decision(place, task)]
-
-
-def _decision(place: Place, task: str) -> list[Step]:
+def _records(place: Place, decision: str, task: str) -> list[Step]:
     """A bias that is learned from labels, one token each, judged by the label alone and by whole
-    records; and for the first task the curve by labels.
+    records; and the curve by labels.
     """
     source = data_file(place, f"{task}.jsonl")
     if source is None:
@@ -82,19 +75,16 @@ def _decision(place: Place, task: str) -> list[Step]:
         baseline_prompt=instruction,
     )
     evaluation = options("eval", *whole, out=place.out / f"{task}_whole")
-    repeats = task != next(iter(TITLES))
-    title = f"{TITLES[task]}, the label alone"
-    steps = [
-        Step(task, fit, repeats=repeats),
-        Step(f"{task}_alone", alone, title, repeats=repeats),
-        Step(f"{task}_whole", evaluation, f"{TITLES[task]}, whole records", repeats=repeats),
-        Step(f"{task}_pasting", whole, program=PASTING, repeats=repeats),
-    ]
-    if repeats:
-        return steps
+    title = f"{decision}, the label alone"
     parts = [(7, 3), (20, 10), (67, 33), (LEARNED["train"], LEARNED["validation"])]
     judged = options(*asked, deploy="greedy")
-    return [*steps, *by_rows(place, learned, judged, parts, title=title, bias="bias")]
+    return [
+        Step(task, fit),
+        Step(f"{task}_alone", alone, title),
+        Step(f"{task}_whole", evaluation, f"{decision}, in whole records"),
+        Step(f"{task}_pasting", whole, program=PASTING, repeats=True),
+        *by_rows(place, learned, judged, parts, title=title, bias="bias"),
+    ]
 
 
 def _begun(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,18 +96,22 @@ def _begun(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"messages": messages, "answer": row["answer"], "split": row["split"]}
 
 
-RECORDS = Use(
-    "A decision inside a JSON record",
-    "Kinds of questions (TREC) and topics of news (AG News), asked for as"
-    f' {{"label": ..., "reason": ...}}; greedy, at most {RECORD_TOKENS} tokens. The bias is learned'
-    " from the labels of 300 rows, one token each, behind the beginning of a record, and is then"
-    " sent with requests for whole records, which are right where they parse and have the right"
-    " label. Rivals of the label alone: all else forbidden, as a JSON schema would, calibrations,"
-    " and a classifier of words. Rivals of whole records: an instruction that repeats the labels,"
-    " and the classifier's label pasted in, which contradicts a reason that names another label and"
-    " not the pasted one. An earlier bias, learned from samples of at most 60 tokens, won because"
-    f" its records ended in time; with {RECORD_TOKENS} tokens the model alone was as good.",
-    _records,
-    files=tuple(f"{task}.jsonl" for task in TITLES),
-    second_model=True,
-)
+def _use(title: str, decision: str, task: str, source: str) -> Use:
+    """The page of a task."""
+    return Use(
+        title,
+        f'{decision} ({source}), asked for as {{"label": ..., "reason": ...}}; greedy, at most'
+        f" {RECORD_TOKENS} tokens. The bias is learned from the labels of 300 rows, one token each,"
+        " behind the beginning of a record, and is then sent with requests for whole records, which"
+        " are right where they parse and have the right label. Rivals of the label alone: all else"
+        " forbidden, as a JSON schema would, calibrations, and a classifier of words. Rivals of"
+        " whole records: an instruction that repeats the labels, and the classifier's label pasted"
+        " in, which contradicts a reason that names another label and not the pasted one.",
+        partial(_records, decision=decision, task=task),
+        files=(f"{task}.jsonl",),
+        second_model=True,
+    )
+
+
+RECORDS = _use("A decision inside a JSON record", "The kind of a question", "trec", "TREC")
+NEWS_RECORDS = _use("The same, topics of news", "The topic of an article", "agnews", "AG News")

@@ -9,7 +9,7 @@ from bench.gallery.formats import OPENERS, SCRIPT
 from bench.gallery.limits import LIMITS
 from bench.gallery.margins import MARGINS
 from bench.gallery.reasoning import SCHOOL, SHORTER
-from bench.gallery.records import RECORDS
+from bench.gallery.records import NEWS_RECORDS, RECORDS
 from bench.gallery.stories import STORIES
 from bench.gallery.tools import TOOLS
 from bench.gallery.use import Use
@@ -20,6 +20,7 @@ USES: Mapping[str, Use] = {
     "decisions": CONTINENTS,
     "labels": LABELS,
     "records": RECORDS,
+    "news": NEWS_RECORDS,
     "openers": OPENERS,
     "script": SCRIPT,
     "shorter": SHORTER,

@@ -21,7 +21,7 @@ from blackbox_lb.jobs.runs.answers import AnswerPair, BeforeAfter, cut, example_
 from blackbox_lb.rollouts.judging.verdict import DIVERGENCE
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.tasks.rewards.reward import REWARDS
+from blackbox_lb.tasks.rewards.reward import FORMULAS, REWARDS
 from blackbox_lb.tasks.sets.labels import FIRST_NAMED, Labels
 
 POWER_FACTOR = 2.8
@@ -296,8 +296,10 @@ def overall(rows: Sequence[Verdict]) -> str:
 
 def cut_caveat(rows: Sequence[Verdict], label: str) -> str:
     """What a reward that is helped does not show: whether the base would earn it with more tokens;
-    "" where the limit cuts the completions of both alike.
+    "" where the limit cuts both alike, and where nothing but the length counts.
     """
+    if label in {formula.label for formula in FORMULAS.values() if not formula.gated}:
+        return ""
     for row in rows:
         if (
             row.metric == label
@@ -305,8 +307,8 @@ def cut_caveat(rows: Sequence[Verdict], label: str) -> str:
             and row.cut_base - row.cut_biased >= LEAST_CUT
         ):
             return (
-                f"the limit of tokens cuts {row.cut_base:.0%} of the base's completions,"
-                f" {row.cut_biased:.0%} of the bias's: with a higher one the base may earn more"
+                f"the token limit cuts {row.cut_base:.0%} of base, {row.cut_biased:.0%} of biased"
+                " answers; try more"
             )
     return ""
 

@@ -286,7 +286,7 @@ def test_a_gain_by_ending_in_time_is_named(tmp_path: Path) -> None:
         rows = {row["name"]: row for row in document["policies"]}
         assert rows["short"]["cut"] < rows["base"]["cut"] - 0.1, rows
         share = f"{rows['base']['cut']:.0%}"
-        assert f"but the limit of tokens cuts {share} of the base's completions, " in said
+        assert f"but the token limit cuts {share} of base, " in said
         longer = rows["max_tokens 12"]
         assert longer["max_tokens"] == 12
         assert longer["cut"] < rows["base"]["cut"]
@@ -294,7 +294,7 @@ def test_a_gain_by_ending_in_time_is_named(tmp_path: Path) -> None:
         (tmp_path / "alike").mkdir()
         alike = blb_eval(server, tmp_path / "alike", path, *options, "--max-tokens", 60)
     assert "HELPS" in alike.stdout
-    assert "the limit of tokens" not in alike.stdout
+    assert "token limit" not in alike.stdout
 
 
 def test_without_a_bias_the_alternatives_are_judged(server: ExactServer, tmp_path: Path) -> None:
