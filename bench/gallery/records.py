@@ -23,7 +23,7 @@ PASTING = ("uv", "run", "python", "-m", "bench.gallery.pasting")
 
 def _records(place: Place, decision: str, task: str) -> list[Step]:
     """A bias that is learned from labels, one token each, judged by the label alone and by whole
-    records; and the curve by labels.
+    records; and the curve by labels, which the small page spares.
     """
     source = data_file(place, f"{task}.jsonl")
     if source is None:
@@ -78,13 +78,15 @@ def _records(place: Place, decision: str, task: str) -> list[Step]:
     title = f"{decision}, the label alone"
     parts = [(7, 3), (20, 10), (67, 33), (LEARNED["train"], LEARNED["validation"])]
     judged = options(*asked, deploy="greedy")
-    return [
+    steps = [
         Step(task, fit),
-        Step(f"{task}_alone", alone, title),
+        Step(f"{task}_alone", alone, title, repeats=True),
         Step(f"{task}_whole", evaluation, f"{decision}, in whole records"),
         Step(f"{task}_pasting", whole, program=PASTING, repeats=True),
-        *by_rows(place, learned, judged, parts, title=title, bias="bias"),
     ]
+    if place.small:
+        return steps
+    return [*steps, *by_rows(place, learned, judged, parts, title=title, bias="bias")]
 
 
 def _begun(row: Mapping[str, Any]) -> dict[str, Any]:
