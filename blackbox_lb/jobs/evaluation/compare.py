@@ -210,14 +210,15 @@ def as_verdicts(evaluation: Evaluation) -> Iterator[Verdict]:
     policies = {(row.setting, row.name): row for row in evaluation.policies}
     alike = Verdict.model_fields.keys() & Comparison.model_fields.keys() - {"base"}
     for row in evaluation.comparisons:
+        base, other = (policies.get((row.setting, name)) for name in (row.base, row.other))
         yield Verdict(
             **row.model_dump(include=alike),
             base=row.base_mean,
             biased=row.other_mean,
-            n_base=policies[row.setting, row.base].completions,
-            n_biased=policies[row.setting, row.other].completions,
-            cut_base=policies[row.setting, row.base].cut,
-            cut_biased=policies[row.setting, row.other].cut,
+            n_base=0 if base is None else base.completions,
+            n_biased=0 if other is None else other.completions,
+            cut_base=0.0 if base is None else base.cut,
+            cut_biased=0.0 if other is None else other.cut,
         )
 
 

@@ -218,7 +218,9 @@ def test_without_pandas_the_frame_is_refused(fit: Fit, monkeypatch: pytest.Monke
 def test_the_summary_is_short_and_whole(
     fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At most 12 lines of 80 columns, but for paths; a notebook shows it, escaped, with answers."""
+    """At most 12 lines of 80 columns, but for paths; a notebook shows it, escaped, with answers. The
+    bias ends answers that the limit cuts, and the summary says so.
+    """
     monkeypatch.chdir(tmp_path)
     run = fit(out="short")
     lines = str(run).splitlines()
@@ -226,6 +228,7 @@ def test_the_summary_is_short_and_whole(
     assert max(map(len, lines)) <= WIDTH
     assert lines[0].startswith("HELPS")
     assert [line.split()[0] for line in lines if not line.startswith(" ") and line][1:] == [
+        "but",
         "spent",
         "saved",
         "next",
