@@ -23,8 +23,8 @@ same test prompts, with p-values adjusted for all comparisons of the evaluation;
 these prompts do not tell the two apart. NAME.json beside each page holds every policy with its
 interval and verdicts.
 
-Each page can be checked with one command in a checkout; on 2 cores it takes about 15 minutes at
-most, school half an hour:
+Each page can be checked with one command in a checkout; on 2 cores most take about 15 minutes,
+school half an hour:
 
 ```console
 $ uv run python -m bench.gallery.data --model   # once: the rows and Qwen2.5-Coder, byte for byte

@@ -361,14 +361,7 @@ def compare(
     of_biased = biased.metrics(reward.label)
     both = [name for name in of_base if name in of_biased]
     return [
-        _verdict(
-            setting,
-            name,
-            "lower" if name in LOWER else "higher",
-            of_base[name],
-            of_biased[name],
-            seed,
-        ).model_copy(update={"cut_base": base.cut, "cut_biased": biased.cut})
+        _verdict(setting, name, of_base[name], of_biased[name], (base.cut, biased.cut), seed)
         for name in both
     ]
 
@@ -376,11 +369,13 @@ def compare(
 def _verdict(
     setting: Setting,
     metric: str,
-    better: Literal["higher", "lower"],
     base: Sequence[Array],
     biased: Sequence[Array],
+    cut: tuple[float, float],
     seed: int,
 ) -> Verdict:
+    """The row of a metric. cut: shares of both policies' completions that the limit cut."""
+    better: Literal["higher", "lower"] = "lower" if metric in LOWER else "higher"
     base_means, biased_means = paired(base, biased)
     differences = biased_means - base_means
     interval = bootstrap(differences, seed=seed)
@@ -398,6 +393,8 @@ def _verdict(
         n_base=sum(len(row) for row in base),
         n_biased=sum(len(row) for row in biased),
         verdict=decide(float(differences.mean()), better, interval.p),
+        cut_base=cut[0],
+        cut_biased=cut[1],
     )
 
 
