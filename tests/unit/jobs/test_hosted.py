@@ -195,12 +195,8 @@ def test_a_bias_that_is_dropped_on_the_way(
     ) as gateway:
         unasked = ("[request]", "provider = { require_parameters = false }")
         known = routed(tmp_path, *unasked, "[logprobs]", 'meaning = "before bias"')
-        task = options(
-            data=data, reward=REWARD, max_tokens=8, out=tmp_path / "run", tau=0.1, l2=0.5
-        )
-        fitted = through_openrouter(
-            "fit", gateway, known, tmp_path, *task, *FEW, "--test-samples", 6
-        )
+        task = options(data=data, reward=REWARD, max_tokens=8, out=tmp_path / "run")
+        fitted = through_openrouter("fit", gateway, known, tmp_path, *task, *FIT)
         assert "bias are those of a model without it" in " ".join(fitted.stderr.split()), (
             fitted.output
         )
