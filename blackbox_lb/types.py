@@ -365,8 +365,8 @@ class Completion:
     generated: tokens generated, by the provider's count; None where it gives none.
     fingerprint: the provider's names of the answering system (row ``models.system``), joined by
         ``drift.SYSTEM_PARTS``; "" where it gives none.
-    note: why the completion is not whole or has no text, to be read behind a number of completions;
-        "" for none. It is not stored.
+    note: why the completion is not whole or has no text, or how its lists were completed, to be
+        read behind a number of completions; "" for none. It is not stored.
     """
 
     text: str
@@ -403,6 +403,11 @@ class Completion:
     def filtered(self) -> bool:
         """Whether the provider's content filter withheld the completion or its rest."""
         return self.finish_reason == "content_filter"
+
+    @property
+    def cut(self) -> bool:
+        """Whether it ended at the token limit."""
+        return self.finish_reason == "length"
 
     @property
     def readable(self) -> bool:

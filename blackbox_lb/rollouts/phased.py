@@ -92,7 +92,7 @@ async def drawn_by_phase(
         ):  # it did not end here; the text lacks the stop text
             part = await _cut(session, part, number)
         parts.append(part)
-        ended = part.finish_reason != "length"
+        ended = not part.cut
         if (
             not changed
             or ended
@@ -158,11 +158,7 @@ class ThinkingCap:
             forced = ""
             if phase:
                 forced = phases.closing
-            if (
-                parts[0].finish_reason != "length"
-                or not parts[0].whole
-                or most == sampling.max_tokens
-            ):
+            if not parts[0].cut or not parts[0].whole or most == sampling.max_tokens:
                 return parts[0]
         if forced:
             tokens = await session.encode(forced)

@@ -109,7 +109,7 @@ def position_costs(
     begins, ends = token_places(
         completion.text,
         [token_bytes.get(token) for token in ids],
-        has_ended=completion.finish_reason != "length",
+        has_ended=not completion.cut,
     )
     holding = [position for position, begin in enumerate(begins) if begin < ends[position]]
     first_bytes = [begins[position] for position in holding]

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.extras.report.data import RunDocuments
 from blackbox_lb.jobs.evaluation.compare import verdicts
+from blackbox_lb.jobs.runs.conclusion import limit_may_explain
 
 GLOSSES = {
     "accuracy": "share of completions with the right answer",
@@ -145,6 +146,12 @@ def plain(row: Verdict, compared: int) -> str:
     advice = " Do not use the bias at this setting."
     if row.verdict == "HELPS":
         advice = ""
+    if limit_may_explain(row):
+        advice = (
+            f" The token limit cuts {row.cut_base:.0%} of the answers without and"
+            f" {row.cut_biased:.0%} with the bias, so part of this may be that they end: compare"
+            " with a base that has more tokens."
+        ).replace("%", " %")
     return (
         f"Measured on {prompts}, the result is {better} by more than chance explains: with other"
         " prompts of the same kind, expect a change between"

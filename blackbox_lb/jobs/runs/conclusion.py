@@ -296,21 +296,24 @@ def overall(rows: Sequence[Verdict]) -> str:
 
 def cut_caveat(rows: Sequence[Verdict], label: str) -> str:
     """What a reward that is helped does not show: whether the base would earn it with more tokens;
-    "" where the limit cuts both alike, and where nothing but the length counts.
+    "" where it needs no such doubt.
     """
-    if label in {formula.label for formula in FORMULAS.values() if not formula.gated}:
-        return ""
     for row in rows:
-        if (
-            row.metric == label
-            and row.verdict == "HELPS"
-            and row.cut_base - row.cut_biased >= LEAST_CUT
-        ):
+        if row.metric == label and limit_may_explain(row):
             return (
                 f"the token limit cuts {row.cut_base:.0%} of base, {row.cut_biased:.0%} of biased"
                 " answers; try more"
             )
     return ""
+
+
+def limit_may_explain(row: Verdict) -> bool:
+    """Whether a gain may be that the token limit cuts fewer answers; never where nothing but the
+    length counts.
+    """
+    of_length = row.metric in {formula.label for formula in FORMULAS.values() if not formula.gated}
+    cuts_more = row.cut_base - row.cut_biased >= LEAST_CUT
+    return row.verdict == "HELPS" and cuts_more and not of_length
 
 
 def chosen_rows(verdict: Sequence[Verdict], label: str) -> list[Verdict]:

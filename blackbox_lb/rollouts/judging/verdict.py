@@ -274,7 +274,7 @@ def score(
         read = [completion for completion in row if completion.readable]
         stopped += len(row) - len(read)
         texts.append([completion.text for completion in read])
-        cut += [completion.finish_reason == "length" for completion in read]
+        cut += [completion.cut for completion in read]
         with computing():
             if not reward.of_shares:
                 rewards = [reward.value(reward.score(example, completion)) for completion in read]
@@ -315,9 +315,7 @@ def _thinking(reward: Reward, completions: Sequence[Completion]) -> dict[str, Ar
     return {
         "thinking tokens": lengths[:, 0],
         "answer tokens": lengths[:, 1],
-        "finished": np.array(
-            [completion.finish_reason != "length" for completion in completions], dtype=float
-        ),
+        "finished": np.array([not completion.cut for completion in completions], dtype=float),
         "loops": np.array(
             [loops(completion.token_ids.tolist()) for completion in completions], dtype=float
         ),
@@ -348,7 +346,7 @@ def truncation_of(reward: Reward, completions: Iterable[Completion]) -> Truncati
         return None
     return Truncation.of(
         [completion.n_tokens for completion in read],
-        [completion.finish_reason == "length" for completion in read],
+        [completion.cut for completion in read],
         reward.max_tokens,
     )
 

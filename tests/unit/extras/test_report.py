@@ -99,6 +99,16 @@ def test_plain_language_names_luck_and_multiplicity() -> None:
     )
 
 
+def test_a_gain_that_may_be_the_limit_s_is_told() -> None:
+    """Both shares stand there where the limit cuts the base more; not where it cuts both alike, nor
+    where the length is the reward.
+    """
+    said = plain(row(cut_base=0.32, cut_biased=0.1), 2)
+    assert "The token limit cuts 32 % of the answers without and 10 % with the bias" in said
+    for other in (row(cut_base=0.32, cut_biased=0.3), row(metric="T/len", cut_base=0.9)):
+        assert "token limit" not in plain(other, 2)
+
+
 def test_numbers_read_as_their_metric() -> None:
     """Accuracy in percent and points, tokens with a decimal, others with three digits; 0 has no
     sign.
