@@ -167,7 +167,7 @@ class LogprobRules(ProfileRow):
         before those of its text. False means that an answer with thoughts is never whole. None
         means not known; such an answer is whole where as many tokens are listed as counted.
     drops_fragments: a token that is a part of a character is left out of the lists, so that an
-        answer of that token alone has no list at all.
+        answer of that token alone has no list at all; ``rollouts.fragments`` asks for them.
     """
 
     limit: Annotated[int, Field(ge=0)] | None = None

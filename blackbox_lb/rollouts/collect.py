@@ -19,6 +19,7 @@ from blackbox_lb.api.wire import most_completions
 from blackbox_lb.bias.request_bias import store_key
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
+from blackbox_lb.rollouts.fragments import with_fragments
 from blackbox_lb.rollouts.phased import drawn_by_phase
 from blackbox_lb.rollouts.progress import Watcher
 from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
@@ -243,9 +244,15 @@ async def collect_all(
         settings = asked.settings
         if drifted is not None:
             settings = {**settings, **of_another(session.model, completions[0])}
-        await writer.add_answer(
-            settings, request.prompt, dict(zip(request.samples, completions, strict=False))
-        )
+        try:
+            completions = [
+                await with_fragments(session, request.prompt, draw, completion)
+                for completion in completions
+            ]
+        finally:  # what was received is stored, also where a fragment cannot be had
+            await writer.add_answer(
+                settings, request.prompt, dict(zip(request.samples, completions, strict=False))
+            )
         asked.notes.update(completion.note for completion in completions if completion.note)
         now = time.monotonic()
         token_count = sum(len(completion.token_ids) for completion in completions)
