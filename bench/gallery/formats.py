@@ -216,7 +216,7 @@ def _script(place: Place) -> list[Step]:
     title = "Korean alone"
     judged = options(*evaluation, baseline_prompt=instruction, out=place.out / "eval")
     number = splits["train"]
-    parts = [(number, 1), (number, 4), (number, training_samples)]
+    parts = [(number, 2), (number, 4), (number, training_samples)]
     curve_task = options(*task, test_samples=test_samples)
     return [
         Step("fit", fit),

@@ -81,7 +81,7 @@ def problems(number: int, seed: int = 0) -> list[tuple[str, int]]:
 SPLITS = {"train": 40, "validation": 16, "test": 40}
 SMALL_SPLITS = {"train": 20, "validation": 10, "test": 40}
 SCHOOL_SPLITS = {"train": 24, "validation": 12, "test": 30}
-SMALL_SCHOOL_SPLITS = {"train": 12, "validation": 6, "test": 12}
+SMALL_SCHOOL_SPLITS = {"train": 12, "validation": 5, "test": 10}
 
 
 def _task(
@@ -141,7 +141,7 @@ def _shorter(place: Place) -> list[Step]:
 
 def _school(place: Place) -> list[Step]:
     """School problems (GSM8K) in the same way. One bias is chosen by the reward, one for the fewest
-    tokens at equal accuracy.
+    tokens at equal accuracy, which the small page spares.
     """
     splits = SMALL_SCHOOL_SPLITS if place.small else SCHOOL_SPLITS
     rows = []
@@ -152,16 +152,16 @@ def _school(place: Place) -> list[Step]:
         first = splits["train"] if split == "validation" else 0
         rows += [_school_row(line, split) for line in read_rows(source)[first : first + number]]
     task = _task(place, rows, 300, LAST, "all")
-    fit = options("fit", *task, samples_per_prompt=4, tau=(1, 0.5, 0.25))
-    short = options(*fit, objective="reward", out=place.out / "short")
-    as_right = options(*fit, objective="pareto", out=place.out / "as-right")
-    biases = (place.bias("short"), place.bias("as-right"))
-    evaluation = options("eval", *biases, *task, *_rivals(place, 150), out=place.out / "eval")
-    return [
-        Step("short", short),
-        Step("as-right", as_right),
-        Step("eval", evaluation, "Reasoning in school problems"),
+    samples, taus = (3, (0.5,)) if place.small else (4, (1, 0.5, 0.25))
+    objectives = {"short": "reward"} if place.small else {"short": "reward", "as-right": "pareto"}
+    fit = options("fit", *task, samples_per_prompt=samples, tau=taus)
+    fits = [
+        Step(name, options(*fit, objective=objective, out=place.out / name))
+        for name, objective in objectives.items()
     ]
+    biases = [place.bias(name) for name in objectives]
+    evaluation = options("eval", *biases, *task, *_rivals(place, 150), out=place.out / "eval")
+    return [*fits, Step("eval", evaluation, "Reasoning in school problems")]
 
 
 def _school_row(line: Mapping[str, str], split: str) -> dict[str, Any]:
@@ -186,7 +186,8 @@ SCHOOL = Use(
     "Shorter reasoning, GSM8K",
     "School problems, reasoned and then answered. The reward is 300 divided by all tokens where the"
     " last number is right, else 0; greedy. Two biases of the same samples: one chosen by the"
-    " reward, one (as-right) for the fewest tokens at equal accuracy. Rivals: a hand list of words"
+    " reward (small: this one alone), one (as-right) for the fewest tokens at equal accuracy."
+    " Rivals: a hand list of words"
     ' that begin steps at -2, more weight on "Answer:", a cut after 150 tokens, no reasoning at'
     " all, and an instruction.",
     _school,

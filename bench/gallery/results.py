@@ -304,6 +304,10 @@ def fit_of(step: Step, outcome: Outcome) -> Fit | None:
         end = _status(document["status"])
         if "--depends-on" in step.words and "slope_l2" not in document["chosen"]:
             end += "; declined to depend on the prompt"
+        training = document.get("training") or {}
+        if lost := training.get("incomplete", 0):
+            of = training["rollouts"] + lost
+            end += f"; {lost} of {of} completions were left out, their lists lack tokens"
     else:
         return None
     return Fit(name=step.name, end=end, seconds=round(outcome.seconds))

@@ -559,6 +559,7 @@ def test_names_in_a_picture_are_latin_and_short() -> None:
 def test_fits_that_ended_alike_share_a_line() -> None:
     """A fit that kept a fixed bias says so; a command that failed is there with its error."""
     helps = {"status": "HELPS: bench.gallery.rewards:record (greedy)", "chosen": {"l2": 1.0}}
+    read = {"rollouts": 26, "incomplete": 166}
     outcomes = {
         "one": Outcome(words=(), code=0, seconds=10, document=helps),
         "two": Outcome(words=(), code=0, seconds=5, document=helps),
@@ -566,16 +567,18 @@ def test_fits_that_ended_alike_share_a_line() -> None:
         "broken": Outcome(words=(), code=2, seconds=1, error=("Error: no such model",)),
         "known": Outcome(words=(), code=0, seconds=1, document={"sentence": "None can."}),
         "judged": Outcome(words=(), code=0, seconds=1, document={"policies": []}),
+        "korean": Outcome(words=(), code=0, seconds=1, document=helps | {"training": read}),
     }
     fits = []
     for name, outcome in outcomes.items():
         words = ("fit", "--depends-on", "words") if name == "by-words" else ("fit",)
         fits.append(fit_of(Step(name, words), outcome))
     kept = [fit for fit in fits if fit is not None]
-    assert len(kept) == 5
+    assert len(kept) == 6
     text = page(results_of(fits=tuple(kept)), "Intro.", "", [])
     assert "- `one`, `two` (15 s): HELPS: record (greedy).\n" in text
     assert "- `by-words` (1 s): HELPS: record (greedy); declined to depend on the prompt.\n" in text
+    assert "166 of 192 completions were left out, their lists lack tokens.\n" in text
     assert "- `broken` (1 s): exit code 2: Error: no such model.\n" in text
     assert "- `known` (1 s): `blb check`: None can.\n" in text
 
