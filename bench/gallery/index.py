@@ -23,15 +23,14 @@ same test prompts, with p-values adjusted for all comparisons of the evaluation;
 these prompts do not tell the two apart. NAME.json beside each page holds every policy with its
 interval and verdicts.
 
-Each page can be checked with one command in a checkout; on 2 cores most take about 15 minutes,
-school half an hour:
+Each page can be checked with one command in a checkout, in 6 to 16 minutes on 2 cores:
 
 ```console
 $ uv run python -m bench.gallery.data --model   # once: the rows and Qwen2.5-Coder, byte for byte
 $ uv run python -m bench.gallery records --small
 ```
 
-`--all --small` makes all pages; without `--small` a page takes up to an hour.
+`--all --small` makes all pages, in two and a half hours; without `--small` a page takes up to an hour.
 
 ## Who is ahead
 
