@@ -30,7 +30,8 @@ $ uv run python -m bench.gallery.data --model   # once: the rows and Qwen2.5-Cod
 $ uv run python -m bench.gallery records --small
 ```
 
-`--all --small` makes all pages, in two and a half hours; without `--small` a page takes up to an hour.
+`--all --small` makes all pages, in two and a half hours; without `--small` a page takes up to an
+hour.
 
 ## Who is ahead
 
