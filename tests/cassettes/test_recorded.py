@@ -9,7 +9,7 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.types import Draw, Endpoint, Example, Prompt, Sampling
+from blackbox_lb.types import Completion, Draw, Endpoint, Example, Prompt, Sampling
 from tests.support.errors import raises_naming
 from tests.support.fits import projection
 
@@ -82,11 +82,22 @@ def assert_played(vcr: Cassette) -> None:
     assert vcr.record_mode != RecordMode.NONE or vcr.all_played
 
 
+async def as_recorded(*arguments: Any) -> Completion:
+    """The completion as it came: the recordings are older than the requests for parts of
+    characters.
+    """
+    completion: Completion = arguments[-1]
+    return completion
+
+
 @pytest.mark.vcr
-def test_collect(provider: str, tmp_path: Path, vcr: Cassette) -> None:
+def test_collect(
+    provider: str, tmp_path: Path, vcr: Cassette, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Six prompts with four samples each become rollouts in which the estimator finds a better
     policy for short answers.
     """
+    monkeypatch.setattr("blackbox_lb.rollouts.collect.with_fragments", as_recorded)
     reward = parse_reward("length", max_tokens=12)
     with RolloutStore(tmp_path / "s.db") as store:
 

@@ -10,10 +10,7 @@ list of logprobs is shorter by as many tokens as the stop text has by itself.
 
 from __future__ import annotations
 
-import json
-import threading
 import zlib
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -40,12 +37,11 @@ class RefusedRequest(Exception):
 class Dialect:
     """Answers by path and body; ``texts`` (v,) are the texts of the tokens, "" for the end token.
 
-    prompt_of maps the text of a request to a prompt number of the model. What a request without a
-    seed draws is fixed by ``seed``, by its body, and by how often that came before, so that the
-    order of concurrent requests does not matter. call_token begins a call: its text is <tool_call>,
-    ``tool_choice`` required makes it the first token of a completion, and without tools no
-    completion begins with it. As there, ``tool_choice`` none leaves the tools in the prompt and
-    forbids nothing.
+    prompt_of maps the text of a request to a prompt number of the model. Requests without a seed
+    are numbered by the caller, and the number and ``seed`` fix their draw. call_token begins a
+    call: its text is <tool_call>, ``tool_choice`` required makes it the first token of a
+    completion, and without tools no completion begins with it. As there, ``tool_choice`` none
+    leaves the tools in the prompt and forbids nothing.
     """
 
     def __init__(
@@ -65,7 +61,6 @@ class Dialect:
         self._known_texts = {text: token for token, text in enumerate(self.texts) if text}
         self._prompt_of = prompt_of or model.prompt_of
         self._seed = seed
-        self._repeats, self._lock = Counter[int](), threading.Lock()
         self._next = lru_cache(maxsize=4096)(_sorted_logprobs)
         self._tokenized: dict[tuple[int, ...], str] = {}
         self._sizes: dict[str, int] = {}
@@ -141,7 +136,7 @@ class Dialect:
     def _complete(self, body: JSON, number: int, *, chat: bool) -> JSON:
         prompt, before = self._prompt(body, chat)
         listed = _listed(body, chat)
-        ids, finish = self._generate(body, prompt, before)
+        ids, finish = self._generate(body, prompt, before, number)
         text, cut = self._cut("".join(self.texts[token] for token in ids), _stops(body))
         text = ("".join(self.texts[token] for token in before) if chat else "") + text
         choice: JSON = {"finish_reason": finish, "index": 0}
@@ -195,8 +190,10 @@ class Dialect:
             )
         return self._tokenized[tuple(ids[:size])], ids[size:]
 
-    def _generate(self, body: JSON, prompt: str, before: list[int]) -> tuple[list[int], str]:
-        model, rng = self.model, self._rng(body, prompt)
+    def _generate(
+        self, body: JSON, prompt: str, before: list[int], number: int
+    ) -> tuple[list[int], str]:
+        model, rng = self.model, self._rng(body, prompt, number)
         delta, stops = self._bias(body.get("logit_bias")), _stops(body)
         limit = body.get("max_tokens", body.get("max_completion_tokens"))
         room = model.horizon - len(before)
@@ -227,18 +224,11 @@ class Dialect:
             return np.where(is_call, scores, -np.inf)
         return scores
 
-    def _rng(self, body: JSON, prompt: str) -> np.random.Generator:
+    def _rng(self, body: JSON, prompt: str, number: int) -> np.random.Generator:
         seed = body.get("seed")
-        if seed is not None and seed != -1:
-            return np.random.default_rng([int(seed) & 0xFFFFFFFF, zlib.crc32(prompt.encode())])
-        # A bias that was learned from the same completions in another order differs in its last
-        # digits.
-        rounded = json.loads(json.dumps(body), parse_float=lambda text: round(float(text), 2))
-        asked = zlib.crc32(json.dumps(rounded, sort_keys=True).encode())
-        with self._lock:
-            repeat = self._repeats[asked]
-            self._repeats[asked] += 1
-        return np.random.default_rng([self._seed, asked, repeat])
+        if seed is None or seed == -1:
+            return np.random.default_rng([self._seed, number, 1])
+        return np.random.default_rng([int(seed) & 0xFFFFFFFF, zlib.crc32(prompt.encode())])
 
     def _bias(self, given: object) -> npt.NDArray[np.float64]:
         """The bias by id: ids out of range are ignored and text keys are tokenised, as in

@@ -136,7 +136,9 @@ class Penalised(Dialect):
 
     penalty, most = 1.0, 1.0
 
-    def _generate(self, body: JSON, prompt: str, before: list[int]) -> tuple[list[int], str]:
+    def _generate(
+        self, body: JSON, prompt: str, before: list[int], number: int
+    ) -> tuple[list[int], str]:
         honest, self.model = self.model, copy(self.model)
 
         def weary(prefix: Sequence[int] = (), prompt: int = 0) -> Any:
@@ -145,7 +147,7 @@ class Penalised(Dialect):
 
         self.model.logprobs = weary  # type: ignore[method-assign]
         try:
-            return super()._generate(body, prompt, before)
+            return super()._generate(body, prompt, before, number)
         finally:
             self.model = honest
 
