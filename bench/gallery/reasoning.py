@@ -152,8 +152,11 @@ def _school(place: Place) -> list[Step]:
         first = splits["train"] if split == "validation" else 0
         rows += [_school_row(line, split) for line in read_rows(source)[first : first + number]]
     task = _task(place, rows, 300, LAST, "all")
-    samples, taus = (3, (0.5,)) if place.small else (4, (1, 0.5, 0.25))
-    objectives = {"short": "reward"} if place.small else {"short": "reward", "as-right": "pareto"}
+    samples = 3 if place.small else 4
+    taus = 0.5 if place.small else (1, 0.5, 0.25)
+    objectives = {"short": "reward"}
+    if not place.small:
+        objectives["as-right"] = "pareto"
     fit = options("fit", *task, samples_per_prompt=samples, tau=taus)
     fits = [
         Step(name, options(*fit, objective=objective, out=place.out / name))
@@ -187,9 +190,8 @@ SCHOOL = Use(
     "School problems, reasoned and then answered. The reward is 300 divided by all tokens where the"
     " last number is right, else 0; greedy. Two biases of the same samples: one chosen by the"
     " reward (small: this one alone), one (as-right) for the fewest tokens at equal accuracy."
-    " Rivals: a hand list of words"
-    ' that begin steps at -2, more weight on "Answer:", a cut after 150 tokens, no reasoning at'
-    " all, and an instruction.",
+    ' Rivals: a hand list of words that begin steps at -2, more weight on "Answer:", a cut after'
+    " 150 tokens, no reasoning at all, and an instruction.",
     _school,
     files=("gsm8k/train.jsonl", "gsm8k/test.jsonl"),
     second_model=True,

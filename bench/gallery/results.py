@@ -306,8 +306,8 @@ def fit_of(step: Step, outcome: Outcome) -> Fit | None:
             end += "; declined to depend on the prompt"
         training = document.get("training") or {}
         if lost := training.get("incomplete", 0):
-            of = training["rollouts"] + lost
-            end += f"; {lost} of {of} completions were left out, their lists lack tokens"
+            drawn = training["rollouts"] + lost
+            end += f"; {lost} of {drawn} completions were left out, their lists lack tokens"
     else:
         return None
     return Fit(name=step.name, end=end, seconds=round(outcome.seconds))

@@ -124,7 +124,8 @@ class _Columns:
     """
 
     def __init__(self, completion: Completion, ids: Sequence[int], places: Sequence[int]) -> None:
-        t, k = len(ids), completion.top_ids.shape[1]
+        t = len(ids)
+        k = completion.top_ids.shape[1]
         self._completion = completion
         self._ids = np.array(ids, np.int32)
         self._logprobs = np.zeros(t, np.float32)
@@ -140,7 +141,8 @@ class _Columns:
 
     def put(self, place: int, answer: Completion) -> None:
         """The list of a token that was left out: ``answer`` is a completion of one token there."""
-        top_ids, top_logprobs = answer.top_ids[0], answer.top_logprobs[0]
+        top_ids = answer.top_ids[0]
+        top_logprobs = answer.top_logprobs[0]
         at = np.flatnonzero(top_ids == self._ids[place])
         self._bounded[place] = at.size == 0
         self._logprobs[place] = top_logprobs[at[0]] if at.size else top_logprobs[-1]

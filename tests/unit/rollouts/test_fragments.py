@@ -69,9 +69,10 @@ class Fragments(Dialect):
     def _complete(self, body: JSON, number: int, *, chat: bool) -> JSON:
         answer = super()._complete(body, number, chat=chat)
         [choice] = answer["choices"]
-        holder, name = (choice["message"], "content") if chat else (choice, "text")
-        raw = holder[name].encode("utf-8", "surrogateescape")
-        holder[name] = _complete_part(raw).decode("utf-8", "replace")
+        holder = choice["message"] if chat else choice
+        field = "content" if chat else "text"
+        raw = holder[field].encode("utf-8", "surrogateescape")
+        holder[field] = _complete_part(raw).decode("utf-8", "replace")
         lists = choice.get("logprobs")
         if lists and self.drops:
             entries = []
