@@ -31,6 +31,7 @@ from blackbox_lb.rollouts.judging.verdict import (
     decide,
     holm,
     paired,
+    paired_differences,
     sample_size,
     sign_test,
 )
@@ -168,9 +169,7 @@ def _comparison(base: ArmResult, rival: ArmResult, label: str, metric: str) -> C
     base_values, other_values = paired(
         base.scores.metrics(label)[metric], rival.scores.metrics(label)[metric]
     )
-    differences = np.where(
-        np.isclose(base_values, other_values, rtol=1e-12, atol=0), 0.0, other_values - base_values
-    )  # equal but for rounding
+    differences = paired_differences(base_values, other_values)
     interval = bootstrap(differences)
     mean = float(differences.mean())
     better: Literal["higher", "lower"] = "lower" if metric in LOWER else "higher"

@@ -58,11 +58,13 @@ def bootstrap(values: Array, *, replicates: int = REPLICATES, seed: int = 0) -> 
 
     ``values``: shape (n,), one number a prompt: the mean of its completions, or their paired
     difference. Prompts are resampled, because completions of one prompt are not independent. The
-    plain percentile interval is too narrow for few prompts: its spread misses the factor n/(n-1)
-    and Student's t. The percentiles are moved outwards by both (Hesterberg 2015, "What Teachers
-    Should Know About the Bootstrap", section 5.2); from a few hundred prompts on it is the paper's.
-    The p-value is the level of the expanded interval that just reaches 0, and never below 2^(1-n),
-    the p-value of n differences of one sign in a sign test: a handful of prompts proves nothing.
+    plain percentile interval is too narrow for few prompts: its spread misses the factor k/(k-1)
+    and Student's t with k-1 degrees of freedom. The percentiles are moved outwards by both
+    (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 5.2); from a few
+    hundred prompts on it is the paper's. k counts the values that are not 0: where a bias changes
+    5 of 50 answers, these 5 differences alone tell how far its effect varies.
+    The p-value is the level of the expanded interval that just reaches 0, and never below 2^(1-k),
+    the p-value of k differences of one sign in a sign test: a handful of prompts proves nothing.
 
     Raises InputError: no values.
     """
@@ -71,18 +73,20 @@ def bootstrap(values: Array, *, replicates: int = REPLICATES, seed: int = 0) -> 
         raise InputError("nothing to compare: no prompts were evaluated")
     means = _resampled_means(values, replicates, seed)
     plain_low, plain_high = np.quantile(means, [0.025, 0.975]).tolist()
-    if n == 1:
+    nonzero = int(np.count_nonzero(values))
+    if n == 1 or nonzero == 0:
         return Interval(plain_low, plain_high, 1.0, plain_low, plain_high)
     from scipy import special
 
-    wider = np.sqrt(n / (n - 1))
-    tail = float(special.ndtr(special.stdtrit(n - 1, 0.025) * wider))
+    informative = max(nonzero, 2)
+    wider = np.sqrt(informative / (informative - 1))
+    tail = float(special.ndtr(special.stdtrit(informative - 1, 0.025) * wider))
     low, high = np.quantile(means, [tail, 1 - tail])
     beyond = max(
         min(float((means <= 0).mean()), float((means >= 0).mean())), 0.5 / (replicates + 1)
     )
-    p = min(2 * float(special.stdtr(n - 1, special.ndtri(beyond) / wider)), 1.0)
-    return Interval(float(low), float(high), max(p, 2.0 ** (1 - n)), plain_low, plain_high)
+    p = min(2 * float(special.stdtr(informative - 1, special.ndtri(beyond) / wider)), 1.0)
+    return Interval(float(low), float(high), max(p, 2.0 ** (1 - nonzero)), plain_low, plain_high)
 
 
 def _resampled_means(values: Array, replicates: int, seed: int) -> Array:
@@ -375,7 +379,7 @@ def _verdict(
     """The row of a metric. cut: shares of both policies' completions that the limit cut."""
     better: Literal["higher", "lower"] = "lower" if metric in LOWER else "higher"
     base_means, biased_means = paired(base, biased)
-    differences = biased_means - base_means
+    differences = paired_differences(base_means, biased_means)
     interval = bootstrap(differences, seed=seed)
     return Verdict(
         setting=setting.name,
@@ -410,6 +414,14 @@ def paired(base: Sequence[Array], biased: Sequence[Array]) -> tuple[Array, Array
     base_means = np.array([base_mean for base_mean, _ in both])
     other_means = np.array([other_mean for _, other_mean in both])
     return base_means, other_means
+
+
+def paired_differences(base_means: Array, other_means: Array) -> Array:
+    """(n,) other less base, from (n,) means of each; exactly 0 where they are equal but for
+    rounding, because a prompt that changed counts as evidence.
+    """
+    equal = np.isclose(base_means, other_means, rtol=1e-12, atol=0)
+    return np.where(equal, 0.0, other_means - base_means)
 
 
 def decide(

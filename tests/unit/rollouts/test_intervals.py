@@ -13,6 +13,7 @@ from blackbox_lb.rollouts.judging.verdict import (
     REPLICATES,
     bootstrap,
     holm,
+    paired_differences,
     sample_size,
     sign_test,
 )
@@ -98,6 +99,51 @@ def test_the_interval_covers(prompts: int) -> None:
         found = bootstrap(means, replicates=2000, seed=number)
         hits += found.low <= 0.3 <= found.high
     assert 0.92 <= hits / 400 <= 0.98
+
+
+@pytest.mark.parametrize("sizes", ["one", "several"])
+@pytest.mark.parametrize("prompts", [50, 200])
+def test_few_changed_prompts_prove_little(prompts: int, sizes: str) -> None:
+    """Where 4, 5, 8 or 20 of 50 or 200 prompts change, each as often for the better as for the
+    worse, the 95 % interval holds 0 in at least 93 % of draws, and p is below .05 in at most 5 %.
+    """
+    rng = np.random.default_rng(8)
+    draws = 500
+    shown_in_all = 0
+    for changed in (4, 5, 8, 20):
+        covered = shown = 0
+        for number in range(draws):
+            differences = np.zeros(prompts)
+            differences[:changed] = rng.choice([-1.0, 1.0], changed)
+            if sizes == "several":
+                differences[:changed] = rng.random(changed) - rng.random(changed)
+            found = bootstrap(differences, replicates=1000, seed=number)
+            covered += found.low <= 0 <= found.high
+            shown += found.p <= 0.05
+        assert covered / draws >= 0.93
+        assert shown <= stats.binom.isf(0.01, draws, 0.05), "more often than luck at a rate of 5 %"
+        shown_in_all += shown
+    assert shown_in_all / (4 * draws) <= 0.05
+
+
+@pytest.mark.parametrize(("changed", "is_shown"), [(1, False), (4, False), (5, False), (6, True)])
+def test_the_floor_of_p_counts_the_prompts_that_differ(changed: int, is_shown: bool) -> None:
+    """Changes of one sign on few of 50 prompts have no smaller p than a sign test over them: six
+    are the fewest that are shown, by the p-value and by the interval.
+    """
+    differences = np.zeros(50)
+    differences[:changed] = 1.0
+    found = bootstrap(differences)
+    assert found.p >= sign_test(differences)
+    assert (found.p <= 0.05) == is_shown
+    assert (found.low > 0) == is_shown
+
+
+def test_rounding_is_no_change() -> None:
+    """Means that are equal but for the last digit are the same answer, and no evidence."""
+    base = np.array([0.1 + 0.2, 1 / 3, 0.5])
+    other = np.array([0.3, 1 - 2 / 3, 0.75])
+    assert paired_differences(base, other).tolist() == [0.0, 0.0, 0.25]
 
 
 @pytest.mark.parametrize("prompts", [6, 40])
