@@ -9,6 +9,7 @@ import errno
 import functools
 import io
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 
+NARROWEST = 40
+"""Columns that help, conclusions and tables need at least, whatever a terminal says it has."""
 INTERRUPTED = 130
 """The exit code after Ctrl-C: that of a program ended by SIGINT."""
 
@@ -203,12 +206,15 @@ def _what_is_left(ctx: click.Context, group: Commands) -> str:
 
 def _print_anywhere() -> None:
     """Print a character that the terminal's encoding lacks as an escape, instead of ending the
-    run; forget a size of the screen that is none, in which tables would vanish.
+    run; forget a size of the screen that is none, in which tables would vanish, and take one that
+    no word fits in for the narrowest that is written for.
     """
     for name in ("COLUMNS", "LINES"):
         size = os.environ.get(name, "")
         if not (size.isascii() and size.isdigit() and size.strip("0")):
             os.environ.pop(name, None)
+    if shutil.get_terminal_size().columns < NARROWEST:
+        os.environ["COLUMNS"] = str(NARROWEST)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
             stream.reconfigure(errors="backslashreplace")

@@ -15,7 +15,7 @@ from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS, load_command
 from blackbox_lb.cli.reach import reach
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.files import expanded, is_trusted
-from blackbox_lb.safety.printable import did_you_mean
+from blackbox_lb.safety.printable import did_you_mean, shell_line
 from blackbox_lb.safety.untrusted import read_settings
 
 FILE = "blb.toml"
@@ -162,8 +162,7 @@ class SettingsFile:
         if reaching:
             raise InputError(
                 f"{self.path} is not trusted, and {'; '.join(reaching)}: look into it, then"
-                f" trust it as it is now with blb trust {self.path}, or for one command with blb"
-                f" --config {self.path}; or give those options yourself"
+                f" {how_to_trust(self.path)}; or give those options yourself"
             )
 
     def reaching(self) -> Iterator[str]:
@@ -382,11 +381,15 @@ def find_settings(named: Path | None = None, start: Path | None = None) -> Setti
     tables = read_settings(path, "the settings file", "give another with --config")
     trusted = named is not None or is_trusted(path, tables)
     if not trusted and hasattr(os, "getuid") and path.stat().st_uid not in (ROOT, os.getuid()):
-        raise InputError(
-            f"{path} belongs to another user; look into it, then trust it as it is now with blb"
-            f" trust {path}, or for one command with blb --config {path}"
-        )
+        raise InputError(f"{path} belongs to another user; look into it, then {how_to_trust(path)}")
     return SettingsFile(path, tables, trusted)
+
+
+def how_to_trust(path: Path) -> str:
+    """The two commands, for the end of a message."""
+    always = shell_line("blb", "trust", path)
+    once = shell_line("blb", "--config", path)
+    return f"trust it as it is now with {always}, or for one command with {once}"
 
 
 def nearest_file(folder: Path) -> Path | None:

@@ -5,10 +5,9 @@ of a command. Everything but results goes to stderr.
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -34,7 +33,7 @@ from blackbox_lb.bias.records import RecordedFinding, Verdict
 from blackbox_lb.cli.echo import echo, echo_coloured, shown, with_option_names
 from blackbox_lb.jobs.runs.conclusion import WIDTH, Conclusion
 from blackbox_lb.rollouts.progress import Lines, Reporter, Silent, chance
-from blackbox_lb.safety.printable import printable
+from blackbox_lb.safety.printable import printable, shell_line
 
 if TYPE_CHECKING:
     from blackbox_lb.rollouts.progress import Watcher
@@ -283,7 +282,7 @@ SAME = (
 
 def print_conclusion(conclusion: Conclusion) -> None:
     """Print the lines on stdout, the verdict in its colour on a terminal."""
-    width = min(WIDTH, max(shutil.get_terminal_size((WIDTH, 24)).columns, 40))
+    width = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
     lines = conclusion.lines(width)
     verdict = conclusion.verdict
     echo_coloured(lines[0], len(verdict), COLOURS.get(verdict))
@@ -291,9 +290,11 @@ def print_conclusion(conclusion: Conclusion) -> None:
         echo(line)
 
 
-def command_with_same(command: str, more: Iterable[str] = (), names: Iterable[str] = SAME) -> str:
-    """``command`` in shell syntax with the options of the running command's line that it needs,
-    then ``more``. Options that blb.toml or the environment gives need no repeating.
+def command_with_same(
+    command: Sequence[object], more: Iterable[str] = (), names: Iterable[str] = SAME
+) -> str:
+    """The words of ``command`` in shell syntax with those options of the running command's line
+    that it needs, then ``more``. Options that blb.toml or the environment gives need no repeating.
     """
     words: list[str] = []
     ctx = click.get_current_context(silent=True)
@@ -304,7 +305,7 @@ def command_with_same(command: str, more: Iterable[str] = (), names: Iterable[st
                 continue
             if ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
                 words += _spelled(param, ctx.params[param.name])
-    return " ".join([command, shlex.join(words), *more]).replace("  ", " ").strip()
+    return shell_line(*command, *words, *more)
 
 
 def _spelled(option: click.Option, value: object) -> list[str]:

@@ -4,6 +4,7 @@ Characters that move a cursor or reverse a line become backslash escapes.
 """
 
 import difflib
+import shlex
 import unicodedata
 from collections.abc import Iterable, Iterator
 
@@ -63,6 +64,11 @@ def did_you_mean(word: str, names: Iterable[str], *, most: int = 1) -> str:
     if len(nearest) > 1:
         choice = f"{', '.join(nearest[:-1])} or {choice}"
     return f" (did you mean {choice}?)"
+
+
+def shell_line(*words: object) -> str:
+    """A command to copy: a shell reads back these very words, whatever characters are in them."""
+    return shlex.join(str(word) for word in words)
 
 
 # --- Errors of other libraries

@@ -108,7 +108,8 @@ def point_conclusion(checked: PointCheck, spent: str) -> Conclusion:
         why = promise.shortage
     steps = []
     if checked.verdict in ("BROKEN", "DRIFTED"):
-        steps.append(NextStep(command_with_same("blb fit"), "learn the point again on such rows"))
+        again = command_with_same(["blb", "fit"])
+        steps.append(NextStep(again, "learn the point again on such rows"))
     return Conclusion(checked.verdict, tuple(lines), why=why, spent=spent, steps=tuple(steps))
 
 
@@ -180,7 +181,7 @@ def check_conclusion(checked: Checked, spent: str) -> Conclusion:
         options = []
         if decision.answer == "depends on the prompt":
             options = ["--depends-on", "words"]
-        steps = [NextStep(command_with_same("blb fit", options), "learn it and judge it")]
+        steps = [NextStep(command_with_same(["blb", "fit"], options), "learn it and judge it")]
     if harms and decision.after is not None:
         steps.insert(0, NextStep(decision.after.remedy))
     examples = tuple(BeforeAfter(*answer) for answer in checked.answers[:2])
@@ -224,7 +225,7 @@ def opening_conclusion(checked: CheckedOpening, spent: str) -> Conclusion:
     more = []
     if found.answer == "another point":
         more = ["--goal", "recall@precision=.9"]
-    steps = [NextStep(command_with_same("blb fit", more), "learn it and judge it")]
+    steps = [NextStep(command_with_same(["blb", "fit"], more), "learn it and judge it")]
     if verdict in ("NO", "NOT NEEDED"):
         steps = [NextStep(HELP_PAGE, "what helps, by kind of task")]
     return Conclusion(verdict, tuple(lines), caveat=caveat, spent=spent, steps=tuple(steps))

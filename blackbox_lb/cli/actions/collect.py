@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -23,6 +22,7 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.training import censored, training_set
+from blackbox_lb.safety.printable import shell_line
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.types import Example
 
@@ -198,4 +198,4 @@ def _again(*without: str) -> str:
         words.append(option.opts[0])
         if not flag:
             words.append(str(context.params[name]))
-    return shlex.join(words)
+    return shell_line(*words)

@@ -4,7 +4,6 @@ report the loss.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -31,7 +30,7 @@ from blackbox_lb.jobs.runs.conclusion import Conclusion, NextStep
 from blackbox_lb.jobs.runs.names import STORE
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.safety.printable import printable
+from blackbox_lb.safety.printable import printable, shell_line
 from blackbox_lb.tasks.load import BUILT_IN
 
 LEARNED = "learned.json"
@@ -294,7 +293,7 @@ def _judge(compiled: Bias, profile: Profile, provider: str | None, out: Path) ->
     words += ["--reward", _plain(compiled.reward, "REWARD")]
     if compiled.sampling is not None:
         words += ["--max-tokens", str(compiled.sampling.max_tokens)]
-    return shlex.join([*words, "--save"])
+    return shell_line(*words, "--save")
 
 
 def _plain(text: str, instead: str) -> str:

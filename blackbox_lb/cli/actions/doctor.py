@@ -21,6 +21,7 @@ from blackbox_lb.extras.doctor.save import check_target, save_profile
 from blackbox_lb.providers.credentials import Credentials
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.providers.schema import Json
+from blackbox_lb.safety.printable import shell_line
 
 
 def execute(options: DoctorOptions) -> None:
@@ -116,4 +117,4 @@ def _print(report: Report, saved: str | None, careful: Mapping[str, Json]) -> No
                 f"{row} could not be checked: saved as {json.dumps(value)}, which is right in any"
                 " case"
             )
-        echo(f"wrote {saved}; use it with: --provider {saved}")
+        echo(f"wrote {saved}; use it with: {shell_line('--provider', saved)}")

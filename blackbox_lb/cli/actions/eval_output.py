@@ -30,7 +30,7 @@ from blackbox_lb.jobs.runs.conclusion import (
     effect_lines,
     overall,
 )
-from blackbox_lb.safety.printable import printable
+from blackbox_lb.safety.printable import printable, shell_line
 
 LONGEST_NAME = 20
 """Characters of a policy's name in the table; a longer one stands in the legend."""
@@ -281,12 +281,12 @@ def _examples(evaluation: Evaluation, subject: str) -> tuple[BeforeAfter, ...]:
 
 
 def _steps(verdict: str, paths: Mapping[str, Path], folder: Path) -> tuple[NextStep, ...]:
-    report = NextStep(f"blb report {folder}", "look at every answer")
+    report = NextStep(shell_line("blb", "report", folder), "look at every answer")
     if not paths:
-        return report, NextStep(command_with_same("blb fit"), "learn a bias")
+        return report, NextStep(command_with_same(["blb", "fit"]), "learn a bias")
     if verdict == "HELPS":
         path = next(iter(paths.values()))
-        return report, NextStep(f"blb export {path} --format openai", "use it")
+        return report, NextStep(shell_line("blb", "export", path, "--format", "openai"), "use it")
     return report, NextStep(HELP_PAGE, "what helps, by kind of task")
 
 

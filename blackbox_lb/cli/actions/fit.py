@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import time
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
@@ -56,7 +55,7 @@ from blackbox_lb.providers.prices import find_prices, parse_prices
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.training import FitEngine
-from blackbox_lb.safety.printable import printable
+from blackbox_lb.safety.printable import printable, shell_line
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.types import Endpoint
 
@@ -166,9 +165,9 @@ class _FitCommand:
 
 def _next_steps(folder: Path) -> list[NextStep]:
     """What to do with a bias that helps."""
-    rivals = command_with_same(f"blb eval {shlex.quote(str(folder / BIAS))}", ["--rivals"])
+    rivals = command_with_same(["blb", "eval", folder / BIAS], ["--rivals"])
     return [
-        NextStep(f"blb report {shlex.quote(str(folder))}", "look at every answer"),
+        NextStep(shell_line("blb", "report", folder), "look at every answer"),
         NextStep(rivals, "compare with what else one could do"),
     ]
 
@@ -283,7 +282,8 @@ def _print_everything(result: FitResult, folder: Path, unwritten: Collection[str
         echo(bias.censoring.sentence(bias.sampling.top_logprobs))
     findings_list(bias.findings)
     if "bias.json" not in unwritten:
-        echo(f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}")
+        bias_file = folder / "bias.json"
+        echo(f"wrote {bias_file}; look into it with: {shell_line('blb', 'show', bias_file)}")
     if "learned.json" not in unwritten:
         echo(
             f"wrote {folder / 'learned.json'}: all {len(result.uncompiled.entries):,} learned"

@@ -20,6 +20,7 @@ from blackbox_lb.providers.credentials import environment
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.safety.files import trust, write_whole
+from blackbox_lb.safety.printable import shell_line
 from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.load import BUILT_IN, HARNESS
 from blackbox_lb.tasks.records.hub_data import HUB
@@ -58,7 +59,8 @@ def execute(options: InitOptions) -> None:
     try:
         trust(out, find_settings(out).tables)
     except InputError as error:
-        echo(f"{error}; until then, name the file with blb --config {out}", err=True)
+        named = shell_line("blb", "--config", out)
+        echo(f"{error}; until then, name the file with {named}", err=True)
     _next(profile, out)
 
 
@@ -188,12 +190,10 @@ def _next(profile: Profile, out: Path) -> None:
         if rules.api_key_url:
             where = f" (made at {rules.api_key_url})"
         echo(f"{rules.api_key_env} is not set: export your key{where} in it first")
-    config = ""
+    blb = ["blb"]
     if not (out.name == FILE and out.parent.resolve() == Path.cwd()):
-        config = f" --config {out}"
+        blb += ["--config", str(out)]
     if profile.unknown:
-        echo(
-            f"{len(profile.unknown)} rows of {profile.name} are guesses. First: blb{config} doctor"
-            " --save mine.toml"
-        )
-    echo(f"next: blb{config} fit")
+        doctor = shell_line(*blb, "doctor", "--save", "mine.toml")
+        echo(f"{len(profile.unknown)} rows of {profile.name} are guesses. First: {doctor}")
+    echo(f"next: {shell_line(*blb, 'fit')}")

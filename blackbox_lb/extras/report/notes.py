@@ -1,6 +1,5 @@
 """Lists of facts beside the tables: costs, counts, missing parts, and origins."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.data import Result, RunDocuments
 from blackbox_lb.extras.report.verdict_text import rows_of
 from blackbox_lb.rollouts.progress import short
+from blackbox_lb.safety.printable import shell_line
 
 EXPLAINED = 4
 """Prompts that are shown with their own biases."""
@@ -20,7 +20,7 @@ Facts = Iterator[tuple[str, str]]
 
 
 def _blb(command: str, run: RunDocuments) -> str:
-    return f"blb {command} {shlex.quote(str(run.folder / 'bias.json'))}"
+    return shell_line("blb", command, run.folder / "bias.json")
 
 
 def eval_command(run: RunDocuments) -> str:

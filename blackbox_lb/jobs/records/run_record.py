@@ -5,7 +5,6 @@ result replaced by that of another question, by accident.
 import hashlib
 import json
 import platform
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -29,6 +28,7 @@ from blackbox_lb.providers.profile import ABOUT, Profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Reporter, Watcher
 from blackbox_lb.safety.files import explained, locked, write_whole
+from blackbox_lb.safety.printable import shell_line
 from blackbox_lb.safety.secrets import redacted
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 from blackbox_lb.store import canonical, prompt_hash
@@ -61,7 +61,7 @@ def provenance(notices: Sequence[str] = (), command: str | None = None) -> dict[
 
 def command_line(arguments: Sequence[str]) -> str:
     """The command in shell syntax, without secrets in addresses or options."""
-    return shlex.join(["blb", *map(redacted, arguments)])
+    return shell_line("blb", *map(redacted, arguments))
 
 
 def _settings() -> dict[str, str]:

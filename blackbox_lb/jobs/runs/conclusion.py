@@ -19,7 +19,7 @@ from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, BeforeAfter, cut, example_lines, telling
 from blackbox_lb.rollouts.judging.verdict import DIVERGENCE
-from blackbox_lb.safety.printable import printable
+from blackbox_lb.safety.printable import printable, shell_line
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.rewards.reward import FORMULAS, REWARDS
 from blackbox_lb.tasks.sets.labels import FIRST_NAMED, Labels
@@ -480,7 +480,7 @@ def _steps_without_evidence(findings: Sequence[RecordedFinding], folder: Path) -
     ]
     return [
         *(NextStep(printable(remedy)) for remedy in remedies[:1]),
-        NextStep(f"blb report {folder}", "look at every answer"),
+        NextStep(shell_line("blb", "report", folder), "look at every answer"),
         NextStep(HELP_PAGE, "what helps, by kind of task"),
     ]
 

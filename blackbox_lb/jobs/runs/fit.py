@@ -52,7 +52,7 @@ from blackbox_lb.providers.prices import parse_prices
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Calling, Printing, Progress, Reporter, Silent
 from blackbox_lb.safety.files import explained
-from blackbox_lb.safety.printable import legible
+from blackbox_lb.safety.printable import legible, shell_line
 from blackbox_lb.safety.secrets import redacted
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
 from blackbox_lb.tasks.records.tools import read_tools, tools_text
@@ -347,7 +347,7 @@ class _Job:
         return Manifest(self.folder, "fit", settings, results=results, restart=self.restart)
 
     def _run_of(self, result: FitResult, pairs: tuple[AnswerPair, ...], spent: str) -> Run:
-        report = NextStep(f"blb report {self.folder}", "look at every answer")
+        report = NextStep(shell_line("blb", "report", self.folder), "look at every answer")
         conclusion = fit_conclusion(result, self.reward.label, pairs, self.folder, spent, [report])
         notices = tuple(self.report.notices)
         server = {**self.server, "concurrency": self.sampling["concurrency"]}

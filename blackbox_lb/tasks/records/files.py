@@ -31,6 +31,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,6 +50,8 @@ from blackbox_lb.types import Example, Message, Prompt, Split
 
 LastTurn: TypeAlias = Literal["none", "answer", "beginning"]
 Words: TypeAlias = tuple[tuple[str, ...], ...]
+MOST_PADDING = 1_000
+"""Characters that a format of the prompt template may pad one value to."""
 JUDGED_FIRST: tuple[Split, ...] = ("test", "validation", "train")
 """Of a prompt in several splits, the rows of the first of these stay."""
 
@@ -454,6 +457,16 @@ class _ColumnsOfTemplate(string.Formatter):
             raise KeyError(field_name)
         value, key = super().get_field(field_name, args, kwargs)
         return value, key
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """The value in its format. Raises ValueError: the format is wrong, or pads the value to
+        more than ``MOST_PADDING`` characters, which would be memory rather than text.
+        """
+        if any(int(number) > MOST_PADDING for number in re.findall(r"\d+", format_spec)):
+            raise ValueError(
+                f"{shorten(format_spec)} pads a value beyond {MOST_PADDING:,} characters"
+            )
+        return str(super().format_field(value, format_spec))
 
 
 def _filled(record: Record, template: str) -> Prompt:

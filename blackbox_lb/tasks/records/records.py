@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import DataError
-from blackbox_lb.safety.printable import did_you_mean, shorten
+from blackbox_lb.safety.printable import did_you_mean, shell_line, shorten
 from blackbox_lb.safety.untrusted import no_constant, parse_json, read_bounded, text_of_file
 
 MAX_BYTES = 256 * 2**20
@@ -157,7 +157,7 @@ def _text(path: Path) -> str:
     try:
         return text_of_file(data)
     except ValueError as error:
-        raise DataError(f"{path}: {error} {path} > NEW{path.suffix}") from error
+        raise DataError(f"{path}: {error} {shell_line(path)} > NEW{path.suffix}") from error
 
 
 def _bytes(path: Path) -> bytes:

@@ -324,6 +324,18 @@ def test_a_template_reaches_columns_only(write: Write) -> None:
         load_task(data=path, prompt_template="{q.__class__}")
 
 
+@pytest.mark.parametrize("template", ["{q:>900000000}", "{q:>{width}}", "{number:.900000000f}"])
+def test_a_template_that_fills_the_memory_is_refused(write: Write, template: str) -> None:
+    """A settings file that is merely found may hold a template, so its formats have a limit."""
+    row = {"q": "Q", "width": 900_000_000, "number": 0.5, "answer": "x"}
+    splits = ("train", "validation", "test")
+    path = write("a.jsonl", jsonl(*({**row, "q": split, "split": split} for split in splits)))
+    with raises_naming(InputError, "prompt template", "1,000"):
+        load_task(data=path, prompt_template=template)
+    task = load_task(data=path, prompt_template="{q:>12}|{number:.2f}")
+    assert "  validation|0.50" in prompts_of(task)
+
+
 @pytest.mark.parametrize(
     ("row", "suggestion"),
     [

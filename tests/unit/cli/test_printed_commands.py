@@ -1,0 +1,90 @@
+"""Commands that are printed to be copied: a shell reads back the very paths that they are about."""
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import blb
+from tests.support.exact import ExactModel, ExactServer
+
+NAMES = (
+    "x$(touch PWN)",
+    "results of Anna's experiment with the customer tickets of the third quarter",
+    'a; b & `c` "d" *',
+)
+
+
+def printed_words(output: str) -> set[str]:
+    """All words of the conclusion's commands, as a shell reads them: a line that ends in a
+    backslash goes on, and two spaces part a command from its purpose.
+    """
+    words: set[str] = set()
+    for line in output.replace("\\\n", " ").splitlines():
+        for part in (line, line.partition("next ")[2]):
+            if part.strip().startswith("blb "):
+                words |= set(shlex.split(part))
+    return words
+
+
+@pytest.fixture
+def server() -> Iterator[ExactServer]:
+    """A model of four labels whose every probability is known."""
+    with ExactServer(ExactModel(4, 1, seed=3, prompts=512)) as listening:
+        yield listening
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fit_and_eval_quote_their_next_commands(
+    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The folder stands in every next command as one word, and a fit that was paid for ends well
+    whatever its folder is called.
+    """
+    monkeypatch.chdir(tmp_path)
+    data = Path(f"{name}.jsonl")
+    rows = [
+        {"prompt": f"question {number}", "answer": "abcd"[number * number // 3 % 4]}
+        for number in range(60)
+    ]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shared = ["--provider", "llamacpp", "--base-url", server.base_url, "--data", data]
+    shared += ["--reward", "accuracy", "--max-tokens", 1, "--top-logprobs", 4]
+    fitted = blb("fit", *shared)
+    assert fitted.exit_code == 0, fitted.output
+    assert f"runs/{name}" in printed_words(fitted.stdout)
+    bias = f"runs/{name}/bias.json"
+    judged = blb("eval", bias, *shared, "--deploy", "greedy")
+    assert judged.exit_code == 0, judged.output
+    assert f"runs/{name}" in printed_words(judged.stdout)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_init_quotes_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A settings file elsewhere is named so that the next line finds it."""
+    monkeypatch.chdir(tmp_path)
+    chosen = [
+        "--provider",
+        "llamacpp",
+        "--model",
+        "m",
+        "--task",
+        "capitals",
+        "--reward",
+        "contains",
+    ]
+    made = blb("init", "--yes", *chosen, "--out", f"{name}.toml")
+    assert made.exit_code == 0, made.output
+    command = made.stdout.partition("next: ")[2].strip()
+    assert shlex.split(command) == ["blb", "--config", f"{name}.toml", "fit"]
+
+
+def test_the_remedy_of_an_encoding_quotes_the_file(tmp_path: Path) -> None:
+    """The command that makes a file UTF-8 reads that file."""
+    data = tmp_path / f"{NAMES[0]}.csv"
+    data.write_bytes("prompt,answer\nWie hei\u00dft das?,x\n".encode("cp1252"))
+    refused = blb("fit", "--provider", "llamacpp", "--data", data, "--reward", "contains")
+    assert refused.exit_code == 2
+    assert shlex.quote(str(data)) in refused.stderr.replace("\n", " ")
