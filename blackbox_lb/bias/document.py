@@ -191,6 +191,7 @@ VERSION: Literal[4] = 4
 """What is written. Versions 1 to 3 are read (see ``older_versions``)."""
 MAX_BYTES = 64 * 2**20
 MAX_ENTRIES = 1_000_000
+MAX_VERDICT_ROWS = 1_000
 OPTIONAL = ("sent", "features", "operating", "calibration")
 """Fields that a file holds only where there is something in them."""
 DIGITS = 4
@@ -240,7 +241,7 @@ class Bias(Row):
     compiled: Compiled | None = None
     learned: Learned | None = None
     findings: tuple[RecordedFinding, ...] = ()
-    verdict: tuple[Verdict, ...] = ()
+    verdict: Annotated[tuple[Verdict, ...], FailFast(), Field(max_length=MAX_VERDICT_ROWS)] = ()
     sent: SentRange | None = None
     features: tuple[AnyFeature, ...] = ()
     operating: OperatingCurve | None = None

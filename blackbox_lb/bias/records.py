@@ -222,6 +222,12 @@ class RecordedFinding(Row):
     remedy: str = ""
 
 
+LEVEL = 0.05
+"""The chance, over all rows of one verdict together, that a bias without effect gets the verdict
+HELPS or HURTS.
+"""
+
+
 class Verdict(Row):
     """One metric at one sampling setting, base against biased, on fresh completions of unseen
     prompts.
@@ -249,11 +255,28 @@ class Verdict(Row):
     cut_biased: Share = 0.0
 
     @model_validator(mode="after")
-    def _ordered(self) -> Verdict:
+    def _consistent(self) -> Verdict:
         if self.low > self.high:
             raise ValueError(
                 f"the interval of {self.metric} runs from {self.low} down to {self.high}; low must"
                 " not exceed high"
+            )
+        size = max(abs(self.base), abs(self.biased))
+        if abs(self.biased - self.base - self.difference) > 1e-6 * max(size, 1.0):
+            raise ValueError(
+                f"the difference of {self.metric} is {self.difference:g} between"
+                f" {self.base:g} and {self.biased:g}; it must be biased less base"
+            )
+        if self.verdict != "NO EVIDENCE" and self.p > LEVEL:
+            raise ValueError(
+                f"{self.metric} has the verdict {self.verdict} with p = {self.p:g}; above"
+                f" {LEVEL:g} there is NO EVIDENCE"
+            )
+        is_better = (self.difference > 0) == (self.better == "higher")
+        if self.verdict != "NO EVIDENCE" and is_better != (self.verdict == "HELPS"):
+            raise ValueError(
+                f"{self.metric} has the verdict {self.verdict} for a difference of"
+                f" {self.difference:g}, of which {self.better} is better"
             )
         return self
 

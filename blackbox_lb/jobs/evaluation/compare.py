@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from blackbox_lb.bias.records import Verdict
+from blackbox_lb.bias.records import LEVEL, Verdict
 from blackbox_lb.jobs.evaluation.arms import BASE, ArmResult
 from blackbox_lb.jobs.evaluation.document import (
     Comparison,
@@ -21,7 +21,6 @@ from blackbox_lb.jobs.evaluation.document import (
 )
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.rollouts.judging.verdict import (
-    LEVEL,
     LOWER,
     POWER,
     REPLICATES,

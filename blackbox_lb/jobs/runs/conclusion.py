@@ -14,7 +14,7 @@ from pathlib import Path
 
 from blackbox_lb.api.limits.budget import Spent
 from blackbox_lb.bias.operating import OperatingCurve
-from blackbox_lb.bias.records import RecordedFinding, Verdict
+from blackbox_lb.bias.records import LEVEL, RecordedFinding, Verdict
 from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, BeforeAfter, cut, example_lines, telling
@@ -103,7 +103,6 @@ VERDICTS = ("HELPS", "NO EVIDENCE", "HURTS", "UNVERIFIED", "HOLDS", "NOT SHOWN",
 INDENT = 8
 LEAST_NAME = 8
 """Characters of a metric's name that are shown at least."""
-LEVEL = 0.05
 LEAST_CUT = 0.1
 """Share of completions: where the limit of tokens cuts so many fewer of the bias's than of the
 base's, a gain may be that they end.

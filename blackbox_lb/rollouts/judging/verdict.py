@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.bias.records import Verdict
+from blackbox_lb.bias.records import LEVEL, Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.tasks.rewards.thinking import loops
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.float64]
 REPLICATES = 10_000
 """Bootstrap replicates: the paper's B (appendix on bootstrap confidence intervals)."""
-LEVEL = 0.05
-"""The chance, over all rows of one verdict together, that a bias without effect gets the verdict
-HELPS or HURTS.
-"""
 POWER = 0.8
 """The chance to show a true difference for which a sample size is given: the convention of Cohen
 1988.

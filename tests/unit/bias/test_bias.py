@@ -13,7 +13,7 @@ import sys
 import unicodedata
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -32,6 +32,7 @@ from blackbox_lb.bias.records import (
     Verdict,
 )
 from blackbox_lb.errors import BiasError, TokenizerMismatch
+from blackbox_lb.rollouts.judging.verdict import decide
 from blackbox_lb.safety.printable import printable
 from tests.support.errors import raises_naming
 
@@ -50,22 +51,32 @@ entry_lists = st.lists(
     max_size=12,
     unique_by=lambda entry: entry.id,
 )
-verdicts = st.builds(
-    Verdict,
-    setting=st.sampled_from(["greedy", "temperature 1", "temperature 0.5"]),
-    metric=names,
-    base=finite,
-    biased=finite,
-    difference=finite,
-    low=st.floats(-1e9, 0),
-    high=st.floats(0, 1e9),
-    p=st.floats(0, 1),
-    n_prompts=counts,
-    n_base=counts,
-    n_biased=counts,
-    better=st.sampled_from(["higher", "lower"]),
-    verdict=st.sampled_from(["HELPS", "NO EVIDENCE", "HURTS"]),
-)
+
+
+@st.composite
+def verdict_rows(draw: st.DrawFn) -> Verdict:
+    """A row whose difference, p-value and verdict follow from each other."""
+    base = draw(st.floats(-1e9, 1e9))
+    biased = draw(st.floats(-1e9, 1e9))
+    p = draw(st.floats(0, 1))
+    better: Literal["higher", "lower"] = draw(st.sampled_from(["higher", "lower"]))
+    return Verdict(
+        setting=draw(st.sampled_from(["greedy", "temperature 1", "temperature 0.5"])),
+        metric=draw(names),
+        base=base,
+        biased=biased,
+        difference=biased - base,
+        low=draw(st.floats(-1e9, 0)),
+        high=draw(st.floats(0, 1e9)),
+        p=p,
+        n_prompts=draw(counts),
+        n_base=draw(counts),
+        n_biased=draw(counts),
+        better=better,
+        verdict=decide(biased - base, better, p),
+    )
+
+
 biases = st.builds(
     Bias,
     provider=names,
@@ -107,7 +118,7 @@ biases = st.builds(
         integers=st.booleans(),
         kept_share=st.floats(0, 1),
     ),
-    verdict=st.lists(verdicts, max_size=3),
+    verdict=st.lists(verdict_rows(), max_size=3),
     entries=entry_lists,
 )
 
@@ -403,6 +414,10 @@ NAN_ENTRY = {"id": 3, "bytes": None, "text": None, "bias": math.nan, "seen": 0}
         ({"vocab_size": 7}, ("token id 7", "7 tokens")),
         ({"settings": {"tau": [1]}}, ("settings.tau",)),
         ({"verdict": [row().model_dump() | {"low": 1.0}]}, ("1.0", "0.15")),
+        ({"verdict": [row().model_dump() | {"difference": 0.3}]}, ("0.3", "0.33", "0.41")),
+        ({"verdict": [row().model_dump() | {"p": 1.0}]}, ("HELPS", "p = 1", "0.05")),
+        ({"verdict": [row().model_dump() | {"better": "lower"}]}, ("HELPS", "0.08", "lower")),
+        ({"verdict": [row().model_dump()] * 1001}, ("verdict", "1000")),
         ({"verdict": [row().model_dump() | {"setting": "hot"}]}, ("verdict[0].setting", '"hot"')),
         ({"colour": "red\x1b[31m"}, ("colour",)),
         ({"self": 1}, ("self",)),

@@ -199,7 +199,7 @@ def test_an_alternative_s_rows_are_not_the_verdict(tmp_path: Path) -> None:
     assert run.evaluation is not None
     bias = next(each.name for each in run.evaluation.policies if each.bias == each.name)
     judged_alone = next(each for each in run.evaluation.comparisons if each.other == bias)
-    rival = judged_alone.model_copy(update={"base": "the instruction", "verdict": "HURTS"})
+    rival = judged_alone.model_copy(update={"base": "the instruction"})
     more = run.evaluation.model_copy(update={"comparisons": (*run.evaluation.comparisons, rival)})
     assert rows_of(replace(run, evaluation=more)) == rows_of(run) != ()
 
