@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 Endpoint: TypeAlias = Literal["chat", "completions", "responses"]
+Ending: TypeAlias = Literal["whole", "cut", "filtered", "broken off"]
 Split: TypeAlias = Literal["train", "validation", "test"]
 IntArray: TypeAlias = npt.NDArray[np.int32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
@@ -26,6 +27,53 @@ NO_TOKEN = -1
 UNNAMED = -2
 """A listed token without an id, because the provider withholds a special token's bytes. It has a
 probability and no bias.
+"""
+
+ENDINGS: Mapping[str, Ending] = {
+    # https://platform.openai.com/docs/api-reference/chat/object; Azure, Fireworks, Groq, DeepSeek,
+    # OpenRouter, vLLM, SGLang, llama.cpp and LM Studio use these names.
+    "stop": "whole",
+    "tool_calls": "whole",
+    "function_call": "whole",
+    "length": "cut",
+    "content_filter": "filtered",
+    # Together, and llama.cpp before 2024 (docs.together.ai/reference/chat-completions)
+    "eos": "whole",
+    # text-generation-inference and watsonx (huggingface.co/docs/text-generation-inference)
+    "eos_token": "whole",
+    "stop_sequence": "whole",
+    "token_limit": "cut",
+    # xAI, and gateways that hand on Anthropic's names
+    # (docs.anthropic.com/en/api/handling-stop-reasons)
+    "end_turn": "whole",
+    "tool_use": "whole",
+    "max_tokens": "cut",
+    "model_context_window_exceeded": "cut",
+    "refusal": "filtered",
+    # Gemini and Cohere, in small letters (ai.google.dev/api/generate-content, docs.cohere.com)
+    "complete": "whole",
+    "safety": "filtered",
+    "recitation": "filtered",
+    "blocklist": "filtered",
+    "prohibited_content": "filtered",
+    "spii": "filtered",
+    "error_toxic": "filtered",
+    # The Responses API (platform.openai.com/docs/api-reference/responses/object)
+    "max_output_tokens": "cut",
+    # Mistral, at the end of the model's context (docs.mistral.ai/api)
+    "model_length": "cut",
+    # vLLM, where a request's repetition_detection stops a loop (vllm/v1/engine/__init__.py)
+    "repetition": "cut",
+    # z.AI's filter (docs.z.ai/api-reference/llm/chat-completion)
+    "sensitive": "filtered",
+    # Bedrock's filters behind gateways (docs.aws.amazon.com/bedrock, Converse)
+    "content_filtered": "filtered",
+    "guardrail_intervened": "filtered",
+}
+"""How a completion ended, by the finish reason in small letters; see ``ending_of``.
+
+Of what is not listed, these are known: error (OpenRouter, Mistral, vLLM), network_error (z.AI),
+insufficient_system_resource (DeepSeek), abort (vLLM, SGLang).
 """
 
 CALL_BEGIN = "<tool_call>"
@@ -340,6 +388,24 @@ class ToolCall:
         return f'{CALL_BEGIN}\n{{"name": {name}, "arguments": {written}}}\n{CALL_END}'
 
 
+def ending_of(finish_reason: str) -> Ending:
+    """How a completion with this finish reason ended; one that is not in ``ENDINGS``, or "" for
+    none, broke it off.
+    """
+    return ENDINGS.get(finish_reason.lower(), "broken off")
+
+
+def broken_off_by_host(reasons: Mapping[str, int]) -> str:
+    """What the host did to completions, for a sentence about them; "" for none.
+
+    reasons: finish reason -> their number.
+    """
+    if not reasons:
+        return ""
+    listed = ", ".join(f"{reason or None!r:.60}: {number}" for reason, number in reasons.items())
+    return f"the host broke them off (finish_reason {listed})"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Completion:
     """One sampled completion with the provider's token logprobs.
@@ -348,7 +414,8 @@ class Completion:
 
     text: what the model wrote. Calls of functions that the provider sends apart stand in it as
         ``ToolCall.text``.
-    finish_reason: the provider's; "stop" also where a completion ended with a call.
+    finish_reason: "stop", "length" or "content_filter" for the provider's word for it, "stop" also
+        where a completion ended with a call; else the provider's own word (``ENDINGS``).
     token_ids, logprobs: (t,), the listed tokens and their logprobs in nats under the *unbiased*
         model at temperature 1. The profile's row ``logprobs.meaning`` says where a bias or another
         temperature changes them.
@@ -356,7 +423,8 @@ class Completion:
         -2 is a listed token without an id.
     prompt_tokens: the length of the prompt, by the provider's count.
     model: its name in the answer.
-    whole: False where the provider listed fewer tokens than it generated, or nothing readable.
+    whole: False where the provider listed fewer tokens than it generated, or nothing readable, and
+        where a filter or the host ended the completion.
     token_bytes: id -> bytes, of the ids in this answer, as far as the provider gives them.
     propensities: (t,), logprobs under the policy that sampled the tokens; None unless the provider
         gives both kinds.
@@ -402,17 +470,26 @@ class Completion:
     @property
     def filtered(self) -> bool:
         """Whether the provider's content filter withheld the completion or its rest."""
-        return self.finish_reason == "content_filter"
+        return ending_of(self.finish_reason) == "filtered"
+
+    @property
+    def broken_off(self) -> bool:
+        """Whether the host ended it, and neither the model nor a limit."""
+        return ending_of(self.finish_reason) == "broken off"
 
     @property
     def cut(self) -> bool:
         """Whether it ended at the token limit."""
-        return self.finish_reason == "length"
+        return ending_of(self.finish_reason) == "cut"
 
     @property
     def readable(self) -> bool:
-        """Whether it can be scored: the content filter let it pass, and it can be read."""
-        return not self.filtered and (self.whole or self.n_tokens > 0)
+        """Whether it can be scored: neither a content filter nor the host ended it, and it can be
+        read.
+        """
+        if ending_of(self.finish_reason) in ("filtered", "broken off"):
+            return False
+        return self.whole or self.n_tokens > 0
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:

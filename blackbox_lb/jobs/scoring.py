@@ -300,6 +300,7 @@ async def _scored(
     correct = []
     tokens = []
     left_out = 0
+    host = Counter[str]()
     for example, row in zip(examples, keys, strict=True):
         stored = zip(row, store.completions(row), strict=True)
         with computing():
@@ -310,20 +311,21 @@ async def _scored(
             watch(record)
         read = [record for record in records if record.value is not None]
         left_out += len(records) - len(read)
+        host.update(
+            record.completion.finish_reason for record in records if record.completion.broken_off
+        )
         rewards.append(np.array([record.value for record in read], dtype=float))
         correct.append([record.correct for record in read])
         tokens.append(np.array([record.completion.n_tokens for record in read], dtype=float))
     check_values(f"{title}: {reward.label}", np.concatenate([np.zeros(0), *rewards]))
-    if left_out:
-        report.notice(
-            f"{title}: {left_out} completions are not scored: a content filter stopped them, or"
-            " they could not be read"
-        )
     is_known = all(flag is not None for flags in correct for flag in flags)
     right = None
     if is_known:
         right = tuple(np.array(flags, dtype=float) for flags in correct)
-    return PolicyScores(tuple(rewards), right, tuple(tokens), left_out)
+    scores = PolicyScores(tuple(rewards), right, tuple(tokens), left_out, broken_off=host)
+    if left_out:
+        report.notice(f"{title}: {scores.unscored}")
+    return scores
 
 
 def _record(

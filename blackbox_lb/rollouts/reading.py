@@ -399,10 +399,16 @@ def reading_of(
     return Reading(dict(enumerate(examples)), owner, reward, end_tokens, again, encode, vocab_size)
 
 
+BROKEN_OFF = "broken off: "
+"""The category of what the host broke off, before the finish reason."""
+
+
 def _read(completion: Completion, encode: Encode | None) -> tuple[str, Completion]:
     """The category of a completion, and the completion to learn from."""
     if completion.filtered:
         return "filtered", completion
+    if completion.broken_off:
+        return f"{BROKEN_OFF}{completion.finish_reason}", completion
     if completion.text and not len(completion.token_ids):
         if encode is None:
             return "incomplete", completion

@@ -86,7 +86,8 @@ def _wanted(remote: Remote, pairs: Iterable[tuple[Example, Completion]]) -> dict
     """The unknown rewards, by key."""
     items: dict[str, _Wanted] = {}
     for example, completion in pairs:
-        if completion.readable or (completion.text and not completion.filtered):
+        ended = not (completion.filtered or completion.broken_off)
+        if completion.readable or (completion.text and ended):
             item = remote.item(example, completion)
             if (key := remote.key_of(item)) not in remote.known:
                 items[key] = _Wanted(item, example.id, completion.n_tokens, completion.text)

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting import Censoring
 from blackbox_lb.rollouts.columns import LISTED, columns
 from blackbox_lb.rollouts.reading import (
+    BROKEN_OFF,
     UNLOCATED,
     WITH_SPANS,
     WITHOUT_SPANS,
@@ -35,7 +36,7 @@ from blackbox_lb.rollouts.reading import (
 )
 from blackbox_lb.rollouts.scratch import Scratch
 from blackbox_lb.tasks import Reward
-from blackbox_lb.types import BoolArray, EndTokens, Example
+from blackbox_lb.types import BoolArray, EndTokens, Example, broken_off_by_host
 
 LISTS_IN_MEMORY = 1 << 28
 """Bytes of the table that stay in memory: 20 listed tokens at a million positions. The rest goes to
@@ -52,9 +53,10 @@ class Training:
     ``NextToken`` that shares them.
     ``base``: (n,) whether the base model drew each, None for all. ``incomplete``: the provider
     listed fewer tokens than it generated, or one without an id; ``filtered``: its content filter
-    withheld text; ``encoded``: it listed no token, and the text's own were used; ``cut``: the
-    tokens of the stop text that ended it are counted and not listed; ``without_spans``: the reward
-    gave none, and gave some for others; ``unlocated``: no token was found for a part of the reward.
+    withheld text; ``broken_off``: finish reason -> those that the host broke off; ``encoded``: it
+    listed no token, and the text's own were used; ``cut``: the tokens of the stop text that ended
+    it are counted and not listed; ``without_spans``: the reward gave none, and gave some for
+    others; ``unlocated``: no token was found for a part of the reward.
     ``whole``: all rollouts, where an engine holds them; ``rollouts`` and ``next_token`` are then a
     sample of them, on the support of all.
     """
@@ -69,6 +71,7 @@ class Training:
     whole: ShardedDataset | None = None
     without_spans: int = 0
     unlocated: int = 0
+    broken_off: Mapping[str, int] = field(default_factory=dict)
 
     def leaving(self, count: Counter[str], reading: Reading) -> Training:
         """The same with the tally of all completions of ``reading``."""
@@ -80,6 +83,11 @@ class Training:
             cut=count["cut"] if reading.end_tokens.stop_prefix_ids else 0,
             without_spans=count[WITHOUT_SPANS] if count[WITH_SPANS] else 0,
             unlocated=count[UNLOCATED],
+            broken_off={
+                category.removeprefix(BROKEN_OFF): number
+                for category, number in count.items()
+                if category.startswith(BROKEN_OFF)
+            },
         )
 
     @property
@@ -105,6 +113,7 @@ class Training:
                 ),
             ),
             (self.filtered, "the provider's content filter stopped them"),
+            (sum(self.broken_off.values()), broken_off_by_host(self.broken_off)),
         )
         return [f"{count} completions are left out: {why}" for count, why in reasons if count]
 

@@ -21,7 +21,15 @@ import numpy.typing as npt
 
 from blackbox_lb.errors import StoreCorrupt, StoreError
 from blackbox_lb.store.database import KEY_COLUMNS
-from blackbox_lb.types import BoolArray, Completion, FloatArray, IntArray, Message, Prompt
+from blackbox_lb.types import (
+    BoolArray,
+    Completion,
+    FloatArray,
+    IntArray,
+    Message,
+    Prompt,
+    ending_of,
+)
 
 # --- Keys
 
@@ -238,12 +246,14 @@ def completion_of(row: Row) -> Completion:
         raise StoreCorrupt(
             f"it has {len(arrays.token_ids)} tokens where {row['n_tokens']} were stored"
         )
+    # Older versions stored what a filter or the host ended as whole.
+    ended = ending_of(row["finish_reason"]) in ("whole", "cut")
     return Completion(
         text=row["text"],
         finish_reason=row["finish_reason"],
         prompt_tokens=row["prompt_tokens"],
         model=row["model"],
-        whole=bool(row["whole"]),
+        whole=bool(row["whole"]) and ended,
         generated=row["generated"],
         fingerprint=row["fingerprint"],
         **arrays._asdict(),

@@ -365,15 +365,18 @@ def _events(text: str) -> list[dict[str, Any]]:
 
 def _pasted(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Answers made of what users pasted into issues: single entries, or parallel lists; prose and
-    errors hold none.
+    errors hold none. Where the end was not pasted, it is that of a limit.
     """
+    end = {"finish_reason": "length"}
     chunk, lists = line.get("chunk", {}), line.get("samples", [])
     if "choices" in chunk:
         yield chunk
     elif "token" in chunk and all(isinstance(each, dict) for each in chunk.get("top_logprobs", [])):
         yield {
-            "choices": [{"message": {"content": chunk["token"]}, "logprobs": {"content": [chunk]}}]
+            "choices": [
+                {"message": {"content": chunk["token"]}, "logprobs": {"content": [chunk]}, **end}
+            ]
         }
     for each in [*lists, line.get("partial", {})]:
         if isinstance(each, dict) and "token_logprobs" in each:
-            yield {"choices": [{"text": "".join(each["tokens"]), "logprobs": each}]}
+            yield {"choices": [{"text": "".join(each["tokens"]), "logprobs": each, **end}]}

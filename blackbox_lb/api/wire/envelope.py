@@ -4,6 +4,8 @@ Every dialect's choices are read as those of a chat completion, so that the rest
 one envelope.
 """
 
+import json
+import re
 import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +13,7 @@ from typing import Any
 
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.types import ToolCall, with_calls
+from blackbox_lb.types import ToolCall, ending_of, with_calls
 
 REMEDY = (
     "raise ``max_tokens``, or turn thinking off (the model's own switch, under [request] in a"
@@ -23,27 +25,26 @@ UNLISTED = (
     f" {REMEDY.partition(', or ')[2]}"
 )
 """Notes on completions, behind their number."""
+ALL_THOUGHT = (
+    "ended by itself with all of its words in its thoughts and no text: is the server's reasoning"
+    " parser for another model? Start it without one (vLLM: --reasoning-parser), or turn thinking"
+    " off"
+)
+"""The fault of an answer, behind its name."""
 THOUGHT_PARTS = ("thinking", "redacted_thinking", "reasoning")
 """Types of the parts of a message that are thoughts."""
+SPECIAL = re.compile(r"<[^<>\s]+>|\[[A-Z_/]+\]")
+"""How templates spell the tokens that are no part of a text, as <|im_end|>, </s> or [EOS]."""
 
 
 def has_thoughts(answer: Mapping[str, Any], choice: Mapping[str, Any], *, alone: bool) -> bool:
     """Whether the model thought before the completion. ``alone``: it is the answer's only one, so
     that ``usage`` is about it.
     """
-    message = choice.get("message")
     logprobs = choice.get("logprobs")
-    places = (
-        (message, "reasoning_content"),
-        (message, "reasoning"),
-        (logprobs, "reasoning_content"),
-    )
-    if any(isinstance(place, Mapping) and place.get(name) for place, name in places):
+    if shows_thoughts(choice):
         return True
-    content = None
-    if isinstance(message, Mapping):
-        content = message.get("content")
-    if isinstance(content, list) and any(is_thought(part) for part in content):
+    if isinstance(logprobs, Mapping) and logprobs.get("reasoning_content"):
         return True
     usage = None
     if alone:
@@ -54,16 +55,83 @@ def has_thoughts(answer: Mapping[str, Any], choice: Mapping[str, Any], *, alone:
     return any(isinstance(detail, Mapping) and detail.get("reasoning_tokens") for detail in details)
 
 
+def shows_thoughts(choice: Mapping[str, Any]) -> bool:
+    """Whether the message of a choice holds the words of thoughts."""
+    message = choice.get("message")
+    if not isinstance(message, Mapping):
+        return False
+    if message.get("reasoning_content") or message.get("reasoning"):
+        return True
+    content = message.get("content")
+    return isinstance(content, list) and any(is_thought(part) for part in content)
+
+
 def is_thought(part: Any) -> bool:
     """Whether a part of a message's content is a thought of the model."""
     return isinstance(part, Mapping) and part.get("type") in THOUGHT_PARTS
 
 
-def is_cut(text: str, finish_reason: Any, *, thought: bool) -> bool:
+def is_cut(text: str, finish_reason: str, *, thought: bool) -> bool:
     """Whether the limit of tokens cut the completion of a model that ``thought`` before its text
     began.
     """
-    return thought and not text and finish_reason == "length"
+    return thought and not text and ending_of(finish_reason) == "cut"
+
+
+def reason_of(choice: Mapping[str, Any]) -> str:
+    """The finish reason of a choice in the words of chat completions, "stop", "length" or
+    "content_filter"; its own word where it broke the completion off or ends a call that is not
+    there; "" for none.
+
+    SGLang's own answers have it in an object, ``{"type": "length", "length": 12}``.
+
+    Raises TypeError: it is no text.
+    """
+    reason = choice.get("finish_reason")
+    if isinstance(reason, Mapping):
+        reason = reason.get("type")
+    text = text_field({"finish_reason": reason}, "finish_reason")
+    if text in ENDED_BY_CALL and not has_calls(choice):
+        return text
+    return WORDS.get(ending_of(text), text)
+
+
+ENDED_BY_CALL = ("tool_calls", "function_call", "tool_use")
+"""The ends of a completion that calls a function: it stopped by itself."""
+WORDS: Mapping[str, str] = {"whole": "stop", "cut": "length", "filtered": "content_filter"}
+"""How a completion ended -> the finish reason of chat completions."""
+
+
+def fault_of_end(choice: Mapping[str, Any]) -> str | None:
+    """Why a choice is no completion, to be read behind the name of its sender: the host broke it
+    off, or it ended by itself with all of its words in its thoughts. None where it is one.
+
+    Raises TypeError, ValueError: it is of another shape than a choice.
+    """
+    reason = reason_of(choice)
+    words = host_error(choice)
+    if words or ending_of(reason) == "broken off":
+        because = ""
+        if words:
+            because = f": {words}"
+        return f"broke its answer off, finish_reason {reason or None!r:.60}{because}; ask again"
+    ended = ending_of(reason) == "whole"
+    if ended and shows_thoughts(choice) and not text_of(choice).strip():
+        return ALL_THOUGHT
+    return None
+
+
+def host_error(choice: Mapping[str, Any]) -> str:
+    """The words of an ``error`` inside a choice, as OpenRouter puts it beside what came before it
+    (https://openrouter.ai/docs/api-reference/errors); "" where there is none.
+    """
+    error = choice.get("error")
+    if not error:
+        return ""
+    words = error
+    if isinstance(error, Mapping):
+        words = error.get("message") or json.dumps(error, default=str)
+    return quoted(words)
 
 
 MOST_TOKENS = 2**31
@@ -114,7 +182,7 @@ def is_filtered(choice: Mapping[str, Any]) -> bool:
     """Whether the provider's content filter withheld the completion: Azure then sends neither
     logprobs nor a message.
     """
-    return choice.get("finish_reason") == "content_filter" and choice.get("logprobs") is None
+    return reason_of(choice) == "content_filter" and choice.get("logprobs") is None
 
 
 def is_blank(choice: Mapping[str, Any], text: str) -> bool:
@@ -123,7 +191,7 @@ def is_blank(choice: Mapping[str, Any], text: str) -> bool:
     """
     logprobs = choice.get("logprobs") or {}
     meta = choice.get("meta_info") or {}
-    ended = not text and choice.get("finish_reason") in ("stop", "length")
+    ended = not text and reason_of(choice) in ("stop", "length")
     return (
         ended
         and isinstance(logprobs, dict)

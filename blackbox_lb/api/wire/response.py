@@ -17,8 +17,10 @@ from blackbox_lb.api.wire.dialects import DIALECTS, AnswerDialect
 from blackbox_lb.api.wire.envelope import (
     CUT,
     REMEDY,
+    SPECIAL,
     UNLISTED,
     count,
+    fault_of_end,
     has_calls,
     has_thoughts,
     hides_call,
@@ -27,6 +29,7 @@ from blackbox_lb.api.wire.envelope import (
     is_filtered,
     lengths,
     quoted,
+    reason_of,
     text_field,
     text_of,
 )
@@ -34,7 +37,15 @@ from blackbox_lb.api.wire.position import Identity, Position, PositionReader
 from blackbox_lb.api.wire.request import asks_logprobs
 from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Draw, Endpoint, Sampling
+from blackbox_lb.types import (
+    NO_TOKEN,
+    UNNAMED,
+    Completion,
+    Draw,
+    Endpoint,
+    Sampling,
+    ending_of,
+)
 
 if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary
@@ -43,8 +54,6 @@ Fault: TypeAlias = NoLogprobs | CorruptResponse
 SHAPE = (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueError)
 """Python's errors for an answer of another shape than its dialect."""
 
-ENDED_BY_CALL = ("tool_calls", "function_call")
-"""The ends of a completion that calls a function: it stopped by itself."""
 HIDDEN_CALL = (
     "call a function, and the provider does not list the tokens of a call: their text is scored,"
     " and nothing can be learned from them; vLLM, SGLang and llama.cpp list these tokens"
@@ -148,16 +157,17 @@ def parse_response(
     """All completions of one answer, in the order of its choices.
 
     A sampled token without a name is ``UNNAMED`` in ``token_ids``, and its completion is not whole.
-    A completion that a content filter withheld has no positions and is not whole; nor has one
-    without logprobs, where the endpoint gives none or none were asked for. An unreadable choice
-    counts the same where another one of the answer is readable, because the answer was paid for. If
-    such a choice is blank (``is_blank``) and the provider counts as many tokens as the other
-    choices list, it is a whole completion of no tokens.
+    A completion that a content filter withheld or ended is not whole; one that it withheld has no
+    positions, nor has one without logprobs, where the endpoint gives none or none were asked for.
+    An unreadable choice counts the same where another one of the answer is readable, because the
+    answer was paid for. If such a choice is blank (``is_blank``) and the provider counts as many
+    tokens as the other choices list, it is a whole completion of no tokens.
 
     Raises NoLogprobs: no choice with token logprobs, which were asked for. CorruptResponse: no
-    choices, or none without a NaN or positive logprob, a missing id, a list out of step with the
-    tokens; neither logprobs nor a count of the tokens of a text. ProfileError: tokens are
-    identified by bytes or text and ``vocabulary`` is missing, or not the model's.
+    choices, or each one was broken off by the host, has its text in its thoughts alone
+    (``fault_of_end``) or nowhere, or has a NaN or positive logprob, a missing id, or a list out of
+    step with the tokens; neither logprobs nor a count of the tokens of a text. ProfileError: tokens
+    are identified by bytes or text and ``vocabulary`` is missing, or not the model's.
     """
     if isinstance(answer, ParsedAnswer):
         try:
@@ -184,7 +194,7 @@ def _parsed(
         alone = len(choices) == 1
         thoughts = [has_thoughts(answer, choice, alone=alone) for choice in choices]
         attempts = [
-            _attempt(reader, endpoint, *choice_and_thought, answer, sampling.max_tokens)
+            _attempt(reader, endpoint, *choice_and_thought, answer, sampling)
             for choice_and_thought in zip(choices, thoughts, strict=True)
         ]
         read, faults = zip(*attempts, strict=True)
@@ -204,7 +214,7 @@ def _parsed(
                 prompt_tokens=prompt_tokens,
                 model=model,
                 generated=generated,
-                whole=completion.whole and complete,
+                whole=completion.whole and complete and not completion.filtered,
                 fingerprint=system,
             )
             for completion, (generated, complete) in zip(read, sizes, strict=True)
@@ -259,23 +269,30 @@ def _attempt(
     choice: dict[str, Any],
     thought: bool,
     answer: Any,
-    max_tokens: int,
+    sampling: Sampling,
 ) -> tuple[Completion, Fault | None]:
     """The readable part of the completion, and the reason why the rest is not readable."""
-    too_long = _too_long(reader.profile, choice, max_tokens)
+    too_long = _too_long(reader.profile, choice, sampling.max_tokens)
     if too_long is not None:
         return _completion("", choice, None), too_long
     try:
         with _described(reader.profile, answer):
-            positions = _read(reader, endpoint, choice)
-            return _completion(text_of(choice), choice, positions), None
+            positions = None
+            if ending_of(reason_of(choice)) != "broken off":
+                positions = _read(reader, endpoint, choice)
+            completion = _completion(text_of(choice), choice, positions)
+            words = fault_of_end(choice)
+            if words is None and not (completion.text or thought or sampling.stop):
+                words = _other_text(reader, choice, completion)
+        if words is not None:
+            raise CorruptResponse(f"{reader.profile.name} {words}")
+        return completion, None
     except (NoLogprobs, CorruptResponse) as error:
         fault: Fault = error
         with suppress(*SHAPE):
             text = text_of(choice)
-            if isinstance(fault, NoLogprobs) and is_cut(
-                text, choice.get("finish_reason"), thought=thought
-            ):
+            reason = reason_of(choice)
+            if isinstance(fault, NoLogprobs) and is_cut(text, reason, thought=thought):
                 fault = NoLogprobs(
                     f"{reader.profile.name} cut the answer inside its thinking, before any text:"
                     f" {REMEDY}"
@@ -283,7 +300,7 @@ def _attempt(
             elif (
                 isinstance(fault, NoLogprobs)
                 and reader.profile.logprobs.drops_fragments
-                and choice.get("finish_reason") == "length"
+                and reason == "length"
                 and not text.strip("\ufffd")
             ):
                 fault = CorruptResponse(
@@ -292,6 +309,25 @@ def _attempt(
                 )
             return _completion(text, choice, [] if is_blank(choice, text) else None), fault
         return _completion("", choice, None), fault
+
+
+def _other_text(
+    reader: PositionReader, choice: dict[str, Any], completion: Completion
+) -> str | None:
+    """The fault of a completion without a text whose listed tokens spell one; None where they
+    spell none but blanks, fragments of a character, and tokens that templates use.
+    """
+    if completion.filtered or not len(completion.token_ids):
+        return None
+    raw = reader.dialect.spelled(reader.profile, choice) or b""
+    spelled = SPECIAL.sub("", raw.decode("utf-8", "ignore")).strip()
+    if not spelled:
+        return None
+    return (
+        f"answered with no text and lists tokens that spell {spelled!r:.60}: does a parser of the"
+        " server take it away? Ask again, or start the server without its tool and reasoning"
+        " parsers"
+    )
 
 
 def _too_long(profile: Profile, choice: dict[str, Any], max_tokens: int) -> CorruptResponse | None:
@@ -456,6 +492,12 @@ def _note(read: Completion, fault: Fault | None, thought: bool, calls: bool) -> 
         return CUT
     if read.whole or read.filtered:
         return ""
+    if read.broken_off:
+        reason = read.finish_reason or None
+        return (
+            f"were broken off by the host (finish_reason {reason!r:.60}), beside others in the same"
+            " answers"
+        )
     if fault is not None:
         return "could not be read, beside others in the same answers"
     if calls:
@@ -495,7 +537,7 @@ def _cut_at_once(
         or not 0 < total <= _longest(sampling.stop)
     ):
         return False
-    return choice.get("finish_reason") == "stop" and is_blank(choice, "")
+    return reason_of(choice) == "stop" and is_blank(choice, "")
 
 
 def _up_to_stop(completion: Completion, total: int | None) -> Completion:
@@ -532,10 +574,7 @@ def _completion(
 ) -> Completion:
     if not isinstance(read, dict):
         read = _stacked(read)
-    reason = text_field(choice, "finish_reason")
-    if reason in ENDED_BY_CALL and has_calls(choice):
-        reason = "stop"
-    return Completion(text=text, finish_reason=reason, **read)
+    return Completion(text=text, finish_reason=reason_of(choice), **read)
 
 
 def _stacked(read: list[Position] | None) -> dict[str, Any]:

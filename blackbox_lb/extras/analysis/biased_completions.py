@@ -30,6 +30,7 @@ from blackbox_lb.rollouts.judging.trials import StagePart, Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.phased import bias_at_positions, phase_of_positions
 from blackbox_lb.rollouts.progress import Reporter
+from blackbox_lb.rollouts.reading import BROKEN_OFF
 from blackbox_lb.rollouts.reference import ask_reference, check_reference
 from blackbox_lb.rollouts.training import scored
 from blackbox_lb.safety.printable import printable
@@ -134,7 +135,11 @@ def biased_completions(
             store, _as_learned(bias, requests), ends, columns
         )
         phases = _phases(phases_of_features(bias.features), rollouts, store, bias, vocabulary)
-        left_out = left_out_count["incomplete"] + left_out_count["filtered"]
+        left_out = sum(
+            number
+            for category, number in left_out_count.items()
+            if category in ("incomplete", "filtered") or category.startswith(BROKEN_OFF)
+        )
         unused = sum(len(store.keys(name)) for name in requests) - len(rollouts.keys) - left_out
     endpoints = Counter(settings["endpoint"] for settings in requests.values())
     endpoint = cast("Endpoint", endpoints.most_common(1)[0][0])
@@ -147,8 +152,8 @@ def biased_completions(
         )
     if biased.left_out:
         report.notice(
-            f"{biased.left_out} completions are left out: filtered, or not all of their tokens are"
-            " listed"
+            f"{biased.left_out} completions are left out: filtered, broken off by the host, or"
+            " not all of their tokens are listed"
         )
     return biased
 

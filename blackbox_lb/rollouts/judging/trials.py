@@ -1,6 +1,7 @@
 """Trials: completions of policies at one setting, drawn unless they are in the store and scored."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -32,6 +33,7 @@ from blackbox_lb.rollouts.phased import bias_at_positions, check_continues, phas
 from blackbox_lb.rollouts.progress import Reporter, Silent
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.rollouts.training import FitEngine
+from blackbox_lb.safety.http.retries import asked_again
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import AnyBias, Completion, Draw, Endpoint, EndTokens, Example, Sampling
@@ -175,7 +177,8 @@ class Trials:
                 " from them in Python (Positions.load), or let ``reward=avoid:FILE`` look for the"
                 " marked passages in every text"
             )
-        unreadable = self.session.unreadable
+        malformed = self.session.channel.malformed
+        before = Counter(malformed.faults)
         series = [
             Series([example.prompt for example in part.examples], part.draw, part.samples)
             for part in parts
@@ -194,11 +197,8 @@ class Trials:
                 pace=self.pace,
                 only_stored=only_stored,
             )
-        if again := self.session.unreadable - unreadable:
-            self.report.notice(
-                f"{title}: {again} answers could not be read and were asked for again; each was"
-                " paid for"
-            )
+        if again := malformed.faults - before:
+            self.report.notice(f"{title}: {asked_again(again)}")
         for part, done in zip(parts, collections, strict=True):
             self.used.update(*done.keys)
             for note, number in done.notes.items():
@@ -294,10 +294,7 @@ class Trials:
         scores = score(self.reward, examples, completions)
         check_values(f"{title}: {self.reward.label}", np.concatenate([np.zeros(0), *scores.reward]))
         if scores.left_out:
-            self.report.notice(
-                f"{title}: {scores.left_out} completions are not scored: a content filter stopped"
-                " them, or they could not be read"
-            )
+            self.report.notice(f"{title}: {scores.unscored}")
         return scores
 
     async def judge(

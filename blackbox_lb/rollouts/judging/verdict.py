@@ -5,6 +5,7 @@ certainty.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -16,6 +17,7 @@ from blackbox_lb.bias.records import LEVEL, Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.tasks.rewards.thinking import loops
+from blackbox_lb.types import broken_off_by_host
 
 if TYPE_CHECKING:
     from blackbox_lb.rollouts.judging.decisions import DrawnShares
@@ -221,7 +223,8 @@ class PolicyScores:
     ``tokens``: completion lengths. ``thinking``: by name, where the reward names what thinking is:
     tokens inside and outside of it, and as 0 or 1 whether a completion ended before its limit, and
     whether it loops.
-    ``left_out``: completions without scores, stopped by a content filter or unreadable.
+    ``left_out``: completions without scores, stopped by a content filter, broken off by the host
+    or unreadable; ``broken_off``: the second of these by their finish reasons.
     ``cut``: share of the others that the limit of tokens cut.
     ``shares``: the labels that the completions name, where the reward compares these with wanted
     shares; a completion's reward is then its part of that of all of them.
@@ -234,6 +237,18 @@ class PolicyScores:
     thinking: Mapping[str, tuple[Array, ...]] = field(default_factory=dict)
     shares: DrawnShares | None = None
     cut: float = 0.0
+    broken_off: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def unscored(self) -> str:
+        """A sentence on the completions without scores."""
+        host = broken_off_by_host(self.broken_off)
+        if host:
+            host = f" {host},"
+        return (
+            f"{self.left_out} completions are not scored: a content filter stopped them,{host} or"
+            " they could not be read"
+        )
 
     def metrics(self, label: str) -> dict[str, tuple[Array, ...]]:
         """Every metric by name, the reward, called ``label``, first; accuracy where the reward
@@ -268,11 +283,13 @@ def score(
     correct: list[list[bool | None]] = []
     tokens: list[Array] = []
     stopped = 0
+    host = Counter[str]()
     cut: list[bool] = []
     thinking: dict[str, list[Array]] = {}
     for example, row in zip(examples, completions, strict=True):
         read = [completion for completion in row if completion.readable]
         stopped += len(row) - len(read)
+        host.update(completion.finish_reason for completion in row if completion.broken_off)
         texts.append([completion.text for completion in read])
         cut += [completion.cut for completion in read]
         with computing():
@@ -302,6 +319,7 @@ def score(
         {name: tuple(rows) for name, rows in thinking.items()},
         shares,
         sum(cut) / max(len(cut), 1),
+        host,
     )
 
 

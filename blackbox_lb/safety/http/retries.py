@@ -1,5 +1,6 @@
 """Retries: the faults that pass by themselves, and the pause before the next try."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 import httpx2
@@ -32,6 +33,10 @@ MORE_SLIPS = 5
 """Unreadable answers that are asked for again once there is a readable one."""
 SLIPS_A_GOOD = 0.25
 """More of them for each readable answer."""
+MOST_FAULTS = 3
+"""Kinds of faults in one sentence."""
+MOST_SAID = 160
+"""Characters of the beginning of a fault."""
 LONGEST_WAIT = 20.0
 """Seconds between tries, where the server asks for none."""
 LONGEST_RETRY_AFTER = 120.0
@@ -66,11 +71,13 @@ class MalformedResponseTolerance:
 
     good: completion requests so far with a readable answer.
     bad: completion requests so far with an unreadable answer.
+    faults: the beginnings of their errors, up to the first colon, each with its number.
     """
 
     def __init__(self) -> None:
         self.good = 0
         self.bad = 0
+        self.faults = Counter[str]()
 
     def passing(self, error: BaseException) -> bool:
         """Count an unreadable answer, and return whether to ask for it again.
@@ -80,9 +87,21 @@ class MalformedResponseTolerance:
         if not isinstance(error, CorruptResponse | NoLogprobs):
             return False
         self.bad += 1
+        self.faults[str(error).partition(":")[0][:MOST_SAID]] += 1
         if not self.good:
             return isinstance(error, CorruptResponse) and self.bad <= FIRST_SLIPS
         return self.bad <= MORE_SLIPS + SLIPS_A_GOOD * self.good
+
+
+def asked_again(faults: Counter[str]) -> str:
+    """The end of a sentence on unreadable answers: that they were asked for again, and why, the
+    commonest faults first.
+    """
+    total = faults.total()
+    reasons = "; ".join(f"{fault} ({number})" for fault, number in faults.most_common(MOST_FAULTS))
+    return (
+        f"{total} answers could not be read and were asked for again; each was paid for: {reasons}"
+    )
 
 
 def asked_pause(headers: Mapping[str, str]) -> float:
