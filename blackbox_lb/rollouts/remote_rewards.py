@@ -1,5 +1,7 @@
 """Fetching remote rewards: completions go out in batches, many at a time, and every answer is
 stored before the next is awaited.
+
+The answers of a judge are read by the rules of the wire, as those of the model are.
 """
 
 import json
@@ -9,13 +11,20 @@ from typing import Any, TypeAlias
 
 from blackbox_lb.api.limits.budget import SpendLimit, prompt_bound
 from blackbox_lb.api.limits.concurrency import run_all
+from blackbox_lb.api.wire import loads
+from blackbox_lb.api.wire.envelope import fault_of_end, quoted, reason_of, text_of
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.safety.http.error_answers import masked
+from blackbox_lb.safety.http.retries import (
+    MalformedResponseTolerance,
+    asked_again,
+    is_passing,
+)
 from blackbox_lb.safety.http.service import HttpService, Moment, ServiceWording
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
-from blackbox_lb.tasks.rewards.endpoint import Judge, Remote
+from blackbox_lb.tasks.rewards.endpoint import EndpointReward, Judge, Remote
 from blackbox_lb.types import Completion, Example
 
 KEPT = "the rewards that came are kept, the same command goes on from there"
@@ -101,11 +110,12 @@ def _learn(remote: Remote, key: str, answer: str, example: str) -> bool:
     if number is None:
         value = remote.otherwise
     if value is None:
+        assert isinstance(remote, Judge)  # an endpoint's answer is a number, else it is not kept
         reply = masked(answer, remote.secrets())
         raise CorruptResponse(
-            f"{remote.name} said {reply[:200]!r} of a completion of example {example!r}, where the"
-            " pattern finds no number; correct pattern or prompt, or say with otherwise what such"
-            f" an answer is worth ({KEPT})"
+            f"{remote.name} said {reply[:200]!r} of a completion of example {example!r},"
+            f" {remote.why_no_number(answer)}, or say with otherwise what such an answer is worth"
+            f" ({KEPT})"
         )
     remote.learn(key, answer, value)
     return number is None
@@ -124,13 +134,14 @@ async def _fetch(
         missing[start : start + remote.batch] for start in range(0, len(missing), remote.batch)
     ]
     unread = 0
+    malformed = MalformedResponseTolerance()
     with report.stage(f"{title}: rewards", len(missing)) as watch:
         async with service_of(remote) as service:
 
             async def receive(batch: Items) -> None:
                 nonlocal unread
                 answers = await _ask(
-                    service, remote, [request.item for _, request in batch], budget
+                    service, remote, [request.item for _, request in batch], budget, malformed
                 )
                 texts = {
                     key: answer
@@ -145,6 +156,8 @@ async def _fetch(
                     watch(replace(Completion.empty("stop"), generated=request.tokens))
 
             await run_all(batches, receive, remote.concurrency, budget)
+    if malformed.faults:
+        report.notice(f"{title}: rewards: {asked_again(malformed.faults)}")
     return unread
 
 
@@ -170,24 +183,59 @@ def service_of(remote: Remote) -> HttpService:
 
 
 async def _ask(
-    service: HttpService, remote: Remote, items: Sequence[dict[str, Any]], budget: SpendLimit
+    service: HttpService,
+    remote: Remote,
+    items: Sequence[dict[str, Any]],
+    budget: SpendLimit,
+    malformed: MalformedResponseTolerance,
 ) -> list[str | CorruptResponse]:
     """The answers to one batch, after as many tries as the fault deserves."""
     content = json.dumps(remote.body(items)).encode()
+    field = "rewards"
+    if isinstance(remote, Judge):
+        field = "choices"
 
     async def reply() -> Any:
         request = service.request("POST", remote.url, content, headers=remote.headers())
         response = await service.send(request)
         with service.reading(response) as body:
-            return json.loads(body)
+            answer = loads(body)
+        service.check_answer(answer, field)
+        return answer
 
     async def once() -> list[str | CorruptResponse]:
-        if not isinstance(remote, Judge):
-            return remote.answers(await reply(), items)
-        prompt_tokens = prompt_bound([content.decode()])
-        metered = await budget.metered(
-            reply, prompt_tokens, remote.file.max_tokens, budget.judge_prices
-        )
-        return remote.answers(metered, items)
+        answers: list[str | CorruptResponse]
+        if isinstance(remote, Judge):
+            answer = await budget.metered(
+                reply, prompt_bound([content.decode()]), remote.most_tokens, budget.judge_prices
+            )
+            answers = [_words_of(remote, answer)]
+        else:
+            assert isinstance(remote, EndpointReward)
+            answers = remote.answers(await reply(), items)
+        malformed.good += 1
+        return answers
 
-    return await service.tried(once)
+    return await service.tried(once, lambda error: is_passing(error) or malformed.passing(error))
+
+
+def _words_of(judge: Judge, answer: Any) -> str:
+    """The words of a judge's answer, as they are kept.
+
+    Raises CorruptResponse: no chat completion, or one that its host broke off or that is in its
+    thoughts alone.
+    """
+    try:
+        # Small servers leave the field out; a null, which says that there is no end, is none.
+        choice = {"finish_reason": "stop", **answer["choices"][0]}
+        fault = fault_of_end(choice)
+        words = text_of(choice)
+        reason = reason_of(choice)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptResponse(
+            f"{judge.name} answered {quoted(answer)}, which is no chat completion"
+            f" ({type(error).__name__}: {str(error)[:100]})"
+        ) from error
+    if fault is not None:
+        raise CorruptResponse(f"{judge.name} {masked(fault, judge.secrets())}")
+    return judge.kept(words, reason)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from blackbox_lb.errors import ConnectionFailed, CorruptResponse, InputError
 from blackbox_lb.safety.network import check_environment, path_of_request
 from blackbox_lb.safety.printable import first_line
+from blackbox_lb.safety.untrusted import finite_float, no_constant, parse_json
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -289,6 +290,7 @@ class TextVectors:
 
     async def _fetch(self, texts: Sequence[str]) -> list[list[float]]:
         """The vectors from the API, after as many tries as its faults deserve."""
+        from blackbox_lb.safety.http.retries import MalformedResponseTolerance, is_passing
         from blackbox_lb.safety.http.service import HttpService, ServiceWording
 
         model, _, url = self.name.partition("@")
@@ -322,11 +324,15 @@ class TextVectors:
                 service.request("POST", address, content, headers=headers), model
             )
             with service.reading(response) as body:
-                answer = json.loads(body)
+                answer = parse_json(body, constant=no_constant, parse_float=finite_float)
+            service.check_answer(answer, "data", model)
             return self._rows(answer, texts, url)
 
+        malformed = MalformedResponseTolerance()
         async with service:
-            return await service.tried(once)
+            return await service.tried(
+                once, lambda error: is_passing(error) or malformed.passing(error)
+            )
 
     def _rows(self, answer: Any, texts: Sequence[str], url: str) -> list[list[float]]:
         """The vectors of an answer, in the order of ``texts``.

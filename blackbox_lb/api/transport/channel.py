@@ -497,10 +497,7 @@ class Channel(HttpService):
         learn(response)
         with self.reading(response) as content:
             answer = loads(content) if parse is None else await parse(content)
-        if isinstance(answer, dict) and answer.get("error") and not answer.get("choices"):
-            # Gateways answer 200 with another server's refusal inside, and so does Azure for some
-            # filtered prompts.
-            raise self.refusal(None, answer, body.get("model"))
+        self.check_answer(answer, "choices", body.get("model"))
         return answer
 
     async def _sent(

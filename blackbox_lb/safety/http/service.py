@@ -45,7 +45,7 @@ from blackbox_lb.safety.network import (
     untrusted_certificate,
     verification,
 )
-from blackbox_lb.safety.printable import shorten, with_remedy
+from blackbox_lb.safety.printable import first_line, shorten, with_remedy
 from blackbox_lb.safety.secrets import Redactor
 
 T = TypeVar("T")
@@ -292,8 +292,24 @@ class HttpService:
             text = self.masked(response.text[:MOST_QUOTED])[:100]
             raise CorruptResponse(
                 f"{self._place} answered {response.request.url.path} with something that is not"
-                f" JSON: {text!r}"
+                f" JSON ({first_line(error)[:100]}): {text!r}"
             ) from error
+
+    def check_answer(self, answer: Any, field: str, model: str | None = None) -> None:
+        """Raise the refusal inside an answer of status 200.
+
+        Gateways answer so with another server's refusal, and Azure for some filtered prompts.
+
+        Args:
+            answer: its JSON.
+            field: what every answer has that is none.
+            model: the model that was asked, for the advice.
+
+        Raises:
+            ProviderError: it holds an ``error`` and nothing in ``field``.
+        """
+        if isinstance(answer, dict) and answer.get("error") and not answer.get(field):
+            raise self.refusal(None, answer, model)
 
     def masked(self, text: str) -> str:
         """``text`` with all that looks like a secret masked; every quote of the service is."""

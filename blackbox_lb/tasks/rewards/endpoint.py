@@ -109,12 +109,6 @@ class Remote(ABC):
         """The body of one request."""
 
     @abstractmethod
-    def answers(self, reply: Any, items: Sequence[dict[str, Any]]) -> list[str | CorruptResponse]:
-        """The answer for each item, to be kept, or why it is no reward. Raises CorruptResponse for
-        a reply of another shape.
-        """
-
-    @abstractmethod
     def number(self, answer: str) -> float | None:
         """Nats of a kept answer; None where it holds no number."""
 
@@ -197,6 +191,9 @@ class EndpointReward(Remote):
         return {"items": list(items)}
 
     def answers(self, reply: Any, items: Sequence[dict[str, Any]]) -> list[str | CorruptResponse]:
+        """The answer for each item, to be kept, or why it is no reward. Raises CorruptResponse for
+        a reply of another shape.
+        """
         came = reply.get("rewards") if isinstance(reply, dict) else None
         if not isinstance(came, list):
             raise CorruptResponse(
@@ -218,11 +215,11 @@ class EndpointReward(Remote):
                 number = float(value)
             except OverflowError:
                 number = math.inf
-            if not math.isnan(number) and number != math.inf:
+            if math.isfinite(number):
                 return repr(number)
         return CorruptResponse(
             f"{self.name} answered {shorten(value)} for example {item['id']!r}; a reward is a"
-            ' number of nats, finite or "-inf"'
+            ' finite number of nats, or the text "-inf"'
         )
 
     def number(self, answer: str) -> float | None:
@@ -269,6 +266,28 @@ def check_address(address: str, subject: str, remedy: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
 
 
+ROW_OF_FIELD = {
+    "model": "model",
+    "messages": "prompt",
+    **dict.fromkeys(
+        ("max_tokens", "max_new_tokens", "max_output_tokens", "n_predict", "num_predict"),
+        "max_tokens",
+    ),
+}
+"""Fields of a judge's request, by the names of several servers -> the row of its file that sets
+them, and by which its tokens are reserved.
+"""
+ONE_ANSWER = {"n": 1, "best_of": 1, "stream": False}
+"""Fields of a judge's request with the only value for which one answer comes, in one piece."""
+NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\.?", re.ASCII)
+"""A number of a judge, perhaps at the end of a sentence."""
+LEFT_OF_A_PART = re.compile(r"(?:\d(?:[.,'’_٫٬–-]|[eE][+-]?)?|(?<![^\W_])[-−])\Z")
+RIGHT_OF_A_PART = re.compile(r"[\d_]|[.,'’٫٬]\d|[eE][+-]?\d|[–-]\d|[\u00a0\u2009\u202f]\d{3}(?!\d)")
+"""What stands beside a match that is only a part of a number: of 7,5 or 1,000, of 10, of -3, or of
+the range 7-8.
+"""
+NOT_WHOLE = re.compile(r"\n\[not whole: finish_reason (length|content_filter)\]\Z")
+"""The end of the kept words of a judge that its limit of tokens, or a filter, stopped."""
 SECONDS = 5.0
 """Longest search for what a judge quotes in its answer."""
 PLACES = re.compile(r"\{(prompt|completion|answer)\}")
@@ -322,13 +341,21 @@ class Judge(Remote):
                 f"base_url of the judge {path} ends in {end}, which is the path of a request;"
                 f" leave it out: {url.removesuffix(end)}"
             )
+        otherwise = None
+        if file.otherwise is not None:
+            otherwise = file.otherwise * file.scale
+            if not math.isfinite(otherwise):
+                raise InputError(
+                    f"the judge {path}: otherwise = {file.otherwise:g} times scale ="
+                    f" {file.scale:g} is beyond the largest number; give a smaller one"
+                )
         return cls(
             name=f"judge:{path}",
             url=f"{url}/chat/completions",
             batch=1,
             concurrency=file.concurrency,
             needs_answer="{answer}" in file.prompt,
-            otherwise=None if file.otherwise is None else file.otherwise * file.scale,
+            otherwise=otherwise,
             file=file,
             path=Path(path),
         )
@@ -358,28 +385,61 @@ class Judge(Remote):
             **file.fields,
         }
 
-    def answers(self, reply: Any, items: Sequence[dict[str, Any]]) -> list[str | CorruptResponse]:
-        try:
-            words = reply["choices"][0]["message"]["content"]
-        except (KeyError, IndexError, TypeError) as error:
-            raise CorruptResponse(
-                f"{self.name} answered {shorten(reply)}, which is no chat completion"
-            ) from error
-        if not isinstance(words, str | None):
-            raise CorruptResponse(f"{self.name} answered {shorten(words)}, which is no text")
-        return [(words or "").encode("utf-8", "replace").decode()]
+    @property
+    def most_tokens(self) -> int:
+        """Most tokens of an answer, whichever of its two limits a server goes by."""
+        other = self.file.fields.get("max_completion_tokens")
+        if isinstance(other, int):
+            return max(self.file.max_tokens, other)
+        return self.file.max_tokens
+
+    def kept(self, words: str, finish_reason: str) -> str:
+        """The words of an answer as they are kept, marked where it is not whole.
+
+        Args:
+            words: the text of the answer.
+            finish_reason: its own; "length" and "content_filter" are marked.
+        """
+        words = words.encode("utf-8", "replace").decode()
+        if finish_reason not in ("length", "content_filter"):
+            return words
+        return f"{words}\n[not whole: finish_reason {finish_reason}]"
 
     def number(self, answer: str) -> float | None:
+        if NOT_WHOLE.search(answer):
+            return None
         matches = list(re.finditer(self.file.pattern, answer))
         if not matches:
             return None
-        try:
-            number = float(matches[-1][min(matches[-1].re.groups, 1)])
-        except (TypeError, ValueError):
+        match = matches[-1]
+        group = min(match.re.groups, 1)
+        written = NUMBER.fullmatch((match[group] or "").strip())
+        if written is None:
             return None
-        if not math.isfinite(number):
+        start, end = match.span(group)
+        is_part = LEFT_OF_A_PART.search(answer[max(0, start - 4) : start])
+        if end == match.end():  # else the pattern says itself what follows
+            is_part = is_part or RIGHT_OF_A_PART.match(answer[end : end + 5])
+        number = float(written[1]) * self.file.scale
+        if is_part or not math.isfinite(number):
             return None
-        return number * self.file.scale
+        return number
+
+    def why_no_number(self, answer: str) -> str:
+        """Why ``number`` reads none from an answer, and the remedy, behind a quotation of it."""
+        end = NOT_WHOLE.search(answer)
+        if end is None:
+            return (
+                "where the pattern finds no number that can be read without doubt; correct pattern"
+                " or prompt"
+            )
+        if end[1] == "content_filter":
+            return "which a content filter stopped; change the prompt"
+        return (
+            f"which its max_tokens = {self.file.max_tokens} cut; raise max_tokens in the judge's"
+            " file, for a judge that thinks by the length of its thoughts (all completions are then"
+            " judged anew)"
+        )
 
     def learn(self, key: str, answer: str, value: float) -> None:
         self.known[key] = value
@@ -461,12 +521,35 @@ def _read(path: str) -> JudgeFile:
         raise InputError(
             f"the judge {path}: {row} is not a valid regular expression: {error}; correct it"
         ) from error
+    _check_fields(path, file.fields)
     if "{completion}" not in file.prompt:
         raise InputError(
             f"the judge {path}: prompt has no {{completion}}, so every completion would be judged"
             " alike; write it in"
         )
     return file
+
+
+def _check_fields(path: str, fields: Mapping[str, JsonValue]) -> None:
+    """Raise InputError for a field that has a row of its own, or asks for several answers."""
+    for name, value in fields.items():
+        if name in ROW_OF_FIELD:
+            raise InputError(
+                f"the judge {path}: fields sets {name}, for which the file has the row"
+                f" {ROW_OF_FIELD[name]}; give it there, so that its tokens are counted before they"
+                " are spent"
+            )
+        if name in ONE_ANSWER and value != ONE_ANSWER[name]:
+            raise InputError(
+                f"the judge {path}: fields sets {name} = {shorten(value)}; one answer is read, in"
+                " one piece, so leave it out"
+            )
+    limit = fields.get("max_completion_tokens", 1)
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise InputError(
+            f"the judge {path}: fields sets max_completion_tokens = {shorten(limit)}; give a whole"
+            " number from 1"
+        )
 
 
 def _conversation(prompt: Prompt) -> str:
