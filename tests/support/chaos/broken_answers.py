@@ -224,6 +224,16 @@ def missing_choices(answer: Any, rng: random.Random) -> Any:
     return {**answer, name: answer[name][:-1]}
 
 
+def broken_off(answer: Any, rng: random.Random) -> Any:
+    """The host ended every completion, in the words of one of four hosts, or without a word."""
+    reason = rng.choice(["error", "network_error", "abort", "insufficient_system_resource", None])
+    for choice in list_of(answer.get("choices")):
+        choice["finish_reason"] = reason
+    if "output" in answer:
+        answer["status"] = "failed"
+    return answer
+
+
 def other_model(answer: Any, rng: random.Random) -> Any:
     """Another model's name and another system's fingerprint."""
     return {**answer, "model": "another-model-2", "system_fingerprint": "fp_another"}
@@ -239,6 +249,7 @@ def other_tokenizer(answer: Any, rng: random.Random) -> Any:
 CHANGES: dict[str, Change] = {
     "-9999 logprobs": replaced(-9999.0),
     "NaN logprobs": replaced(math.nan),
+    "broken off by the host": broken_off,
     "choices out of step": first_choice_twice,
     "choices twice": choices_twice,
     "lists out of step": out_of_step,

@@ -18,10 +18,12 @@ import numpy as np
 import pytest
 from click.testing import Result
 
+from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
+    BudgetExhausted,
     ConnectionFailed,
     CorruptResponse,
     InputError,
@@ -579,6 +581,226 @@ def test_a_judge_that_is_not_there_or_no_toml(tmp_path: Path) -> None:
     (tmp_path / "j.toml").write_text("= 3")
     with raises_naming(InputError, "j.toml", "TOML"):
         parse_reward(f"judge:{tmp_path / 'j.toml'}", max_tokens=48)
+
+
+def says(content: Any = "score: 8", finish: Any = "stop", **more: Any) -> dict[str, Any]:
+    """A judge's chat completion."""
+    message = {"role": "assistant", "content": content, **more}
+    usage = {"prompt_tokens": 9, "completion_tokens": 5}
+    return {"choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": usage}
+
+
+RIGHT = says()
+PARTS = says([{"type": "thinking", "thinking": "score: 1"}, {"type": "text", "text": "score: 8"}])
+BROKEN = {**RIGHT, "choices": [{**RIGHT["choices"][0], "error": {"message": "the host went away"}}]}
+
+
+@pytest.mark.parametrize(
+    "slip",
+    [
+        {"error": {"code": 429, "message": "Rate limit exceeded: requests per minute"}},
+        {"error": {"code": 502, "message": "the host went away"}},
+        says("score: 1", "error"),
+        says("score: 1", "network_error"),
+        says("score: 1", None),
+        BROKEN,
+        says(None, reasoning_content="score: 8"),
+        says([{"type": "image"}]),
+        {"choices": []},
+        [],
+    ],
+    ids=str,
+)
+def test_a_slip_of_a_judge_is_asked_again_as_a_models_is(
+    scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path, slip: Any
+) -> None:
+    """What its host broke off, an error inside an answer of status 200, what cannot be read; the
+    number of unreadable ones is said with their reason.
+    """
+    reward, notices = judge("score: 8"), Remarks()
+    scorer.answer = lambda number, _body: Reply(200, slip if number == 1 else PARTS)
+    assert fetch(reward, tmp_path / "s.db", texts(3), notices) == 3
+    assert [reward.score(*pair) for pair in texts(3)] == [8.0] * 3
+    assert len(scorer.seen) == 4
+    is_refused = isinstance(slip, dict) and "error" in slip
+    assert len([said for said in notices.said if "asked for again" in said]) == (not is_refused)
+
+
+@pytest.mark.parametrize(
+    ("reply", "facts"),
+    [
+        (says("score: 1", "abort"), ("judge.toml", "'abort'")),
+        (says(None, reasoning_content="score: 8"), ("judge.toml", "--reasoning-parser")),
+        ({"id": "x"}, ("judge.toml", "'id': 'x'")),
+    ],
+)
+def test_a_judge_that_is_never_readable_ends_the_run_early(
+    scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path, reply: Any, facts: tuple[str, ...]
+) -> None:
+    """After as many tries as the model has before its first readable answer, with the reason."""
+    reward = judge("score: 8")
+    scorer.answer = lambda _number, _body: Reply(200, reply)
+    with raises_naming(CorruptResponse, *facts):
+        fetch(reward, tmp_path / "s.db", texts(1))
+    assert len(scorer.seen) == 1 + retries.FIRST_SLIPS
+
+
+@pytest.mark.parametrize(
+    ("reply", "facts"),
+    [
+        (says("Clear and polite. score: 1", "length"), ("max_tokens = 256", "'q1'", "otherwise")),
+        (says("score: 10, because", "max_tokens"), ("max_tokens = 256", "otherwise")),
+        (says(None, "length", reasoning_content="Let me see"), ("max_tokens = 256", "otherwise")),
+        (says("score: 1", "content_filter"), ("content filter", "otherwise")),
+    ],
+)
+def test_what_a_limit_or_a_filter_cut_holds_no_number(
+    scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path, reply: Any, facts: tuple[str, ...]
+) -> None:
+    """ "score: 1" may be the beginning of "score: 10". The error names the remedy; the words are
+    kept with their end, so that ``otherwise`` reads them without another request.
+    """
+    reward = judge("score: 8")
+    scorer.answer = lambda _number, _body: Reply(200, reply)
+    with raises_naming(CorruptResponse, *facts):
+        fetch(reward, tmp_path / "s.db", texts(1))
+    reward, notices = judge("score: 8", otherwise=-2.0), Remarks()
+    assert fetch(reward, tmp_path / "s.db", texts(1), notices) == 0
+    assert reward.score(*texts(1)[0]) == -2.0
+    assert any("1 of 1 answers" in said for said in notices.said)
+    assert len(scorer.seen) == 1
+
+
+DOCUMENTED = r"Score:\s*(-?[0-9.]+)"
+
+
+@pytest.mark.parametrize(
+    ("words", "pattern", "number"),
+    [
+        ("Score: 7", DOCUMENTED, 7.0),
+        ("Score: -7.5", DOCUMENTED, -7.5),
+        ("Score: 7.5.", DOCUMENTED, 7.5),
+        ("Score: 7. Well done, 8 of 9 points.", DOCUMENTED, 7.0),
+        ("Score: 7, because", DOCUMENTED, 7.0),
+        ("Score: 8/10", DOCUMENTED, 8.0),
+        ("**Score: 8**", DOCUMENTED, 8.0),
+        ("Score: 80%", DOCUMENTED, 80.0),
+        ("gpt-4: 3", "[0-9]+", 3.0),
+        ("[[8]]", r"\[\[(\d+)\]\]", 8.0),
+        ("Score: 1e2", r"Score: (\S+)", 100.0),
+        ("Score: .5", r"Score: (\S+)", 0.5),
+        ("Score: 7-10", "Score: ([0-9]+)-[0-9]+", 7.0),
+        ("Score: 7,5", DOCUMENTED, None),
+        ("Score: 1,000", DOCUMENTED, None),
+        ("Score: 1'000", DOCUMENTED, None),
+        ("Score: 1\u202f000", DOCUMENTED, None),
+        ("Score: 1,000", "([0-9.]+)$", None),
+        ("Score: 1_0", DOCUMENTED, None),
+        ("Score: 1_0", r"Score: (\S+)", None),
+        ("Score: 1e2", DOCUMENTED, None),
+        ("Score: 10", "Score: ([0-9])", None),
+        ("Score: 10", "Score.*([0-9]+)", None),
+        ("Score: -3", "([0-9]+)", None),
+        ("Score: 7-8", DOCUMENTED, None),
+        ("Score: \u0667", r"Score: (\d+)", None),
+        ("Score: 7\u066b5", r"Score: (\d+)", None),
+        ("Score: \uff17", r"Score: (\d+)", None),
+        ("Score: 1e999", r"Score: (\S+)", None),
+        ("Score: inf", r"Score: (\S+)", None),
+        ("Score: nan", r"Score: (\S+)", None),
+        ("Score: 1.2.3", DOCUMENTED, None),
+    ],
+)
+def test_a_number_is_read_without_doubt_or_not_at_all(
+    judge: Callable[..., Reward], tmp_path: Path, words: str, pattern: str, number: float | None
+) -> None:
+    """A part of a number is another number: the error quotes the answer instead."""
+    reward = judge(words, pattern=pattern)
+    if number is None:
+        with raises_naming(CorruptResponse, "'q1'", "pattern"):
+            fetch(reward, tmp_path / "s.db", texts(1))
+        return
+    fetch(reward, tmp_path / "s.db", texts(1))
+    assert reward.score(*texts(1)[0]) == number
+
+
+def test_a_number_beyond_the_largest_is_none(judge: Callable[..., Reward], tmp_path: Path) -> None:
+    """Not when it is multiplied, either; that of ``otherwise`` is refused with the file."""
+    with raises_naming(CorruptResponse, "1e308"):
+        fetch(judge("score: 1e308", scale=10.0), tmp_path / "s.db", texts(1))
+    with raises_naming(InputError, "judge.toml", "otherwise", "scale"):
+        judge("score: 1", scale=1e300, otherwise=-1e300)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "facts"),
+    [
+        ("max_tokens", 4000, ("fields", "max_tokens")),
+        ("n_predict", 4000, ("fields", "n_predict", "max_tokens")),
+        ("model", "other", ("fields", "model")),
+        ("messages", [], ("fields", "messages", "prompt")),
+        ("n", 20, ("fields", "n = 20")),
+        ("best_of", 4, ("fields", "best_of")),
+        ("stream", True, ("fields", "stream")),
+        ("max_completion_tokens", "many", ("fields", "max_completion_tokens", "'many'")),
+    ],
+)
+def test_fields_that_the_file_has_rows_for_are_refused(
+    judge: Callable[..., Reward], tmp_path: Path, name: str, value: Any, facts: tuple[str, ...]
+) -> None:
+    """They would pass the limits on tokens; so would several answers, of which one is read."""
+    judge("score: 1")
+    with (tmp_path / "judge.toml").open("a") as file:
+        file.write(f"\nfields = {{{name} = {json.dumps(value)}}}\n")
+    with raises_naming(InputError, "judge.toml", *facts):
+        parse_reward(f"judge:{tmp_path / 'judge.toml'}", max_tokens=48)
+
+
+def test_the_larger_limit_of_an_answer_is_reserved(
+    scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path
+) -> None:
+    """Whichever of its two names a server goes by, the budget is not passed."""
+    judge("score: 1")
+    with (tmp_path / "judge.toml").open("a") as file:
+        file.write("\nfields = {max_completion_tokens = 4000}\n")
+    reward = parse_reward(f"judge:{tmp_path / 'judge.toml'}", max_tokens=48)
+    answer = {**RIGHT, "usage": {"prompt_tokens": 50, "completion_tokens": 4000}}
+    scorer.answer = lambda _number, _body: Reply(200, answer)
+    budget = SpendLimit(SpendingLimits(tokens=9000))
+    with RolloutStore(tmp_path / "s.db") as store, pytest.raises(BudgetExhausted):
+        asyncio.run(fetch_rewards(store, reward, texts(8), Silent(), "training", budget))
+    assert len(scorer.seen) == 2
+    assert budget.spent.tokens == 8100
+
+
+def test_a_slip_of_an_endpoint_is_asked_again(scorer: Scorer, tmp_path: Path) -> None:
+    """A refusal inside an answer of status 200, one of another shape, and one that is no JSON."""
+    honest = scorer.answer
+    slips = [{"error": {"code": 503, "message": "full"}}, {"rewards": None}, b"{"]
+    scorer.answer = lambda number, body: (
+        Reply(200, slips[number]) if number < len(slips) else honest(number, body)
+    )
+    reward = parse_reward(scorer.url, max_tokens=48)
+    assert fetch(reward, tmp_path / "s.db", texts(1)) == 1
+    assert len(scorer.seen) == 1 + len(slips)
+
+
+@pytest.mark.parametrize(
+    ("body", "facts"),
+    [
+        (b'{"rewards": [-1e999]}', ("'q1'", "-inf")),
+        (b'{"rewards": [-Infinity]}', ("'q1'", "-inf")),
+        (b'{"rewards": [1e999]}', ("'q1'", "-inf")),
+        (b'{"rewards": [1], "rewards": [2]}', ("two values",)),
+    ],
+)
+def test_a_number_that_json_cannot_hold_is_no_reward(
+    scorer: Scorer, tmp_path: Path, body: bytes, facts: tuple[str, ...]
+) -> None:
+    """Minus infinity is the text "-inf"; of a repeated key no value counts."""
+    scorer.answer = lambda _number, _body: Reply(200, body)
+    with raises_naming(CorruptResponse, scorer.url, *facts):
+        fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", texts(1))
 
 
 # The whole way

@@ -18,6 +18,7 @@ from blackbox_lb.estimate.next_token import tails
 from blackbox_lb.rollouts import reading, scratch
 from blackbox_lb.rollouts import training as module
 from blackbox_lb.rollouts.columns import columns
+from blackbox_lb.rollouts.judging.verdict import score
 from blackbox_lb.rollouts.scratch import Scratch
 from blackbox_lb.rollouts.training import Training, censored, training_set
 from blackbox_lb.store import RolloutStore
@@ -98,6 +99,27 @@ def test_propensities_are_read_where_they_are_told(tmp_path: Path) -> None:
     assert training.next_token.by_token(np.array([0])).mass(0)[1].tolist() == pytest.approx(
         [np.exp(-0.4)] * 4
     )
+
+
+@pytest.mark.parametrize("reason", ["error", "network_error", "some_new_word", ""])
+def test_what_an_older_store_holds_as_whole_is_left_out(tmp_path: Path, reason: str) -> None:
+    """Older versions stored what the host broke off as whole: it is read as not whole, neither
+    learned from nor judged, and counted with the host's word.
+    """
+    old = replace(completion("broken"), finish_reason=reason)
+    filtered = replace(completion("filtered"), finish_reason="content_filter")
+    assert old.whole
+    training = trained(tmp_path, [completion(), old, old, filtered])
+    assert (len(training.rollouts.keys), training.incomplete, training.filtered) == (1, 0, 1)
+    assert training.broken_off == {reason: 2}
+    assert any(repr(reason or None) in sentence for sentence in training.left_out)
+    scores = score(
+        parse_reward("length", max_tokens=9),
+        [Example("q", Prompt.user("q"), ())],
+        [[completion(), old, filtered]],
+    )
+    assert (len(scores.reward[0]), scores.left_out, scores.broken_off) == (1, 2, {reason: 1})
+    assert repr(reason or None) in scores.unscored
 
 
 def test_a_policy_of_its_own_that_drew_is_not_the_base_model(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -135,22 +136,42 @@ def test_a_busy_api_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "facts"),
+    ("answer", "facts", "tries"),
     [
-        (lambda _: (401, {"error": {"message": "bad key"}}), ("401", "EMBEDDINGS_API_KEY")),
-        (lambda _: (404, {"error": "no model m"}), ("404", "no model m")),
-        (lambda _: (200, {"data": []}), ("0 vectors", "1 texts")),
-        (lambda _: (200, []), ("vectors", "list indices")),
-        (lambda _: (200, {"data": [{"index": 0, "embedding": ["x"]}]}), ("vectors", "'x'")),
-        (lambda _: (200, {"data": [{"index": 0, "embedding": [0.0, 0.0]}]}), ("length 0.0",)),
+        (lambda _: (401, {"error": {"message": "bad key"}}), ("401", "EMBEDDINGS_API_KEY"), 1),
+        (lambda _: (404, {"error": "no model m"}), ("404", "no model m"), 1),
+        (lambda _: (200, {"error": {"code": 401, "message": "bad key"}}), ("401", "bad key"), 1),
+        (lambda _: (200, {"data": []}), ("0 vectors", "1 texts"), 3),
+        (lambda _: (200, []), ("vectors", "list indices"), 3),
+        (lambda _: (200, {"data": [{"index": 0, "embedding": ["x"]}]}), ("vectors", "'x'"), 3),
+        (lambda _: (200, {"data": [{"index": 0, "embedding": [math.inf]}]}), ("Infinity",), 3),
+        (lambda _: (200, {"data": [{"index": 0, "embedding": [0.0, 0.0]}]}), ("length 0.0",), 1),
     ],
 )
-def test_what_is_no_embedding_is_refused(answer: Answer, facts: tuple[str, ...]) -> None:
-    """With what was answered, and what to check."""
+def test_what_is_no_embedding_is_refused(
+    monkeypatch: pytest.MonkeyPatch, answer: Answer, facts: tuple[str, ...], tries: int
+) -> None:
+    """With what was answered, and what to check; an unreadable answer is asked for again as often
+    as a model's is before its first readable one.
+    """
+    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.0)
     with embeddings(answer) as (url, seen):
         with raises_naming(BlbError, url, *facts):
             TextVectors(f"m@{url}").of(["a"])
-        assert len(seen) == 1
+        assert len(seen) == tries
+
+
+def test_a_slip_of_an_embeddings_api_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rate limit inside an answer of status 200, and an answer without vectors."""
+    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.0)
+    slips = [{"error": {"code": 429, "message": "slow down"}}, {"data": None}]
+
+    def slipping(body: dict[str, Any]) -> tuple[int, Any]:
+        return (200, slips.pop(0)) if slips else lengths(body)
+
+    with embeddings(slipping) as (url, seen):
+        assert len(TextVectors(f"m@{url}").of(["a"])[0]) == 2
+        assert len(seen) == 3
 
 
 def test_an_api_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
