@@ -114,7 +114,10 @@ def fault_of_end(choice: Mapping[str, Any]) -> str | None:
         because = ""
         if words:
             because = f": {words}"
-        return f"broke its answer off, finish_reason {reason or None!r:.60}{because}; ask again"
+        return (
+            f"broke its answer off, finish_reason {reason or None!r:.60}{because}; if this goes on,"
+            " lower ``concurrency`` or use another host"
+        )
     ended = ending_of(reason) == "whole"
     if ended and shows_thoughts(choice) and not text_of(choice).strip():
         return ALL_THOUGHT

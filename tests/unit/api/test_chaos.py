@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,8 +30,9 @@ from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
 from tests.support.chaos import MODES, ChaosServer
 from tests.support.chaos.broken_answers import TOKENIZER
 from tests.support.chaos.dialects import DIALECTS, KEY, MODEL, Dialect, register
+from tests.support.commands import asking, blb
 from tests.support.errors import raises_naming
-from tests.support.exact import ExactServer
+from tests.support.exact import ExactModel, ExactServer
 from tests.support.fits import projection
 from tests.support.hosted_keys import set_keys
 
@@ -311,6 +313,39 @@ def test_what_was_asked_for_again_is_counted(tmp_path: Path) -> None:
         assert (
             0 < found.unreadable == chaos.hits["NaN logprobs"] == chaos.answers - len(found.stored)
         )
+
+
+def test_a_command_says_what_the_host_broke_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of answers that were asked for again, with the host's words; all that is stored
+    is whole. A host that breaks off every answer ends the command after a few, with its word.
+    """
+    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.001)
+    mode = "broken off by the host"
+    with ExactServer(ExactModel(12, 6, end=True)) as server:
+        for rate in (0.1, 1.0):
+            out = tmp_path / str(rate)
+            with ChaosServer(server.base_url, mode, rate=rate, seed=3) as chaos:
+                where = asking(
+                    chaos, out=out, task="capitals", reward="length", max_tokens=6, top_logprobs=5
+                )
+                said = blb("collect", *where)
+            store = sqlite3.connect(out / "rollouts.db")
+            reasons = {
+                reason for (reason,) in store.execute("SELECT finish_reason FROM completions")
+            }
+            store.close()
+            words = " ".join(said.stderr.split())
+            assert "finish_reason" in words
+            if rate == 1:
+                assert said.exit_code == 2
+                assert reasons == set()
+                assert chaos.hits[mode] <= 20
+            else:
+                assert said.exit_code == 0, said.output
+                assert reasons <= {"stop", "length"}
+                assert f"{chaos.hits[mode]} answers could not be read" in words
 
 
 def test_the_same_seed_disturbs_the_same_requests(tmp_path: Path) -> None:
