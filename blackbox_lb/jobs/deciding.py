@@ -235,7 +235,7 @@ def _stored_lists(store: RolloutStore) -> dict[Prompt, Completion]:
         for prompt, completion in zip(keys.values(), store.completions(keys), strict=True):
             size = len(listed_tokens(completion))
             rank = (is_neutral, size)
-            if size and rank > ranks.get(prompt, (False, 0)):
+            if size and not completion.broken_off and rank > ranks.get(prompt, (False, 0)):
                 completions[prompt] = completion
                 ranks[prompt] = rank
     return completions

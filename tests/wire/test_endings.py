@@ -157,6 +157,7 @@ def test_a_text_that_is_all_in_the_thoughts(
         (["<|im_end|>"], True),
         (["</s>"], True),
         (["[EOS]"], True),
+        (["<|channel|>", "analysis"], True),
         ([" ", "\n"], True),
         ([], True),
     ],

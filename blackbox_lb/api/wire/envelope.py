@@ -33,8 +33,10 @@ ALL_THOUGHT = (
 """The fault of an answer, behind its name."""
 THOUGHT_PARTS = ("thinking", "redacted_thinking", "reasoning")
 """Types of the parts of a message that are thoughts."""
-SPECIAL = re.compile(r"<[^<>\s]+>|\[[A-Z_/]+\]")
-"""How templates spell the tokens that are no part of a text, as <|im_end|>, </s> or [EOS]."""
+SPECIAL = re.compile(r"<\|(?:start|channel)\|>[^<]*|<[^<>\s]+>|\[[A-Z_/]+\]")
+"""How templates spell what is no part of a text, as <|im_end|>, </s>, [EOS] or gpt-oss's
+<|channel|>analysis.
+"""
 
 
 def has_thoughts(answer: Mapping[str, Any], choice: Mapping[str, Any], *, alone: bool) -> bool:
