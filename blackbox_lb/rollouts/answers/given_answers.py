@@ -195,6 +195,14 @@ class AnswerStarts:
             parts.append(f"spellings: {'; '.join(spellings)}")
         if self.ambiguous:
             parts.append(f"{self.ambiguous} tokens begin different answers and are left out")
+        begins = [tokens.tolist() for tokens in self.accepted]
+        shared = _ambiguous(self.examples, begins)
+        alike = sum(not shared.isdisjoint(tokens) for tokens in begins)
+        if alike:
+            parts.append(
+                f"{alike} answers begin with no other token than another answer does, so that their"
+                " first token does not tell which it is"
+            )
         return "; ".join(parts)
 
     def rollouts(self, weights: Vector | None = None) -> Rollouts:
@@ -599,9 +607,7 @@ def _likeliest(rows: Sequence[Listed], accepted: Sequence[Ids]) -> list[int]:
     return [best[tuple(answer_ids.tolist())] for answer_ids in accepted]
 
 
-def _ambiguous(
-    examples: Sequence[Example], begins: Sequence[dict[int, tuple[int, ...]]]
-) -> set[int]:
+def _ambiguous(examples: Sequence[Example], begins: Sequence[Iterable[int]]) -> set[int]:
     """Tokens that begin the answers of several examples which have no answer in common, so that
     they do not distinguish between these answers.
     """

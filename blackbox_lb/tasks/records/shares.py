@@ -34,8 +34,9 @@ def shares_of(record: Record, column: str, value: Mapping[str, Any]) -> AnswerSh
     Raises DataError: fewer than two labels, two of one spelling, or an empty one; a share that is
     no finite number from 0; or a sum that is 0.
     """
-    numbers = {label.strip(): share for label, share in value.items() if share is not None}
-    _check_labels(record, column, list(numbers))
+    labels = [label for label, share in value.items() if share is not None]
+    _check_labels(record, column, labels)
+    numbers = {label.strip(): value[label] for label in labels}
     for label, share in numbers.items():
         is_number = isinstance(share, int | float) and not isinstance(share, bool)
         if not is_number or not math.isfinite(share) or share < 0:
@@ -65,12 +66,14 @@ def _check_labels(record: Record, column: str, labels: list[str]) -> None:
         if not spelling:
             raise record.error(
                 f"{column} has the label {shorten(label)}, in which no word is to be found; name it"
-                " with letters or digits"
+                " with letters, digits or signs"
             )
         if spelling in labels_by_spelling:
             raise record.error(
                 f"{column} has the labels {shorten(labels_by_spelling[spelling])} and"
-                f" {shorten(label)}, which are spellings of one; add their shares up"
+                f" {shorten(label)}, which are read as one in a completion, where case, white space"
+                " and punctuation do not count; add their shares up if they are one label, or"
+                " rename one of them"
             )
         labels_by_spelling[spelling] = label
 

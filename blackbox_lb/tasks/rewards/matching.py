@@ -2,7 +2,8 @@
 and mathematical equality, computed in a process of its own.
 
 =============== ==================================================================================
-exact-match     the whole completion equals an accepted answer, both normalised
+exact-match     the whole completion equals an accepted answer, both normalised; where the answer
+                has no sign, signs around it are ignored
 contains        an accepted answer occurs in the completion at word boundaries, both normalised
 math            its last mathematical expression (the boxed one, if any) equals an accepted answer,
                 all of it, by math-verify; an answer that is a text or a letter is compared as text
@@ -29,7 +30,7 @@ from typing import IO, cast
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks.rewards._math_process import SECONDS
-from blackbox_lb.tasks.rewards.normalising import normalise
+from blackbox_lb.tasks.rewards.normalising import decomposed, normalise, pattern
 from blackbox_lb.types import Example
 
 __all__ = [
@@ -109,7 +110,7 @@ def _words(text: str, answer: str) -> list[str]:
     letters = re.findall(r"[^\W_]", _bare(answer))
     if len(letters) == 1 and letters[0].lower() != letters[0].upper():
         return re.findall(r"[^\W_]+", text)
-    return normalise(text).split()
+    return [word for word in normalise(text).split() if any(map(str.isalnum, word))]
 
 
 def _last_box(completion: str) -> str | None:
@@ -247,24 +248,26 @@ atexit.register(_process.close)
 _ANSWER = "{answer}"
 
 
-def _key(text: str) -> str:
-    # An answer of symbols only ("+") normalises to nothing, which every text would contain; it is
-    # compared as it is.
-    return normalise(text) or " ".join(text.casefold().split())
-
-
 def _equals(answers: tuple[str, ...], text: str) -> bool:
-    key = _key(text)
-    return any(_key(answer) == key for answer in answers)
+    words = decomposed(text)
+    for answer in answers:
+        if normalise(answer):
+            is_equal = pattern(answer, alone=True).fullmatch(words) is not None
+        else:  # punctuation alone, which every text would contain, is compared as it is
+            is_equal = answer.split() == text.split()
+        if is_equal:
+            return True
+    return False
 
 
 def _contains(answers: tuple[str, ...], text: str) -> bool:
-    words = f" {normalise(text)} "
+    words = decomposed(text)
     for answer in answers:
-        key = normalise(answer)
-        if key and f" {key} " in words:
-            return True
-        if not key and answer in text:
+        if normalise(answer):
+            is_found = pattern(answer).search(words) is not None
+        else:
+            is_found = answer in text
+        if is_found:
             return True
     return False
 

@@ -1,73 +1,138 @@
-"""The spelling in which words are compared: without case, accents and punctuation."""
+"""The spelling in which words are compared: without case and punctuation, with signs and marks.
 
-import re
+Two answers are the same where ``normalise`` gives the same; an answer stands in a text where its
+``pattern`` is found in ``decomposed`` of the text, which also forgives an accent that is left out.
+"""
+
 import unicodedata
 from functools import lru_cache
+
+import regex
 
 _APOSTROPHES = "'`´‘’‛′ʹʻʼʽʾʿˈ"
 _REWRITTEN = str.maketrans(
     dict.fromkeys(_APOSTROPHES, "")
     | {
-        "ø": "o",
-        "ł": "l",
-        "đ": "d",
-        "ħ": "h",
-        "ı": "i",
-        "æ": "ae",
-        "œ": "oe",
         "−": "-",
-    }  # NFKD leaves these whole
+        "⁄": "/",
+        "∕": "/",
+        "ş": "ș",  # Romanian is often written with the cedillas of Turkish
+        "ţ": "ț",
+    }
 )
-_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_INITIALS = re.compile(r"(?<=\b[^\W\d_])\.(?=[^\W\d_]\b)")
+"""Signs and letters that are written in several ways."""
+_BARRED = str.maketrans(
+    {
+        "ø": "o\u0338",
+        "ł": "l\u0338",
+        "đ": "d\u0335",
+        "ħ": "h\u0335",
+        "ı": "i\u0335",
+        "æ": "a\u0335e",
+        "œ": "o\u0335e",
+    }
+)
+"""Letters that NFD leaves whole, as a letter with a mark."""
+_MOST_MARKS = 30
+"""Marks on one letter; longer runs are decoration (the limit of Unicode's stream-safe format, UAX
+15), and sorting them takes quadratic time."""
+_TOO_MANY_MARKS = regex.compile(rf"\p{{M}}{{{_MOST_MARKS + 1},}}")
+_EMPHASIS = regex.compile(
+    r"(?<![\p{L}\p{N}*])(\*{1,3})(?=[^\s*])(.{1,100}?)(?<=\S)\1(?![\p{L}\p{N}*])"
+)
+_THOUSANDS = regex.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_INITIALS = regex.compile(r"(?<=\b[^\W\d_])\.(?=[^\W\d_]\b)")
 # Han, kana and Hangul, Thai, Lao, Myanmar, Khmer: scripts that put no space (or a particle) between
 # words.
-_UNSPACED = re.compile(
-    "[\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff\uac00-\ud7a3\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\U00020000-\U0003ffff]"
+_UNSPACED = (
+    r"(?!\p{Nd})[\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff\uac00-\ud7a3\u0e00-\u0eff\u1000-\u109f"
+    r"\u1780-\u17ff\U00020000-\U0003ffff]"
+)
+_WORD = regex.compile(
+    rf"""
+    # a letter that stands alone or is repeated, with a minus behind it: A-, BBB-
+    (?<![\p{{L}}\p{{N}}\p{{M}}])(\p{{L}})\1{{0,2}}-(?![\p{{L}}\p{{N}}>\-])
+    | {_UNSPACED}(?<=[\p{{L}}\p{{N}}])\p{{M}}*
+    | (?:(?<![\p{{L}}\p{{N}}\p{{M}}\-])-(?=\p{{Nd}}))?  # -5
+      (?:(?!{_UNSPACED})[\p{{L}}\p{{N}}]\p{{M}}*|(?<=\p{{Nd}})\.(?=\p{{Nd}}))+
+      (?:(?<=\p{{L}}\p{{M}}*)  # C++, A+, C#, A*
+        (?:\+{{2,}}|\+(?![\p{{L}}\p{{N}}])|\#(?!\p{{L}})|\*(?![\p{{L}}\p{{N}}*])))?
+    | [\p{{S}}\#%&@/§¶‰‱*]
+    | (?<!\S)-(?=[^\p{{L}}\p{{N}}\-]{{0,5}}\Z)  # at the end of a text, as in "The sign is -."
+    """,
+    regex.VERBOSE,
 )
 
 
 def normalise(text: str) -> str:
-    """Words of ``text`` in one spelling: NFKD without accents, casefolded, apostrophes dropped,
-    other punctuation a space.
+    """The words and signs of ``text`` in one spelling, with a space between them.
+
+    Case, width and the form of composition (NFKC) do not count; nor do apostrophes, punctuation,
+    hyphens within words, underscores, and the asterisks of Markdown. Marks and signs do: ``C++`` is
+    one word, and so are ``C#``, ``A+``, ``A-`` and ``A*``; any other sign is a word of its own.
 
     Numbers stay numbers: ``1,234`` is ``1234``, while the point of ``3.5`` and the sign of ``-5``
     are kept. Initials close up (``D.C.`` is ``dc``). Each letter of a script written without spaces
     is a word, so that ``contains`` works there too. Applying it twice changes nothing. The time
     grows with the length of the text.
     """
-    bare = unicodedata.normalize("NFC", "".join(map(_folded, text)))
-    bare = _INITIALS.sub("", _THOUSANDS.sub("", bare))
-    return " ".join("".join(_spaced(bare, index) for index in range(len(bare))).split())
+    bare = _TOO_MANY_MARKS.sub("", text.translate(_REWRITTEN))
+    # Canonical caseless matching, definition D146 of the Unicode Standard.
+    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFD", bare).casefold())
+    folded = unicodedata.normalize("NFKC", folded.casefold()).translate(_REWRITTEN)
+    folded = without_emphasis(unicodedata.normalize("NFC", folded))
+    closed = _INITIALS.sub("", _THOUSANDS.sub("", folded))
+    return " ".join(word.group() for word in _WORD.finditer(closed))
 
 
-@lru_cache(maxsize=65_536)
-def _folded(char: str) -> str:
-    """One character without case and accents: NFKD, casefolded, without combining marks.
+def without_emphasis(text: str) -> str:
+    """A text without the pairs of asterisks by which Markdown emphasises: ``**A***`` is ``A*``."""
+    for _ in range(2):  # bold within italics
+        text = _EMPHASIS.sub(r"\2", text)
+    return text
 
-    Character by character, because NFKD of a whole text sorts each run of combining marks in
-    quadratic time. The marks are dropped, so that their order does not matter.
+
+def decomposed(text: str) -> str:
+    """``normalise`` with each mark behind its letter, for a ``pattern`` to be found in."""
+    return unicodedata.normalize("NFD", normalise(text).translate(_BARRED))
+
+
+_LETTER = regex.compile(r"(\P{M})(\p{M}*)")
+
+
+def _takes_accents(letter: str) -> bool:
+    """Whether people leave out the marks of a letter: of Latin and Greek, Hebrew and Arabic ones,
+    and the dots of the Russian ё. All others, as of kana or Thai, make another letter.
     """
-    folded = unicodedata.normalize("NFKD", char.translate(_REWRITTEN))
-    folded = unicodedata.normalize("NFKD", folded.casefold())
-    letters = (letter for letter in folded if not unicodedata.combining(letter))
-    return "".join(letters).translate(_REWRITTEN)
+    is_of_script = letter < "\u0400" or "\u0590" <= letter <= "\u06ff" or letter == "е"
+    return is_of_script and letter.isalpha()
 
 
-def _spaced(text: str, index: int) -> str:
-    char = text[index]
-    before = text[index - 1] if index else ""
-    after = text[index + 1 : index + 2]
-    if _in_word(char):
-        if _UNSPACED.match(char) and not char.isdecimal():
-            return f" {char} "
-        return char
-    point = char == "." and before.isdecimal() and after.isdecimal()
-    sign = char == "-" and after.isdecimal() and before != "-" and not _in_word(before)
-    if point or sign:
-        return char
-    return " "
+def without_accents(answer: str) -> str:
+    """``decomposed`` of an answer without the marks that a ``pattern`` may ignore."""
+    letters = _LETTER.findall(decomposed(answer))
+    return "".join(
+        letter if _takes_accents(letter) else letter + marks for letter, marks in letters
+    )
 
 
-def _in_word(char: str) -> bool:
-    return char.isalnum() or (char != "" and unicodedata.category(char).startswith("M"))
+@lru_cache(maxsize=4096)
+def pattern(answer: str, *, accents: bool = False, alone: bool = False) -> regex.Pattern[str]:
+    """Compile what finds an answer in ``decomposed`` of a text, as whole words.
+
+    Args:
+        answer: it has a word or a sign.
+        accents: whether an accent must be there; otherwise it is ignored where one of both letters
+            has none: ``o`` is ``ó`` and ``ỏ``, which differ from each other.
+        alone: whether the text holds nothing but the answer and signs around it, for ``fullmatch``.
+    """
+    parts = []
+    for letter, marks in _LETTER.findall(decomposed(answer)):
+        part = regex.escape(letter + marks)
+        if not accents and _takes_accents(letter):
+            part = f"{letter}(?:{marks})?" if marks else rf"{letter}\p{{M}}*"
+        parts.append(part)
+    words = "".join(parts)
+    if alone:
+        return regex.compile(rf"(?:[^\w\s]\p{{M}}* )*{words}(?: [^\w\s]\p{{M}}*)*")
+    return regex.compile(rf"(?<!\S){words}(?!\S)")

@@ -14,10 +14,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import regex
+
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.safety.printable import did_you_mean, shorten
 from blackbox_lb.tasks.records.files import WANT
-from blackbox_lb.tasks.rewards.matching import Matcher, normalise
+from blackbox_lb.tasks.rewards.matching import Matcher
+from blackbox_lb.tasks.rewards.normalising import (
+    decomposed,
+    normalise,
+    pattern,
+    without_accents,
+    without_emphasis,
+)
 from blackbox_lb.tasks.sets.task import SPLITS, Task
 from blackbox_lb.types import CALL_OPENINGS, Example
 
@@ -27,8 +36,11 @@ LEAST_ROWS = 3
 """Least training rows a label, on average, for answers to count as labels by default."""
 FIRST_NAMED = "first label named"
 """The name of the test of correctness where answers are labels."""
-_STANDING_ALONE = r"(?<!\w)(?<!\w['’.-])[{letters}](?!\w)(?!['’.-]\w)"
-"""A letter that is no part of a word ("I'm", "e.g.", "T-shirt")."""
+_STANDING_ALONE = (
+    r"(?<!\w)(?<!\w['’.-])[{letters}](?!\w)(?!['’.-]\w)"
+    r"(?!\+\+|\+(?!\w)|#(?![^\W\d_])|\*(?![\w*]))"
+)
+"""A letter that is no part of a word ("I'm", "e.g.", "T-shirt", "C++")."""
 _NEXT_WORD = re.compile(r"[ \t]+([^\W\d_]+)")
 _AFTER_A_LABEL = frozenset(
     [
@@ -60,13 +72,14 @@ _AFTER_A_LABEL = frozenset(
 
 def spellings(answers: Iterable[str]) -> tuple[str, ...]:
     """The spellings of ``answers``: as they are, in lower and upper case and with capitals, each
-    alone and after a space. A single letter has the case that it is written in.
+    alone and after a space. A single letter has the case that it is written in, also beside signs
+    (``A+``).
     """
     texts: dict[str, None] = {}
     for answer in answers:
         text = answer.strip()
         cases = [text, text.lower(), text.capitalize(), text.title(), text.upper()]
-        if _is_letter(text):
+        if _is_letter("".join(filter(str.isalnum, text))):
             cases = [text]
         for written in cases:
             if written:
@@ -85,10 +98,34 @@ def _key(label: str) -> str:
     return normalise(label)
 
 
+@lru_cache(maxsize=4096)
 def _accepted(answer: str) -> str:
     """An answer as ``Labels.accepted`` holds it."""
     text = unicodedata.normalize("NFKC", answer.strip())
-    return text if _is_letter(text) else normalise(answer)
+    return text if _is_letter(text) else answer.strip()
+
+
+@lru_cache(maxsize=256)
+def _patterns(
+    accepted: tuple[frozenset[str], ...],
+) -> tuple[tuple[int, regex.Pattern[str]], ...]:
+    """The number of a label and what finds it, for all texts in ``Labels.accepted`` but letters.
+
+    An accent counts where two labels differ in accents alone; elsewhere it may be left out.
+    """
+    texts = [
+        (number, text)
+        for number, label in enumerate(accepted)
+        for text in sorted(label)
+        if not _is_letter(text) and _key(text)
+    ]
+    owners: dict[str, set[int]] = {}
+    for number, text in texts:
+        owners.setdefault(without_accents(text), set()).add(number)
+    return tuple(
+        (number, pattern(text, accents=len(owners[without_accents(text)]) > 1))
+        for number, text in texts
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +133,9 @@ class Labels:
     """The labels of a decision task.
 
     names: (l,) as users read them, in alphabetical order.
-    accepted: (l,) the texts that count as each: normalised, but for single letters, which count in
-    the case that they are written in.
+    accepted: (l,) the texts that count as each, in any case, but for single letters, which count in
+    the case that they are written in. Signs and marks count, and punctuation does not
+    (``normalise``).
     """
 
     names: tuple[str, ...]
@@ -113,11 +151,17 @@ class Labels:
             return None
         answered = [example for example in training if example.answers]
         firsts = [answers[0] for example in answered for answers in example.answers_by_row]
-        kinds = Counter(normalise(answer) for answer in firsts)
-        many = len(kinds) > MOST_LABELS or len(firsts) < LEAST_ROWS * len(kinds)
-        if len(answered) < len(training) or len(kinds) < 2 or many or "" in kinds:
+        spellings_by_key: dict[str, Counter[str]] = {}
+        for answer in sorted(firsts, key=str.casefold):
+            spellings_by_key.setdefault(_key(answer), Counter())[answer.strip()] += 1
+        count = len(spellings_by_key)
+        many = count > MOST_LABELS or len(firsts) < LEAST_ROWS * count
+        if len(answered) < len(training) or count < 2 or many or "" in spellings_by_key:
             return None
-        return cls.named(dict.fromkeys(sorted(firsts, key=str.casefold)), training)
+        for spellings in spellings_by_key.values():
+            _refuse_punctuation(spellings)
+        names = [spellings.most_common(1)[0][0] for spellings in spellings_by_key.values()]
+        return cls.named(names, training)
 
     @classmethod
     def named_or_found(
@@ -135,8 +179,8 @@ class Labels:
         """Make the labels ``names``; answers that stand in one row of ``training`` with a label
         count as it, unless they are another label.
 
-        InputError: fewer than two, one twice, one that no training row has, a row without a
-        label, or with shares of several.
+        InputError: fewer than two, one twice, one without a word or a sign, a row without a label,
+        or with shares of several.
         """
         if any(example.weights for example in training):
             raise InputError(
@@ -146,7 +190,18 @@ class Labels:
             )
         first: dict[str, str] = {}
         for name in names:
-            first.setdefault(normalise(name), name.strip())
+            if name.strip() and not _key(name):
+                raise InputError(
+                    f"the label {shorten(name)} has no letter, digit or sign that could be found in"
+                    " a completion; name it by a word with ``labels``"
+                )
+            if name.strip() and _key(name) in first:
+                raise InputError(
+                    f"the labels {shorten(first[_key(name)])} and {shorten(name)} are read as one"
+                    " in a completion, where case, white space and punctuation do not count; name"
+                    " one of them with ``labels``, or write them with other words or signs"
+                )
+            first[_key(name)] = name.strip()
         if len(first) < 2 or "" in first:
             raise InputError(
                 "a decision has at least two labels, and these are"
@@ -156,7 +211,7 @@ class Labels:
         accepted: dict[str, set[str]] = {key: set() for key in first}
         for example in training:
             for answers in example.answers_by_row:
-                keys = {normalise(answer): _accepted(answer) for answer in answers}
+                keys = {_key(answer): _accepted(answer) for answer in answers}
                 mine = [key for key in keys if key in first]
                 if not mine:
                     raise InputError(
@@ -251,23 +306,26 @@ class Labels:
         """The words before the first label in ``text``, and its number; of several that begin there
         the longest.
         """
-        words = f" {normalise(text)} "
-        places: list[tuple[int, int, int]] = []
-        letters: dict[str, int] = {}
-        for number, accepted in enumerate(self.accepted):
-            for key in accepted:
-                if _is_letter(key):
-                    letters.setdefault(key, number)
-                elif key and (place := words.find(f" {key} ")) >= 0:
-                    places.append((words.count(" ", 0, place), -len(key), number))
-        letter = _first_letter(text, letters)
-        if letter is not None:
-            before, name = letter
-            places.append((len(normalise(before).split()), -1, letters[name]))
+        words = decomposed(text)
+        places: list[tuple[str, int, int]] = []
+        for number, finder in _patterns(self.accepted):
+            match = finder.search(words)
+            if match is not None:
+                places.append((words[: match.start()], -len(match.group()), number))
+        letters = {
+            letter: number
+            for number, accepted in reversed(list(enumerate(self.accepted)))
+            for letter in accepted
+            if _is_letter(letter)
+        }
+        letter_place = _first_letter(text, letters)
+        if letter_place is not None:
+            before, letter = letter_place
+            places.append((decomposed(before), -1, letters[letter]))
         if not places:
             return None
-        place, _, number = min(places)
-        return place, number
+        before, _, number = min(places, key=lambda place: (len(place[0].split()), *place[1:]))
+        return sum(any(map(str.isalnum, word)) for word in before.split()), number
 
     def counts(self, examples: Iterable[Example]) -> dict[str, int]:
         """The number of ``examples`` with each label, the commonest first."""
@@ -285,7 +343,7 @@ def _first_letter(text: str, letters: Iterable[str]) -> tuple[str, str] | None:
     accepted = "".join(letters)
     if not accepted:
         return None
-    written = unicodedata.normalize("NFKC", text)
+    written = without_emphasis(unicodedata.normalize("NFKC", text))
     for match in re.finditer(_STANDING_ALONE.format(letters=re.escape(accepted)), written):
         before = written[: match.start()]
         if not _is_english_word(match.group(), before, written[match.end() :]):
@@ -305,6 +363,23 @@ def _is_english_word(letter: str, before: str, after: str) -> bool:
     if not following.group(1).islower() or following.group(1) in _AFTER_A_LABEL:
         return False
     return letter != "A" or re.search(r"(^|[.!?:;\n])[\s\"'“‘(*_]*$", before) is not None
+
+
+def _refuse_punctuation(spellings: Iterable[str]) -> None:
+    """Raise DataError: answers that are read as one in a completion differ in more than case and
+    white space.
+    """
+    by_words: dict[str, str] = {}
+    for spelling in spellings:
+        words = unicodedata.normalize("NFKC", spelling).casefold().split()
+        by_words.setdefault(" ".join(words), spelling)
+    if len(by_words) > 1:
+        names = [shorten(spelling) for spelling in by_words.values()]
+        raise DataError(
+            f"rows have the answers {names[0]} and {names[1]}, which are read as one label in a"
+            " completion, where punctuation does not count; write them alike, or with other words"
+            " or signs"
+        )
 
 
 def check_answers(task: Task, labels: Labels | None) -> None:
@@ -350,7 +425,7 @@ class OpenLabels(Labels):
 
     @classmethod
     def _of(cls, names: tuple[str, str], openings: tuple[str, ...]) -> OpenLabels:
-        accepted = tuple(frozenset({normalise(name)}) for name in names)
+        accepted = tuple(frozenset({name}) for name in names)
         return cls(names, accepted, openings)
 
     @property

@@ -3,6 +3,8 @@
 Index letters: ``p`` prompts, ``l`` labels; a decision of -1 says none of the labels.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from blackbox_lb.errors import InputError
@@ -28,12 +30,14 @@ def cost_matrix(labels: Labels, costs: Costs) -> Vector:
     """(l, l + 1) the cost of deciding for the column's label where the row's is right; the last
     column, no label, costs as much as the worst decision of its row.
 
-    Raises InputError: an unknown label, or a pair of labels without a cost.
+    Raises InputError: an unknown label, one in two spellings, or a pair of labels without a cost.
     """
     size = len(labels.names)
     matrix = np.full((size, size), np.nan)
     np.fill_diagonal(matrix, 0.0)
+    _refuse_repeats(labels, costs)
     for right, row in costs.items():
+        _refuse_repeats(labels, row)
         for decided, cost in row.items():
             place = (label_number(labels, right, "costs"), label_number(labels, decided, "costs"))
             matrix[place] = cost
@@ -43,6 +47,17 @@ def cost_matrix(labels: Labels, costs: Costs) -> Vector:
             f" {labels.names[right_number]!r} is right; give every pair of labels a number from 0"
         )
     return np.column_stack([matrix, matrix.max(axis=1)])
+
+
+def _refuse_repeats(labels: Labels, names: Iterable[str]) -> None:
+    """Raise InputError: two of ``names`` are one label."""
+    name_by_number: dict[int, str] = {}
+    for name in names:
+        first = name_by_number.setdefault(label_number(labels, name, "costs"), name)
+        if first != name:
+            raise InputError(
+                f"the costs name {first!r} and {name!r}, which are one label; leave one of them out"
+            )
 
 
 def label_weights(goal: Goal, labels: Labels, numbers: Ids) -> Vector | None:
