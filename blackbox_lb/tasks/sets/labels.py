@@ -145,7 +145,10 @@ class Labels:
     def found_in(cls, training: Sequence[Example]) -> Labels | None:
         """The distinct answers of ``training``, where each row has one and they are few; None
         otherwise, and where rows want a distribution, of which no label is the right one. Rows of
-        one prompt that differ in the answer count as rows.
+        one prompt that differ in the answer count as rows. Answers that differ in case and white
+        space are one label, named as most rows write it.
+
+        DataError: answers that differ in punctuation alone, or as little, would be one label.
         """
         if any(example.weights for example in training):
             return None
@@ -158,9 +161,8 @@ class Labels:
         many = count > MOST_LABELS or len(firsts) < LEAST_ROWS * count
         if len(answered) < len(training) or count < 2 or many or "" in spellings_by_key:
             return None
-        for spellings in spellings_by_key.values():
-            _refuse_punctuation(spellings)
-        names = [spellings.most_common(1)[0][0] for spellings in spellings_by_key.values()]
+        _refuse_punctuation(training)
+        names = [counts.most_common(1)[0][0] for counts in spellings_by_key.values()]
         return cls.named(names, training)
 
     @classmethod
@@ -365,21 +367,22 @@ def _is_english_word(letter: str, before: str, after: str) -> bool:
     return letter != "A" or re.search(r"(^|[.!?:;\n])[\s\"'“‘(*_]*$", before) is not None
 
 
-def _refuse_punctuation(spellings: Iterable[str]) -> None:
+def _refuse_punctuation(training: Sequence[Example]) -> None:
     """Raise DataError: answers that are read as one in a completion differ in more than case and
     white space.
     """
-    by_words: dict[str, str] = {}
-    for spelling in spellings:
-        words = unicodedata.normalize("NFKC", spelling).casefold().split()
-        by_words.setdefault(" ".join(words), spelling)
-    if len(by_words) > 1:
-        names = [shorten(spelling) for spelling in by_words.values()]
-        raise DataError(
-            f"rows have the answers {names[0]} and {names[1]}, which are read as one label in a"
-            " completion, where punctuation does not count; write them alike, or with other words"
-            " or signs"
-        )
+    firsts: dict[str, tuple[str, Example]] = {}
+    for example in training:
+        for answer, *_ in example.answers_by_row:
+            words = " ".join(unicodedata.normalize("NFKC", answer).casefold().split())
+            first_words, first = firsts.setdefault(_key(answer), (words, example))
+            if words != first_words:
+                raise DataError(
+                    f"{example.place} has the answer {shorten(answer)} and {first.place}"
+                    f" {shorten(first.answers[0])}, which are read as one label in a completion,"
+                    " where punctuation does not count; write them alike or with other words or"
+                    " signs, or name the labels with ``labels``"
+                )
 
 
 def check_answers(task: Task, labels: Labels | None) -> None:

@@ -355,3 +355,27 @@ def test_an_answer_written_twice_counts_less_where_that_is_wrong(may_repeat: boo
     scorer = FromLists(first, given, Goal(), None, None, may_repeat=may_repeat)
     [scored] = asyncio.run(scorer.score([NamedBias("b", {1: 5.0})], 1))
     assert scored.outcome.reward.value == (1.0 if may_repeat else 0.0)
+
+
+def test_answers_that_begin_with_one_token_are_counted() -> None:
+    """The first token of C and of C++ tells nothing of which one it is."""
+    size = 4
+    names = ("C", "C++", "Java", "C++")
+    first = AnswerStarts(
+        examples=tuple(
+            Example(str(number), Prompt.user(str(number)), (name,))
+            for number, name in enumerate(names)
+        ),
+        places=np.arange(size),
+        ids=np.tile(np.array([0, 1], np.int32), (size, 1)),
+        logprobs=np.tile(np.log([0.9, 0.1]).astype(np.float32), (size, 1)),
+        known=np.ones((size, 2), np.bool_),
+        accepted=tuple(np.array([int(name == "Java")]) for name in names),
+        spelled=tuple((int(name == "Java"),) for name in names),
+        width=2,
+        unanswered=0,
+        longer=0,
+        ambiguous=0,
+        whole=(),
+    )
+    assert "3 answers" in first.sentence

@@ -357,6 +357,17 @@ def test_the_cost_matrix() -> None:
         cost_matrix(LABELS, {"b": {"d": 5.0}})
 
 
+def test_costs_of_labels_that_differ_in_a_sign() -> None:
+    """Each has its own row; two spellings of one label are refused by both names."""
+    grades = Labels.named(["A", "A+", "A-"], [])
+    costs = {"A": {"A+": 1.0, "A-": 2.0}, "A+": {"A": 3.0, "A-": 4.0}, "A-": {"A": 5.0, "A+": 6.0}}
+    assert cost_matrix(grades, costs)[:, :-1].tolist() == [[0, 1, 2], [3, 0, 4], [5, 6, 0]]
+    with raises_naming(InputError, "'b'", "'B'"):
+        cost_matrix(LABELS, {"b": {"c": 5.0}, "B": {"c": 4.0}, "c": {"b": 1.0}})
+    with raises_naming(InputError, "'b'", "'B '"):
+        cost_matrix(LABELS, {"b": {"c": 5.0}, "c": {"b": 1.0, "B ": 2.0}})
+
+
 def test_what_decisions_earn() -> None:
     """Three prompts of b, one of c and one without a label: the mean is the accuracy, the mean of
     the recalls, or less the mean cost.

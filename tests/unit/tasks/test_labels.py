@@ -4,11 +4,17 @@ completion.
 
 from __future__ import annotations
 
+import json
+import unicodedata
+from pathlib import Path
+
 import pytest
 
-from blackbox_lb.errors import InputError
+from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.tasks import load_task
 from blackbox_lb.tasks.sets.labels import MOST_LABELS, Labels, spellings
 from blackbox_lb.types import Example, Prompt
+from tests.support.commands import blb
 from tests.support.errors import raises_naming
 
 pytestmark = pytest.mark.quick
@@ -152,7 +158,11 @@ def test_a_row_that_accepts_two_labels_is_right_for_both() -> None:
     ("names", "answers", "facts"),
     [
         (["yes"], ["yes"], ("'yes'", "``labels``")),
-        (["yes", "YES "], ["yes"], ("'yes'", "``labels``")),
+        (["yes", "YES "], ["yes"], ("'yes'", "'YES '", "``labels``")),
+        (["Yes", "yes", "no"], [], ("'Yes'", "'yes'", "``labels``")),
+        (["yes", "yes.", "no"], [], ("'yes'", "'yes.'", "``labels``")),
+        (["N.A.", "NA", "no"], [], ("'N.A.'", "'NA'", "``labels``")),
+        (["yes", "...", "no"], [], ("'...'", "``labels``")),
         (["yes", ""], ["yes"], ("'yes, '", "``labels``")),
         (["yes", "no"], ["yes", "maybe"], ("'1'", "'maybe'", "'yes, no'")),
     ],
@@ -163,3 +173,175 @@ def test_wrong_labels_are_refused(
     """One label is no decision, and a row without a label is named."""
     with raises_naming(InputError, *facts):
         Labels.named(names, rows(*answers))
+
+
+ALIKE = [
+    ["C", "C++", "C#", "Java"],
+    ["A+", "A", "A-", "B"],
+    ["A*", "A", "B"],
+    ["AA", "AA-", "AA+", "BBB-", "BBB"],
+    ["1", "+1", "-1", "2"],
+    ["5", "5%", "$5"],
+    ["1 2", "1/2"],
+    ["R", "R&D"],
+    ["+", "0", "="],
+    ["👍", "👎"],
+    ["かき", "かぎ"],
+    ["เสื้อ", "เสือ", "แมว"],
+    ["कर्म", "करम"],
+    ["có", "cỏ", "co"],
+    ["мой", "мои"],
+    ["año", "ano"],
+    ["på", "pa"],
+    ["café", "cafe"],
+    ["bør", "bor"],
+    ["șes", "ses"],
+]
+"""Labels that differ in a sign or in a mark alone."""
+SENTENCES = [
+    "{}",
+    "{}.",
+    "**{}**",
+    "“{}”, of course",
+    "The answer is {}.",
+    "Answer: *{}*\nBecause I say so.",
+]
+
+
+@pytest.mark.parametrize("names", ALIKE, ids="/".join)
+def test_signs_and_marks_tell_labels_apart(names: list[str]) -> None:
+    """Found or named they stay as many, and a completion names the one that it holds, in either
+    form of composition.
+    """
+    data = rows(*names * 3)
+    found = Labels.found_in(data)
+    assert found is not None
+    assert set(found.names) == set(names)
+    for labels in (found, Labels.named(names, data), Labels.named(names, [])):
+        assert labels.counts(data) == dict.fromkeys(labels.names, 3)
+        for number, name in enumerate(labels.names):
+            (example,) = rows(name)
+            assert labels.of(example) == number
+            for sentence in SENTENCES:
+                for form in ("NFC", "NFD"):
+                    text = unicodedata.normalize(form, sentence.format(name))
+                    assert labels.said(text) == number, text
+                    assert labels.matcher(example, text)
+            for form in ("NFC", "NFD"):
+                assert labels.begun(unicodedata.normalize(form, f"{name}, that is")) == number
+
+
+@pytest.mark.parametrize(
+    ("names", "text", "expected"),
+    [
+        (["C", "C++", "Java"], "C++ is best", "C++"),
+        (["C", "C++", "Java"], "C is best", "C"),
+        (["C", "C++", "Java"], "C++17", "C++"),
+        (["C", "Java"], "C++", None),
+        (["C", "Java"], "C#, or Java", "Java"),
+        (["A", "A-", "A+"], "A- is it", "A-"),
+        (["A", "A-", "A+"], "A.", "A"),
+        (["A", "A-", "A+"], "A - the best", "A"),
+        (["A", "B"], "A- Paris", "A"),
+        (["+", "-"], "-", "-"),
+        (["+", "-"], "The sign is -.", "-"),
+        (["+", "-"], "well-known", None),
+        (["café", "thé"], "Cafe", "café"),
+        (["cafe", "the"], "Café", "cafe"),
+        (["có", "cỏ"], "co", None),
+        (["72", "5"], "$72", "72"),
+        (["72", "5"], "2*36=72", "72"),
+    ],
+)
+def test_the_longest_label_is_named_and_an_accent_may_lack(
+    names: list[str], text: str, expected: str | None
+) -> None:
+    """A sign that belongs to a word makes it another; an accent counts only where labels differ in
+    it alone.
+    """
+    number = Labels.named(names, []).said(text)
+    assert (None if number is None else names[number]) == expected
+
+
+def test_a_label_is_spelled_as_most_rows_write_it() -> None:
+    """Case, white space, width and the form of composition make no label."""
+    data = rows(
+        *["Billing"] * 5, "billing", " BILLING", *["Caf\u00e9"] * 3, "Cafe\u0301", "ｃａｆ\u00e9"
+    )
+    labels = Labels.found_in(data)
+    assert labels is not None
+    assert labels.names == ("Billing", "Caf\u00e9")
+    assert labels.counts(data) == {"Billing": 7, "Caf\u00e9": 5}
+
+
+@pytest.mark.parametrize(
+    "names", [("Yes", "Yes."), ("1,000", "1000"), ("(b)", "b"), ("e-mail", "e mail")]
+)
+def test_answers_that_differ_in_punctuation_alone_are_refused(names: tuple[str, str]) -> None:
+    """Both are named; named labels say which of them is meant."""
+    data = rows(*names * 3, *["other"] * 3)
+    with raises_naming(DataError, "'0'", "'1'", f"{names[0]!r}", f"{names[1]!r}"):
+        Labels.found_in(data)
+    labels = Labels.named([names[0], "other"], data)
+    assert labels.counts(data) == {names[0]: 6, "other": 3}
+
+
+def test_spellings_keep_the_case_of_a_letter_with_signs() -> None:
+    """A grade is no article."""
+    assert spellings(["A+"]) == ("A+", " A+")
+    assert "aa+" in spellings(["AA+"])
+
+
+def test_the_command_counts_the_labels_that_it_is_given(tmp_path: Path) -> None:
+    """Found or named, the dry run counts each; two names of one label are refused."""
+    names = ["C", "C++", "C#", "Java"]
+    data = tmp_path / "d.jsonl"
+    data.write_text(
+        "".join(
+            f"{json.dumps({'prompt': f'Q{number}', 'answer': names[number % 4]})}\n"
+            for number in range(60)
+        )
+    )
+    fit = ("fit", "--provider", "vllm", "--base-url", "http://127.0.0.1:9/v1", "--data", data)
+    plan = ("--reward", "accuracy", "--max-tokens", 4, "--out", tmp_path / "run", "--dry-run")
+    for more in ((), ("--labels", "C,C++,C#,Java")):
+        result = blb(*fit, *plan, *more)
+        assert result.exit_code == 0, result.output
+        for name in names:
+            assert f"{name} 15" in result.output
+    result = blb(*fit, *plan, "--labels", "C,C++,C#,Java,java")
+    assert result.exit_code == 2
+    assert "'Java'" in result.output
+    assert "'java'" in result.output
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_refused"),
+    [
+        (("A+", "A-"), False),
+        (("C", "C++"), False),
+        (("かき", "かぎ"), False),
+        (("yes", "Yes "), True),
+        (("yes", "yes "), True),
+        (("yes", "yes."), True),
+    ],
+)
+def test_wanted_shares_are_of_labels_as_they_are_written(
+    tmp_path: Path, labels: tuple[str, str], is_refused: bool
+) -> None:
+    """Grades keep shares of their own; two spellings of one label are refused by both names, and
+    neither share is lost.
+    """
+    shares = {labels[0]: 0.2, labels[1]: 0.3, "other": 0.5}
+    data = tmp_path / "d.jsonl"
+    data.write_text(
+        "".join(f"{json.dumps({'prompt': f'Q{n}', 'answer': shares})}\n" for n in range(60))
+    )
+    if is_refused:
+        with raises_naming(DataError, f"{labels[0]!r}", f"{labels[1]!r}"):
+            load_task(data=data)
+        return
+    example = load_task(data=data).train[0]
+    task_labels = Labels.of_shares([example])
+    assert task_labels.names == tuple(shares)
+    assert task_labels.shares(example) == pytest.approx(tuple(shares.values()))
