@@ -96,8 +96,8 @@ class AvoidList:
         """Read the list in the file ``name``.
 
         Raises:
-            InputError: no such file, no line with a word, a weight that is no number above 0, or a
-                pattern that is not valid or matches the empty text.
+            InputError: no such file, no line with a word, a word with two weights, a weight that is
+                no number above 0, or a pattern that is not valid or matches the empty text.
         """
         path = Path(name)
         text = read_settings(path, "the list to avoid", REMEDY, parse=text_of_file)
@@ -115,6 +115,15 @@ class AvoidList:
             raise InputError(f"the list to avoid {path} has no line with a word; {REMEDY}")
         patterns = tuple((line, _compiled(line, path)) for line in lines if line.is_pattern)
         literal = [line for line in lines if not line.is_pattern]
+        first_lines: dict[str, AvoidLine] = {}
+        for line in literal:
+            first = first_lines.setdefault(line.source.casefold(), line)
+            if first.weight != line.weight:
+                raise InputError(
+                    f"{path}, line {line.number}: {shorten(line.entry)} has the weight"
+                    f" {line.weight:g}, and {shorten(first.entry)} in line {first.number}"
+                    f" {first.weight:g}; words count in any case, so keep one of them"
+                )
         return cls(
             path,
             tuple(lines),

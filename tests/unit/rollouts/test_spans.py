@@ -149,6 +149,7 @@ def test_words_of_any_script_are_counted() -> None:
         ('"area 51" two\n', "'two'"),
         ("*\n", "line 1"),
         ("# nothing else\n", "no line"),
+        ("apple 2\npear\nApple 3\n", "line 3"),
     ],
 )
 def test_a_broken_list_is_refused_at_once(avoid: WriteList, content: str, fact: str) -> None:
@@ -158,6 +159,14 @@ def test_a_broken_list_is_refused_at_once(avoid: WriteList, content: str, fact: 
     with pytest.raises(InputError) as caught:
         avoid(content)
     assert fact in str(caught.value)
+
+
+def test_signs_and_marks_tell_entries_apart() -> None:
+    """Each has its own weight, and a word that stands twice with one weight counts once."""
+    words = AvoidList.parse("C++ 2\nC# 3\nC\nかぎ 5\nかき 7\nC# 3\n", Path("list.txt"))
+    for text, weight in {"C++": 2, "C#": 3, "C": 1, "かぎ": 5, "かき": 7}.items():
+        (span,) = words.spans(text)
+        assert -span.amount == pytest.approx(100 * weight / count_words(text))
 
 
 def test_a_missing_list_is_refused(tmp_path: Path) -> None:
