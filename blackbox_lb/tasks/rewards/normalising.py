@@ -128,10 +128,12 @@ def pattern(answer: str, *, accents: bool = False, alone: bool = False) -> regex
     """
     parts = []
     for letter, marks in _LETTER.findall(decomposed(answer)):
-        part = regex.escape(letter + marks)
-        if not accents and _takes_accents(letter):
-            part = f"{letter}(?:{marks})?" if marks else rf"{letter}\p{{M}}*"
-        parts.append(part)
+        if accents or not _takes_accents(letter):
+            parts.append(regex.escape(letter + marks))
+        elif marks:
+            parts.append(f"{letter}(?:{marks})?")
+        else:
+            parts.append(rf"{letter}\p{{M}}*")
     words = "".join(parts)
     if alone:
         return regex.compile(rf"(?:[^\w\s]\p{{M}}* )*{words}(?: [^\w\s]\p{{M}}*)*")

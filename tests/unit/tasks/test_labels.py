@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -198,6 +199,7 @@ ALIKE = [
     ["șes", "ses"],
 ]
 """Labels that differ in a sign or in a mark alone."""
+FORMS: tuple[Literal["NFC", "NFD"], ...] = ("NFC", "NFD")
 SENTENCES = [
     "{}",
     "{}.",
@@ -223,11 +225,11 @@ def test_signs_and_marks_tell_labels_apart(names: list[str]) -> None:
             (example,) = rows(name)
             assert labels.of(example) == number
             for sentence in SENTENCES:
-                for form in ("NFC", "NFD"):
+                for form in FORMS:
                     text = unicodedata.normalize(form, sentence.format(name))
                     assert labels.said(text) == number, text
                     assert labels.matcher(example, text)
-            for form in ("NFC", "NFD"):
+            for form in FORMS:
                 assert labels.begun(unicodedata.normalize(form, f"{name}, that is")) == number
 
 
