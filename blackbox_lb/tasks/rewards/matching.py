@@ -2,8 +2,8 @@
 and mathematical equality, computed in a process of its own.
 
 =============== ==================================================================================
-exact-match     the whole completion equals an accepted answer, both normalised, but for signs around
-                it
+exact-match     the whole completion, but for signs around it, equals an accepted answer, both
+                normalised
 contains        an accepted answer occurs in the completion at word boundaries, both normalised
 math            its last mathematical expression (the boxed one, if any) equals an accepted answer,
                 all of it, by math-verify; an answer that is a text or a letter is compared as text

@@ -41,13 +41,14 @@ _EMPHASIS = regex.compile(
     r"(?<![\p{L}\p{N}*])(\*{1,3})(?=[^\s*])(.{1,100}?)(?<=\S)\1(?![\p{L}\p{N}*])"
 )
 _THOUSANDS = regex.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_INITIALS = regex.compile(r"(?<=\b[^\W\d_])\.(?=[^\W\d_]\b)")
+_INITIALS = regex.compile(r"(?<=\b\p{L})\.(?=\p{L}\b)")
 # Han, kana and Hangul, Thai, Lao, Myanmar, Khmer: scripts that put no space (or a particle) between
 # words.
 _UNSPACED = (
     r"(?!\p{Nd})[\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff\uac00-\ud7a3\u0e00-\u0eff\u1000-\u109f"
     r"\u1780-\u17ff\U00020000-\U0003ffff]"
 )
+_SIGN = r"[\p{S}\#%&@/§¶‰‱*]"
 _WORD = regex.compile(
     rf"""
     # a letter that stands alone or is repeated, with a minus behind it: A-, BBB-
@@ -57,8 +58,9 @@ _WORD = regex.compile(
       (?:(?!{_UNSPACED})[\p{{L}}\p{{N}}]\p{{M}}*|(?<=\p{{Nd}})\.(?=\p{{Nd}}))+
       (?:(?<=\p{{L}}\p{{M}}*)  # C++, A+, C#, A*
         (?:\+{{2,}}|\+(?![\p{{L}}\p{{N}}])|\#(?!\p{{L}})|\*(?![\p{{L}}\p{{N}}*])))?
-    | [\p{{S}}\#%&@/§¶‰‱*]
-    | (?<!\S)-(?=[^\p{{L}}\p{{N}}\-]{{0,5}}\Z)  # at the end of a text, as in "The sign is -."
+    | {_SIGN}
+    # at the end of a text, as in "The sign is -."
+    | (?<!\S)-(?=(?:(?!{_SIGN})[^\p{{L}}\p{{N}}\-]){{0,5}}\Z)
     """,
     regex.VERBOSE,
 )
@@ -80,7 +82,7 @@ def normalise(text: str) -> str:
     # Canonical caseless matching, definition D146 of the Unicode Standard.
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFD", bare).casefold())
     folded = unicodedata.normalize("NFKC", folded.casefold()).translate(_REWRITTEN)
-    folded = without_emphasis(unicodedata.normalize("NFC", folded))
+    folded = unicodedata.normalize("NFC", without_emphasis(folded))
     closed = _INITIALS.sub("", _THOUSANDS.sub("", folded))
     return " ".join(word.group() for word in _WORD.finditer(closed))
 
