@@ -15,7 +15,6 @@ import builtins
 import json
 import os
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -40,6 +39,7 @@ from blackbox_lb.bias.features import Embedding, FeatureVector, Scope, parse_fea
 from blackbox_lb.bias.operating import OperatingCurve, Promise
 from blackbox_lb.bias.phases import Boundary, Phases, Prefix
 from blackbox_lb.bias.records import (
+    NOT_THE_TASK,
     Calibration,
     Censored,
     Compiled,
@@ -54,6 +54,7 @@ from blackbox_lb.bias.records import (
     SamplingRecord,
     Scalar,
     Verdict,
+    overall,
 )
 from blackbox_lb.bias.request_bias import (
     WIDEST,
@@ -304,11 +305,10 @@ class Bias(Row):
 
     def __repr__(self) -> str:
         """One line: a notebook's cell or a traceback is no place for hundreds of entries."""
-        counts = Counter(row.verdict for row in self.verdict)
-        verdict = ", ".join(f"{word} {count}" for word, count in counts.items()) or "UNVERIFIED"
+        rewards = [row for row in self.verdict if row.metric == self.verdict[0].metric]
         return (
             f"<Bias for {printable(self.model)}: {len(self.entries):,} entries,"
-            f" reward {printable(self.reward)}, {verdict}>"
+            f" reward {printable(self.reward)}, {overall(rewards)}>"
         )
 
     __str__ = __repr__
@@ -361,11 +361,20 @@ class Bias(Row):
     @property
     def status(self) -> str:
         """UNVERIFIED, or for each metric and setting whether the bias HELPS, shows NO EVIDENCE or
-        HURTS.
+        HURTS. Where it helps, and always answering the commonest label is not shown to be worse,
+        that comes first, with what the commonest label has.
         """
-        groups: dict[str, list[str]] = {"HELPS": [], "NO EVIDENCE": [], "HURTS": []}
+        groups: dict[str, list[str]] = {
+            NOT_THE_TASK: [],
+            "HELPS": [],
+            "NO EVIDENCE": [],
+            "HURTS": [],
+        }
         for row in self.verdict:
-            groups[row.verdict].append(f"{row.metric} ({row.setting})")
+            place = f"{row.metric} ({row.setting})"
+            if row.word == NOT_THE_TASK and row.commonest is not None:
+                place = f"{row.metric} ({row.setting}; {row.commonest.sentence})"
+            groups[row.word].append(place)
         return (
             "; ".join(f"{name}: {', '.join(rows)}" for name, rows in groups.items() if rows)
             or "UNVERIFIED"

@@ -227,6 +227,37 @@ LEVEL = 0.05
 HELPS or HURTS.
 """
 
+NOT_THE_TASK = "HELPS THE MODEL, NOT THE TASK"
+"""The word for a bias that is better than no bias, and not shown to be better than always giving
+the commonest label.
+"""
+
+LONGEST_LABEL = 24
+"""Characters of a label that a sentence shows."""
+
+
+class Commonest(Row):
+    """Always answering the commonest label, beside the biased model, on the same test prompts.
+
+    label: the commonest right label of the test prompts. share: of the prompts that have it, which
+    always answering it gets right. accuracy: share of right decisions of the biased model.
+    is_beaten: whether the biased model is shown to be right more often (an exact sign test at 5 %
+    over the prompts where the two differ).
+    """
+
+    label: Name
+    share: Share
+    accuracy: Share
+    is_beaten: Flag
+
+    @property
+    def sentence(self) -> str:
+        """What always answering it gets right."""
+        label = printable(self.label)
+        if len(label) > LONGEST_LABEL:
+            label = f"{label[: LONGEST_LABEL - 1]}…"
+        return f'always answering "{label}" has {100 * self.share:.0f} %'
+
 
 class Verdict(Row):
     """One metric at one sampling setting, base against biased, on fresh completions of unseen
@@ -235,7 +266,8 @@ class Verdict(Row):
     ``difference``: biased - base in the metric's own unit. ``low``, ``high``: its 95 % interval.
     ``p``: the chance of so large a difference without any effect, adjusted for the rows judged with
     it. ``n_base``, ``n_biased``: completions; ``cut_base``, ``cut_biased``: shares of these that
-    the limit of tokens cut.
+    the limit of tokens cut. ``commonest``: of a decision between labels, where the metric is about
+    right answers; None elsewhere, and in files of earlier versions.
     """
 
     setting: Annotated[str, Field(pattern=r"^(greedy|temperature \d+(\.\d+)?)$")]
@@ -253,6 +285,16 @@ class Verdict(Row):
     verdict: Literal["HELPS", "NO EVIDENCE", "HURTS"]
     cut_base: Share = 0.0
     cut_biased: Share = 0.0
+    commonest: Commonest | None = None
+
+    @property
+    def word(self) -> str:
+        """The verdict for a reader: ``NOT_THE_TASK`` where the base is beaten and the commonest
+        label is not.
+        """
+        if self.verdict == "HELPS" and self.commonest is not None and not self.commonest.is_beaten:
+            return NOT_THE_TASK
+        return self.verdict
 
     @model_validator(mode="after")
     def _consistent(self) -> Verdict:
@@ -279,6 +321,15 @@ class Verdict(Row):
                 f" {self.difference:g}, of which {self.better} is better"
             )
         return self
+
+
+def overall(rows: Sequence[Verdict]) -> str:
+    """The word for all settings together: one that hurts goes before one that helps."""
+    words = {row.word for row in rows}
+    for word in ("HURTS", "HELPS", NOT_THE_TASK, "NO EVIDENCE"):
+        if word in words:
+            return word
+    return "UNVERIFIED"
 
 
 LEAST_SHARE = 1e-12

@@ -29,7 +29,7 @@ from rich.table import Table
 from rich.text import Text
 
 from blackbox_lb.api.limits.concurrency import asking
-from blackbox_lb.bias.records import RecordedFinding, Verdict
+from blackbox_lb.bias.records import NOT_THE_TASK, RecordedFinding, Verdict
 from blackbox_lb.cli.echo import echo, echo_coloured, shown, with_option_names
 from blackbox_lb.jobs.runs.conclusion import WIDTH, Conclusion
 from blackbox_lb.rollouts.progress import Lines, Reporter, Silent, chance
@@ -232,6 +232,10 @@ def verdict_table(verdicts: Iterable[Verdict]) -> None:
         ),
         left_aligned=2,
     )
+    for row in rows:
+        if row.word == NOT_THE_TASK and row.commonest is not None:
+            where = f"{printable(row.metric)}, {row.setting}"
+            echo(f"{NOT_THE_TASK}: {where}: {row.commonest.sentence}")
 
 
 def findings_list(findings: Iterable[RecordedFinding], *, everything: bool = False) -> None:
@@ -255,11 +259,13 @@ def findings_list(findings: Iterable[RecordedFinding], *, everything: bool = Fal
 
 COLOURS = {
     "HELPS": "green",
+    NOT_THE_TASK: "yellow",
     "YES": "green",
     "HURTS": "red",
     "NO": "red",
     "NO EVIDENCE": "yellow",
     "PERHAPS": "yellow",
+    "NOT SHOWN TO PAY": "yellow",
     "BY PROMPT": "yellow",
     "BY GOAL": "yellow",
     "NOT NEEDED": "yellow",
@@ -275,7 +281,9 @@ SAME = (
     *("task", "data", "prompt_column", "answer_column", "messages_column", "prompt_template"),
     *("field", "prefill", "system", "validation_data", "test_data", "reward", "correct"),
     *("thinking", "count", "labels", "decide", "tools", "provider", "model", "base_url"),
-    *("endpoint", "tokenizer", "max_tokens", "deploy"),
+    *("endpoint", "tokenizer", "max_tokens", "deploy", "test_samples", "seed"),
+    *("validation_limit", "test_limit", "data_dir", "num_fewshot", "filter", "metric"),
+    "validation_size",
 )
 """Options of the running command that the next one needs, too."""
 

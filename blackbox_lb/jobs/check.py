@@ -38,12 +38,14 @@ requests.
 class Checked:
     """The findings of a check, with a sentence on its lists.
 
+    commonest: the label that most prompts have.
     answers: prompt, greedy answer and right label of each prompt that was looked at and decided
     wrong, in their order.
     """
 
     found: Feasibility
     read: str
+    commonest: str
     answers: tuple[tuple[str, str, str], ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -55,6 +57,7 @@ class Checked:
         return {
             **asdict(self.found),
             "margins": margins,
+            "commonest": self.commonest,
             "sentence": self.found.sentence,
             "lists": self.read,
         }
@@ -127,7 +130,7 @@ async def check(
         if not trials.reward.accuracy_matcher(example, text)
     )
     feasible = replace(judged(lists, labels, right), after=after)
-    return Checked(feasible, lists.sentence, wrong)
+    return Checked(feasible, lists.sentence, labels.names[feasible.commonest], wrong)
 
 
 def after_label(

@@ -8,6 +8,7 @@ import time
 
 from blackbox_lb.api.limits.budget import SpendLimit, Spent
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import LONGEST_LABEL
 from blackbox_lb.cli.commands.learning.check import CheckOptions
 from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.resources import labels_of, load, open_trials, run
@@ -133,6 +134,7 @@ async def _run_point(
 
 VERDICTS: dict[Answer, tuple[str, str]] = {
     "fixed": ("YES", "a fixed bias can mend this decision"),
+    "not above the commonest": ("NOT SHOWN TO PAY", ""),
     "depends on the prompt": ("BY PROMPT", "only a bias that depends on the prompt can mend it"),
     "already right": ("NOT NEEDED", "there is little left to mend"),
     "not listed": ("NO", "the lists hardly hold the right answers, so none can be learned"),
@@ -148,10 +150,13 @@ def check_conclusion(checked: Checked, spent: str) -> Conclusion:
     """
     decision = checked.found
     verdict, meaning = VERDICTS[decision.answer]
-    lines = [
-        meaning,
-        f"right now {decision.base:.0%}, always saying the commonest label {decision.majority:.0%}",
-    ]
+    commonest = f'always saying "{cut(printable(checked.commonest), LONGEST_LABEL)}"'
+    if decision.answer == "not above the commonest":
+        meaning = (
+            f"a bias would reach {100 * decision.predicted:.0f} % ({100 * decision.low:.0f} to"
+            f" {100 * decision.high:.0f}), {commonest} has {100 * decision.majority:.0f} %"
+        )
+    lines = [meaning, f"right now {decision.base:.0%}, {commonest} {decision.majority:.0%}"]
     harms = decision.after is not None and decision.after.harms
     if harms and decision.answer == "fixed":
         verdict = "PERHAPS"
@@ -177,6 +182,11 @@ def check_conclusion(checked: Checked, spent: str) -> Conclusion:
         caveat = decision.after.sentence.removeprefix("; ")
     if verdict in ("NO", "NOT NEEDED"):
         steps = [NextStep(HELP_PAGE, "what helps, by kind of task")]
+    elif decision.answer == "not above the commonest":
+        steps = [
+            NextStep("give more labelled rows, or name the labels in the prompt"),
+            NextStep(HELP_PAGE, "what helps, by kind of task"),
+        ]
     else:
         options = []
         if decision.answer == "depends on the prompt":
@@ -194,7 +204,8 @@ OPENING_VERDICTS: dict[OpeningAnswer, tuple[str, str]] = {
     "shift": ("YES", "one shift of the opening's tokens can mend this decision"),
     "another point": (
         "BY GOAL",
-        "no shift is shown to be right more often; one can trade missed openings for needless ones",
+        "no shift is shown to be right more often than now and than always the commoner; one can"
+        " trade missed openings for needless ones",
     ),
     "already right": VERDICTS["already right"],
     "no skill": ("NO", "the model is not shown to rank the prompts better than chance"),

@@ -41,7 +41,7 @@ from blackbox_lb.extras.rivals.table import (
 from blackbox_lb.jobs.evaluation.arms import alternatives
 from blackbox_lb.jobs.evaluation.compare import figure, verdicts
 from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation, Mean
-from blackbox_lb.jobs.evaluation.run import EvalPlan, evaluate
+from blackbox_lb.jobs.evaluation.run import EvalPlan, default_settings, evaluate
 from blackbox_lb.jobs.forecast import eval_stages
 from blackbox_lb.jobs.records.run_record import work_in
 from blackbox_lb.jobs.runs.conclusion import spent_words, understood
@@ -50,7 +50,7 @@ from blackbox_lb.jobs.runs.opening import prices_of
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.decisions import check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
+from blackbox_lb.rollouts.judging.verdict import Setting, parse_setting
 from blackbox_lb.rollouts.progress import chance
 from blackbox_lb.safety.files import explained, write_whole
 from blackbox_lb.safety.printable import printable
@@ -73,7 +73,7 @@ def execute(options: EvalOptions) -> None:
     for name, bias in loaded.items():
         tell_host_of_bias(paths[name], bias, options)
     task, reward = load(options, learns=False)
-    plan = _plan(options, task, reward)
+    plan = _plan(options, task, reward, tuple(loaded.values()))
     folder = run_folder(options, task)
     with work_in(folder):
         options = replace(options, out=folder)
@@ -129,15 +129,15 @@ def _name(spec: str) -> tuple[str, Path]:
     return printable(path.stem), path
 
 
-def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
+def _plan(options: EvalOptions, task: Task, reward: Reward, biases: Sequence[Bias]) -> EvalPlan:
     labels = labels_of(options, task)
-    if options.rivals:
-        options = _with_standard_rivals(options, task, reward, labels)
-    rival_settings = {name: getattr(options, name) for name in RIVALS}
-    of_shares = {name: getattr(options, name) for name in RIVALS_OF_SHARES}
     settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy))
     if not settings:
-        settings = (SAMPLED,) if reward.of_shares else (SAMPLED, GREEDY)
+        settings = default_settings(biases, reward)
+    if options.rivals:
+        options = _with_standard_rivals(options, task, reward, labels, settings)
+    rival_settings = {name: getattr(options, name) for name in RIVALS}
+    of_shares = {name: getattr(options, name) for name in RIVALS_OF_SHARES}
     check_wanted(reward, (*task.train, *task.validation, *task.test), settings)
     return EvalPlan(
         settings=settings,
@@ -164,13 +164,16 @@ def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
 
 
 def _with_standard_rivals(
-    options: EvalOptions, task: Task, reward: Reward, labels: Labels | None
+    options: EvalOptions,
+    task: Task,
+    reward: Reward,
+    labels: Labels | None,
+    settings: tuple[Setting, ...],
 ) -> EvalOptions:
     """The options with the rivals that suit the task beside those that were named."""
     profile = load_profile(options.provider)
     first: Endpoint = next(iter(profile.endpoints))
     endpoint = options.endpoint or first
-    settings = tuple(parse_setting(spec) for spec in options.deploy) or (SAMPLED, GREEDY)
     standard = standard_rivals(
         reward,
         labels,

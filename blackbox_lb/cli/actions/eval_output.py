@@ -8,15 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint, Promise
+from blackbox_lb.bias.records import NOT_THE_TASK, overall
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.terminal import command_with_same, print_table
 from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.jobs.evaluation.arms import BASE
-from blackbox_lb.jobs.evaluation.compare import figure, verdicts
+from blackbox_lb.jobs.evaluation.compare import decision_scores_of, figure, verdicts
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult, SharesOfGroup
 from blackbox_lb.jobs.runs.answers import BeforeAfter
 from blackbox_lb.jobs.runs.conclusion import (
@@ -28,7 +27,7 @@ from blackbox_lb.jobs.runs.conclusion import (
     cut_caveat,
     decision_lines,
     effect_lines,
-    overall,
+    headline,
 )
 from blackbox_lb.safety.printable import printable, shell_line
 
@@ -208,18 +207,24 @@ def eval_conclusion(
         rival_names = [row.name for row in evaluation.policies if row.name != BASE]
         subject = rival_names[0] if rival_names else BASE
     rows = chosen_rows(verdicts(evaluation, subject), label)
-    verdict = overall([row for row in rows if row.metric == label])
+    rewards = [row for row in rows if row.metric == label]
+    verdict = overall(rewards)
     decisions = decisions_of(evaluation, subject)
     if decisions:
         rows = [row for row in rows if row.metric != "tokens"]
-    statements = [*effect_lines(rows, label), *decision_lines(decisions)]
+    statements = [
+        *headline(rewards),
+        *effect_lines(rows, label),
+        *decision_lines(decisions, rows),
+    ]
     names = short_names(evaluation.policies)
     prompts = evaluation.policies[0].prompts
     settings = ", ".join(dict.fromkeys(row.setting for row in evaluation.policies))
     statements.append(f"{names[subject]} against the base: {prompts:,} test prompts, {settings}")
     statements += rival_lines(evaluation, names)
     why = ""
-    if verdict != "HELPS":
+    helps = verdict in ("HELPS", NOT_THE_TASK)
+    if not helps:
         why = next(iter(evaluation.summary), "")
     return Conclusion(
         verdict,
@@ -229,7 +234,7 @@ def eval_conclusion(
         examples=_examples(evaluation, subject),
         spent=spent,
         saved=str(saved),
-        steps=_steps(verdict, paths, saved.parent),
+        steps=_steps(helps, paths, saved.parent),
     )
 
 
@@ -240,9 +245,7 @@ def decisions_of(
     scores: dict[tuple[str, str], DecisionScores] = {}
     for row in evaluation.policies:
         if row.decisions is not None:
-            names = tuple(label.label for label in row.decisions.labels)
-            confusion = np.array(row.decisions.confusion, np.int64)
-            scores[row.setting, row.name] = DecisionScores(names, confusion)
+            scores[row.setting, row.name] = decision_scores_of(row.decisions)
     settings = dict.fromkeys(row.setting for row in evaluation.policies)
     return {
         setting: (scores[setting, BASE], scores[setting, subject])
@@ -280,11 +283,11 @@ def _examples(evaluation: Evaluation, subject: str) -> tuple[BeforeAfter, ...]:
     return tuple(examples[:2])
 
 
-def _steps(verdict: str, paths: Mapping[str, Path], folder: Path) -> tuple[NextStep, ...]:
+def _steps(helps: bool, paths: Mapping[str, Path], folder: Path) -> tuple[NextStep, ...]:
     report = NextStep(shell_line("blb", "report", folder), "look at every answer")
     if not paths:
         return report, NextStep(command_with_same(["blb", "fit"]), "learn a bias")
-    if verdict == "HELPS":
+    if helps:
         path = next(iter(paths.values()))
         return report, NextStep(shell_line("blb", "export", path, "--format", "openai"), "use it")
     return report, NextStep(HELP_PAGE, "what helps, by kind of task")

@@ -32,6 +32,9 @@ def execute(options: RunsOptions) -> None:
             [_cells(row) for row in rows],
             left_aligned=4,
         )
+        for row in rows:
+            if row.commonest:
+                echo(f"{printable(str(row.folder))}: {row.commonest}")
 
 
 def _cells(row: RunRow) -> tuple[str, ...]:

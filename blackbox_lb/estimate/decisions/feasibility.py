@@ -26,7 +26,12 @@ from blackbox_lb.estimate.decisions.prediction import (
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 
 Answer: TypeAlias = Literal[
-    "fixed", "depends on the prompt", "already right", "not listed", "no skill"
+    "fixed",
+    "not above the commonest",
+    "depends on the prompt",
+    "already right",
+    "not listed",
+    "no skill",
 ]
 
 ENOUGH = 0.95
@@ -39,6 +44,8 @@ ONE_SIDED_T = 2.4
 """Standard errors of a paired difference that a gain must exceed: chance alone does so in one of a
 hundred checks.
 """
+REACH = 1.96
+"""Standard errors of a share on either side of it, in its 95 % interval."""
 FOLDS = 10
 NOBODY = np.array([-2], np.int64)
 """The tokens of a label without a prompt."""
@@ -93,15 +100,18 @@ class AfterLabel:
 class Feasibility:
     """The findings on p prompts; shares of prompts, and nats.
 
-    answer: the remedy for the decision. base: share that greedy decoding decides right, or begins
-    right where whole answers were not looked at (``whole`` False). predicted:
-    share that a fixed bias would begin right, each prompt predicted from the others, with its
-    standard ``error``. repaired, broken: share of the wrong prompts that it corrects; share of the
-    right ones that it breaks. margins: (p,) nats by which the right answer is behind the greedy
-    one; 0 where it is right, inf where not listed. listed: share of the wrong prompts with a listed
+    answer: the remedy for the decision; "not above the commonest" where a fixed bias would mend
+    more than it breaks, and is not shown to be right more often than always saying the commonest
+    label. base: share that greedy decoding decides right, or begins right where whole answers were
+    not looked at (``whole`` False). predicted: share that a fixed bias would begin right, each
+    prompt predicted from the others, with its standard ``error``. repaired, broken: share of the
+    wrong prompts that it corrects; share of the right ones that it breaks. margins: (p,) nats by
+    which the right answer is behind the greedy one; 0 where it is right, inf where not listed.
+    listed: share of the wrong prompts with a listed
     right answer. informed: share that the lists decide right among the labels, with any weight for
     the model's logprobs; ``majority``: share of the commonest label, which always saying it gets
-    right. after: what follows a label, None where that was not looked at.
+    right; ``commonest``: its number. after: what follows a label, None where that was not looked
+    at.
     """
 
     answer: Answer
@@ -114,8 +124,19 @@ class Feasibility:
     listed: float
     informed: float
     majority: float
+    commonest: int
     after: AfterLabel | None = None
     whole: bool = True
+
+    @property
+    def low(self) -> float:
+        """The lower end of the 95 % interval of ``predicted``."""
+        return max(self.predicted - REACH * self.error, 0.0)
+
+    @property
+    def high(self) -> float:
+        """Its upper end."""
+        return min(self.predicted + REACH * self.error, 1.0)
 
     @property
     def sentence(self) -> str:
@@ -146,6 +167,11 @@ class Feasibility:
             "fixed": (
                 f"a fixed bias {can.format(f'{self.predicted:.0%}')} (standard error"
                 f" {self.error:.0%}), it {mends}{rest}"
+            ),
+            "not above the commonest": (
+                f"a fixed bias is not shown to pay: predicted {self.predicted:.0%} right (standard"
+                f" error {self.error:.0%}), and always saying the commonest label is right on"
+                f" {self.majority:.0%}{rest}"
             ),
             "depends on the prompt": (
                 "only a bias that depends on the prompt can: prompts want corrections of opposite"
@@ -203,9 +229,10 @@ def feasibility(
     floor = logprobs[np.isfinite(logprobs)].min(initial=0.0)
     scores = np.where(np.isfinite(best), best, floor)
     fixed, informed = _predicted(scores, rival, labels)
-    majority = labels == np.bincount(labels).argmax()
+    commonest = int(np.bincount(labels).argmax())
+    majority = (labels == commonest).astype(np.float64)
     gain = fixed.astype(np.float64) - begins
-    answer = _answer(hit, listed, gain, informed.astype(np.float64) - majority)
+    answer = _answer(hit, listed, gain, fixed - majority, informed - majority)
     mended = 0.0
     if (~begins).any():
         mended = float(fixed[~begins].mean())
@@ -223,6 +250,7 @@ def feasibility(
         listed,
         float(informed.mean()),
         float(majority.mean()),
+        commonest,
         whole=right is not None,
     )
 
@@ -285,13 +313,18 @@ def opening_feasibility(lists: FirstLists, tokens: Ids, is_wanted: Bools) -> Ope
     )
 
 
-def _answer(hit: Bools, listed: float, gain: Vector, more: Vector) -> Answer:
+def _answer(hit: Bools, listed: float, gain: Vector, above: Vector, more: Vector) -> Answer:
+    """gain, above: of a fixed bias over the model and over always the commonest label, (p,); more:
+    of the lists with any weight over the latter, (p,).
+    """
     if hit.mean() >= ENOUGH:
         return "already right"
     if listed < LISTED:
         return "not listed"
     if _above(gain):
-        return "fixed"
+        if _above(above):
+            return "fixed"
+        return "not above the commonest"
     if _above(more):
         return "depends on the prompt"
     return "no skill"

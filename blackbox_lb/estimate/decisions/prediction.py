@@ -24,6 +24,8 @@ from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 
 COMPLETE = 1e-6
 """Largest unlisted probability of a complete list: the rest is rounding of float32."""
+LEVEL = 0.05
+"""The chance that decisions no better than the commonest label are called better."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -279,6 +281,25 @@ class DecisionScores:
     def commonest(self) -> str:
         """The label that most decisions should have had."""
         return self.names[int(self.confusion.sum(axis=1).argmax())]
+
+    def beats_commonest(self, completions: float = 1.0) -> bool:
+        """Whether the decisions are right more often than always deciding for the commonest label,
+        by an exact sign test over the prompts where the two differ (Conover 1999, "Practical
+        Nonparametric Statistics", section 3.4).
+
+        completions: decisions a prompt; those of one prompt count as one, since they are no
+        independent evidence.
+        """
+        commonest = int(self.confusion.sum(axis=1).argmax())
+        right = np.diagonal(self.confusion)
+        losses = int(self.confusion[commonest].sum() - right[commonest])
+        wins = int(right.sum() - right[commonest])
+        if wins <= losses:
+            return False
+        differing = math.ceil((wins + losses) / completions)
+        won = math.floor(wins / completions)
+        tail = sum(math.comb(differing, count) for count in range(won, differing + 1))
+        return bool(2 * tail / 2**differing <= LEVEL)
 
     @property
     def no_label(self) -> float:

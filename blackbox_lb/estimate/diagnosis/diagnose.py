@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from scipy import special
 
 from blackbox_lb.estimate.choice import table
-from blackbox_lb.estimate.diagnosis.headroom import Headroom
+from blackbox_lb.estimate.diagnosis.headroom import Headroom, Rarity
 from blackbox_lb.estimate.diagnosis.reliability import Precision
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.thresholds import (
@@ -67,8 +67,12 @@ def truncated_finding(truncation: Truncation) -> Finding:
     return Finding("truncated", "PASS", truncation.sentence)
 
 
-def reward_finding(room: Headroom | None) -> Finding:
-    """Whether the reward differs between completions of one prompt."""
+def reward_finding(room: Headroom | None, rarity: Rarity | None = None) -> Finding:
+    """Whether the reward differs between completions of one prompt; ``rarity``: where it hardly
+    differs between any.
+    """
+    if rarity is not None:
+        return Finding("reward", "FAIL", rarity.sentence, rarity.remedy)
     if room is None:
         return unchecked("reward", "whether the reward varies", SAMPLE_TWICE)
     if room.decision == "unknown":
@@ -236,8 +240,12 @@ def _without_errors(code: str, subject: str, why: str) -> Finding:
     )
 
 
-def weights_finding(size: float | None, uses_answers: bool = False) -> Finding:
-    """Whether enough completions, or given answers, carry the weight."""
+def weights_finding(
+    size: float | None, uses_answers: bool = False, completions: int | None = None
+) -> Finding:
+    """Whether enough completions, or given answers, carry the weight; ``completions``: all that
+    there are.
+    """
     if size is None:
         return unchecked(
             "weights",
@@ -253,6 +261,10 @@ def weights_finding(size: float | None, uses_answers: bool = False) -> Finding:
         return Finding("weights", word, sentence)
     if uses_answers:
         return Finding("weights", word, sentence, "learn from more answers")
+    if completions is not None and size > EVENLY * completions:
+        few = f"only {completions:,} completions were learned from"
+        needed = f"collect at least {EFFECTIVE_SAMPLE.good:.0f} rollouts"
+        return Finding("weights", word, few, needed)
     more = "collect more rollouts"
     if 0 < size < math.inf:
         more = f"collect {EFFECTIVE_SAMPLE.good / size:.2g} times as many rollouts"
@@ -302,6 +314,8 @@ def touched_finding(touched: Touched | None) -> Finding:
     )
 
 
+EVENLY = 0.9
+"""Effective share of the completions above which not their weights but their number is small."""
 MANY_TIMES = 100.0
 """Factor of the test's size above which its difference does not show how large the effect is."""
 MOOT = frozenset({"saturated", "tau", "samples", "already", "touched"})
@@ -334,7 +348,7 @@ class Effect:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """The measurements; None is NOT CHECKED. estimator: its name. effective_sample: of the reward
-    weights of the fit.
+    weights of the fit, over so many ``completions``. rarity: None where the reward differs often.
 
     effect: the test at one setting; further_effects: at the others. touched: of the sent bias.
     top_logprobs: alternatives that were asked for. truncation: None where the reward is not by
@@ -346,8 +360,10 @@ class Facts:
     effect: Effect | None = None
     further_effects: tuple[Effect, ...] = ()
     headroom: Headroom | None = None
+    rarity: Rarity | None = None
     precision: Precision | None = None
     effective_sample: float | None = None
+    completions: int | None = None
     censoring: Censoring | None = None
     tail: TailCoverage | None = None
     touched: Touched | None = None
@@ -370,15 +386,19 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
     room = facts.headroom
     estimator = facts.estimator
     width = facts.top_logprobs
+    effects = [effect for effect in (facts.effect, *facts.further_effects) if effect is not None]
+    rarity = facts.rarity
+    if any(effect.proven and effect.low > 0 for effect in effects):
+        rarity = None  # the few were enough
     result = [
         *([] if facts.truncation is None else [truncated_finding(facts.truncation)]),
-        reward_finding(room),
+        reward_finding(room, rarity),
         saturated_finding(room),
         tau_finding(room),
         censoring_finding(facts.censoring, estimator, width),
         tail_finding(facts.tail, estimator, width),
         samples_finding(facts.precision, facts.given, facts.no_precision),
-        weights_finding(facts.effective_sample, facts.given),
+        weights_finding(facts.effective_sample, facts.given, facts.completions),
         reproduced_finding(facts.precision, facts.no_precision),
         touched_finding(facts.touched),
         _test(room, facts.effect),
@@ -390,7 +410,7 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
             result, OF_SAMPLES, "does not arise: answers were given, and none was sampled"
         )
     elif "reward" in failed:
-        result = _put_aside(result, MOOT, "says nothing while the reward does not vary")
+        result = _put_aside(result, MOOT, "says nothing while the reward hardly varies")
     if "truncated" in failed and facts.truncation is not None:
         remedy = f"first of all, {facts.truncation.remedy}"
         result = [

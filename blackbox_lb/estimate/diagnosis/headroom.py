@@ -2,6 +2,8 @@
 prompt alone.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -15,7 +17,9 @@ from blackbox_lb.estimate.inputs.checks import Vector, positive
 from blackbox_lb.estimate.inputs.thresholds import (
     CONFIDENCE,
     LEAST_PROMPTS,
+    MOST_EXCEPTIONS,
     NEGLIGIBLE_GAIN,
+    RARE,
     SMALL_GAIN,
     Word,
 )
@@ -111,6 +115,55 @@ _MEANING: dict[Decision, str] = {
     "enough": "there is enough to learn from",
     "unknown": "too few prompts to decide whether there is anything to learn",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Rarity:
+    """How few completions have another reward than nearly all.
+
+    completions: their number. exceptions: those with another value than the commonest. are_worse:
+    whether all exceptions have less.
+    """
+
+    completions: int
+    exceptions: int
+    are_worse: bool
+
+    @classmethod
+    def of(cls, values: npt.ArrayLike) -> Rarity | None:
+        """That of the (n,) ``values`` of completions; None where none or many differ from the
+        commonest value, and where some are above and some below it.
+        """
+        kinds, counts = np.unique(np.asarray(values, dtype=np.float64), return_counts=True)
+        completions = int(counts.sum())
+        exceptions = completions - int(counts.max(initial=0))
+        if not 0 < exceptions <= min(MOST_EXCEPTIONS, RARE * completions):
+            return None
+        place = int(counts.argmax())
+        if 0 < place < len(kinds) - 1:
+            return None
+        return cls(completions, exceptions, place > 0)
+
+    @property
+    def sentence(self) -> str:
+        """What the counts say of the model."""
+        count = f"{self.exceptions} of {self.completions:,} completions"
+        if self.are_worse:
+            return (
+                f"the model hardly does what the reward is against: {count} earn less than all"
+                " others; there is next to nothing to remove"
+            )
+        return (
+            f"the model hardly ever earns the reward: {count} earn more than all others; that is"
+            " too few to learn from"
+        )
+
+    @property
+    def remedy(self) -> str:
+        """Where more would differ."""
+        if self.are_worse:
+            return "give prompts on which the model does it more often"
+        return "give prompts on which the model earns it more often, or another reward"
 
 
 def headroom(

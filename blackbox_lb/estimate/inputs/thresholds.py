@@ -75,6 +75,12 @@ SMALL_KL = SMALL_GAIN**2 / 2
 k)`` standard deviations (the variational bound of Donsker and Varadhan), so .02 nats cannot move
 the reward by more than SMALL_GAIN."""
 
+RARE = 0.1
+MOST_EXCEPTIONS = 5
+"""Share and number of completions with another reward than nearly all, up to which these few are
+the reason: a share seen 5 times has an error of nearly half of itself (1 / sqrt(5)), so that what
+distinguishes the 5 is mostly chance."""
+
 MOST_CUT = 0.5
 """Share of completions that end at the token limit. Above it the median length is the limit itself,
 whatever the policy does, and a reward by length compares only the few that ended."""

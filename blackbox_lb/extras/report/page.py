@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb._version import __version__
+from blackbox_lb.bias.records import NOT_THE_TASK
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.report import notes, tables, verdict_text
 from blackbox_lb.extras.report.data import RunDocuments, read_run
@@ -28,7 +29,7 @@ from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.files import explained, write_whole
 from blackbox_lb.safety.secrets import redaction
 
-ORDER = ("HURTS", "HELPS", "NO EVIDENCE")
+ORDER = ("HURTS", "HELPS", NOT_THE_TASK, "NO EVIDENCE")
 FONT = re.compile(r"font: ([\d.]+)px [^;\"]*")
 IDENTITY = re.compile(r"(\bid=\"|url\(#|href=\"#)([^\")]+)")
 DPI = 200
@@ -78,7 +79,7 @@ def render(
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     rows = rows_of(run)
     parts = judged(rows)
-    words: set[str] = {first.verdict for first, *_ in parts}
+    words = {first.word for first, *_ in parts}
     text: str = environment.from_string(_asset("page.html.j2")).render(
         run=run,
         rows=rows,
@@ -112,6 +113,7 @@ def _jinja() -> tuple[Any, Any]:
         finalize=partial(tame, masking=redaction()),
         trim_blocks=False,
     )
+    environment.filters["tone"] = lambda text: re.sub(r"[^a-z]+", "-", text.lower())
     environment.filters["svg"] = lambda plot: markup(inline(plot))
     environment.filters["short"] = lambda value: short(value).replace("-", "−")
     return environment, markup

@@ -27,7 +27,7 @@ def places(run: RunDocuments) -> Iterator[Place]:
         yield Place("verdict", "UNVERIFIED")
     for row in rows:
         values = f"{level(row, row.base)} -> {level(row, row.biased)}"
-        yield Place("numbers", f"{printable(row.metric)}  {values}  {row.setting}, {row.verdict}")
+        yield Place("numbers", f"{printable(row.metric)}  {values}  {row.setting}, {row.word}")
     decisions = {} if run.result is None else run.result.decisions
     for setting, pair in decisions.items():
         if pair.base.macro_f1 is not None and pair.biased.macro_f1 is not None:

@@ -216,7 +216,7 @@ def verdict_table(rows: Sequence[Verdict]) -> PageTable:
         [
             Cell(row.setting),
             _metric(row),
-            word(row.verdict),
+            word(row.word),
             *_means(row),
             bar,
             _p(row.p),

@@ -1,16 +1,18 @@
-"""The rows and words of an evaluation: every mean and difference with its interval, all corrected
-together, and what they say of the bias, its rivals and the cost.
+"""The rows and words of an evaluation: every mean and difference with its interval, corrected
+within two families, and what they say of the bias, its rivals and the cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from blackbox_lb.bias.records import LEVEL, Verdict
-from blackbox_lb.jobs.evaluation.arms import BASE, ArmResult
+from blackbox_lb.estimate.decisions.prediction import DecisionScores
+from blackbox_lb.jobs.evaluation.arms import BASE, Arm, ArmResult
 from blackbox_lb.jobs.evaluation.document import (
     Comparison,
     Decisions,
@@ -20,6 +22,7 @@ from blackbox_lb.jobs.evaluation.document import (
     SharesOfGroup,
 )
 from blackbox_lb.providers.prices import Prices
+from blackbox_lb.rollouts.judging.decisions import beside_commonest
 from blackbox_lb.rollouts.judging.verdict import (
     LOWER,
     POWER,
@@ -35,6 +38,8 @@ from blackbox_lb.rollouts.judging.verdict import (
     sign_test,
 )
 from blackbox_lb.rollouts.progress import chance
+from blackbox_lb.tasks import Reward
+from blackbox_lb.types import Example
 
 ANSWERS = 1_000
 """Number of answers that a cost is for."""
@@ -103,64 +108,88 @@ def mean_of(rows: Sequence[Array]) -> Mean:
     )
 
 
+Family: TypeAlias = Literal["primary", "secondary"]
+
+
 def comparisons(
     results: Sequence[ArmResult], label: str, effect: float | None = None
 ) -> tuple[Comparison, ...]:
-    """All comparisons of the arms of all settings, with p-values adjusted for their number.
+    """All comparisons of the arms of all settings, with p-values adjusted within each of the two
+    families of ``pairs``: at most 5 % of evaluations without any effect have a verdict in one.
 
-    At each setting: every policy against the base, in every metric; and in the reward, each bias
-    against each alternative alone, the two together against that alternative, and every further
-    bias against the first. ``effect``: a difference of the reward.
+    The primary comparisons are in every metric, the secondary ones in the reward alone. A family
+    is a question that is asked by itself (Hochberg and Tamhane 1987, "Multiple Comparison
+    Procedures", section 1.2): whether a bias is better than the base was settled before the
+    alternatives were added, and does not become less sure by looking at them.
 
-    Raises InputError: two arms have no prompt in common.
+    label: of the reward. effect: a difference of the reward. Raises InputError: two arms have no
+    prompt in common.
     """
-    rows = [
-        _comparison(base, rival, label, metric)
-        for base, rival, metrics in _pairs(results)
-        for metric in base.scores.metrics(label)
-        if (metric == label or metrics == "all") and metric in rival.scores.metrics(label)
-    ]
-    return tuple(
-        row.model_copy(
-            update={
+    by_arm = {(result.arm.setting, result.arm.name): result for result in results}
+    families: dict[Family, list[Comparison]] = {"primary": [], "secondary": []}
+    for first, second, family in pairs([result.arm for result in results]):
+        base = by_arm[first.setting, first.name]
+        rival = by_arm[second.setting, second.name]
+        names = [label]
+        if family == "primary":
+            of_rival = rival.scores.metrics(label)
+            names = [name for name in base.scores.metrics(label) if name in of_rival]
+        families[family] += [_comparison(base, rival, label, name) for name in names]
+    rows = []
+    for family, members in families.items():
+        level = LEVEL / max(len(members), 1)
+        for row, p in zip(members, holm([row.p for row in members]), strict=True):
+            update: dict[str, object] = {
+                "family": family,
                 "p": p,
                 "verdict": decide(row.difference, row.better, p),
-                "needed": sample_size(row.difference, row.sd, level=LEVEL / len(rows)),
-                "needed_for_effect": (
-                    None
-                    if effect is None or row.metric != label
-                    else sample_size(effect, row.sd, level=LEVEL / len(rows))
-                ),
+                "needed": sample_size(row.difference, row.sd, level=level),
             }
-        )
-        for row, p in zip(rows, holm([row.p for row in rows]), strict=True)
-    )
+            if effect is not None and row.metric == label:
+                update["needed_for_effect"] = sample_size(effect, row.sd, level=level)
+            rows.append(row.model_copy(update=update))
+    return tuple(rows)
 
 
-def _pairs(
-    results: Sequence[ArmResult],
-) -> Iterator[tuple[ArmResult, ArmResult, Literal["all", "reward"]]]:
-    for setting in dict.fromkeys(result.arm.setting for result in results):
-        arms = {
-            (result.arm.alternative.name, result.arm.bias_name): result
-            for result in results
-            if result.arm.setting == setting
+def pairs(arms: Sequence[Arm]) -> Iterator[tuple[Arm, Arm, Family]]:
+    """The arms that are compared at each setting, with the family of the comparison.
+
+    Primary: each bias against the base; where there is no bias, each alternative. Secondary: each
+    alternative against the base, alone and together with each bias; each bias against each
+    alternative alone, the two together against that alternative, and every further bias against
+    the first.
+    """
+    for setting in dict.fromkeys(arm.setting for arm in arms):
+        here = {
+            (arm.alternative.name, arm.bias_name): arm for arm in arms if arm.setting == setting
         }
-        base = arms["", None]
-        first = next(
-            (result for (alternative, bias), result in arms.items() if not alternative and bias),
-            None,
-        )
-        yield from ((base, result, "all") for key, result in arms.items() if key != ("", None))
-        biases = [bias for alternative, bias in arms if not alternative and bias]
-        for (alternative, bias), result in arms.items():
+        base = here["", None]
+        biases = [bias for alternative, bias in here if not alternative and bias]
+        for (alternative, bias), arm in here.items():
+            if arm is base:
+                continue
+            is_primary = not biases or not alternative
+            yield base, arm, "primary" if is_primary else "secondary"
             if alternative and bias is None:
                 for name in biases:
-                    yield result, arms["", name], "reward"
-                    if (alternative, name) in arms:
-                        yield result, arms[alternative, name], "reward"
-            elif not alternative and bias and first is not None and result is not first:
-                yield first, result, "reward"
+                    yield arm, here["", name], "secondary"
+                    if (alternative, name) in here:
+                        yield arm, here[alternative, name], "secondary"
+            elif not alternative and bias != biases[0]:
+                yield here["", biases[0]], arm, "secondary"
+
+
+def planned(arms: Sequence[Arm], reward: Reward, examples: Sequence[Example]) -> dict[str, int]:
+    """The number of comparisons of each family that the arms will give."""
+    matcher = reward.accuracy_matcher
+    has_answers = not matcher.needs_answer or all(example.answers for example in examples)
+    metrics = 2  # the reward and the tokens
+    if reward.of_shares or (reward.label != "accuracy" and has_answers):
+        metrics += 1
+    if reward.thinking is not None:
+        metrics += 4
+    counts = Counter(family for _, _, family in pairs(arms))
+    return {"primary": metrics * counts["primary"], "secondary": counts["secondary"]}
 
 
 def _comparison(base: ArmResult, rival: ArmResult, label: str, metric: str) -> Comparison:
@@ -196,11 +225,18 @@ def _comparison(base: ArmResult, rival: ArmResult, label: str, metric: str) -> C
     )
 
 
-def resolvable(prompts: int, rows: int) -> bool:
-    """Whether the clearest possible difference on so many prompts would be a verdict among so many
-    comparisons.
+def unresolvable(prompts: int, planned_rows: Mapping[str, int]) -> Iterator[str]:
+    """A sentence for each family in which even the clearest difference, one of one sign on every
+    prompt, could be no verdict among so many comparisons.
     """
-    return bootstrap(np.ones(prompts)).p * rows <= LEVEL
+    clearest = bootstrap(np.ones(prompts)).p
+    for family, rows in planned_rows.items():
+        if clearest * rows > LEVEL:
+            yield (
+                f"{prompts} prompts are too few for the {rows} {family} comparisons: even the"
+                " clearest difference would not be significant; give more test prompts, or"
+                " compare less at a time (fewer alternatives, or one setting by ``deploy``)"
+            )
 
 
 def as_verdicts(evaluation: Evaluation) -> Iterator[Verdict]:
@@ -225,7 +261,19 @@ def verdicts(evaluation: Evaluation, name: str) -> list[Verdict]:
     evaluation.
     """
     pairs = zip(evaluation.comparisons, as_verdicts(evaluation), strict=True)
-    return [verdict for row, verdict in pairs if (row.base, row.other) == (BASE, name)]
+    rows = [verdict for row, verdict in pairs if (row.base, row.other) == (BASE, name)]
+    decisions = {
+        policy.setting: decision_scores_of(policy.decisions)
+        for policy in evaluation.policies
+        if policy.name == name and policy.decisions is not None
+    }
+    return beside_commonest(rows, decisions, evaluation.reward)
+
+
+def decision_scores_of(decisions: Decisions) -> DecisionScores:
+    """The decisions of a policy, from its row."""
+    names = tuple(label.label for label in decisions.labels)
+    return DecisionScores(names, np.array(decisions.confusion, np.int64))
 
 
 def figure(value: float, *, sign: bool = False) -> str:
@@ -441,6 +489,7 @@ def notes(rows: Sequence[Comparison], samples: int) -> tuple[str, ...]:
     )
     if not rows:
         return sentences
+    counts = Counter(row.family for row in rows)
     return (
         *sentences,
         (
@@ -449,12 +498,14 @@ def notes(rows: Sequence[Comparison], samples: int) -> tuple[str, ...]:
             " stands beside it in evaluation.json; sign p is of an exact sign test."
         ),
         (
-            f"Verdicts: p adjusted for all {len(rows)} comparisons together (Holm), at {LEVEL:.0%};"
-            " intervals and sign p are not."
+            f"Verdicts: p adjusted (Holm), at {LEVEL:.0%} within each of two families:"
+            f" {counts['primary']} comparisons of a bias (without one, of each alternative) with"
+            f" the base in every metric, and {counts['secondary']} of the reward with and between"
+            " the alternatives; intervals and sign p are not adjusted."
         ),
         (
-            f"Prompts needed: {POWER:.0%} power at {LEVEL:.0%} over {len(rows)} comparisons, with"
-            f" the observed standard deviation of paired differences and the same {samples}"
+            f"Prompts needed: {POWER:.0%} power at {LEVEL:.0%} over the family, with the"
+            f" observed standard deviation of paired differences and the same {samples}"
             " completions a prompt (one where greedy)."
         ),
     )

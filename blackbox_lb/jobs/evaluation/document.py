@@ -133,14 +133,16 @@ class Comparison(ResultPart):
     """One metric of policy ``other`` less that of policy ``base``, paired by prompt.
 
     ``verdict`` is of ``other``: HELPS where it is better than ``base``. It follows ``p``, which is
-    adjusted for all comparisons of the evaluation (Holm); the intervals and ``p_sign``, of an exact
+    adjusted for all comparisons of its ``family`` (Holm): each bias against the base is "primary",
+    or where there is no bias each alternative; all others are "secondary". In files of earlier
+    versions there was one family, "all". The intervals and ``p_sign``, of an exact
     sign test over the prompts where the two differ, are not.
     ``low``, ``high``: 95 % interval of the difference, the percentile bootstrap expanded for few
     prompts;
     ``percentile_low``, ``percentile_high``: the paper's own, not expanded. ``sd``: of the
     differences between prompts.
-    ``needed``: prompts that would show a difference of this size with 80 % power in an evaluation
-    with as many comparisons, None where it is 0; ``needed_for_effect``: the same for the requested
+    ``needed``: prompts that would show a difference of this size with 80 % power in a family of as
+    many comparisons, None where it is 0; ``needed_for_effect``: the same for the requested
     effect, None without one or for another metric.
     """
 
@@ -163,6 +165,7 @@ class Comparison(ResultPart):
     needed: int | None = None
     needed_for_effect: int | None = None
     verdict: Literal["HELPS", "NO EVIDENCE", "HURTS"]
+    family: Literal["all", "primary", "secondary"] = "all"
 
 
 class RewardPlace(ResultPart):

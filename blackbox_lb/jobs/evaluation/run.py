@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,13 +23,20 @@ from blackbox_lb.jobs.evaluation.arms import (
     result_of,
     unranked,
 )
-from blackbox_lb.jobs.evaluation.compare import comparisons, notes, policy, resolvable, summarise
+from blackbox_lb.jobs.evaluation.compare import (
+    comparisons,
+    notes,
+    planned,
+    policy,
+    summarise,
+    unresolvable,
+)
 from blackbox_lb.jobs.evaluation.document import MOST_SHOWN, Evaluation, ShownPrompt
 from blackbox_lb.jobs.records.run_record import Remembering, provenance
 from blackbox_lb.rollouts.judging.decisions import about_labels, check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting
-from blackbox_lb.tasks import Task
+from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting, parse_setting
+from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.types import Example
 
 if TYPE_CHECKING:
@@ -51,6 +59,18 @@ class EvalPlan:
     effect: float | None = None
     prices: Prices | None = None
     labels: Labels | None = None
+
+
+def default_settings(biases: Iterable[Bias], reward: Reward) -> tuple[Setting, ...]:
+    """The settings at which ``biases`` were judged; where none has a verdict, temperature 1 and
+    greedy, or temperature 1 alone for wanted shares.
+    """
+    names = dict.fromkeys(row.setting for bias in biases for row in bias.verdict)
+    if names:
+        return tuple(parse_setting(name.replace(" ", "=")) for name in names)
+    if reward.of_shares:
+        return (SAMPLED,)
+    return (SAMPLED, GREEDY)
 
 
 async def evaluate(
@@ -152,12 +172,9 @@ def _report_arms(
     policies = tuple(policy(result, label, limit, plan.prices) for result in results)
     rows = comparisons(results, label, plan.effect)
     fewest = min((row.n_prompts for row in rows), default=0)
-    if rows and not resolvable(fewest, len(rows)):
-        trials.report.notice(
-            f"{fewest} prompts are too few for {len(rows)} comparisons: even the clearest"
-            " difference would not be significant; give more test prompts, or compare less at a"
-            " time"
-        )
+    if rows and fewest < len(examples):  # else it was said before the first request
+        for sentence in unresolvable(fewest, Counter(row.family for row in rows)):
+            trials.report.notice(sentence)
     if plan.prices is not None and any(row.prompt_tokens == 0 for row in policies):
         trials.report.notice(
             f"{trials.session.profile.name} does not count prompt tokens: costs are of completions"
@@ -214,6 +231,15 @@ def _announce(
         f"{len(arms)} policies on {len(examples)} test prompts, {plan.samples} completions of each"
         " (one where greedy); what is in the store is not asked for again"
     )
+    if len(arms) > 1:
+        counts = planned(arms, trials.reward, examples)
+        trials.report.notice(
+            f"{counts['primary']} primary comparisons (a bias with the base; without a bias, an"
+            f" alternative with it) and {counts['secondary']} secondary ones; p is adjusted within"
+            " each of both"
+        )
+        for sentence in unresolvable(len(examples), counts):
+            trials.report.notice(sentence)
     for cost in dict.fromkeys(
         f"{arm.alternative.name}: {arm.alternative.cost}" for arm in arms if arm.alternative.cost
     ):

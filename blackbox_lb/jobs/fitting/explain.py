@@ -17,7 +17,7 @@ from blackbox_lb.estimate.diagnosis.diagnose import (
     diagnose,
     test_findings,
 )
-from blackbox_lb.estimate.diagnosis.headroom import Headroom, headroom
+from blackbox_lb.estimate.diagnosis.headroom import Headroom, Rarity, headroom
 from blackbox_lb.estimate.diagnosis.reliability import Precision
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
@@ -74,6 +74,14 @@ def room_for_gain(
         return None
 
 
+def _rarity(rollouts: Rollouts, reward: Reward, base: Bools | None) -> Rarity | None:
+    """How few of the base's completions (``base`` (n,), None: all) have another reward; None where
+    that is no reason.
+    """
+    base_rollouts = rollouts if base is None else rollouts.take(base)
+    return Rarity.of([reward.value(measured) for measured in base_rollouts.rewards])
+
+
 def explain(
     training: Training,
     chosen: Candidate,
@@ -113,7 +121,9 @@ def explain(
         further_effects=effects[1:],
         headroom=room_for_gain(rollouts, reward, tau, training.base),
         precision=precision,
+        rarity=_rarity(rollouts, reward, training.base),
         effective_sample=effective_sample_size(weights),
+        completions=len(weights),
         censoring=None if rollouts.given.any() else Censoring.of(rollouts, next_token),
         tail=None if rollouts.given.any() else tail_coverage(next_token),
         touched=Touched.of(rollouts, next_token, sent),

@@ -71,7 +71,12 @@ from blackbox_lb.jobs.fitting.varying.by_samples import BySamples
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import first_lists
 from blackbox_lb.rollouts.answers.openings import Opening, opening_of
-from blackbox_lb.rollouts.judging.decisions import DrawnShares, about_labels, decision_scores
+from blackbox_lb.rollouts.judging.decisions import (
+    DrawnShares,
+    about_labels,
+    beside_commonest,
+    decision_scores,
+)
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.phased import phases_of
@@ -417,6 +422,8 @@ class _Fit:
             if self.operating is not None:
                 checked = checked_point(self.operating, pair[1])
                 self.operating = self.operating.replacing(checked=checked)
+        biased = {setting: scores for setting, (_, scores) in self.decisions.items()}
+        self.verdict = beside_commonest(self.verdict, biased, self.trials.reward.spec)
         await self._compare_shares(bias)
         if plan.depends_on or self.choice.richer is not None:
             fixed = bias

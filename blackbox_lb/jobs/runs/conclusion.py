@@ -14,7 +14,7 @@ from pathlib import Path
 
 from blackbox_lb.api.limits.budget import Spent
 from blackbox_lb.bias.operating import OperatingCurve
-from blackbox_lb.bias.records import LEVEL, RecordedFinding, Verdict
+from blackbox_lb.bias.records import NOT_THE_TASK, RecordedFinding, Verdict, overall
 from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, BeforeAfter, cut, example_lines, telling
@@ -99,16 +99,17 @@ WIDTH = 80
 MOST_LINES = 12
 SHARES = frozenset({"accuracy", "exact-match", "contains", "valid JSON", "macro-F1"})
 """Metrics that are shares of prompts, shown in per cent."""
-VERDICTS = ("HELPS", "NO EVIDENCE", "HURTS", "UNVERIFIED", "HOLDS", "NOT SHOWN", "BROKEN")
 INDENT = 8
+LONGEST_BESIDE = 12
+"""Characters of a verdict beside which the lines stand; below a longer one they are indented as
+everywhere.
+"""
 LEAST_NAME = 8
 """Characters of a metric's name that are shown at least."""
 LEAST_CUT = 0.1
 """Share of completions: where the limit of tokens cuts so many fewer of the bias's than of the
 base's, a gain may be that they end.
 """
-MOST_WHY = 2
-"""Lines of a reason."""
 HELP_PAGE = "docs/no-evidence.md"
 """The page that says what to do without evidence, by kind of task."""
 
@@ -140,13 +141,24 @@ class Conclusion:
     steps: tuple[NextStep, ...] = ()
 
     def lines(self, width: int = WIDTH) -> list[str]:
-        """The lines, at most ``MOST_LINES`` of ``width`` columns."""
-        indent = max(INDENT, len(self.verdict) + 2)
+        """The lines of ``width`` columns, each sentence whole; examples where there is room for
+        them in ``MOST_LINES``.
+        """
+        indent = _indent(self.verdict)
         room = width - indent
-        statements = [part for line in self.statements for part in _wrapped(line, room)]
-        lines = _labelled(self.verdict, statements, indent)
-        lines += _labelled("why", _short(self.why, room), indent)
-        lines += _labelled("but", _short(self.caveat, room), indent)
+        statements = list(self.statements)
+        lines = []
+        if len(self.verdict) > LONGEST_BESIDE:
+            headline = f"{self.verdict}  {statements.pop(0)}"
+            below = " " * indent
+            lines = textwrap.wrap(headline, width, subsequent_indent=below, break_long_words=False)
+            parts = [part for line in statements for part in _wrapped(line, room)]
+            lines += _labelled("", parts, indent)
+        else:
+            parts = [part for line in statements for part in _wrapped(line, room)]
+            lines = _labelled(self.verdict, parts, indent)
+        lines += _labelled("why", _sentence_lines(self.why, room), indent)
+        lines += _labelled("but", _sentence_lines(self.caveat, room), indent)
         tail = []
         if self.spent:
             tail += _labelled("spent", [self.spent], indent)
@@ -163,13 +175,16 @@ class Conclusion:
         return "\n".join(self.lines())
 
 
-def _short(text: str, room: int) -> list[str]:
-    """A sentence on at most ``MOST_WHY`` lines, cut where it is longer."""
-    lines = textwrap.wrap(text, room, break_long_words=False)
-    if len(lines) > MOST_WHY:
-        rest = " ".join(lines[MOST_WHY - 1 :])
-        lines = [*lines[: MOST_WHY - 1], cut(rest, room)]
-    return lines
+def _indent(verdict: str) -> int:
+    """Columns before the lines of a conclusion."""
+    if len(verdict) > LONGEST_BESIDE:
+        return INDENT
+    return max(INDENT, len(verdict) + 2)
+
+
+def _sentence_lines(text: str, room: int) -> list[str]:
+    """A whole sentence, broken between words."""
+    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
 
 
 def _wrapped(line: str, room: int) -> list[str]:
@@ -192,7 +207,7 @@ def _labelled(label: str, texts: Sequence[str], indent: int) -> list[str]:
 
 def _step_lines(steps: Sequence[NextStep], room: int) -> list[str]:
     """A line for each step, its purpose behind it where there is room; a long command goes on in
-    the next line as a shell reads it, a long sentence is cut.
+    the next line as a shell reads it, a long sentence as text.
     """
     short = [len(step.command) for step in steps if step.purpose and len(step.command) < room // 2]
     widest = max(short, default=0)
@@ -204,7 +219,7 @@ def _step_lines(steps: Sequence[NextStep], room: int) -> list[str]:
         elif step.command.startswith("blb "):
             lines += _command_lines(step.command, room)
         else:
-            lines.append(cut(step.command, room))
+            lines += _sentence_lines(step.command, room)
     return lines
 
 
@@ -248,7 +263,8 @@ def fit_conclusion(
     rows = chosen_rows(bias.verdict, label)
     if result.decisions:
         rows = [row for row in rows if row.metric != "tokens"]
-    verdict = overall([row for row in rows if row.metric == label])
+    rewards = [row for row in rows if row.metric == label]
+    verdict = overall(rewards)
     statements = effect_lines(rows, label)
     prompts = "not judged"
     if bias.verdict:
@@ -258,7 +274,7 @@ def fit_conclusion(
     if bias.operating is not None:
         statements = [*point_lines(bias.operating), *statements]
     if check is None:
-        statements += decision_lines(result.decisions)
+        statements = [*headline(rewards), *statements, *decision_lines(result.decisions, rows)]
     statements.append(prompts)
     if result.origin:
         statements.append(printable(result.origin))
@@ -267,7 +283,7 @@ def fit_conclusion(
         # The goal was a promise on one label, which may well cost accuracy.
         verdict = check.word
         why = check.shortage
-    elif verdict != "HELPS":
+    elif not _helps(rewards):
         why = reason(bias.findings)
         steps = _steps_without_evidence(bias.findings, folder)
     saved = f"{folder}/  (bias.json: {len(bias.entries):,} entries)"
@@ -284,13 +300,23 @@ def fit_conclusion(
     )
 
 
-def overall(rows: Sequence[Verdict]) -> str:
-    """The verdict on the reward over all settings: one that hurts goes before one that helps."""
+def _helps(rows: Sequence[Verdict]) -> bool:
+    """Whether the base is beaten at a setting, and beats the bias at none."""
     verdicts = {row.verdict for row in rows}
-    for verdict in ("HURTS", "HELPS", "NO EVIDENCE"):
-        if verdict in verdicts:
-            return verdict
-    return "UNVERIFIED"
+    return "HELPS" in verdicts and "HURTS" not in verdicts
+
+
+def headline(rewards: Sequence[Verdict]) -> list[str]:
+    """What stands beside the verdict where the base is beaten and the commonest label is not:
+    base -> biased, and what always giving that label gets; nothing elsewhere.
+
+    rewards: the rows of the reward.
+    """
+    for row in rewards:
+        if row.word == overall(rewards) == NOT_THE_TASK and row.commonest is not None:
+            values = f"{printable(row.metric)} {level(row, row.base)} -> {level(row, row.biased)}"
+            return [f"{values}; {row.commonest.sentence}"]
+    return []
 
 
 def cut_caveat(rows: Sequence[Verdict], label: str) -> str:
@@ -322,7 +348,7 @@ def chosen_rows(verdict: Sequence[Verdict], label: str) -> list[Verdict]:
     Three rows, or two where there is a reason to tell.
     """
     rewards = [row for row in verdict if row.metric == label]
-    most = 3 if overall(rewards) == "HELPS" else 2
+    most = 3 if _helps(rewards) else 2
     last = ""
     if verdict:
         last = verdict[-1].setting
@@ -365,7 +391,7 @@ def effect_lines(rows: Sequence[Verdict], label: str) -> list[str]:
         if several or row.verdict == "HURTS" != verdict:
             words += f"  {row.verdict}"
         numbers.append(words)
-    room = WIDTH - max(INDENT, len(verdict) + 2) - 2
+    room = WIDTH - _indent(verdict) - 2
     longest = max(map(len, numbers), default=0)
     names = [cut(printable(row.metric), max(LEAST_NAME, room - longest)) for row in rows]
     name_width = max(map(len, names), default=0)
@@ -416,50 +442,38 @@ def point_lines(curve: OperatingCurve) -> list[str]:
 
 
 def decision_lines(
-    decisions: Mapping[str, tuple[DecisionScores, DecisionScores]],
+    decisions: Mapping[str, tuple[DecisionScores, DecisionScores]], rows: Sequence[Verdict]
 ) -> list[str]:
     """Macro-F1, and whether the biased model is shown above always saying the commonest label;
     nothing where there are no labels.
+
+    rows: of the verdict.
     """
     if not decisions:
         return []
-    base, biased = list(decisions.values())[-1]
-    comparison = "which it beats" if above_commonest(biased) else "NOT shown to be beaten"
-    commonest = cut(printable(biased.commonest), 12)
-    return [
-        f"macro-F1  {number(base.macro_f1)} -> {number(biased.macro_f1)}; always saying"
-        f" {commonest}: {100 * biased.majority:.0f} %, {comparison}"
-    ]
-
-
-def above_commonest(scores: DecisionScores) -> bool:
-    """Whether the decisions are right more often than always saying the commonest label, by an
-    exact sign test over the prompts where the two differ.
-    """
-    confusion = scores.confusion
-    commonest = int(confusion.sum(axis=1).argmax())
-    right = [int(confusion[place, place]) for place in range(len(scores.names))]
-    losses = int(confusion[commonest].sum()) - right[commonest]
-    wins = sum(right) - right[commonest]
-    differing = wins + losses
-    if wins <= losses:
-        return False
-    tail = sum(math.comb(differing, count) for count in range(wins, differing + 1))
-    chance = 2 * tail / 2**differing
-    return bool(chance <= LEVEL)
+    setting, (base, biased) = list(decisions.items())[-1]
+    text = f"macro-F1  {number(base.macro_f1)} -> {number(biased.macro_f1)}"
+    for row in rows:
+        if row.setting == setting and row.commonest is not None:
+            comparison = "NOT shown to be beaten"
+            if row.commonest.is_beaten:
+                comparison = "which it beats"
+            return [f"{text}; {row.commonest.sentence}, {comparison}"]
+    return [text]
 
 
 def reason(findings: Sequence[RecordedFinding]) -> str:
     """The likeliest reason why there is no effect: the first check that failed, else what the test
-    lacks, whose difference and interval stand beside the verdict already.
+    lacks, whose difference and interval stand beside the verdict already. A check that passed, or
+    was not made, is none.
     """
-    failed = [finding for finding in findings if finding.word == "FAIL" and finding.code != "test"]
-    if failed:
-        return printable(failed[0].sentence)
+    causes = [finding for finding in findings if finding.word == "FAIL" and finding.code != "test"]
+    if causes:
+        return printable(causes[0].sentence)
     for finding in findings:
         if _lacks_prompts(finding):
             return f"too few test prompts for this difference: {printable(finding.remedy)}"
-        if finding.code == "test":
+        if finding.code == "test" and finding.word in ("FAIL", "INCONCLUSIVE"):
             return printable(finding.sentence)
     return ""
 

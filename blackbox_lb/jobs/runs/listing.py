@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from blackbox_lb.bias.records import NOT_THE_TASK, Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.runs.names import RESULT
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
@@ -22,7 +23,8 @@ class RunRow:
 
     date: when it was made, as result.json has it. verdict: of its first metric, the reward's, at
     each setting. effect: base -> biased of it at the first setting. dollars: what its last command
-    cost; None where that is not recorded.
+    cost; None where that is not recorded. commonest: what always answering the commonest label
+    has, where the bias is not shown to beat that; "" elsewhere.
     """
 
     folder: Path
@@ -36,6 +38,7 @@ class RunRow:
     prompts: int
     entries: int
     dollars: float | None
+    commonest: str = ""
 
 
 def runs_in(folder: Path) -> list[RunRow]:
@@ -62,23 +65,27 @@ def run_row(folder: Path) -> RunRow:
     path = folder / RESULT
     document = _document(path)
     try:
-        verdict = document["verdict"]
-        first = verdict[0]
-        words = dict.fromkeys(
-            str(row["verdict"]) for row in verdict if row["metric"] == first["metric"]
-        )
+        rows = [Verdict.model_validate(row) for row in document["verdict"]]
+        first = rows[0]
+        rewards = [row for row in rows if row.metric == first.metric]
+        beside = [
+            row.commonest.sentence
+            for row in rewards
+            if row.word == NOT_THE_TASK and row.commonest is not None
+        ]
         return RunRow(
             folder,
             str(document["provenance"]["date"]),
-            str(first["metric"]),
-            ", ".join(words),
-            float(first["base"]),
-            float(first["biased"]),
-            float(first["low"]),
-            float(first["high"]),
-            int(first["n_prompts"]),
+            first.metric,
+            ", ".join(dict.fromkeys(row.word for row in rewards)),
+            first.base,
+            first.biased,
+            first.low,
+            first.high,
+            first.n_prompts,
             int(document["entries"]),
             _dollars(folder),
+            ", ".join(dict.fromkeys(beside)),
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise InputError(

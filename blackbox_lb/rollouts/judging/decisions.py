@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from blackbox_lb.bias.records import Commonest, Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.prediction import DecisionScores, FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
@@ -42,7 +43,7 @@ from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.records.shares import check_alike
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
-from blackbox_lb.tasks.rewards.reward import GROUP
+from blackbox_lb.tasks.rewards.reward import GROUP, judges_answers
 from blackbox_lb.tasks.sets.labels import FIRST_NAMED, Labels, OpenLabels
 from blackbox_lb.types import AnyBias, Completion, Example
 
@@ -206,6 +207,32 @@ async def decision_scores(
         test += ", biased"
     remark_on_others(trials, test, labels, texts)
     return DecisionScores.of(labels.names, right, decided, sure)
+
+
+def beside_commonest(
+    rows: Sequence[Verdict], decisions: Mapping[str, DecisionScores], reward: str
+) -> list[Verdict]:
+    """The rows, those about right answers with what always giving the commonest label gets.
+
+    decisions: setting -> those of the biased model; settings without one are left as they are.
+    reward: as a user writes it; a reward that knows no right answer is no matter of labels.
+    """
+    counts_right = {"accuracy"}
+    if judges_answers(reward):
+        counts_right |= {row.metric for row in rows[:1]}
+    result = []
+    for row in rows:
+        scores = decisions.get(row.setting)
+        if scores is not None and row.metric in counts_right and scores.confusion.any():
+            commonest = Commonest(
+                label=scores.commonest,
+                share=scores.majority,
+                accuracy=scores.accuracy,
+                is_beaten=scores.beats_commonest(max(row.n_biased / max(row.n_prompts, 1), 1.0)),
+            )
+            row = row.replacing(commonest=commonest)
+        result.append(row)
+    return result
 
 
 def scores_of(

@@ -437,6 +437,14 @@ def reward_kind(spec: str) -> RewardKind:
     return "unknown"
 
 
+def judges_answers(spec: str) -> bool:
+    """Whether a reward by its name compares completions with right answers."""
+    kind = reward_kind(spec)
+    if kind == "formula":
+        return FORMULAS[spec].gated
+    return kind == "match" and parse_matcher(spec).needs_answer
+
+
 def _of_function(function: RewardFunction, max_tokens: int, matcher: Matcher) -> Reward:
     """The reward that a function of the user's gives. Raises InputError: it is none, or takes other
     arguments than (example, completion).

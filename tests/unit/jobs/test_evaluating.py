@@ -27,7 +27,7 @@ from blackbox_lb.jobs.evaluation.arms import (
     arms_at,
     unranked,
 )
-from blackbox_lb.jobs.evaluation.compare import comparisons, figure, policy, resolvable, summarise
+from blackbox_lb.jobs.evaluation.compare import comparisons, figure, policy, summarise, unresolvable
 from blackbox_lb.jobs.evaluation.document import Evaluation
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.providers.profile import load_profile
@@ -531,9 +531,9 @@ def test_a_comparison_by_eye() -> None:
 
 def test_what_so_few_prompts_can_show() -> None:
     """Six prompts of one sign have p = 1/32, which one comparison shows and two do not."""
-    assert resolvable(6, 1)
-    assert not resolvable(6, 2)
-    assert not resolvable(5, 1)
+    assert not list(unresolvable(6, {"primary": 1, "secondary": 0}))
+    assert len(list(unresolvable(6, {"primary": 1, "secondary": 2}))) == 1
+    assert len(list(unresolvable(5, {"primary": 1, "secondary": 2}))) == 2
 
 
 def told(*arms: ArmResult) -> tuple[str, ...]:

@@ -47,8 +47,8 @@ class EvalOptions(TaskOptions, TrialOptions, VerboseOptions):
     )
     deploy: tuple[str, ...] = option(
         HelpGroup.JUDGING,
-        "Judge at this setting, as in temperature=0.5 or greedy. Repeatable. [default:"
-        " temperature=1 and greedy]",
+        "Judge at this setting, as in temperature=0.5 or greedy. Repeatable. [default: those at"
+        " which BIAS was judged; without a verdict temperature=1 and greedy]",
     )
     baseline_prompt: tuple[str, ...] = option(
         HelpGroup.JUDGING, "Try this instruction, added to the prompt, instead. Repeatable."
