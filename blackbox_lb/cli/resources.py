@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -29,6 +30,7 @@ from blackbox_lb.cli.options import (
     TrialOptions,
 )
 from blackbox_lb.cli.terminal import Terminal, reporter
+from blackbox_lb.errors import InputError
 from blackbox_lb.extras.harness import HarnessOptions
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage, RequestSettings, forecast
 from blackbox_lb.jobs.records.run_record import Manifest, RunResults, settings_of_run
@@ -151,11 +153,39 @@ COLLECTING = ("tokens.id", "neutral")
 SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")
 
 
-def load(options: TaskOptions, *, learns: bool = True) -> tuple[Task, Reward]:
+def load(
+    options: TaskOptions, *, learns: bool = True, biases: Sequence[Bias] = ()
+) -> tuple[Task, Reward]:
     """The task and the reward of the options; says which key a judge's file sends where.
 
-    learns: whether the command learns from the task; see ``load_task``.
+    learns: whether the command learns from the task; see ``load_task``. biases: to be judged on
+    the task. One that was learned on these rows as earlier versions divided them is judged on that
+    division, since other test rows would be among those it was learned from.
+
+    Raises InputError: some biases were learned on the one division, and some on the other.
     """
+    task = _task_of(options, learns, stratified=True)
+    of_rows = [bias for bias in biases if bias.task == task.name and bias.data_hash is not None]
+    if any(bias.data_hash != task.data_hash for bias in of_rows):
+        older = _task_of(options, learns, stratified=False)
+        is_older = [bias.data_hash == older.data_hash for bias in of_rows]
+        if all(is_older):
+            note = "divided as when the bias was learned, by an earlier version"
+            task = replace(older, note="; ".join(filter(None, [older.note, note])))
+        elif any(is_older):
+            raise InputError(
+                f"some of these biases were learned on {task.name} as earlier versions divided it,"
+                " and others were not, so no test row is unseen by all; evaluate them in two"
+                " commands, or fit the older ones again"
+            )
+    reward = reward_of(options, task, options.max_tokens or task.max_tokens)
+    check_answers(task, labels_of(options, task))
+    tell_keys_of_judge(reward, options)
+    return task, reward
+
+
+def _task_of(options: TaskOptions, learns: bool, *, stratified: bool) -> Task:
+    """The task of the options; see ``load_task``."""
     judged = parse_reward(options.reward, max_tokens=1, correct=options.correct)
     needs_answers = getattr(options, "learn_from", None) != "unlabelled"
     harness = arguments_for(HarnessOptions, options)
@@ -164,15 +194,13 @@ def load(options: TaskOptions, *, learns: bool = True) -> tuple[Task, Reward]:
         require_answers=judged.needs_answer and needs_answers,
         harness=HarnessOptions(**harness) if harness else None,
         learns=learns,
+        stratified=stratified,
     ).first(**arguments_for(Task.first, options))
     if options.system is not None:
         task = task.with_system(options.system)
     if options.tools is not None:
         task = task.with_tools(read_tools(options.tools))
-    reward = reward_of(options, task, options.max_tokens or task.max_tokens)
-    check_answers(task, labels_of(options, task))
-    tell_keys_of_judge(reward, options)
-    return task, reward
+    return task
 
 
 def reward_of(options: TaskOptions, task: Task, max_tokens: int) -> Reward:

@@ -19,7 +19,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.safety.printable import did_you_mean, shorten
+from blackbox_lb.safety.printable import did_you_mean, printable, shorten
 from blackbox_lb.tasks.records.files import (
     ANSWER,
     SPLIT_NAMES,
@@ -34,6 +34,7 @@ from blackbox_lb.tasks.records.files import (
 )
 from blackbox_lb.tasks.records.hub_data import HUB, dataset_records
 from blackbox_lb.tasks.records.shares import check_alike
+from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, SPLITS, HarnessOptions, Task, rest
 from blackbox_lb.types import Example, Prompt, Split
 
@@ -130,6 +131,11 @@ LOADERS = {HARNESS: "blackbox_lb.extras.harness:load_harness"}
 imported when such a task is asked for.
 """
 
+LEAST_OF_LABEL = 8
+"""Rows of a label below which three splits have two or fewer of it to judge by."""
+MOST_NAMED = 3
+"""Labels with few rows that are named."""
+
 BUILT_IN: dict[str, Callable[[], Task]] = {"capitals": capitals, "continents": continents}
 """The built-in tasks, by name."""
 
@@ -152,6 +158,7 @@ def load_task(
     harness: HarnessOptions | None = None,
     decide: str | None = None,
     learns: bool = True,
+    stratified: bool = True,
 ) -> Task:
     """A task by its name in ``spec``, or the task in ``data``, named after it.
 
@@ -166,8 +173,10 @@ def load_task(
     the task's ``unlabelled`` ones where others have one. ``decide``: the decision with open labels,
     whose answers may stand in the column want. ``learns``: whether something is learned from the
     task; where it is False, all rows may be test rows, of ``test`` alone or by their split column,
-    and the other splits are empty. InputError: an unknown name, both a name and files,
-    or neither. DataError: see :func:`load_examples`, and one id in two splits.
+    and the other splits are empty. ``stratified``: whether
+    each split gets its share of every label, where the answers are few labels; False divides as
+    earlier versions did. InputError: an unknown name, both a name and files, or neither.
+    DataError: see :func:`load_examples`, and one id in two splits.
     """
     columns = ColumnNames(
         prompt_column, answer_column, messages_column, prompt_template, field, prefill
@@ -213,8 +222,11 @@ def load_task(
             seed=seed,
             fractions=fractions,
             require_answers=require_answers,
+            stratified=stratified,
         )
     rows, unlabelled = _by_answer(data, columns, require_answers)
+    if stratified:
+        rows = _with_labels(rows)
     if not learns and not file_splits and all(row.split == "test" for row in rows):
         return _task_of_rows(str(data), {"test": rows})
     splits = rest(str(data), rows, seed, fractions, set(file_splits)) | file_splits
@@ -254,6 +266,18 @@ def _by_answer(
     return labelled, unlabelled
 
 
+def _with_labels(rows: list[SourcedExample]) -> list[SourcedExample]:
+    """The rows, each with its label where the answers of those that have one are few labels."""
+    labels = Labels.found_in([row.example for row in rows if row.example.answers])
+    if labels is None:
+        return rows
+    names = {}
+    for answers in {row.example.answers for row in rows}:
+        number = labels.of(Example("", rows[0].example.prompt, answers))
+        names[answers] = "" if number is None else labels.names[number]
+    return [replace(row, label=names[row.example.answers]) for row in rows]
+
+
 def _built_in(spec: str) -> Task:
     if spec not in BUILT_IN:
         raise InputError(
@@ -285,6 +309,7 @@ def load_dataset(
     seed: int,
     fractions: Sequence[float],
     require_answers: bool,
+    stratified: bool = True,
 ) -> Task:
     """The task in ``spec``, hf:NAME[/CONFIG][@SPLIT] or a folder; ``whole`` are splits that have
     files of their own.
@@ -321,6 +346,8 @@ def load_dataset(
     unused = [name for name in records if not single and name not in NAMES]
     own_splits = {split: join_repeats(rows) for split, rows in rows_by_split.items()} | whole
     train = own_splits.pop("train")
+    if stratified:
+        train = _with_labels(train)
     distinct, left_out = _apart(rest(spec, train, seed, fractions, set(own_splits)) | own_splits)
     source = f"{spec}: splits {', '.join(records)}"
     if unused:
@@ -356,6 +383,19 @@ def _note(
 ) -> str:
     """What was done to the rows, in one sentence after the name of their source; "" for nothing."""
     notices = remarks_on([row for rows in splits.values() for row in rows], left_out)
+    notices += _small_labels(splits)
     if not notices:
         return ""
     return f"{source}: {'; '.join(notices)}"
+
+
+def _small_labels(splits: Mapping[Split, Sequence[SourcedExample]]) -> list[str]:
+    """A sentence for each label with too few rows to learn it and to judge it."""
+    counts = Counter(row.label for rows in splits.values() for row in rows if row.label)
+    learned = Counter(row.label for row in splits.get("train", ()))
+    return [
+        f"{printable(label)} has {count} rows, {learned[label]} of them to learn from: merge it"
+        " with another label, or add rows"
+        for label, count in sorted(counts.items(), key=lambda item: item[1])
+        if count < LEAST_OF_LABEL
+    ][:MOST_NAMED]

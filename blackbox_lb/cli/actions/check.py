@@ -70,7 +70,7 @@ def execute(options: CheckOptions) -> None:
 def _check_bias(options: CheckOptions, bias: Bias) -> None:
     """Check the operating point of a bias file on other prompts."""
     curve_of(bias)
-    task, reward = load(options)
+    task, reward = load(options, biases=(bias,))
     started = time.monotonic()
     checked, spent, priced = run(
         options, lambda budget: _run_point(options, task, reward, bias, budget)

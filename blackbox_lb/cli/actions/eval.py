@@ -72,7 +72,7 @@ def execute(options: EvalOptions) -> None:
     loaded = {name: Bias.load(path) for name, path in paths.items()}
     for name, bias in loaded.items():
         tell_host_of_bias(paths[name], bias, options)
-    task, reward = load(options, learns=False)
+    task, reward = load(options, learns=False, biases=tuple(loaded.values()))
     plan = _plan(options, task, reward, tuple(loaded.values()))
     folder = run_folder(options, task)
     with work_in(folder):

@@ -65,6 +65,7 @@ class SourcedExample:
     last_turn: what a last turn of the assistant in its messages was taken for.
     copies: further rows of the same prompt that are in the example.
     split_id: the id whose hash decides the split; "" for the example's own.
+    label: of a decision between few labels, the one that the row has; "" elsewhere.
     """
 
     example: Example
@@ -73,6 +74,7 @@ class SourcedExample:
     last_turn: LastTurn = "none"
     copies: int = 0
     split_id: str = ""
+    label: str = ""
 
 
 def words_of(row: SourcedExample) -> tuple[Words, str]:

@@ -185,7 +185,7 @@ def divide(
     splits: Sequence[Split] = SPLITS,
 ) -> dict[Split, list[SourcedExample]]:
     """Rows by split: their own where they carry one, else by hash in the shares ``fractions`` of
-    ``splits``.
+    ``splits``; where rows have a label, each label by itself.
     """
     if (
         len(fractions) != len(splits)
@@ -197,9 +197,9 @@ def divide(
         )
     _refuse_partial_splits(rows)
     divided: dict[Split, list[SourcedExample]] = {split: [] for split in SPLITS}
+    places = _places(rows, seed, fractions, splits)
     for row in rows:
-        identity = row.split_id or row.example.id
-        divided[row.split or _hashed_split(identity, seed, fractions, splits)].append(row)
+        divided[row.split or places[_identity(row)]].append(row)
     _refuse_empty(name, divided, len(rows), fractions, splits)
     return divided
 
@@ -226,16 +226,56 @@ def rest(
     return divide(name, rows, seed, shares, remaining)
 
 
-def _hashed_split(
-    identity: str, seed: int, fractions: Sequence[float], splits: Sequence[Split]
-) -> Split:
-    digest = hashlib.sha256(f"{seed}:{identity}".encode("utf-8", "surrogatepass")).digest()
-    remainder = int.from_bytes(digest[:8]) / 2**64
-    for split, share in zip(splits, fractions, strict=True):
-        remainder -= share
-        if remainder < 0:
-            return split
-    return splits[-1]
+def _identity(row: SourcedExample) -> str:
+    """What the rows of one prompt share."""
+    return row.split_id or row.example.id
+
+
+def _places(
+    rows: Sequence[SourcedExample], seed: int, fractions: Sequence[float], splits: Sequence[Split]
+) -> dict[str, Split]:
+    """Identity -> its split, in the order of their hashes, which are even over 0 to 1.
+
+    Without a label, the shares cut the numbers from 0 to 1, so further rows move none. The rows of
+    a label are cut at its own quotas, which are near the same numbers: further rows move those
+    few whose hashes lie at a cut.
+    """
+    labels: dict[str, str] = {}
+    for row in rows:
+        labels.setdefault(_identity(row), row.label)
+    by_label: dict[str, list[tuple[float, str]]] = {}
+    for identity, label in labels.items():
+        digest = hashlib.sha256(f"{seed}:{identity}".encode("utf-8", "surrogatepass")).digest()
+        position = int.from_bytes(digest[:8]) / 2**64
+        by_label.setdefault(label, []).append((position, identity))
+    places = {}
+    for label, members in by_label.items():
+        members.sort()
+        ends = [sum(fractions[: place + 1]) for place in range(len(fractions))]
+        if label:
+            counts = quotas(len(members), fractions)
+            ends = [sum(counts[: place + 1]) for place in range(len(counts))]
+        for rank, (position, identity) in enumerate(members):
+            value = rank if label else position
+            place = sum(value >= end for end in ends[:-1])
+            places[identity] = splits[place]
+    return places
+
+
+def quotas(rows: int, fractions: Sequence[float]) -> list[int]:
+    """The rows of each split, by largest remainders of ``rows * fractions``; at least one each
+    where there are enough (Balinski and Young 2001, "Fair Representation", chapter 3).
+    """
+    shares = [round(rows * fraction, 9) for fraction in fractions]
+    counts = [math.floor(share) for share in shares]
+    by_remainder = sorted(range(len(shares)), key=lambda place: counts[place] - shares[place])
+    for place in by_remainder[: rows - sum(counts)]:
+        counts[place] += 1
+    if rows >= len(counts):
+        while 0 in counts:
+            counts[counts.index(max(counts))] -= 1
+            counts[counts.index(0)] += 1
+    return counts
 
 
 def _refuse_partial_splits(rows: Sequence[SourcedExample]) -> None:

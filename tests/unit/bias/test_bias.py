@@ -250,7 +250,7 @@ def test_the_file_as_a_person_sees_it(tmp_path: Path) -> None:
   "findings": [],
   "verdict": [
     {"setting": "temperature 1", "metric": "accuracy", "base": 0.33, "biased": 0.41, "difference": 0.08, "low": 0.01, \
-"high": 0.15, "p": 0.03, "n_prompts": 29, "n_base": 232, "n_biased": 232, "better": "higher", "verdict": "HELPS", "cut_base": 0.25, "cut_biased": 0.0}
+"high": 0.15, "p": 0.03, "n_prompts": 29, "n_base": 232, "n_biased": 232, "better": "higher", "verdict": "HELPS", "cut_base": 0.25, "cut_biased": 0.0, "commonest": null}
   ],
   "entries": [
     {"id": 2, "bytes": "0a", "text": "\\n", "bias": -0.5, "error": null, "seen": 40},

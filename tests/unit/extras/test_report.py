@@ -23,7 +23,15 @@ from blackbox_lb.extras.report.examples import ExampleCard, Side, compared, stat
 from blackbox_lb.extras.report.page import render, write_report
 from blackbox_lb.extras.report.page_text import tame
 from blackbox_lb.extras.report.tables import MOST_ROWS, entries_table, token
-from blackbox_lb.extras.report.verdict_text import amount, change, headline, judged, plain, rows_of
+from blackbox_lb.extras.report.verdict_text import (
+    amount,
+    change,
+    headline,
+    judged,
+    of_evaluation,
+    plain,
+    rows_of,
+)
 from blackbox_lb.jobs.evaluation.document import BiasedToken
 from blackbox_lb.types import Span
 from tests.support.commands import blb
@@ -85,6 +93,29 @@ def test_a_better_reward_does_not_hide_a_worse_metric() -> None:
     assert headline(judged(shorter)).endswith(
         "no proven benefit with greedy decoding; only the length gets better."
     )
+
+
+def test_one_sentence_reconciles_the_fit_and_a_later_evaluation(tmp_path: Path) -> None:
+    """Where the evaluation's verdict on the same comparison is another one, both stand in a
+    sentence with their p-values, and the evaluation's own first sentence does not contradict.
+    """
+    run = write_run(tmp_path / "run", "hurts", full=True)
+    path = run / "evaluation.json"
+    document = json.loads(path.read_text())
+    sentences = []
+    for verdict, p in (("HURTS", 0.01), ("NO EVIDENCE", 0.07)):
+        for row in document["comparisons"]:
+            if row["other"] == "bias" and row["metric"] == "accuracy":
+                row.update(verdict=verdict, p=p)
+        path.write_text(json.dumps(document))
+        documents = read_run(run)
+        sentences.append(of_evaluation(documents, judged(rows_of(documents))))
+    agreeing, differing = sentences
+    assert agreeing == document["summary"][:1]
+    assert len(differing) == 1
+    assert "p 0.070" in differing[0]
+    assert "p <0.001" in differing[0] or "p 0.000" in differing[0]
+    assert f"{len(document['comparisons'])} comparisons" in differing[0]
 
 
 def test_plain_language_names_luck_and_multiplicity() -> None:

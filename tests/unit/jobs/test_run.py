@@ -7,6 +7,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ import blackbox_lb as blb
 from blackbox_lb.bias.records import RecordedFinding
 from blackbox_lb.cli import main
 from blackbox_lb.errors import BudgetExhausted, InputError
+from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, diagnose
+from blackbox_lb.estimate.diagnosis.headroom import Rarity
 from blackbox_lb.jobs.runs.answers import Answer, AnswerPair, BeforeAfter, example_lines, telling
-from blackbox_lb.jobs.runs.conclusion import MOST_LINES, WIDTH, reason
+from blackbox_lb.jobs.runs.conclusion import MOST_LINES, WIDTH, Conclusion, NextStep, reason
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import DECIDER, labelled_rows
@@ -262,6 +265,42 @@ def test_the_reason_repeats_no_number() -> None:
     assert reason([finding("test", "FAIL")]) == "test sentence"
     assert reason([finding("test", "INCONCLUSIVE", "")]) == "test sentence"
     assert reason([]) == ""
+
+
+def test_no_passed_check_is_a_reason() -> None:
+    """What passed, and what was not checked, explains nothing, even where it stands first."""
+    passed = [finding("test", "PASS"), finding("weights", "PASS"), finding("tau", "NOT CHECKED")]
+    assert reason(passed) == ""
+    assert reason([*passed, finding("reward", "FAIL")]) == "reward sentence"
+
+
+def test_a_reward_that_is_hardly_ever_earned_is_the_reason() -> None:
+    """One hit in 45 completions, of what is to be removed or to be earned: the counts come first of
+    all; six, or a tenth of few completions, are no reason, nor is anything beside a proven gain.
+    """
+    for hit, side in ((-1.0, "remove"), (1.0, "earns")):
+        rarity = Rarity.of([0.0] * 44 + [hit])
+        facts = Facts("projection", effective_sample=45.0, completions=45, rarity=rarity)
+        findings = [RecordedFinding(**asdict(row)) for row in diagnose(facts)]
+        assert "1 of 45 completions" in reason(findings)
+        assert side in reason(findings)
+        gain = Effect(0.5, 0.1, 0.9, prompts=40, completions=40)
+        helped = diagnose(replace(facts, effect=gain))
+        assert not [row for row in helped if row.code == "reward" and row.word == "FAIL"]
+    assert Rarity.of([0.0] * 94 + [1.0] * 6) is None
+    assert Rarity.of([0.0] * 8 + [1.0] * 2) is None
+    assert Rarity.of([0.0] * 43 + [-1.0, 1.0]) is None
+    assert Rarity.of([0.0] * 45) is None
+
+
+def test_no_sentence_of_a_conclusion_is_cut() -> None:
+    """A long reason and a long remedy go on in the next line; each word of them is there."""
+    words = " ".join(f"word{number}" for number in range(60))
+    conclusion = Conclusion("NO EVIDENCE", ("reward 1 -> 1",), why=words, steps=(NextStep(words),))
+    lines = conclusion.lines()
+    assert max(map(len, lines)) <= WIDTH
+    shown = [word for word in str(conclusion).split() if word.startswith("word")]
+    assert shown == words.split() * 2
 
 
 def pair(number: int, base: float, biased: float, text: str = "x") -> AnswerPair:

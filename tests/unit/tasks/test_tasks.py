@@ -748,3 +748,79 @@ def test_a_continent_is_right_where_the_completion_begins_with_it(
     assert "is the Maldives in?" in example.prompt.text
     assert isinstance(CONTINENTS.correct, str)
     assert parse_matcher(CONTINENTS.correct)(example, completion) is correct
+
+
+def label_rows(path: Path, counts: dict[str, int]) -> Path:
+    """A file of so many rows of each label."""
+    lines = [
+        json.dumps({"prompt": f"{label} ticket {number}", "answer": label})
+        for label, count in counts.items()
+        for number in range(count)
+    ]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_each_split_has_its_share_of_each_label(tmp_path: Path) -> None:
+    """Half of each label is learned from, as near as whole rows allow; a label with few rows is
+    named with its counts.
+    """
+    counts = {"Technical": 28, "Billing": 16, "Shipping": 12, "Account": 5, "Other": 3}
+    task = load_task(data=label_rows(tmp_path / "t.jsonl", counts))
+    for label, count in counts.items():
+        of_split = [
+            sum(example.answers == (label,) for example in examples)
+            for examples in (task.train, task.validation, task.test)
+        ]
+        assert sum(of_split) == count
+        assert all(of_split)
+        for rows, share in zip(of_split, DEFAULT_FRACTIONS, strict=True):
+            assert abs(rows - share * count) < 1
+    assert "Account has 5 rows" in task.note
+    assert "Technical has" not in task.note
+
+
+def test_further_rows_of_a_label_move_only_those_at_a_cut(tmp_path: Path) -> None:
+    """Of 200 rows at most one for each new row and each of the two cuts changes its split."""
+    few = load_task(data=label_rows(tmp_path / "few.jsonl", {"a": 100, "b": 100}))
+    more = load_task(data=label_rows(tmp_path / "more.jsonl", {"a": 105, "b": 100}))
+    places = [
+        {
+            example.prompt: split
+            for split in ("train", "validation", "test")
+            for example in task.split(split)
+        }
+        for task in (few, more)
+    ]
+    moved = sum(places[1][prompt] != split for prompt, split in places[0].items())
+    assert moved <= 2 * 5
+
+
+def test_answers_that_are_no_labels_are_divided_by_their_hashes_alone(tmp_path: Path) -> None:
+    """Free answers, and rows with a split of their own, stay where they were."""
+    rows = [{"prompt": f"q {number}", "answer": f"answer {number}"} for number in range(60)]
+    own = [{**row, "answer": "ab"[number % 2]} for number, row in enumerate(rows)]
+    for number, row in enumerate(own):
+        row["split"] = ("train", "validation", "test")[number % 3]
+    for name, content in (("free", rows), ("own", own)):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("\n".join(map(json.dumps, content)))
+        assert load_task(data=path) == load_task(data=path, stratified=False)
+
+
+def test_spellings_of_one_prompt_stay_in_one_split_of_a_label(tmp_path: Path) -> None:
+    """Prompts that differ in white space alone are one where labels are divided, too."""
+    rows = [
+        {"prompt": text, "answer": "ab"[number % 2]}
+        for number in range(40)
+        for text in (f"ticket {number}", f"ticket  {number}")
+    ]
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    task = load_task(data=path)
+    words = [
+        {" ".join(example.prompt.text.split()) for example in task.split(split)}
+        for split in ("train", "validation", "test")
+    ]
+    assert not words[0] & words[1] | words[0] & words[2] | words[1] & words[2]
+    assert sum(map(len, words)) == 40

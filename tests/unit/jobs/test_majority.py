@@ -1,0 +1,237 @@
+"""A decision where always giving the commonest label is as good: every place that names a verdict
+says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blackbox_lb
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import NOT_THE_TASK
+from blackbox_lb.estimate.decisions.prediction import DecisionScores
+from tests.support.commands import blb
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_rows
+
+V = 14
+MODEL = ExactModel(
+    V, 2, seed=30, prompts=20, unigram=np.where(np.arange(V) == V - 1, 0.5, 0.0), end=True
+)
+"""It knows nothing of the labels " b" and " c", and rarely says one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A fit of the command line: its folder, server, options and outputs."""
+
+    folder: Path
+    server: ExactServer
+    words: tuple[object, ...]
+    text: str
+    document: dict[str, Any]
+
+    @property
+    def bias_file(self) -> Path:
+        """The bias that was learned."""
+        return self.folder / "bias.json"
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fitted]:
+    """Two of three rows are "b", whatever the prompt says: a bias makes the model say it."""
+    root = tmp_path_factory.mktemp("majority")
+    generator = np.random.default_rng(1)
+    rows = [
+        {"prompt": f"question {number}", "answer": "c" if generator.random() < 1 / 3 else "b"}
+        for number in range(200)
+    ]
+    write_rows(root / "data.jsonl", rows)
+    folder = root / "run"
+    with ExactServer(MODEL) as server:
+        words = (
+            *("--provider", "llamacpp", "--base-url", server.base_url, "--reward", "accuracy"),
+            *("--data", root / "data.jsonl", "--max-tokens", 2, "--quiet"),
+        )
+        done = blb("fit", *words, "--out", folder)
+        assert done.exit_code == 0, done.output
+        document = json.loads((folder / "result.json").read_text())
+        yield Fitted(folder, server, words, done.stdout, document)
+
+
+def test_the_first_words_of_a_fit_name_the_commonest_label(fitted: Fitted) -> None:
+    """The verdict against the base stays HELPS in the record, which holds the label, its share and
+    the biased accuracy; the first line names label and share.
+    """
+    rows = [row for row in fitted.document["verdict"] if row["metric"] == "accuracy"]
+    assert [row["verdict"] for row in rows] == ["HELPS"]
+    commonest = rows[0]["commonest"]
+    assert commonest["label"] == "b"
+    assert not commonest["is_beaten"]
+    assert commonest["accuracy"] == pytest.approx(rows[0]["biased"])
+    share = f"{100 * commonest['share']:.0f} %"
+    lines = fitted.text.splitlines()
+    assert lines[0].startswith(NOT_THE_TASK)
+    headline = " ".join(line.strip() for line in lines[:2])
+    assert '"b"' in headline
+    assert share in headline
+    assert max(map(len, lines[:4])) <= 80
+
+
+def test_every_other_place_says_the_same(fitted: Fitted) -> None:
+    """The list of runs, the page's headline and card, the evaluation, and the bias file's status,
+    which the proxy answers at /health.
+    """
+    listed = blb("runs", fitted.folder.parent).stdout
+    assert "NOT THE TASK" in " ".join(listed.split())
+    (row,) = json.loads(blb("runs", fitted.folder.parent, "--json").stdout)["runs"]
+    bias = Bias.load(fitted.bias_file)
+    commonest = bias.verdict[0].commonest
+    assert commonest is not None
+    assert (row["verdict"], row["commonest"]) == (NOT_THE_TASK, commonest.sentence)
+    assert bias.status.startswith(NOT_THE_TASK)
+    assert commonest.sentence in bias.status
+    assert NOT_THE_TASK in repr(bias)
+
+    judged = blb("eval", fitted.bias_file, *fitted.words, "--out", fitted.folder)
+    assert judged.exit_code == 0, judged.output
+    assert any(line.startswith(NOT_THE_TASK) for line in judged.stdout.splitlines())
+    assert blb("report", fitted.folder).exit_code == 0
+    page = (fitted.folder / "report.html").read_text()
+    verdict = page[page.index('id="verdict"') : page.index('id="numbers"')]
+    assert verdict.count(NOT_THE_TASK) >= 2
+    assert "not the task" in verdict
+    assert commonest.sentence.replace('"', "&#34;") in verdict
+
+
+def test_a_run_in_python_has_the_word(fitted: Fitted) -> None:
+    """``status``, ``repr`` and the printed text."""
+    run = blackbox_lb.fit(
+        fitted.folder.parent / "data.jsonl",
+        reward="accuracy",
+        provider="llamacpp",
+        base_url=fitted.server.base_url,
+        max_tokens=2,
+        out=fitted.folder.parent / "python",
+        quiet=True,
+    )
+    assert run.status == NOT_THE_TASK
+    assert NOT_THE_TASK in repr(run)
+    assert str(run).startswith(NOT_THE_TASK)
+
+
+def test_a_verdict_of_an_earlier_version_keeps_its_word(fitted: Fitted, tmp_path: Path) -> None:
+    """Without the fact in the file, the bias HELPS."""
+    document = json.loads(fitted.bias_file.read_text())
+    for row in document["verdict"]:
+        row.pop("commonest", None)
+    path = tmp_path / "bias.json"
+    path.write_text(json.dumps(document))
+    bias = Bias.load(path)
+    assert bias.status.startswith("HELPS")
+    assert {row.word for row in bias.verdict} <= {"HELPS", "NO EVIDENCE"}
+
+
+def test_a_check_says_yes_only_above_the_commonest_label(fitted: Fitted, tmp_path: Path) -> None:
+    """A bias would mend most answers, and get what the commonest label has: not shown to pay."""
+    done = blb("check", *fitted.words, "--out", tmp_path, "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["answer"] == "not above the commonest"
+    assert found["commonest"] == "b"
+    assert found["predicted"] > found["base"]
+    text = blb("check", *fitted.words, "--out", tmp_path).stdout
+    assert text.startswith("NOT SHOWN TO PAY")
+    assert f"{100 * found['majority']:.0f} %" in text
+    assert not any(line.startswith("YES") for line in text.splitlines())
+
+
+def test_an_evaluation_judges_where_the_bias_was_judged(fitted: Fitted, tmp_path: Path) -> None:
+    """Without --deploy, at the settings of its verdict alone; the comparison with the base has the
+    p-values of the fit, however many alternatives stand beside it.
+    """
+    done = blb(
+        *("eval", fitted.bias_file, *fitted.words, "--out", tmp_path, "--json"),
+        *("--baseline-prompt", "Say b.", "--baseline-prompt", "Say c.", "--labels-only"),
+    )
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert {row["setting"] for row in document["policies"]} == {"greedy"}
+    primary = [row for row in document["comparisons"] if row["family"] == "primary"]
+    fit_rows = [row for row in fitted.document["verdict"] if row["setting"] == "greedy"]
+    assert [row["metric"] for row in primary] == [row["metric"] for row in fit_rows]
+    for row, before in zip(primary, fit_rows, strict=True):
+        assert (row["p"], row["verdict"]) == (before["p"], before["verdict"])
+    secondary = [row for row in document["comparisons"] if row["family"] == "secondary"]
+    assert {row["metric"] for row in secondary} == {"accuracy"}
+
+
+def older_bias(fitted: Fitted, path: Path) -> blackbox_lb.Task:
+    """Write the bias as if it had been learned on the division of an earlier version; return that
+    division.
+    """
+    older = blackbox_lb.load_task(data=fitted.folder.parent / "data.jsonl", stratified=False)
+    bias = Bias.load(fitted.bias_file).replacing(data_hash=older.data_hash)
+    path.parent.mkdir(parents=True)
+    bias.save(path)
+    return older
+
+
+def test_an_older_bias_is_judged_on_rows_that_it_has_not_seen(
+    fitted: Fitted, tmp_path: Path
+) -> None:
+    """A bias of the division of earlier versions is judged on the test rows of that one; beside a
+    bias of today's division it is refused, since each was learned on test rows of the other.
+    """
+    path = tmp_path / "older" / "bias.json"
+    older = older_bias(fitted, path)
+    done = blb("eval", path, *fitted.words, "--out", tmp_path / "eval", "--json")
+    assert done.exit_code == 0, done.output
+    shown = {row["id"] for row in json.loads(done.stdout)["examples"]}
+    assert shown <= {example.id for example in older.test}
+    assert len(shown) == min(len(older.test), 200)
+    both = blb("eval", path, fitted.bias_file, *fitted.words, "--out", tmp_path / "both")
+    assert both.exit_code == 2
+    assert "earlier versions" in both.stderr
+
+
+def test_comparisons_that_cannot_show_anything_are_named_before_a_request(
+    fitted: Fitted, tmp_path: Path
+) -> None:
+    """Four prompts show no difference at all; that is said before the first completion."""
+    words = [word for word in fitted.words if word != "--quiet"]
+    asked = len(fitted.server.requests)
+    done = blb(
+        *("eval", fitted.bias_file, *words, "--out", tmp_path, "--test-limit", 4),
+        *("--max-requests", 1, "--baseline-prompt", "Say b."),
+    )
+    assert done.exit_code != 0
+    assert "too few for the 2 primary comparisons" in done.stderr
+    assert "deploy" in done.stderr
+    drawn = [path for path in fitted.server.requests[asked:] if "completion" in str(path)]
+    assert len(drawn) <= 1
+
+
+@pytest.mark.parametrize(
+    ("confusion", "completions", "is_beaten"),
+    [
+        ([[32, 3, 0], [2, 13, 0]], 1, True),
+        ([[35, 0, 0], [15, 0, 0]], 1, False),
+        ([[10, 25, 0], [0, 15, 0]], 1, False),
+        ([[35, 0, 0], [9, 6, 0]], 1, True),
+        ([[35, 0, 0], [9, 6, 0]], 6, False),
+    ],
+)
+def test_the_commonest_label_is_beaten_by_evidence_alone(
+    confusion: list[list[int]], completions: int, is_beaten: bool
+) -> None:
+    """A sign test: six prompts won and none lost have p = 1/32; six completions of one prompt are one prompt."""
+    scores = DecisionScores(("a", "b"), np.array(confusion))
+    assert scores.beats_commonest(completions) == is_beaten
