@@ -206,7 +206,8 @@ def eval_conclusion(
     if subject == BASE:
         rival_names = [row.name for row in evaluation.policies if row.name != BASE]
         subject = rival_names[0] if rival_names else BASE
-    rows = chosen_rows(verdicts(evaluation, subject), label)
+    verdict_rows = verdicts(evaluation, subject)
+    rows = chosen_rows(verdict_rows, label)
     rewards = [row for row in rows if row.metric == label]
     verdict = overall(rewards)
     decisions = decisions_of(evaluation, subject)
@@ -215,7 +216,7 @@ def eval_conclusion(
     statements = [
         *headline(rewards),
         *effect_lines(rows, label),
-        *decision_lines(decisions, rows),
+        *decision_lines(decisions, verdict_rows),
     ]
     names = short_names(evaluation.policies)
     prompts = evaluation.policies[0].prompts

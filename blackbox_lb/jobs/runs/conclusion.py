@@ -274,7 +274,11 @@ def fit_conclusion(
     if bias.operating is not None:
         statements = [*point_lines(bias.operating), *statements]
     if check is None:
-        statements = [*headline(rewards), *statements, *decision_lines(result.decisions, rows)]
+        statements = [
+            *headline(rewards),
+            *statements,
+            *decision_lines(result.decisions, bias.verdict),
+        ]
     statements.append(prompts)
     if result.origin:
         statements.append(printable(result.origin))

@@ -206,8 +206,9 @@ class Run:
 
     @property
     def status(self) -> str:
-        """HELPS, NO EVIDENCE or HURTS, of the reward; HOLDS, NOT SHOWN or BROKEN, of an operating
-        point's promise.
+        """HELPS, NO EVIDENCE or HURTS, of the reward; HELPS THE MODEL, NOT THE TASK where always
+        giving the commonest label is not shown to be beaten; HOLDS, NOT SHOWN or BROKEN, of an
+        operating point's promise.
         """
         return self.conclusion.verdict
 

@@ -19,6 +19,7 @@ import openai
 import pytest
 from openai import OpenAI
 
+from blackbox_lb.bias.records import NOT_THE_TASK, Commonest, Verdict
 from blackbox_lb.deploy import phase_requests
 from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.deploy.phase_requests import PhasedRequests
@@ -923,6 +924,31 @@ def test_health_is_answered_here() -> None:
         "/v1/chat/completions",
         "/v1/health",
     ]
+
+
+def test_health_does_not_say_helps_where_one_label_does_as_well() -> None:
+    """The status of a bias names what always giving the commonest label has."""
+    row = Verdict(
+        setting="greedy",
+        metric="accuracy",
+        base=0.0,
+        biased=0.39,
+        difference=0.39,
+        low=0.2,
+        high=0.6,
+        p=0.001,
+        n_prompts=16,
+        n_base=16,
+        n_biased=16,
+        better="higher",
+        verdict="HELPS",
+        commonest=Commonest(label="Technical", share=0.56, accuracy=0.39, is_beaten=False),
+    )
+    with proxied(plain(), bias("m").verified([row])) as (_, port, _):
+        health = json.loads(exchange(port, request("/health", None, method="GET"))[2])
+    (served,) = health["biases"]
+    assert served["status"].startswith(NOT_THE_TASK)
+    assert '"Technical" has 56 %' in served["status"]
 
 
 def test_an_environments_proxy_server_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
