@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.support.exact import ExactModel
 
-__all__ = ["DECIDER", "labelled_rows"]
+__all__ = ["DECIDER", "balanced_rows", "labelled_rows"]
 
 DECIDER = ExactModel(
     14, 2, seed=3, prompts=12, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True
@@ -22,6 +22,21 @@ def labelled_rows(model: ExactModel) -> list[dict[str, Any]]:
     the two.
     """
     return [_row(model, number, split) for split, numbers in SPLITS for number in numbers]
+
+
+def balanced_rows(model: ExactModel) -> list[dict[str, Any]]:
+    """As ``labelled_rows``, with as many questions of each label in each split."""
+    rows = []
+    number = 0
+    for split, numbers in SPLITS:
+        wanted = dict.fromkeys("bc", len(numbers) // 2)
+        while any(wanted.values()):
+            row = _row(model, number, split)
+            number += 1
+            if wanted[row["answer"]]:
+                wanted[row["answer"]] -= 1
+                rows.append(row)
+    return rows
 
 
 def _row(model: ExactModel, number: int, split: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from tests.support.commands import asking, blb, options
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 from tests.support.hosted_keys import set_keys
-from tests.support.labelled import labelled_rows
+from tests.support.labelled import balanced_rows, labelled_rows
 from tests.support.questions import write_rows
 
 MODEL = ExactModel(
@@ -229,11 +229,12 @@ def test_unequal_labels_are_named(server: ExactServer, tmp_path: Path) -> None:
 
 
 def test_check_says_beforehand_what_a_fixed_bias_can_do(
-    server: ExactServer, data: Path, tmp_path: Path
+    server: ExactServer, tmp_path: Path
 ) -> None:
-    """From 60 prompts: a fixed bias can; its predicted share is what the fit then shows, which says
-    the same at its start.
+    """From 60 prompts, half of each label: a fixed bias can; its predicted share is what the fit
+    then shows, which says the same at its start.
     """
+    data = written(tmp_path / "data.jsonl", balanced_rows(MODEL))
     where = asking(server, data=data, out=tmp_path / "run")
     result = blb("check", *where, "--reward", "exact-match", "--max-tokens", 1, "--quiet", "--json")
     assert result.exit_code == 0, result.output
