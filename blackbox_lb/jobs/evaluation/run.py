@@ -63,14 +63,13 @@ class EvalPlan:
 
 def default_settings(biases: Iterable[Bias], reward: Reward) -> tuple[Setting, ...]:
     """The settings at which ``biases`` were judged; where none has a verdict, temperature 1 and
-    greedy, or temperature 1 alone for wanted shares.
+    greedy. Wanted shares have no greedy setting, and temperature 1 where none is left.
     """
     names = dict.fromkeys(row.setting for bias in biases for row in bias.verdict)
-    if names:
-        return tuple(parse_setting(name.replace(" ", "=")) for name in names)
+    settings = tuple(parse_setting(name.replace(" ", "=")) for name in names)
     if reward.of_shares:
-        return (SAMPLED,)
-    return (SAMPLED, GREEDY)
+        return tuple(setting for setting in settings if not setting.deterministic) or (SAMPLED,)
+    return settings or (SAMPLED, GREEDY)
 
 
 async def evaluate(
