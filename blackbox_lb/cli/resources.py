@@ -180,18 +180,23 @@ def load(
             )
     reward = reward_of(options, task, options.max_tokens or task.max_tokens)
     check_answers(task, labels_of(options, task))
+    reward.check(task, needs_answers=_needs_answers(options))
     tell_keys_of_judge(reward, options)
     return task, reward
+
+
+def _needs_answers(options: TaskOptions) -> bool:
+    """Whether rows without an answer are of no use to the command."""
+    return getattr(options, "learn_from", None) != "unlabelled"
 
 
 def _task_of(options: TaskOptions, learns: bool, *, stratified: bool) -> Task:
     """The task of the options; see ``load_task``."""
     judged = parse_reward(options.reward, max_tokens=1, correct=options.correct)
-    needs_answers = getattr(options, "learn_from", None) != "unlabelled"
     harness = arguments_for(HarnessOptions, options)
     task = load_task(
         **arguments_for(load_task, options),
-        require_answers=judged.needs_answer and needs_answers,
+        require_answers=judged.needs_answer and _needs_answers(options),
         harness=HarnessOptions(**harness) if harness else None,
         learns=learns,
         stratified=stratified,

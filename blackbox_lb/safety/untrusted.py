@@ -8,6 +8,7 @@ import codecs
 import json
 import math
 import os
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -99,8 +100,22 @@ def parse_json(
         )
     except RecursionError:
         raise ValueError(_DEEP) from None
+    except ValueError as error:
+        _explain_digits(error)
+        raise
     check_depth(value)
     return value
+
+
+def _explain_digits(error: ValueError) -> None:
+    """Raise ValueError in a user's words where ``error`` is Python's about a number of too many
+    digits.
+    """
+    if "integer string conversion" in str(error):
+        raise ValueError(
+            f"it holds a number of more than {sys.get_int_max_str_digits():,} digits, the limit;"
+            " write it as a text, in quotes"
+        ) from error
 
 
 def no_constant(name: str) -> NoReturn:
@@ -129,6 +144,9 @@ def parse_toml(content: bytes) -> dict[str, Any]:
         value = tomllib.loads(text_of_file(content))
     except RecursionError:
         raise ValueError(_DEEP) from None
+    except ValueError as error:
+        _explain_digits(error)
+        raise
     check_depth(value)
     return value
 

@@ -145,7 +145,7 @@ async def fit_async(
     Args:
         data: a file, a folder, ``hf:OWNER/NAME``, or a :class:`Task`.
         reward: a name from the list of rewards, or a function of (example, completion) that returns
-            nats, finite or -inf.
+            nats, a finite number.
         tools: the functions that the model may call, as OpenAI's ``tools``, or a JSON file of them.
         out: folder of the run; None for runs/NAME.
         on_progress: called with a :class:`Progress` after each completion; without it, lines go to
@@ -189,6 +189,7 @@ async def fit_async(
         count=count,
         labels=decision_labels,
     )
+    scored.check(loaded, needs_answers=learn_from != "unlabelled")
     specification = FitPlan(
         samples=samples_per_prompt,
         limit=limit,

@@ -73,6 +73,10 @@ class NamedBias(NamedTuple):
     bias: AnyBias | None
 
 
+TRIED = 3
+"""Prompts whose completions are scored before others are drawn, where a reward may fail."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trials:
     """One model under test, with everything for drawing and scoring its completions.
@@ -177,6 +181,8 @@ class Trials:
                 " from them in Python (Positions.load), or let ``reward=avoid:FILE`` look for the"
                 " marked passages in every text"
             )
+        if scored and not only_stored and self.reward.is_untried:
+            await self._try_reward(title, parts[0])
         malformed = self.session.channel.malformed
         before = Counter(malformed.faults)
         series = [
@@ -216,6 +222,26 @@ class Trials:
             )
             await fetch_rewards(self.store, self.reward, pairs, self.report, title, self.budget)
         return [done.keys for done in collections]
+
+    async def _try_reward(self, title: str, part: StagePart) -> None:
+        """Score the completions of the first prompts before the others are drawn and paid for:
+        code that is not this package's may fail, or give what is no reward.
+        """
+        if len(part.examples) <= TRIED:
+            return
+        examples = (part.scored_as or part.examples)[:TRIED]
+        first = replace(part, examples=part.examples[:TRIED], scored_as=examples)
+        title = f"{title}, first {TRIED} of them"
+        [keys] = await self.collect_all(title, [first], scored=False)
+        completions = [list(self.store.completions(row)) for row in keys]
+        if self.reward.remote is not None:
+            pairs = [
+                (example, completion)
+                for example, row in zip(examples, completions, strict=True)
+                for completion in row
+            ]
+            await fetch_rewards(self.store, self.reward, pairs, self.report, title, self.budget)
+        self.scored(title, examples, completions)
 
     async def _look_for_drift(self, received: int) -> None:
         """Report the noted changes, and check that the server still splits texts as before the

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -120,7 +121,6 @@ def _refuse(constant: str) -> object:
 def _validator(path: Path) -> Any:
     try:
         from jsonschema import SchemaError
-        from jsonschema.validators import Draft202012Validator, extend, validator_for
         from referencing import Registry
         from referencing.exceptions import Unresolvable
         from referencing.jsonschema import specification_with
@@ -139,7 +139,7 @@ def _validator(path: Path) -> Any:
             f"the schema {path} has {shorten(schema['$schema'])} as $schema; that is the address of"
             " a draft, or left out"
         )
-    draft = validator_for(schema, default=Draft202012Validator)
+    draft = _draft(schema)
     keywords = draft.VALIDATORS.keys() - {"format"}
     _check_not_wrapped(path, schema, keywords)
     try:
@@ -159,7 +159,7 @@ def _validator(path: Path) -> Any:
     specification = specification_with(draft.META_SCHEMA.get("$schema", "").rstrip("#"))
     resource = specification.create_resource(schema)
     resolver = registry.with_resource(resource.id() or "", resource).resolver(resource.id() or "")
-    validator = extend(draft, {"uniqueItems": _unique_items})(schema, registry=registry)
+    validator = draft(schema, registry=registry)
     try:
         _check_references(resource, resolver)
         for value in _SMALL:
@@ -207,6 +207,34 @@ def _unusable(path: Path, error: Exception) -> InputError:
         fault = f"its reference {shorten(str(getattr(error, 'ref', error)))} cannot be resolved"
         remedy = "references must stay inside the file, under $defs"
     return InputError(f"the schema {path} cannot be applied, because {fault}; {remedy}")
+
+
+def _draft(schema: Any) -> Any:
+    """The validator class of the draft that ``$schema`` names, else of 2020-12, with the keywords
+    of this module.
+    """
+    from jsonschema.validators import Draft202012Validator, extend, validator_for
+
+    draft = validator_for(schema, default=Draft202012Validator)
+    return extend(draft, {"uniqueItems": _unique_items, "multipleOf": _multiple_of})
+
+
+def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    """The keyword ``multipleOf`` on numbers as they are written: 19.99 is a multiple of 0.01.
+
+    jsonschema divides in double precision, where it is not.
+    """
+    from jsonschema import ValidationError
+
+    if not validator.is_type(instance, "number"):
+        return
+    try:
+        quotient = Fraction(str(instance)) / Fraction(str(step))
+    except ValueError:  # of a number beyond a double, which is infinite
+        yield ValidationError(f"{instance} is beyond the range of a double")
+        return
+    if quotient.denominator != 1:
+        yield ValidationError(f"{instance} is not a multiple of {step}")
 
 
 def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[Any]:
@@ -285,27 +313,47 @@ def _validators(tools: str) -> dict[str, Any]:
 
     Raises InputError: the parameters of a function are no JSON Schema.
     """
-    from jsonschema import SchemaError
-    from jsonschema.validators import Draft202012Validator, validator_for
     from referencing import Registry
 
-    validators = {}
+    problem = problem_of_tools(tools)
+    if problem is not None:
+        raise InputError(f"{problem}; correct the tools in the data")
+    # An empty registry fetches nothing from the network.
+    return {
+        name: _draft(schema)(schema, registry=Registry())
+        for name, schema in _parameters(tools).items()
+    }
+
+
+def _parameters(tools: str) -> dict[str, Any]:
+    """The schema of the arguments of each function."""
     if not tools:
         return {}
-    for tool in json.loads(tools):
-        function = tool["function"]
-        schema = function.get("parameters") or {"type": "object"}
-        draft = validator_for(schema, default=Draft202012Validator)
-        try:
-            draft.check_schema(schema)
-        except SchemaError as error:
-            raise InputError(
-                f"the parameters of the function {function['name']!r} are no JSON Schema"
-                f" ({error.message}); correct the tools in the data"
-            ) from error
-        # An empty registry fetches nothing from the network.
-        validators[function["name"]] = draft(schema, registry=Registry())
-    return validators
+    functions = [tool["function"] for tool in json.loads(tools)]
+    return {
+        function["name"]: function.get("parameters") or {"type": "object"} for function in functions
+    }
+
+
+@lru_cache(maxsize=4096)
+def problem_of_tools(tools: str) -> str | None:
+    """What keeps ``arguments-valid`` from using the JSON text ``tools``; None: nothing does."""
+    from jsonschema import SchemaError
+
+    for name, schema in _parameters(tools).items():
+        reason = None
+        if not isinstance(schema, dict | bool):
+            reason = f"{shorten(schema)} is no object"
+        elif isinstance(schema, dict) and not isinstance(schema.get("$schema", ""), str):
+            reason = f"$schema is {shorten(schema['$schema'])}, and no address"
+        else:
+            try:
+                _draft(schema).check_schema(schema)
+            except SchemaError as error:
+                reason = shorten(error.message)
+        if reason is not None:
+            return f"the parameters of the function {name!r} are no JSON Schema ({reason})"
+    return None
 
 
 def _accepts(validator: Any, arguments: object) -> bool:

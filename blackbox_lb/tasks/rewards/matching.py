@@ -50,7 +50,10 @@ _TEXT = re.compile(
 )
 _DELIMITERS = re.compile(r"\\[()\[\]]|(?<!\\)\$|\\boxed\s*\{(.*)\}", re.DOTALL)
 _LETTERS = re.compile(r"\W*[^\W\d_](?:[^\W\d_]|[\s().,;:!?'’\"-])*")
+_NUMBER = re.compile(r"[-+]?[0-9]{1,100}(?:\.[0-9]{1,100})?")
+"""Numbers that need no parser: most answers of most data."""
 _MARKER = re.compile(r"####|\banswer\s*(?:is|:|=)", re.IGNORECASE)
+_DOTS = re.compile(r"\\(?:ldots|cdots|dots[cbmio]?)(?![A-Za-z])|\.{3}|…")
 _BEFORE = frozenset({"a", "an", "the", "option", "choice"})
 
 
@@ -74,8 +77,11 @@ def is_only_text(answer: str) -> bool:
 
 
 def is_sentence(answer: str) -> bool:
-    """Whether an answer that is no expression can be compared as text, as ``1.5 million`` can."""
-    return re.search(r"[^\W\d_]", answer) is not None and not re.search(r"[\\^{}]", answer)
+    r"""Whether an answer that is no expression can be compared as text, as ``1.5 million`` and
+    ``1, 2, \ldots, n`` can.
+    """
+    text = _DOTS.sub("", answer)
+    return re.search(r"[^\W\d_]", text) is not None and not re.search(r"[\\^{}]", text)
 
 
 def gives_text(answer: str, completion: str) -> bool:
@@ -110,6 +116,8 @@ def _words(text: str, answer: str) -> list[str]:
     letters = re.findall(r"[^\W_]", _bare(answer))
     if len(letters) == 1 and letters[0].lower() != letters[0].upper():
         return re.findall(r"[^\W_]+", text)
+    if _DOTS.search(answer):
+        text = _DOTS.sub(" dots ", text)
     return [word for word in normalise(text).split() if any(map(str.isalnum, word))]
 
 
@@ -176,6 +184,14 @@ def mathematically_equal(answers: tuple[str, ...], text: str) -> bool:
             return True
         expressions.remove(verdict)
     return False
+
+
+@lru_cache(maxsize=65_536)
+def is_readable(answer: str) -> bool:
+    """Whether ``mathematically_equal`` can compare with an accepted answer."""
+    if _NUMBER.fullmatch(answer) or is_only_text(answer) or is_sentence(answer):
+        return True
+    return not isinstance(_process.ask((answer,), ""), str)
 
 
 class _Process:
@@ -278,13 +294,15 @@ class Matcher:
 
     ``spec``: the argument of :func:`parse_matcher`; ``needs_answer``: False for a regex without
     ``{answer}``. ``test``: called with the accepted answers and the text; ``judge``, if given,
-    instead of it with the whole example and the text.
+    instead of it with the whole example and the text. ``readable``: whether ``test`` can compare
+    with an accepted answer.
     """
 
     spec: str
     needs_answer: bool
     test: Callable[[tuple[str, ...], str], bool] = field(repr=False, compare=False, default=_equals)
     judge: Callable[[Example, str], bool] | None = field(repr=False, compare=False, default=None)
+    readable: Callable[[str], bool] | None = field(repr=False, compare=False, default=None)
 
     def __call__(self, example: Example, text: str) -> bool:
         """True where ``text`` is correct. Raises DataError where answers are needed and the example
@@ -299,6 +317,15 @@ class Matcher:
             return self.judge(example, text)
         return self.test(example.answers, text)
 
+    def problem(self, example: Example) -> str | None:
+        """What keeps completions of ``example`` from being compared with its answers; None where
+        nothing does.
+        """
+        for answer in example.answers:
+            if self.readable is not None and not self.readable(answer):
+                return f"the accepted answer {shorten(answer)} is no mathematical expression"
+        return None
+
 
 def parse_matcher(spec: str) -> Matcher:
     """Make the matcher ``spec``: exact-match, contains, math or regex:PATTERN. Raises InputError
@@ -310,7 +337,7 @@ def parse_matcher(spec: str) -> Matcher:
         return Matcher(spec, needs_answer=True, test=_contains)
     if spec == "math":
         check_installed()
-        return Matcher(spec, needs_answer=True, test=mathematically_equal)
+        return Matcher(spec, needs_answer=True, test=mathematically_equal, readable=is_readable)
     if spec.startswith("regex:"):
         return _regex_matcher(spec)
     raise InputError(

@@ -10,14 +10,21 @@ or answer alone, by the provider's count, never below 1.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from blackbox_lb.errors import InputError
+from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.safety.printable import did_you_mean, shorten
 from blackbox_lb.tasks.rewards.endpoint import EndpointReward, Judge, Remote
-from blackbox_lb.tasks.rewards.json_schema import VALID, arguments_valid, calls_reward, json_schema
+from blackbox_lb.tasks.rewards.json_schema import (
+    VALID,
+    arguments_valid,
+    calls_reward,
+    json_schema,
+    problem_of_tools,
+)
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
 from blackbox_lb.tasks.rewards.spans import LocatedReward, Marks, TextRule, sum_of
 from blackbox_lb.tasks.rewards.text_rules import PER_LETTERS, PER_WORDS, AvoidList, ScriptRule
@@ -25,6 +32,9 @@ from blackbox_lb.tasks.rewards.thinking import Thinking
 from blackbox_lb.tasks.rewards.user_function import checked_function, load_function
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Completion, Example, Span
+
+if TYPE_CHECKING:
+    from blackbox_lb.tasks.sets.task import Task
 
 REWARDS = {
     "exact-match": "1 if the whole completion is an accepted answer, else 0",
@@ -258,11 +268,62 @@ class Reward:
         """``score`` and ``spans`` at once, with one call of the user's function."""
         result = self.function(example, completion)
         located = result if isinstance(result, LocatedReward) else LocatedReward(result)
+        if self.scale == "linear" and located.reward == -math.inf:
+            raise InputError(
+                f"the reward {self.spec} is minus infinity for {example.place}, and policies are"
+                " compared by their mean reward; give a finite number: with 20 times ``tau`` below"
+                " the others a completion is as good as never imitated"
+            )
         if located.spans is None:
             self.answers.without_spans += 1
         else:
             self.answers.with_spans += 1
         return located
+
+    @property
+    def is_untried(self) -> bool:
+        """Whether it is computed by somebody else's code, and has not been computed so far."""
+        tries = self.answers.with_spans + self.answers.without_spans
+        return tries == 0 and (self.is_sum is None or self.remote is not None)
+
+    def problem(self, example: Example) -> str | None:
+        """What keeps completions of ``example`` from being scored, but for a missing answer; None
+        where nothing does.
+        """
+        if self.spec == VALID:
+            problem = problem_of_tools(example.prompt.tools)
+            if problem is not None:
+                return problem
+        return self.matcher.problem(example) or self.accuracy_matcher.problem(example)
+
+    def check(self, task: Task, *, needs_answers: bool = True) -> None:
+        """Check that all rows of a task can be scored, before anything is paid for.
+
+        Args:
+            task: of whichever source.
+            needs_answers: False where rows without one are left out of what is scored.
+
+        Raises:
+            DataError: some cannot; the message counts them and names the first.
+        """
+        places: defaultdict[str, list[str]] = defaultdict(list)
+        for example in (*task.train, *task.validation, *task.test):
+            problem = self.problem(example)
+            if needs_answers and self.needs_answer and not example.answers:
+                problem = f"no answer, and the reward {self.spec} compares with one"
+            if problem is not None:
+                places[problem].append(example.place)
+        if not places:
+            return
+        listed = [_problem_with_places(*row) for row in list(places.items())[:MOST_NAMED]]
+        if len(places) > MOST_NAMED:
+            listed.append("...")
+        count = sum(map(len, places.values()))
+        rows = "1 row" if count == 1 else f"{count} rows"
+        raise DataError(
+            f"{rows} of the data cannot be scored: {'; '.join(listed)}; correct the data, or choose"
+            " another reward or matcher (``reward``, ``correct``)"
+        )
 
     def correct(self, example: Example, completion: Completion) -> bool | None:
         """Whether the completion is correct; None where the example has no answer, and where it
@@ -290,6 +351,17 @@ class Reward:
                 f"reward {reward} nats of {self.name} has no finite exponential; it must be"
                 " below 709"
             ) from error
+
+
+MOST_NAMED = 3
+"""Problems of rows, and rows of each, that a message names."""
+
+
+def _problem_with_places(problem: str, places: list[str]) -> str:
+    named = ", ".join(places[:MOST_NAMED])
+    if len(places) > MOST_NAMED:
+        named = f"{named} and {len(places) - MOST_NAMED} more"
+    return f"{problem} ({named})"
 
 
 def parse_reward(

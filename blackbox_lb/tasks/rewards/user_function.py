@@ -168,7 +168,7 @@ def _check_callable(function: Callable[..., object], name: str) -> None:
 
 
 def _checked(result: Any, name: str, example: Example) -> float:
-    rule = "it must return a number of nats, finite or -inf, or a pair of that and its spans"
+    rule = "it must return a finite number of nats, or a pair of that and its spans"
     if not isinstance(result, numbers.Real | np.bool_):
         raise InputError(f"reward {name} returned {shorten(result)} for {example.place}; {rule}")
     try:

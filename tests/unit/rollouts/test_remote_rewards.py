@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pytest
 from click.testing import Result
 
@@ -342,10 +341,10 @@ def test_an_answer_that_is_no_reward_is_refused(
     reward = parse_reward(scorer.url, max_tokens=48)
     with raises_naming(CorruptResponse, scorer.url, *facts):
         fetch(reward, tmp_path / "s.db", texts(2))
-    scorer.answer = lambda _number, body: Reply(200, {"rewards": ["-inf"] * len(body["items"])})
+    scorer.answer = lambda _number, body: Reply(200, {"rewards": [0.5] * len(body["items"])})
     kept = isinstance(rewards, list) and len(rewards) == 2
     assert fetch(reward, tmp_path / "s.db", texts(2)) == (1 if kept else 2)
-    assert [reward.score(*pair) for pair in texts(2)] == [-np.inf, 1 if kept else -np.inf]
+    assert [reward.score(*pair) for pair in texts(2)] == [0.5, 1 if kept else 0.5]
 
 
 def test_credentials_of_an_address_stay_in_the_header(scorer: Scorer, tmp_path: Path) -> None:

@@ -301,7 +301,7 @@ def test_a_function_may_say_where(function: WriteList, body: str) -> None:
     assert reward.has_spans
 
 
-@pytest.mark.parametrize("body", ["-1.5", "(-1.5, None)", "float('-inf')"])
+@pytest.mark.parametrize("body", ["-1.5", "(-1.5, None)"])
 def test_a_function_need_not(function: WriteList, body: str) -> None:
     """A number alone has no spans."""
     reward = function(body)
