@@ -5,6 +5,7 @@ by its answer.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
 from operator import add, attrgetter
@@ -18,6 +19,7 @@ from blackbox_lb.errors import (
     ConnectionFailed,
     ContentFiltered,
     CorruptResponse,
+    InputError,
     Interrupted,
 )
 from blackbox_lb.providers.prices import Prices
@@ -36,6 +38,11 @@ class SpendingLimits:
     requests: int | None = None
     tokens: int | None = None
     dollars: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise InputError: the dollars are no number, which no price would ever pass."""
+        if self.dollars is not None and math.isnan(self.dollars):
+            raise InputError("``max_cost`` is nan; give a number of US dollars, or leave it out")
 
     def passed_by(self, total: Spent) -> str | None:
         """The first option whose limit ``total`` passes; None where it passes none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from blackbox_lb.estimate.inputs.recipe import ANSWERS_L2, DEFAULT_L2, Sweep
 from blackbox_lb.jobs.fitting.plan import FitPlan, LearnFrom
 from blackbox_lb.rollouts.judging.decisions import check_wanted
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
+from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.untrusted import parse_json, read_settings
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.sets.labels import LEAST_ROWS, OPENING, Labels, OpenLabels
@@ -99,10 +101,10 @@ def read_costs(path: Path) -> Costs:
 def _cost(path: Path, right: str, decided: str, value: object) -> float:
     """One cost. Raises InputError: it is no number from 0."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= float(value) < math.inf:  # type: ignore[arg-type]
+    if not is_number or not 0 <= value <= sys.float_info.max:  # type: ignore[operator]
         raise InputError(
-            f"{path}: deciding {decided!r} where {right!r} is right costs {value!r}; give a number"
-            " from 0"
+            f"{path}: deciding {decided!r} where {right!r} is right costs {shorten(value)}; give a"
+            " finite number from 0"
         )
     return float(value)  # type: ignore[arg-type]
 

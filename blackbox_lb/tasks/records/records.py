@@ -307,9 +307,10 @@ def _lines_of_rows(text: str) -> list[int]:
 
 
 def _loads(text: str) -> object:
+    value = parse_json(text, constant=no_constant)
     if r"\ud" in text.lower():
-        _refuse_lone_surrogates(json.loads(text))
-    return parse_json(text, constant=no_constant)
+        _refuse_lone_surrogates(value)
+    return value
 
 
 def _refuse_lone_surrogates(value: object) -> None:

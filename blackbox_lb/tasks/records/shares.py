@@ -6,6 +6,7 @@ Shares and counts are the same thing here: the numbers of a row are divided by t
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,9 @@ from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks.records.records import Record
 from blackbox_lb.tasks.rewards.normalising import normalise
 from blackbox_lb.types import Example
+
+LARGE = 2.0**900
+"""Shares above it are divided by it, because their sum may be beyond the range of a double."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +43,15 @@ def shares_of(record: Record, column: str, value: Mapping[str, Any]) -> AnswerSh
     numbers = {label.strip(): value[label] for label in labels}
     for label, share in numbers.items():
         is_number = isinstance(share, int | float) and not isinstance(share, bool)
-        if not is_number or not math.isfinite(share) or share < 0:
+        if not is_number or not 0 <= share <= sys.float_info.max:
             raise record.error(
                 f"{column} gives {shorten(label)} the share {shorten(share)}; a share or count must"
                 " be a finite number from 0"
             )
+    if numbers and max(numbers.values()) > LARGE:
+        numbers = {label: share / LARGE for label, share in numbers.items()}
     total = math.fsum(numbers.values())
-    if not 0 < total < math.inf:
+    if total == 0:
         raise record.error(
             f"the shares in {column} sum to {total:g}; at least one label must have a share above 0"
         )
