@@ -147,6 +147,90 @@ def test_a_completion_without_marks(text: str, correct: bool) -> None:
     assert is_right("2", text) is correct
 
 
+@pytest.mark.parametrize(
+    ("answer", "right", "wrong"),
+    [
+        (r"1.6 \times 10^{-19}", r"$16 \cdot 10^{-20}$", r"$9.1 \times 10^{-31}$"),
+        (r"1.6 \times 10^{-19}", "The answer is 1.6e-19", r"$1.6 \times 10^{-18}$"),
+        (r"1.602177 \times 10^{-19}", r"$1.6022 \times 10^{-19}$", r"$1.602 \times 10^{-19}$"),
+        ("1.6e-19", r"$1.6 \times 10^{-19}$", r"$1.6 \cdot e - 19$"),
+        ("3e-07", "$0.0000003$", "$0.0000005$"),
+        (r"\frac{1}{2^{99}}", "$2^{-99}$", r"$\frac{1}{2^{98}}$"),
+        (
+            r"\frac{2^{2005}+1}{3 \cdot 2^{2006}}",
+            r"$\frac16 + \frac{1}{3 \cdot 2^{2006}}$",
+            r"$\frac16$",
+        ),
+        ("2^{2005}+1", "$1+2^{2005}$", "$2^{2005}$"),
+        (r"6.63 \times 10^{34}", r"$66.3 \times 10^{33}$", r"$6.64 \times 10^{34}$"),
+        ("123456789", "$123456789.0$", "$123456790$"),
+        ("1234567.89", "$1234567.890$", "$1234567.9$"),
+        ("1.0000001", "$1.0000001$", "$1.0000002$"),
+        ("0", r"$\sin(\pi)$", "$10^{-20}$"),
+        ("10^{-20}", r"$\frac{1}{10^{20}}$", "$0$"),
+        (r"x = 1.6 \times 10^{-19}", r"$x = 0.16 \times 10^{-18}$", r"$x = 9.1 \times 10^{-31}$"),
+        (r"1.6 \times 10^{-19} x", r"$0.16 \times 10^{-18} x$", r"$9.1 \times 10^{-31} x$"),
+        (r"x - 10^{-20}", r"$-10^{-20} + x$", r"$x - 10^{-21}$"),
+        ("(10^{-20}, 2)", "$(10^{-20}, 2)$", "$(10^{-21}, 2)$"),
+        ("10^{-20}, 2", "$2, 10^{-20}$", "$2, 10^{-21}$"),
+        ("x < 10^{-20}", "$x < 10^{-20}$", "$x < 10^{-21}$"),
+    ],
+)
+def test_numbers_of_every_size_are_told_apart(answer: str, right: str, wrong: str) -> None:
+    """Small and large numbers, alone, in lists, intervals, equations and products."""
+    assert is_right(answer, right)
+    assert not is_right(answer, wrong)
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "wrong"),
+    [
+        ("1/3", "$0.333333$", "$0.33333$"),
+        ("2/3", "$0.666667$", "$0.666666$"),
+        ("1/12", "$0.083333$", "$0.08333$"),
+        ("1/70", "$0.014286$", "$0.01428$"),
+        ("1/7000", "$0.00014286$", "$0.000143$"),
+        (r"\pi", "$3.141593$", "$3.14159$"),
+        ("0.3", "$0.30000000000000004$", "$0.30001$"),
+        (r"6\%", "$0.06$", "$0.6$"),
+        (r"12.5\%", "$12.5$", "$12.6$"),
+    ],
+)
+def test_a_rounded_decimal_is_the_number(answer: str, right: str, wrong: str) -> None:
+    """To six decimals, and below a hundredth to five digits."""
+    assert is_right(answer, right)
+    assert not is_right(answer, wrong)
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "wrong"),
+    [
+        (r"\mathrm{e}^2", "$e^2$", "$2$"),
+        (r"1 - \frac{1}{\mathrm{e}}", r"$1-\frac1e$", "$1$"),
+        (r"2\mathrm{i}", "$2i$", "$2$"),
+        ("2i", r"$2\text{i}$", "$2$"),
+        (r"{\rm e}^{\pi\mathrm{i}}", "$-1$", "$1$"),
+        ("2i", "$(1+i)^2$", "$(1-i)^2$"),
+        ("\uff11\uff12", "$12$", "$1$"),
+        ("12", "\\boxed{\uff11\uff12}", "\\boxed{\uff11\uff13}"),
+        ("\u0663\u066b\u0665", "$3.5$", "$3$"),
+        ("\uff08\uff11\uff0c\uff12\uff09", "$(1,2)$", "$(2,1)$"),
+        ("\u0967\u0968", "12", "21"),
+        (r"1, 2, \ldots, n", "The answer is 1, 2, ..., n.", "$1, 2, n$"),
+        (r"1, 2, \ldots, n", r"\boxed{1,2,\dots,n}", r"\boxed{1,2,\dots,m}"),
+        (r"4\sqrt{2}", r"The answer is $4\sqrt(2)$", "$4$"),
+        ("4", "$4$", r"The answer is $4\sqrt(2)$"),
+        ("4", "The answer is 4", r"$4\unknown[2$"),
+    ],
+)
+def test_other_spellings_are_read(answer: str, right: str, wrong: str) -> None:
+    """Upright e and i, digits of other scripts, full-width signs, dots, a root of brackets; no
+    number is taken out of an expression that cannot be read.
+    """
+    assert is_right(answer, right)
+    assert not is_right(answer, wrong)
+
+
 @pytest.mark.parametrize("answer", ["??", "", r"\frac{1}{"])
 def test_what_is_neither_is_an_error(answer: str) -> None:
     """Broken LaTeX would never match, so that it is said."""

@@ -693,6 +693,33 @@ def test_a_completion_is_never_the_schemas_fault(
 
 
 @pytest.mark.parametrize(
+    ("step", "answer", "value"),
+    [
+        ("0.01", "19.99", 1),
+        ("0.01", "4.02", 1),
+        ("0.01", "-0.07", 1),
+        ("0.01", "1.11", 1),
+        ("0.01", "19.995", 0),
+        ("0.01", "1e-3", 0),
+        ("0.01", "1e300", 1),
+        ("0.01", "1" + "0" * 400, 1),
+        ("1e-7", "0.0000003", 1),
+        ("3", "9", 1),
+        ("3", "10", 0),
+        ("0.01", '"text"', 1),
+    ],
+)
+def test_a_multiple_is_one_of_decimals(
+    schema: Callable[[str], str], step: str, answer: str, value: float
+) -> None:
+    """Double precision, in which 19.99 / 0.01 is no whole number, changes nothing; what is no
+    number has no multiples.
+    """
+    reward = parse_reward(schema(f'{{"multipleOf": {step}}}'), max_tokens=48)
+    assert reward.score(OSLO, completion(answer)) == value
+
+
+@pytest.mark.parametrize(
     ("items", "value"),
     [
         ('[1, true, "1", null, 0, false, ""]', 1),

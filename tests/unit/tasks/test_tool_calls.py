@@ -155,6 +155,18 @@ def test_rewards_of_calls(spec: str, text: str, expected: float) -> None:
     assert reward.score(offered(WEATHER, CLOCK), answer_of(text)) == expected
 
 
+@pytest.mark.parametrize(
+    ("price", "expected"), [(19.99, 1), (4.02, 1), (0.07, 1), (19.995, 0), (1e999, 0), (True, 0)]
+)
+def test_a_price_is_a_multiple_of_a_cent(price: float, expected: float) -> None:
+    """Arguments are divided as the decimals that they are written as."""
+    schema = {"type": "object", "properties": {"price": {"type": "number", "multipleOf": 0.01}}}
+    tool = {"type": "function", "function": {"name": "buy", "parameters": schema}}
+    reward = parse_reward("arguments-valid", max_tokens=50)
+    call = with_calls("", [ToolCall("buy", json.dumps({"price": price}))])
+    assert reward.score(offered(tool), answer_of(call)) == expected
+
+
 def test_parameters_that_are_no_schema_are_refused() -> None:
     """Arguments cannot be compared with them."""
     wrong = {"type": "function", "function": {"name": "weather", "parameters": {"type": "text"}}}

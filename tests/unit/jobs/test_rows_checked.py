@@ -1,0 +1,189 @@
+"""Rows that a reward cannot score, and rewards that no policy can be judged by, are found before
+the completions are paid for.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import blackbox_lb
+from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.rollouts.judging.trials import TRIED
+from tests.support.commands import blb
+from tests.support.errors import names, raises_naming
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.proxy_upstream import bias
+
+MODEL = ExactModel(8, 3, seed=1, end=True, prompts=32)
+UNREADABLE = "\\frac{1}{"
+PADDED = {"type": "object", "properties": {"city": {"type": "string"}, "station": 5}}
+SPLITS = ("train", "train", "validation", "test")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ExactServer]:
+    """The model behind a llama.cpp server."""
+    with ExactServer(MODEL) as running:
+        yield running
+
+
+def completions(server: ExactServer) -> int:
+    """Requests for completions so far."""
+    return sum(path.endswith("/completions") for path, _ in server.calls)
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """A file of these rows, of which every fourth is a test row."""
+    lines = [
+        json.dumps({"prompt": f"q {number}", "split": SPLITS[number % 4], **row})
+        for number, row in enumerate(rows)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def with_a_bad_answer(path: Path, *lines: int) -> Path:
+    """40 rows; the answer in ``lines``, from 1, is no mathematics."""
+    return written(
+        path,
+        [{"answer": UNREADABLE if line in lines else str(line)} for line in range(1, 41)],
+    )
+
+
+@pytest.mark.needs("math_verify")
+@pytest.mark.parametrize("command", ["fit", "collect", "eval", "check", "score"])
+@pytest.mark.parametrize("line", [1, 3, 4], ids=["train", "validation", "test"])
+def test_an_answer_that_math_cannot_read_is_found_first(
+    server: ExactServer, tmp_path: Path, command: str, line: int
+) -> None:
+    """In whichever split it is, each command that scores names its line, and draws nothing."""
+    data = with_a_bad_answer(tmp_path / "d.jsonl", line)
+    arguments: list[object] = [command]
+    if command == "score":
+        (tmp_path / "rollouts.db").touch()
+        arguments.append(tmp_path / "rollouts.db")
+    else:
+        arguments += ["--provider", "llamacpp", "--base-url", server.base_url]
+    if command == "eval":
+        bias().save(tmp_path / "bias.json")
+        arguments += [tmp_path / "bias.json"]
+    before = completions(server)
+    result = blb(
+        *arguments,
+        *("--data", data, "--reward", "accuracy", "--correct", "math", "--max-tokens", 3),
+    )
+    assert result.exit_code == 2
+    assert names(result.output, f"line {line}", "--correct"), result.output
+    assert completions(server) == before
+
+
+@pytest.mark.needs("math_verify")
+def test_all_rows_are_counted_and_the_first_are_named(server: ExactServer, tmp_path: Path) -> None:
+    """Python refuses them, too, also where they come as a task."""
+    data = with_a_bad_answer(tmp_path / "d.jsonl", 1, 2, 3, 4, 9)
+    task = blackbox_lb.load_task(data=data)
+    for source in (data, task):
+        before = completions(server)
+        with raises_naming(DataError, 5, "line 1", "``correct``"):
+            blackbox_lb.fit(
+                source,
+                reward="accuracy",
+                correct="math",
+                provider="llamacpp",
+                base_url=server.base_url,
+                out=tmp_path / "run",
+                max_tokens=3,
+                quiet=True,
+            )
+        assert completions(server) == before
+
+
+def test_a_task_whose_rows_have_no_answer_is_refused_first(
+    server: ExactServer, tmp_path: Path
+) -> None:
+    """It was loaded without need of answers, and the reward compares with them."""
+    data = written(tmp_path / "d.jsonl", [{} for _ in range(40)])
+    task = blackbox_lb.load_task(data=data, require_answers=False)
+    before = completions(server)
+    with raises_naming(DataError, 40, "contains", "line 1"):
+        blackbox_lb.fit(
+            task,
+            reward="contains",
+            provider="llamacpp",
+            base_url=server.base_url,
+            out=tmp_path / "run",
+            max_tokens=3,
+            quiet=True,
+        )
+    assert completions(server) == before
+
+
+@pytest.mark.needs("jsonschema")
+@pytest.mark.parametrize("parameters", [PADDED, {"type": "object", "$schema": 5}, {"type": "at"}])
+def test_tools_that_are_no_schemas_are_found_first(
+    server: ExactServer, tmp_path: Path, parameters: dict[str, Any]
+) -> None:
+    """The function and the row are named."""
+    tool = {"type": "function", "function": {"name": "trains", "parameters": parameters}}
+    rows: list[dict[str, Any]] = [{} for _ in range(40)]
+    rows[7] = {"tools": [tool]}
+    data = written(tmp_path / "d.jsonl", rows)
+    before = completions(server)
+    result = blb(
+        *("collect", "--provider", "llamacpp", "--base-url", server.base_url, "--data", data),
+        *("--reward", "arguments-valid", "--max-tokens", 3, "--out", tmp_path / "run"),
+    )
+    assert result.exit_code == 2
+    assert names(result.output, "'trains'", "line 8"), result.output
+    assert completions(server) == before
+
+
+@pytest.mark.parametrize(
+    "reward", ["-inf", "1e200", "1 / 0", "'a text'"], ids=["infinite", "huge", "raises", "text"]
+)
+def test_a_reward_that_fails_is_seen_at_the_first_prompts(
+    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reward: str
+) -> None:
+    """A user's function is tried on three prompts before the completions of the others are drawn;
+    what came is kept.
+    """
+    module = f"own_{tmp_path.name}"
+    monkeypatch.chdir(tmp_path)
+    bad = "float('-inf')" if reward == "-inf" else reward
+    file = tmp_path / f"{module}.py"
+    file.write_text(f"def own(example, completion):\n    return {bad}\n")
+    data = written(tmp_path / "d.jsonl", [{} for _ in range(60)])
+    arguments = (
+        *("fit", "--provider", "llamacpp", "--base-url", server.base_url, "--data", data),
+        *("--reward", f"{module}:own", "--max-tokens", 3, "--out", tmp_path / "run", "--quiet"),
+        *("--samples-per-prompt", 2, "--concurrency", 1),
+    )
+    before = completions(server)
+    result = blb(*arguments)
+    assert result.exit_code == 2
+    drawn = completions(server) - before
+    assert 0 < drawn <= 2 * TRIED
+    sys.modules.pop(module)
+    with blackbox_lb.RolloutStore(tmp_path / "run" / "rollouts.db", read_only=True) as store:
+        assert store.size().completions >= drawn
+
+
+def test_minus_infinity_names_what_to_return(server: ExactServer, tmp_path: Path) -> None:
+    """A reward that must never be imitated is a finite one, far below the others."""
+    data = written(tmp_path / "d.jsonl", [{} for _ in range(60)])
+    with raises_naming(InputError, "minus infinity", "``tau``"):
+        blackbox_lb.fit(
+            data,
+            reward=lambda example, completion: float("-inf"),
+            provider="llamacpp",
+            base_url=server.base_url,
+            out=tmp_path / "run",
+            max_tokens=3,
+            quiet=True,
+        )
