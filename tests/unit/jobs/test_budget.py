@@ -142,6 +142,16 @@ def test_dollars_stop_within_one_request_of_the_limit(
     assert re.search(r"sent were \d+ requests, .* tokens, \$\d+\.\d{4}", result.stderr)
 
 
+def test_a_cost_that_is_no_number_limits_nothing(
+    small_run: Callable[..., Result], server: ExactServer
+) -> None:
+    """It is refused, because no price would ever pass it."""
+    refused = small_run("collect", "--max-cost", "nan", "--price", "1,1")
+    assert refused.exit_code == 2
+    assert "--max-cost" in refused.stderr
+    assert asked(server) == 0
+
+
 def test_a_cost_needs_a_price(
     small_run: Callable[..., Result], server: ExactServer, tmp_path: Path
 ) -> None:

@@ -335,7 +335,11 @@ def test_what_is_no_goal_is_refused(
 
 @pytest.mark.parametrize(
     "content",
-    ["{", "[]", "{}", '{"b": 1}', '{"b": {"c": -1}}', '{"b": {"c": "x"}}', '{"b": {"c": true}}'],
+    [
+        *("{", "[]", "{}", '{"b": 1}', '{"b": {"c": -1}}', '{"b": {"c": "x"}}'),
+        *('{"b": {"c": true}}', '{"b": {"c": 1e999}}', '{"b": {"c": NaN}}'),
+        *('{"b": {"c": 1' + "0" * 400 + "}}", '{"b": {"c": ' + "9" * 5000 + "}}"),
+    ],
 )
 def test_costs_that_are_none(tmp_path: Path, content: str) -> None:
     """Each is an error of the file."""

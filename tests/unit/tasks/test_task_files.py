@@ -51,6 +51,47 @@ def filler(count: int, prompt: str = "prompt", answer: str = "answer") -> list[d
     return [{prompt: f"filler {n}", answer: str(n)} for n in range(count)]
 
 
+# Numbers
+
+
+@pytest.mark.parametrize("row", ['"answer": {}', '"answer": {{"a": {}, "b": 1}}', '"id": {}'])
+@pytest.mark.parametrize("prompt", ["p", r"\ud83d\ude00"])
+def test_a_number_of_too_many_digits_is_named_plainly(write: Write, row: str, prompt: str) -> None:
+    """Its row and the limit of digits are named, and no function of Python."""
+    lines = [f'{{"prompt": "p {n}", "answer": 1}}' for n in range(8)]
+    lines.append(f'{{"prompt": "{prompt}", {row.format("9" * 5000)}}}')
+    with raises_naming(DataError, "line 9", "4,300") as caught:
+        load_task(data=write("d.jsonl", "\n".join(lines)))
+    assert "set_int_max_str_digits" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ('{"a": 1e308, "b": 1e308}', (0.5, 0.5)),
+        ('{"a": 1e308, "b": 1e308, "c": 1}', (0.5, 0.5, 0)),
+        ('{"a": 5e-324, "b": 5e-324}', (0.5, 0.5)),
+        ('{"a": 1e300, "b": 3e300}', (0.25, 0.75)),
+        ('{"a": 1, "b": 3}', (0.25, 0.75)),
+    ],
+)
+def test_shares_of_any_size_are_divided_by_their_sum(
+    write: Write, shares: str, expected: tuple[float, ...]
+) -> None:
+    """Also where the sum is beyond a double."""
+    lines = [f'{{"prompt": "p {n}", "answer": {shares}}}' for n in range(40)]
+    task = load_task(data=write("d.jsonl", "\n".join(lines)))
+    assert task.train[0].weights == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("share", ["1e999", "-1e999", "1" + "0" * 400, "NaN", "-1"])
+def test_a_share_that_is_no_finite_number_is_refused(write: Write, share: str) -> None:
+    """The row is named."""
+    lines = [f'{{"prompt": "p {n}", "answer": {{"a": {share}, "b": 1}}}}' for n in range(40)]
+    with raises_naming(DataError, "line 1"):
+        load_task(data=write("d.jsonl", "\n".join(lines)))
+
+
 # Repeated rows
 
 
