@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import lru_cache
@@ -228,12 +229,9 @@ def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Itera
 
     if not validator.is_type(instance, "number"):
         return
-    try:
-        quotient = Fraction(str(instance)) / Fraction(str(step))
-    except ValueError:  # of a number beyond a double, which is infinite
-        yield ValidationError(f"{instance} is beyond the range of a double")
-        return
-    if quotient.denominator != 1:
+    if abs(instance) > sys.float_info.max:
+        yield ValidationError("the number is beyond the range of a double")
+    elif (Fraction(str(instance)) / Fraction(str(step))).denominator != 1:
         yield ValidationError(f"{instance} is not a multiple of {step}")
 
 

@@ -678,7 +678,7 @@ NESTED = {
     ("text", "answer"),
     [
         ('{"properties": {"price": {"multipleOf": 0.01}}}', '{"price": 1e999}'),
-        ('{"type": "number", "multipleOf": 0.01}', "1e400"),
+        ('{"type": "number", "multipleOf": 0.01}', "1" + "0" * 400),
         (json.dumps(NESTED), "[" * 300 + "]" * 300),
         ("true", "1" * 5000),
     ],
@@ -702,7 +702,6 @@ def test_a_completion_is_never_the_schemas_fault(
         ("0.01", "19.995", 0),
         ("0.01", "1e-3", 0),
         ("0.01", "1e300", 1),
-        ("0.01", "1" + "0" * 400, 1),
         ("1e-7", "0.0000003", 1),
         ("3", "9", 1),
         ("3", "10", 0),
