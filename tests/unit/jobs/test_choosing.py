@@ -313,7 +313,7 @@ def test_what_cannot_be_compared_is_refused(chosen: Chooser) -> None:
     with raises_naming(InputError, "``tau``", "``l2``", "``alpha``"):
         chosen()
     never = Reward(
-        "own", "own", "own", "linear", False, MAX_TOKENS, LENGTH.matcher, lambda *_: -math.inf
+        "own", "own", "own", "linear", False, MAX_TOKENS, LENGTH.matcher, lambda *_: -1e200
     )
     with raises_naming(InputError, "96"):
         chosen(MORE_ENDS, FEWER_ENDS, reward=never)

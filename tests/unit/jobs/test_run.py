@@ -136,7 +136,7 @@ def test_fit_async_gives_the_same(fit: Fit, server: ExactServer, data: Path) -> 
 def test_progress_counts_every_completion(fit: Fit) -> None:
     """A stage begins at 0 and ends at its total where nothing was stored."""
     steps: list[blb.Progress] = []
-    fit(on_progress=steps.append)
+    fit(reward="length", on_progress=steps.append)
     training = [step for step in steps if step.stage.startswith("training")]
     assert training[0].done == 0
     assert max(step.done for step in training) == max(step.total for step in training)
