@@ -38,7 +38,7 @@ OF_THE_PROVIDER = frozenset({"base_url", "model", "endpoint", "tokenizer"})
 OWN_TABLE = {"analyze": frozenset({"task", "data", "validation_data", "test_data"})}
 """Options of a command that take no shared value: with a task, ``analyze`` draws."""
 ROOT = 0
-FILES = (".toml", ".json", ".jsonl", ".csv", ".parquet", ".gguf")
+FILES = (".toml", ".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".parquet", ".gguf")
 """Endings of values read as file names, also after = or a colon: mine.toml, judge:judge.toml,
 short=b.json.
 """

@@ -5,14 +5,16 @@ anywhere in this package.
 """
 
 import codecs
+import errno
 import json
 import math
 import os
+import stat
 import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from blackbox_lb.errors import InputError
 
@@ -39,18 +41,69 @@ _DEEP = f"it is nested deeper than {MAX_DEPTH} levels, the limit"
 def read_bounded(path: Path, limit: int) -> bytes:
     """The file's bytes; never more than ``limit`` + 1 of them are read.
 
+    A pipe that a program writes to (/dev/stdin, ``<(command)``) is read to its end.
+
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be read, or is a device, or a pipe that no program writes to.
         ValueError: it is larger than ``limit`` bytes, or the path is invalid.
     """
     too_large = f"it is larger than {limit:,} bytes, the limit"
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size > limit:
+    with _opened(path) as file:
+        status = os.fstat(file.fileno())
+        if status.st_size > limit:
             raise ValueError(too_large)
-        content = file.read(limit + 1)  # a pipe or a device reports no size
+        first = b""
+        if stat.S_ISFIFO(status.st_mode):
+            first = _first_byte_of_pipe(path, file.fileno())
+        content = first + file.read(limit + 1 - len(first))  # a pipe reports no size
     if len(content) > limit:
         raise ValueError(too_large)
     return content
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file that is read from several places, or more than once.
+
+    Raises OSError: it cannot be opened, or is a pipe or a device.
+    """
+    file = _opened(path)
+    if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise _no_file(path, "a pipe")
+    return file
+
+
+def _opened(path: Path) -> BinaryIO:
+    # Without O_NONBLOCK, opening a pipe waits until a program opens its other end.
+    file = open(  # noqa: SIM115  (the caller closes it)
+        path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+    )
+    status = os.fstat(file.fileno())
+    is_device = stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)
+    if is_device and status.st_rdev != Path(os.devnull).stat().st_rdev:
+        file.close()
+        raise _no_file(path, "a terminal or another device")
+    return file
+
+
+def _first_byte_of_pipe(path: Path, descriptor: int) -> bytes:
+    """The first byte of a pipe, or none where its writer has sent nothing yet; from here on the
+    pipe is waited for.
+    """
+    try:
+        first = os.read(descriptor, 1)
+    except BlockingIOError:
+        first = b""
+    else:
+        if not first:
+            raise _no_file(path, "a pipe that no program writes to")
+    os.set_blocking(descriptor, True)
+    return first
+
+
+def _no_file(path: Path, kind: str) -> OSError:
+    reason = f"it is no file but {kind}; save its content in a file and name that"
+    return OSError(errno.EINVAL, reason, str(path))
 
 
 def text_of_file(content: bytes) -> str:

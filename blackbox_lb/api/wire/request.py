@@ -191,8 +191,8 @@ def _prompt(endpoint: Endpoint, prompt: Prompt | Sequence[int]) -> dict[str, Any
         )
     if endpoint != "chat" and any(len(message.fields) > 2 for message in prompt.messages):
         raise InputError(
-            f"the {endpoint} endpoint takes no calls and results of tools as the chat endpoint"
-            " does, and the messages of these prompts have some; use ``endpoint=chat``"
+            f"the {endpoint} endpoint takes no calls, results of tools and names as the chat"
+            " endpoint does, and the messages of these prompts have some; use ``endpoint=chat``"
         )
     if prompt.tools:
         return {field: messages_of(prompt), "tools": json.loads(prompt.tools)}

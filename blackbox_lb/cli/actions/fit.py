@@ -104,9 +104,18 @@ class _FitCommand:
             dollars = None
             if prices is not None:
                 dollars = prices.dollars(total.most_prompt_tokens, total.most_completion_tokens)
-            print_json({"understood": summary, **asdict(total), "most_dollars": dollars})
+            print_json(
+                {
+                    "understood": summary,
+                    "note": self.task.note,
+                    **asdict(total),
+                    "most_dollars": dollars,
+                }
+            )
             return
         echo(summary)
+        if self.task.note:
+            echo(self.task.note)
         settings_judged = ", ".join(setting.name for setting in self.plan.settings)
         echo(f"learns from {self.plan.learn_from}; judges at {settings_judged}")
         echo(total.sentence(prices, stored=0, mean=0.0))

@@ -1,5 +1,5 @@
 """Examples from the user's own files: JSONL with one object a line, JSON with an array of objects,
-CSV/TSV with a header, or Parquet.
+CSV/TSV with a header, Parquet, or a text with one prompt a line.
 
 ======== =========================================================================================
 column   meaning
@@ -8,10 +8,11 @@ prompt   a string: one user message
 messages instead of a prompt: a list of {"role", "content"}; in CSV as JSON text. A turn of the
          assistant may have ``tool_calls``, each answered by a message of the role ``tool`` with its
          ``tool_call_id``, as OpenAI's chat format has them. Where a row has no answer, a last turn
-         of the assistant is its answer
-answer   a string, a number or a list of accepted strings; a CSV cell that is a JSON list is a
-         list, any other a string. An object of label -> share or count (in CSV as JSON text) is a
-         wanted distribution: every row then has one, of the same labels
+         of the assistant is its answer. ShareGPT's ``conversations`` are read like messages
+answer   a string, a number, true or false, or a list of accepted strings; a CSV cell that is a
+         JSON list is a list, any other a string. SQuAD's object is the list of its texts. An object
+         of label -> share or count (in CSV as JSON text) is a wanted distribution: every row then
+         has one, of the same labels
 id       optional string or integer, unique in the file; otherwise a hash of prompt and answers,
          the same everywhere
 want     instead of answer, for a decision for or against a way to begin the completion (``decide``)
@@ -37,21 +38,30 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.safety.printable import did_you_mean, shorten
+from blackbox_lb.tasks.records.chats import CONVERSATIONS, raw_messages, read_chat
 from blackbox_lb.tasks.records.hub_data import table_records
 from blackbox_lb.tasks.records.records import Record, arrays_in, read_records
-from blackbox_lb.tasks.records.shares import AnswerShares, check_alike, shares_of
-from blackbox_lb.tasks.records.tools import TOOL_FIELDS, calls_text, check_results, tools_text
+from blackbox_lb.tasks.records.shares import (
+    ANSWER_FIELDS,
+    ANSWER_NAMES,
+    AnswerShares,
+    answer_field,
+    check_alike,
+    shares_of,
+)
+from blackbox_lb.tasks.records.tools import tools_text
 from blackbox_lb.tasks.rewards.matching import parse_matcher
-from blackbox_lb.types import Example, Message, Prompt, Split
+from blackbox_lb.types import Example, Prompt, Split
 
-LastTurn: TypeAlias = Literal["none", "answer", "beginning"]
 Words: TypeAlias = tuple[tuple[str, ...], ...]
 MOST_PADDING = 1_000
 """Characters that a format of the prompt template may pad one value to."""
+NAMED_ROWS = 5
+"""Rows without an answer that are named."""
 JUDGED_FIRST: tuple[Split, ...] = ("test", "validation", "train")
 """Of a prompt in several splits, the rows of the first of these stay."""
 
@@ -62,7 +72,8 @@ class SourcedExample:
 
     source: its row for messages, as "train.jsonl, line 3".
     split: the split that the row names, if any.
-    last_turn: what a last turn of the assistant in its messages was taken for.
+    remarks: how the row was read, where that is to be said, each to be put behind the number of
+        such rows; those of its copies, too.
     copies: further rows of the same prompt that are in the example.
     split_id: the id whose hash decides the split; "" for the example's own.
     label: of a decision between few labels, the one that the row has; "" elsewhere.
@@ -71,7 +82,7 @@ class SourcedExample:
     example: Example
     source: str
     split: Split | None = None
-    last_turn: LastTurn = "none"
+    remarks: tuple[str, ...] = ()
     copies: int = 0
     split_id: str = ""
     label: str = ""
@@ -111,6 +122,7 @@ def _joined(rows: Sequence[SourcedExample]) -> SourcedExample:
     first = rows[0]
     if len(rows) == 1:
         return first
+    first = replace(first, remarks=tuple(text for row in rows for text in row.remarks))
     if first.example.weights:
         _refuse_other_shares(rows)
         return replace(first, copies=len(rows) - 1)
@@ -162,7 +174,9 @@ def keep_apart(
 
 
 def remarks_on(
-    rows: Sequence[SourcedExample], left_out: Mapping[tuple[Split, Split], int]
+    rows: Sequence[SourcedExample],
+    left_out: Mapping[tuple[Split, Split], int],
+    unlabelled: Sequence[SourcedExample] = (),
 ) -> list[str]:
     """What was done to the rows of a task that its user would not see otherwise, in sentences."""
     several = [row for row in rows if row.example.variants]
@@ -170,32 +184,31 @@ def remarks_on(
     equal = sum(row.copies for row in rows) - differing
     notices = []
     if equal:
-        notices.append(f"{_counted(equal, 'row')} equal to another, which counts once")
+        notices.append(f"{counted(equal, 'row')} equal to another, which counts once")
     if several:
         notices.append(
-            f"{_counted(len(several), 'prompt')} with different answers in several rows, all of"
+            f"{counted(len(several), 'prompt')} with different answers in several rows, all of"
             " which are accepted"
         )
     for (split, owner), count in sorted(left_out.items()):
         notices.append(
-            f"{_counted(count, 'row')} left out of {split}, whose prompts are in {owner} too"
+            f"{counted(count, 'row')} left out of {split}, whose prompts are in {owner} too"
         )
-    answers = sum(row.last_turn == "answer" for row in rows)
-    if answers:
+    if unlabelled:
+        count = sum(1 + row.copies for row in unlabelled)
+        places = [row.source.rpartition(", ")[2] for row in unlabelled[:NAMED_ROWS]]
+        if len(unlabelled) > NAMED_ROWS:
+            places.append("...")
         notices.append(
-            f"{_counted(answers, 'row')} without an answer column, where the last turn of the"
-            " assistant is the answer and is not sent (``prefill`` sends it)"
+            f"{counted(count, 'row')} without an answer ({', '.join(places)}), of which a decision"
+            " between labels uses the prompts"
         )
-    begun = sum(row.last_turn == "beginning" for row in rows)
-    if begun:
-        notices.append(
-            f"{_counted(begun, 'row')} with a last turn of the assistant, which is sent as the"
-            " beginning of the completion (``prefill`` says that this is meant)"
-        )
+    counts = Counter(text for row in (*rows, *unlabelled) for text in row.remarks)
+    notices += [f"{counted(count, 'row')} {text}" for text, count in counts.items()]
     return notices
 
 
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
     if count == 1:
         return f"1 {noun}"
     return f"{count:,} {noun}s"
@@ -205,9 +218,10 @@ SPLIT_NAMES: dict[str, Split] = {"train": "train", "validation": "validation", "
 """The splits by name, in order."""
 LONGEST_COLUMN = 200
 """Characters of another column that are kept with its prompt, as the name of a group."""
-ROLES = ("assistant", "developer", "system", "tool", "user")
 PROMPT = "prompt"
 """The column of the prompt, by default."""
+MESSAGES = "messages"
+"""The column of the chat messages, by default."""
 ANSWER = "answer"
 """The column of the accepted answers, by default."""
 TOOLS = "tools"
@@ -246,9 +260,9 @@ class ColumnNames:
     otherwise: the column of the answer in rows that lack ``answer``; "" for none.
     """
 
-    prompt: str = "prompt"
+    prompt: str = PROMPT
     answer: str = ANSWER
-    messages: str = "messages"
+    messages: str = MESSAGES
     template: str | None = None
     field: str | None = None
     prefill: bool = False
@@ -293,21 +307,24 @@ def content_hash(
 
 def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> SourcedExample:
     """The example in one record. DataError names file, line, value and remedy."""
+    columns = _with_conversations(record, columns)
     prompt = _prompt(record, columns)
     if columns.otherwise and not record.has(columns.answer):
         columns = replace(columns, answer=columns.otherwise)
     value = _answer_value(record, columns.answer)
+    _remark_on_classes(record, columns.answer)
     if isinstance(value, Mapping):
         target = shares_of(record, columns.answer, value)
         answers = target.labels
     else:
         target = AnswerShares()
         answers = _answers(record, columns.answer, value)
-    prompt, answers, last_turn = _read_last_turn(record, columns, prompt, answers)
+    prompt, answers = _read_last_turn(record, columns, prompt, answers)
     if require_answers and not answers:
-        raise record.error(
-            f"{_absent(record, columns.answer)}; add one, or choose a reward that needs none"
-        )
+        problem = _absent(record, columns.answer)
+        if NOT_TO_LEARN in record.remarks:
+            problem = "the last turn has the weight 0, so it is no answer"
+        raise record.error(f"{problem}; add one, or choose a reward that needs none")
     identity = record.values.get("id")
     if identity is not None and (isinstance(identity, bool) or not isinstance(identity, str | int)):
         raise record.error(f"id is {shorten(identity)}; it must be a string or an integer")
@@ -334,7 +351,7 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
         ),
         record.source,
         _split(record),
-        last_turn,
+        tuple(record.remarks),
     )
 
 
@@ -346,12 +363,25 @@ def prompt_of_row(values: Mapping[str, Any], number: int) -> Prompt:
     """
     present = {key: value for key, value in values.items() if value is not None}
     record = Record(Path("prompts"), number, tuple(values), present, textual=False, unit="row")
-    return replace(_prompt(record, ColumnNames()), tools=_tools(record))
+    columns = _with_conversations(record, ColumnNames())
+    return replace(_prompt(record, columns), tools=_tools(record))
+
+
+def _with_conversations(record: Record, columns: ColumnNames) -> ColumnNames:
+    """The columns, with ShareGPT's in the place of ``messages`` where a row has that one alone."""
+    is_default = (columns.prompt, columns.messages) == (PROMPT, MESSAGES)
+    has_prompt = record.get(columns.prompt) is not None or record.get(columns.messages) is not None
+    if is_default and not has_prompt and isinstance(record.get(CONVERSATIONS), list | str):
+        return replace(columns, messages=CONVERSATIONS)
+    return columns
+
+
+NOT_TO_LEARN = "with a last turn of the weight 0, which is no answer and is not sent"
 
 
 def _read_last_turn(
     record: Record, columns: ColumnNames, prompt: Prompt, answers: tuple[str, ...]
-) -> tuple[Prompt, tuple[str, ...], LastTurn]:
+) -> tuple[Prompt, tuple[str, ...]]:
     """Decide what a last turn of the assistant is: the answer of a row that has none, or the
     beginning of the completion.
 
@@ -359,7 +389,7 @@ def _read_last_turn(
     """
     *before, last = prompt.messages
     if last.role != "assistant":
-        return prompt, answers, "none"
+        return prompt, answers
     is_unlabelled = columns.answer == ANSWER and not record.has(ANSWER)
     if last.tool_calls and (columns.prefill or not is_unlabelled):
         raise record.error(
@@ -367,14 +397,22 @@ def _read_last_turn(
             " a call; add the message of the role tool with its result, or leave out that turn"
         )
     if columns.prefill or not last.text.strip():
-        return prompt, answers, "none"
+        return prompt, answers
     if is_unlabelled and not before:
         raise record.error(
             f"{columns.messages} has an answer and no question before it; add the question, or give"
             " ``prefill`` if the completion is to begin with it"
         )
     if is_unlabelled:
-        return replace(prompt, messages=tuple(before)), (last.text,), "answer"
+        prompt = replace(prompt, messages=tuple(before))
+        if raw_messages(record, columns.messages)[-1].get("weight") == 0:
+            record.remark(NOT_TO_LEARN)
+            return prompt, ()
+        record.remark(
+            "without an answer column, where the last turn of the assistant is the answer and is"
+            " not sent (``prefill`` sends it)"
+        )
+        return prompt, (last.text,)
     leaked = [answer for answer in answers if _CONTAINS.test((answer,), last.content)]
     if leaked:
         raise record.error(
@@ -382,7 +420,11 @@ def _read_last_turn(
             f" model would be shown it; leave out that turn, or the column {columns.answer} (the"
             " turn then is the answer), or give ``prefill`` if the completion is to begin with it"
         )
-    return prompt, answers, "beginning"
+    record.remark(
+        "with a last turn of the assistant, which is sent as the beginning of the completion"
+        " (``prefill`` says that this is meant)"
+    )
+    return prompt, answers
 
 
 _CONTAINS = parse_matcher("contains")
@@ -410,7 +452,7 @@ OTHER_NAMES = {
         "content",
         "document",
     ),
-    ANSWER: ("answers", "label", "output", "target", "gold", "response", "category", "class"),
+    ANSWER: ANSWER_NAMES,
 }
 """Default column -> what other data sets call it, the likeliest first."""
 
@@ -432,6 +474,8 @@ def _absent(record: Record, *columns: str) -> str:
         return f"{' and '.join(empty)} is empty"
     listed = ", ".join(record.columns) or "none"
     suggestions = [_likely_column(column, record.names) for column in columns]
+    if PROMPT in columns and {"instruction", "input"} <= set(record.columns):
+        suggestions.insert(0, _ALPACA)
     suggestions += [did_you_mean(column, record.names) for column in columns]
     sentence = (
         f"has no column {' or '.join(map(repr, columns))}{next(filter(None, suggestions), '')};"
@@ -441,6 +485,12 @@ def _absent(record: Record, *columns: str) -> str:
     if record.whole and arrays:
         sentence += f"; ``field={arrays[0]}`` reads the rows in it"
     return sentence
+
+
+_ALPACA = (
+    " (did you mean ``prompt_template='{instruction} {input}'`` and ``answer_column=output``, as"
+    " for Alpaca?)"
+)
 
 
 class _ColumnsOfTemplate(string.Formatter):
@@ -504,7 +554,7 @@ def _prompt(record: Record, columns: ColumnNames) -> Prompt:
             f"{_absent(record, columns.prompt, columns.messages)}; write a prompt or delete the row"
         )
     if messages is not None:
-        return _chat(record, columns.messages, messages)
+        return read_chat(record, columns.messages)
     if not isinstance(text, str):
         raise record.error(f"{columns.prompt} is {shorten(text)}; it must be a string")
     if not text.strip():
@@ -512,66 +562,41 @@ def _prompt(record: Record, columns: ColumnNames) -> Prompt:
     return Prompt.user(text)
 
 
-def _chat(record: Record, column: str, value: object) -> Prompt:
-    messages = value
-    if isinstance(value, str):
-        messages = record.parsed_json(column)
-    if not isinstance(messages, list) or not messages:
-        raise record.error(
-            f'{column} is {shorten(value)}; it must be a list such as [{{"role": "user", "content":'
-            ' "Hi"}]'
-        )
-    prompt = Prompt(tuple(_message(record, column, message) for message in messages))
-    if not any(message.content.strip() for message in prompt.messages):
-        raise record.error(f"{column} has only empty contents; write a prompt or delete the row")
-    try:
-        check_results(prompt.messages)
-    except ValueError as error:
-        raise record.error(f"{column}: {error}") from error
-    return prompt
-
-
-def _message(record: Record, column: str, message: object) -> Message:
-    if not isinstance(message, dict):
-        raise record.error(f"{column} holds {shorten(message)}, which is no message")
-    present = {field: value for field, value in message.items() if value not in (None, [])}
-    role = present.pop("role", None)
-    if role not in ROLES:
-        raise record.error(
-            f"{column} has the unknown role {shorten(role)}; the roles are {', '.join(ROLES)}"
-        )
-    content = present.pop("content", None)
-    if content is None and role == "assistant" and "tool_calls" in present:
-        content = ""
-    if not isinstance(content, str):
-        raise record.error(f"{column} has the content {shorten(content)}; it must be a string")
-    unknown = sorted(set(present) - set(TOOL_FIELDS.get(role, ())))
-    if unknown:
-        known = ", ".join(("role", "content", *TOOL_FIELDS.get(role, ())))
-        raise record.error(
-            f"{column} has the field {shorten(unknown[0])} in a message of the role {role}; such a"
-            f" message has {known}"
-        )
-    try:
-        calls = calls_text(present.get("tool_calls"))
-    except ValueError as error:
-        raise record.error(f"{column}: {error}") from error
-    texts = {}
-    for field in ("tool_call_id", "name"):
-        texts[field] = present.get(field, "")
-        if not isinstance(texts[field], str):
-            raise record.error(
-                f"{column} has the {field} {shorten(texts[field])}; it must be a string"
-            )
-    return Message(role, content, calls, **texts)
-
-
 def _answer_value(record: Record, column: str) -> Any:
-    """What the answer column holds; of a CSV cell that is JSON, the list or object in it."""
+    """What the answer column holds; of a CSV cell that is JSON, the list or object in it, and of
+    SQuAD's objects the texts.
+    """
     value = record.get(column)
     if isinstance(value, str) and record.textual and value.lstrip().startswith(("[", "{")):
-        return record.parsed_json(column, otherwise=value)
+        value = record.parsed_json(column, otherwise=value)
+    answers = value
+    if not isinstance(value, list):
+        answers = [value]
+    if answers and all(
+        isinstance(answer, dict) and set(answer) == _SQUAD_FIELDS for answer in answers
+    ):
+        record.remark("with answers as SQuAD has them, of which each text is accepted")
+        texts = [answer["text"] for answer in answers]
+        if isinstance(value, dict):
+            return texts[0]
+        return texts
     return value
+
+
+_SQUAD_FIELDS = {"text", "answer_start"}
+_NAMED_CLASSES = 8
+"""Classes that a remark names."""
+
+
+def _remark_on_classes(record: Record, column: str) -> None:
+    """Note that an answer is the name of a class, which the file has as a number."""
+    path = ".".join(part for part in column.split(".") if not part.isdecimal())
+    names = record.classes.get(path, ())
+    if names and record.get(column) not in (None, []):
+        listed = ", ".join(names[:_NAMED_CLASSES])
+        if len(names) > _NAMED_CLASSES:
+            listed += f" ... ({len(names)} in all)"
+        record.remark(f"with a numbered class as the answer, named by the data: {listed}")
 
 
 def _answers(record: Record, column: str, value: Any) -> tuple[str, ...]:
@@ -583,15 +608,22 @@ def _answers(record: Record, column: str, value: Any) -> tuple[str, ...]:
 
 
 def _answer(record: Record, column: str, value: object) -> str:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, str | int | float)
-        or value in (math.inf, -math.inf)
-        or value != value
-    ):
+    if isinstance(value, bool):
+        record.remark(
+            "with a true or false that is no text as the answer, which is read as that word; write"
+            " texts such as yes and no if the prompts ask for these"
+        )
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        field = answer_field(value) or next(iter(value), ANSWER_FIELDS[0])
         raise record.error(
-            f"{column} is {shorten(value)}; it must be a string, a number, a list of accepted"
-            " strings or an object of label and share"
+            f"{column} holds {shorten(value)} in a list; name the field with the answer,"
+            f" ``answer_column={column}.0.{field}``"
+        )
+    if not isinstance(value, str | int | float) or value in (math.inf, -math.inf) or value != value:
+        raise record.error(
+            f"{column} is {shorten(value)}; it must be a string, a number, true, false, a list of"
+            " accepted strings or an object of label and share"
         )
     text = str(value)
     if not text.strip():

@@ -8,6 +8,7 @@ import os
 import socket
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.safety.printable import first_line
+from blackbox_lb.safety.printable import first_line, shorten
 from blackbox_lb.tasks.records.records import (
     MAX_BYTES,
     SUFFIXES,
@@ -143,6 +144,8 @@ def read_folder(folder: Path) -> Any:
 
 def table_records(path: Path) -> Iterator[Record]:
     """The rows of one Parquet file in order. DataError: it cannot be read."""
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is no regular file; save its content in a file and name that")
     if not path.is_file():
         raise DataError(
             f"there is no file {path}; check the path (the working directory is {Path.cwd()})"
@@ -214,9 +217,67 @@ def _loaded(spec: str, path: str, config: str | None) -> Any:
 
 
 def _records(name: Path, table: Any) -> Iterator[Record]:
+    classes: dict[str, list[str]] = {}
+    for column, feature in table.features.items():
+        classes |= _classes_in(column, feature)
     for number, row in enumerate(table, start=1):
-        present = {key: value for key, value in row.items() if value is not None}
-        yield Record(name, number, tuple(row), present, textual=False, unit="row")
+        record = Record(name, number, tuple(row), {}, textual=False, unit="row", classes=classes)
+        for column, value in row.items():
+            try:
+                decoded = _decoded(value, table.features[column])
+            except ValueError as error:
+                raise record.error(f"{column}: {error}; correct the row or the names") from error
+            if decoded is not None:
+                record.values[column] = decoded
+        yield record
+
+
+def _classes_in(path: str, feature: Any) -> dict[str, list[str]]:
+    """The names of the classes in a column, by the path to each (without the numbers of lists)."""
+    names = getattr(feature, "names", None)
+    if names and names != [str(number) for number in range(len(names))]:
+        return {path: names}
+    classes: dict[str, list[str]] = {}
+    if isinstance(feature, dict):
+        for field, inner in feature.items():
+            classes |= _classes_in(f"{path}.{field}", inner)
+    elif hasattr(feature, "feature"):
+        classes = _classes_in(path, feature.feature)
+    return classes
+
+
+def _decoded(value: Any, feature: Any, *, is_padded: bool = False) -> Any:
+    """A cell of an Arrow table as the file means it.
+
+    The number of a class is its name, and -1 is no label, as ``datasets`` has it. Arrow pads the
+    objects in a list with null so that all have the same fields (``is_padded``): these are left
+    out. Values of the type Json are no structs and keep their nulls.
+
+    Raises ValueError: a number that no class has.
+    """
+    if value is None:
+        return None
+    names = getattr(feature, "names", None)
+    if names and isinstance(value, int):
+        if not -1 <= value < len(names):
+            raise ValueError(f"{value} is none of the {len(names)} classes that the file names")
+        if value == -1:
+            return None
+        return names[value]
+    if isinstance(feature, dict) and isinstance(value, dict):
+        fields = {
+            field: _decoded(inner, feature[field], is_padded=is_padded)
+            for field, inner in value.items()
+        }
+        if is_padded:
+            return {field: inner for field, inner in fields.items() if inner is not None}
+        return fields
+    if hasattr(feature, "feature") and isinstance(value, list):
+        items = [_decoded(item, feature.feature, is_padded=True) for item in value]
+        if hasattr(feature.feature, "names"):
+            return [item for item in items if item is not None]
+        return items
+    return value
 
 
 def _check_size(path: Path) -> None:
@@ -226,6 +287,8 @@ def _check_size(path: Path) -> None:
     packed = path.suffix.lower() == ".parquet"
     try:
         size = _unpacked(path) if packed else path.stat().st_size
+    except DataError:
+        raise
     except Exception as error:  # pyarrow has its own errors, and not one root of them
         reason = first_line(error)
         raise DataError(
@@ -238,10 +301,19 @@ def _check_size(path: Path) -> None:
 
 
 def _unpacked(path: Path) -> int:
-    """Bytes of a Parquet file's rows in memory, counted up to a little over the limit."""
+    """Bytes of a Parquet file's rows in memory, counted up to a little over the limit.
+
+    Raises DataError: two columns have one name.
+    """
     parquet = library("pyarrow.parquet", f"reading {path}")
     size = 0
     with parquet.ParquetFile(path) as file:
+        counts = Counter(file.schema_arrow.names)
+        repeated = [name for name, count in counts.items() if count > 1]
+        if repeated:
+            raise DataError(
+                f"{path} has the column {shorten(repeated[0])} twice; rename or drop one"
+            )
         for rows in file.iter_batches(batch_size=ROWS):
             size += rows.nbytes
             if size > MAX_BYTES:

@@ -1,5 +1,5 @@
-"""Records of a JSON, JSONL, CSV or TSV file with the line of each, before any meaning is given to
-them.
+"""Records of a JSON, JSONL, CSV, TSV or text file with the line of each, before any meaning is
+given to them.
 """
 
 import csv
@@ -7,8 +7,8 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,9 @@ _DELIMITERS = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}
 comma is the decimal mark.
 """
 SUFFIXES = (*_JSON_LINES, *_DELIMITERS)
-"""The files that can be read, by suffix."""
+"""The files with columns that can be read, by suffix."""
+TEXT_SUFFIX = ".txt"
+"""The suffix of a file with one prompt a line."""
 _SPACE_AND_COMMA = re.compile(r"[\s,]*")
 
 
@@ -36,7 +38,9 @@ class Record:
     ``columns`` are all columns, the absent ones too. ``textual`` is True where every value is text
     (CSV, TSV). ``line`` counts from 1; a CSV row over several lines has its first. ``unit``: what
     ``line`` counts, rows in a file whose lines are no rows. ``begins``: the line where a row of a
-    JSON array begins. ``whole``: the row is all that the file holds.
+    JSON array begins. ``whole``: the row is all that the file holds. ``classes``: columns whose
+    values the file numbers, with the names of these classes; ``values`` hold the names.
+    ``remarks``: how the row was read, where that is to be said; filled while it is read.
     """
 
     path: Path
@@ -47,6 +51,8 @@ class Record:
     unit: str = "line"
     begins: int | None = None
     whole: bool = False
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def source(self) -> str:
@@ -80,6 +86,11 @@ class Record:
     def error(self, problem: str) -> DataError:
         """A DataError about this row, to be raised."""
         return DataError(f"{self.source}: {problem}")
+
+    def remark(self, text: str) -> None:
+        """Note what the task's note says of this row, behind the number of such rows."""
+        if text not in self.remarks:
+            self.remarks.append(text)
 
     def parsed_json(self, column: str, otherwise: object = None) -> object:
         """The JSON in a text column; for other text, ``otherwise`` or, if that is None, a
@@ -118,7 +129,8 @@ def read_records(path: Path, field: str | None = None) -> Iterator[Record]:
     """The rows of one file in order.
 
     Args:
-        path: JSON lines, a JSON array of objects, or a table with a header.
+        path: JSON lines, a JSON array of objects, a table with a header, or a text with one prompt
+            a line.
         field: path to the array in a file that is one JSON object; None: the rows are the file.
 
     Raises:
@@ -126,8 +138,8 @@ def read_records(path: Path, field: str | None = None) -> Iterator[Record]:
             broken row.
     """
     suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        suffixes = ", ".join(SUFFIXES)
+    if suffix not in (*SUFFIXES, TEXT_SUFFIX):
+        suffixes = ", ".join((*SUFFIXES, TEXT_SUFFIX, ".parquet"))
         raise DataError(
             f"{path} has the suffix {suffix!r}, which tells no format; name the file with one of"
             f" {suffixes}"
@@ -135,12 +147,13 @@ def read_records(path: Path, field: str | None = None) -> Iterator[Record]:
     text = _text(path)
     if not text.strip():
         raise DataError(f"{path} is empty; give it one row a prompt")
+    if suffix not in _JSON_LINES and field is not None:
+        raise DataError(
+            f"{path} is no JSON file, and ``field={field}`` names an array in one; leave it out"
+        )
+    if suffix == TEXT_SUFFIX:
+        return _text_lines(path, text)
     if suffix in _DELIMITERS:
-        if field is not None:
-            raise DataError(
-                f"{path} is a table, and ``field={field}`` names an array in a JSON file; leave it"
-                " out"
-            )
         return _table(path, text, _delimiter(text, _DELIMITERS[suffix]))
     if field is not None or _is_document(text):
         return _json_document(path, text, field)
@@ -174,9 +187,24 @@ def _bytes(path: Path) -> bytes:
             f"there is no file {path}; check the path (the working directory is {Path.cwd()})"
         ) from error
     except OSError as error:
+        problem = error.strerror
+        if isinstance(error, PermissionError):
+            problem = f"{problem}; check its permissions"
+        raise DataError(f"{path} cannot be read: {problem}") from error
+
+
+def _text_lines(path: Path, text: str) -> Iterator[Record]:
+    """One row a line that is not blank, with the column ``prompt``."""
+    first = text.strip().partition("\n")[0]
+    if first.startswith(("{", "[")) and _is_json(first):
         raise DataError(
-            f"{path} cannot be read: {error.strerror}; check its permissions"
-        ) from error
+            f"{path} holds JSON, and each line of a {TEXT_SUFFIX} file is a prompt; name the file"
+            " .jsonl"
+        )
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            prompt = {"prompt": line.strip()}
+            yield Record(path, number, tuple(prompt), prompt, textual=True)
 
 
 def _json_lines(path: Path, text: str) -> Iterator[Record]:

@@ -19,6 +19,11 @@ from blackbox_lb.types import Example
 
 LARGE = 2.0**900
 """Shares above it are divided by it, because their sum may be beyond the range of a double."""
+MOST_SHARES = 1.05
+"""Largest sum of rounded shares. A smaller one than 1 leaves out who did not answer."""
+LEAST_PERCENT = 90.0
+MOST_PERCENT = 105.0
+"""Sums of rounded per cent, less who did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +37,52 @@ class AnswerShares:
     shares: tuple[float, ...] = ()
 
 
+ANSWER_NAMES = (
+    "answers",
+    "label",
+    "output",
+    "target",
+    "gold",
+    "response",
+    "category",
+    "class",
+)
+"""What data sets call the answer instead, the likeliest first."""
+ANSWER_FIELDS = ("text", "value", "answer", *ANSWER_NAMES)
+"""Fields that hold the answer in objects that are no shares, the likeliest first."""
+_MEASURES = frozenset(
+    ["answer_start", "confidence", "end", "logprob", "prob", "probability", "score", "start"]
+)
+"""Fields that say something of such an answer."""
+
+
+def answer_field(value: Mapping[str, Any]) -> str:
+    """The field with the answer, in an object such as {"label": 1, "score": 0.9}; "" where the
+    object can be shares of labels.
+    """
+    fields = {name.strip().lower(): name for name in value}
+    likely = [fields[name] for name in ANSWER_FIELDS if name in fields]
+    is_numeric = all(
+        isinstance(number, int | float) for number in value.values() if number is not None
+    )
+    if likely and (not is_numeric or _MEASURES & set(fields)):
+        return likely[0]
+    return ""
+
+
 def shares_of(record: Record, column: str, value: Mapping[str, Any]) -> AnswerShares:
     """The distribution in the object ``value`` of ``column``; a null counts as absent.
 
-    Raises DataError: fewer than two labels, two of one spelling, or an empty one; a share that is
-    no finite number from 0; or a sum that is 0.
+    Raises DataError: an object of something else; fewer than two labels, two of one spelling, or
+    an empty one; a share that is no finite number from 0; numbers that are neither shares nor
+    counts; or a sum that is 0.
     """
+    field = answer_field(value)
+    if field:
+        raise record.error(
+            f"{column} is the object {shorten(value)}, which has no shares of labels; name the"
+            f" field with the answer, ``answer_column={column}.{field}``"
+        )
     labels = [label for label, share in value.items() if share is not None]
     _check_labels(record, column, labels)
     numbers = {label.strip(): value[label] for label in labels}
@@ -46,10 +91,13 @@ def shares_of(record: Record, column: str, value: Mapping[str, Any]) -> AnswerSh
         if not is_number or not 0 <= share <= sys.float_info.max:
             raise record.error(
                 f"{column} gives {shorten(label)} the share {shorten(share)}; a share or count must"
-                " be a finite number from 0"
+                f" be a finite number from 0; if the object has no shares, name the field with the"
+                f" answer, as ``answer_column={column}.{label}``"
             )
     if numbers and max(numbers.values()) > LARGE:
         numbers = {label: share / LARGE for label, share in numbers.items()}
+    else:
+        _refuse_other_numbers(record, column, numbers)
     total = math.fsum(numbers.values())
     if total == 0:
         raise record.error(
@@ -57,6 +105,24 @@ def shares_of(record: Record, column: str, value: Mapping[str, Any]) -> AnswerSh
         )
     shares = tuple(share / total for share in numbers.values())
     return AnswerShares(tuple(numbers), shares)
+
+
+def _refuse_other_numbers(record: Record, column: str, numbers: Mapping[str, float]) -> None:
+    """Raise DataError for numbers that are no counts and do not sum to 1 or 100."""
+    is_counts = all(number == int(number) for number in numbers.values())
+    if is_counts:
+        return
+    largest = max(numbers.values())
+    total = math.inf
+    if largest <= MOST_PERCENT:
+        total = math.fsum(numbers.values())
+    if total <= MOST_SHARES or LEAST_PERCENT <= total <= MOST_PERCENT:
+        return
+    raise record.error(
+        f"the numbers in {column}, {shorten(dict(numbers))}, are neither whole counts nor shares"
+        " with a sum of 1 or 100; divide them by their sum, or name the field with the answer if"
+        f" the object has one, as ``answer_column={column}.{next(iter(numbers))}``"
+    )
 
 
 def _check_labels(record: Record, column: str, labels: list[str]) -> None:

@@ -5,9 +5,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from blackbox_lb.errors import DataError
@@ -21,10 +20,6 @@ EXAMPLE_CALL = (
     '{"id": "call_1", "type": "function", "function": {"name": "weather", "arguments":'
     ' "{\\"city\\": \\"Oslo\\"}"}}'
 )
-TOOL_FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"assistant": ("tool_calls",), "tool": ("tool_call_id", "name")}
-)
-"""Role -> the fields of a message about tools that it may have."""
 
 
 def tools_text(value: Any) -> str:

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blackbox_lb.cli import main
+from tests.support.errors import names
 
 ROWS = [(f"question {number}", ("yes", "no")[number % 2]) for number in range(40)]
 FIT = ("fit", "--reward", "accuracy", "--data", "rows.csv", "--dry-run")
@@ -37,6 +38,17 @@ def blb(*words: str) -> Result:
     assert "Traceback" not in result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result
+
+
+def test_rows_without_an_answer_are_named() -> None:
+    """The dry run says how many there are, and where."""
+    lines = Path("rows.csv").read_text().splitlines()
+    for line in (5, 9):
+        lines[line - 1] = lines[line - 1].partition(",")[0] + ","
+    Path("rows.csv").write_text("\n".join(lines))
+    result = blb(*FIT, "--provider", "vllm")
+    assert result.exit_code == 0, result.output
+    assert names(" ".join(result.output.split()), "2 rows", "line 5", "line 9")
 
 
 @pytest.mark.parametrize(

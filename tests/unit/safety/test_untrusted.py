@@ -7,13 +7,15 @@ from __future__ import annotations
 import ast
 import functools
 import json
+import os
 import re
 import shutil
 import socket
 import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +40,13 @@ from blackbox_lb.deploy.proxy.requests import Rule, Upstream
 from blackbox_lb.errors import BiasError, DataError, InputError
 from blackbox_lb.extras.report.page_text import tame
 from blackbox_lb.safety.printable import legible
-from blackbox_lb.safety.untrusted import MAX_DEPTH, parse_json, parse_toml, read_bounded
+from blackbox_lb.safety.untrusted import (
+    MAX_DEPTH,
+    open_regular,
+    parse_json,
+    parse_toml,
+    read_bounded,
+)
 from blackbox_lb.tasks.records.files import load_examples
 from blackbox_lb.tasks.rewards.reward import parse_reward, reward_kind
 from tests.support.biases import feature
@@ -80,9 +88,114 @@ def test_depth_size_and_keys_are_bounded(tmp_path: Path) -> None:
         parse_json('[{"a": 1, "b": {"a": 1, "c": 1}}, {"a": 1, "a": 2}]')
     (tmp_path / "file").write_bytes(b"x" * 11)
     assert read_bounded(tmp_path / "file", 11) == b"x" * 11
-    for path in (tmp_path / "file", Path("/dev/zero")):
-        with raises_naming(ValueError, "10"):
-            read_bounded(path, 10)
+    with raises_naming(ValueError, "10"):
+        read_bounded(tmp_path / "file", 10)
+
+
+@contextmanager
+def piped(content: bytes, *, delay: float = 0.0) -> Iterator[Path]:
+    """The path of a pipe that a program writes to, as ``<(command)`` gives it."""
+    reading, writing = os.pipe()
+
+    def write() -> None:
+        os.write(writing, content)
+        os.close(writing)
+
+    writer = threading.Timer(delay, write)
+    writer.start()
+    try:
+        yield Path(f"/dev/fd/{reading}")
+    finally:
+        writer.join()
+        os.close(reading)
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.1])
+def test_a_pipe_is_read_as_a_file_is(delay: float) -> None:
+    """All that a program writes, now or later, within the limit, though a pipe has no size."""
+    with piped(b"x" * 11, delay=delay) as path:
+        assert read_bounded(path, 11) == b"x" * 11
+    with piped(b"x" * 11, delay=delay) as path, raises_naming(ValueError, "10"):
+        read_bounded(path, 10)
+
+
+@pytest.mark.parametrize("read", [lambda path: read_bounded(path, 10), open_regular])
+def test_what_nobody_writes_to_is_refused_at_once(
+    tmp_path: Path, read: Callable[[Path], object]
+) -> None:
+    """A pipe without a writer and a device: opening or reading them would wait for ever."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero")):
+        with pytest.raises(OSError, match="file"):
+            read(path)
+    assert read_bounded(Path(os.devnull), 10) == b""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("fit", "--provider", "vllm", "--reward", "contains", "--dry-run", "--data", "pipe.jsonl"),
+        (
+            "fit",
+            "--provider",
+            "vllm",
+            "--reward",
+            "contains",
+            "--dry-run",
+            "--data",
+            "pipe.parquet",
+        ),
+        (
+            "fit",
+            *["--task", "capitals", "--provider", "vllm", "--dry-run", "--reward"],
+            "avoid:pipe.txt",
+        ),
+        (
+            "fit",
+            *["--task", "capitals", "--provider", "vllm", "--dry-run", "--reward"],
+            "json-schema:pipe.json",
+        ),
+        (
+            "fit",
+            *["--task", "capitals", "--reward", "length", "--dry-run", "--provider"],
+            "pipe.toml",
+        ),
+        (
+            "fit",
+            *[
+                "--task",
+                "capitals",
+                "--reward",
+                "length",
+                "--dry-run",
+                "--provider",
+                "vllm",
+                "--tools",
+            ],
+            "pipe.json",
+        ),
+        ("show", "pipe.json"),
+    ],
+    ids=lambda words: words[-1],
+)
+def test_no_command_waits_for_a_pipe_without_a_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """Data, lists, schemas, profiles, tools and bias files: the file is named, exit code 2."""
+    monkeypatch.chdir(tmp_path)
+    name = words[-1].rpartition(":")[2]
+    os.mkfifo(name)
+    # A command that waits for a writer gets one in the end, so that the test fails and ends.
+    rescue = threading.Timer(60, lambda: Path(name).write_bytes(b""))
+    rescue.daemon = True
+    rescue.start()
+    result = blb(*words)
+    rescue.cancel()
+    assert result.exit_code == 2, result.output
+    assert name in result.output
+    assert "file" in result.output
+    assert "Traceback" not in result.output
 
 
 def test_a_repeated_key_costs_no_more_than_reading() -> None:

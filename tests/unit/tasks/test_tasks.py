@@ -172,9 +172,13 @@ BROKEN = {
     "null answer": ({"prompt": "Q", "answer": None}, "line 2: answer is empty; add one"),
     "empty list": ({"prompt": "Q", "answer": []}, "line 2: answer is empty; add one"),
     "blank answer": ({"prompt": "Q", "answer": " "}, "line 2: answer is empty; write one"),
-    "true": (
-        {"prompt": "Q", "answer": True},
-        "line 2: answer is True; it must be a string, a number, a list",
+    "object in a list": (
+        {"prompt": "Q", "answer": [{"value": "x"}]},
+        "name the field with the answer, ``answer_column=answer.0.value``",
+    ),
+    "prediction": (
+        {"prompt": "Q", "answer": {"label": 1, "score": 0.9}},
+        "name the field with the answer, ``answer_column=answer.label``",
     ),
     "object": (
         {"prompt": "Q", "answer": {"a": 1}},
@@ -203,8 +207,8 @@ BROKEN = {
         ),
     ),
     "extra key": (
-        {"messages": [{"role": "user", "content": "Q", "name": "N"}], "answer": "x"},
-        "line 2: messages has the field 'name' in a message of the role user",
+        {"messages": [{"role": "user", "content": "Q", "title": "N"}], "answer": "x"},
+        "line 2: messages has the field 'title' in a message of the role user",
     ),
     "content": (
         {"messages": [{"role": "user", "content": 3}], "answer": "x"},
@@ -261,9 +265,9 @@ def test_a_broken_row_is_named_by_file_and_line(write: Write, case: str) -> None
         ("a.jsonl", '{"prompt": "Q", "answer": 1e999}', "line 1: answer is inf; it must be"),
         ("a.json", "[", "line 1: not JSON"),
         (
-            "a.txt",
+            "a.doc",
             "Q",
-            "the suffix '.txt', which tells no format; name the file with one of .jsonl",
+            "the suffix '.doc', which tells no format; name the file with one of .jsonl",
         ),
         ("a", "Q", "the suffix ''"),
         (
