@@ -94,10 +94,9 @@ def shares_of(record: Record, column: str, value: Mapping[str, Any]) -> AnswerSh
                 f" be a finite number from 0; if the object has no shares, name the field with the"
                 f" answer, as ``answer_column={column}.{label}``"
             )
-    if numbers and max(numbers.values()) > LARGE:
+    _refuse_other_numbers(record, column, numbers)
+    if max(numbers.values()) > LARGE:
         numbers = {label: share / LARGE for label, share in numbers.items()}
-    else:
-        _refuse_other_numbers(record, column, numbers)
     total = math.fsum(numbers.values())
     if total == 0:
         raise record.error(
