@@ -22,6 +22,10 @@ IntArray: TypeAlias = npt.NDArray[np.int32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
+POSITIVE_TOLERANCE = 1e-3
+"""Largest logprob above 0, in nats, that is rounding and is read as 0: float32 and quantised
+servers print 1e-7 to 1e-4.
+"""
 NO_TOKEN = -1
 """Padding in ``Completion.top_ids``."""
 UNNAMED = -2

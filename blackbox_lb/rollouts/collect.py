@@ -329,11 +329,13 @@ def _asked(
     """The keys of a series, without those that are missing where ``only_stored``."""
     settings = settings_of(session, tokenizer, series.draw)
     request = request_hash(settings)
+    hashes = [prompt_hash(prompt) for prompt in series.prompts]
     keys = tuple(
-        tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(series.samples))
-        for prompt in series.prompts
+        tuple(rollout_key(request, name, s) for s in range(series.samples)) for name in hashes
     )
     stored = store.keys(request)
+    if stored:
+        store.restore_references(settings, dict(zip(hashes, series.prompts, strict=True)))
     if only_stored:
         keys = tuple(tuple(key for key in row if key in stored) for row in keys)
     return _Asked(series, settings, keys, stored)

@@ -101,6 +101,8 @@ TABLES = {
 """The columns of each table, in the order of the file."""
 KEY_COLUMNS = dict.fromkeys(TABLES, 1) | {"token_bytes": 2}
 """The number of columns in the primary key of each table; they are the first ones."""
+REFERENCES = {"requests": "request_hash", "prompts": "prompt_hash"}
+"""The column of ``completions`` that names a row of each of these tables."""
 
 
 def selection(table: str, condition: str = "") -> str:
@@ -114,10 +116,17 @@ def named(table: str, row: Sequence[Any]) -> dict[str, Any]:
 
 
 def insertion(table: str) -> str:
-    """The statement that adds a row, unless there is one under its key."""
+    """The statement that adds a row, unless there is one under its key.
+
+    Any other conflict, such as a missing value, is an error.
+    """
     columns = TABLES[table]
     values = ", ".join(f":{name}" for name in columns)
-    return f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({values})"  # noqa: S608  (names of ours)
+    key = ", ".join(columns[: KEY_COLUMNS[table]])
+    return (
+        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})"  # noqa: S608  (names of ours)
+        f" ON CONFLICT ({key}) DO NOTHING"
+    )
 
 
 def shape_of(db: sqlite3.Connection) -> list[tuple[object, ...]]:
@@ -165,6 +174,9 @@ _REMEDIES = {  # by SQLite's result code
     sqlite3.SQLITE_NOMEM: f"free some memory, then run the same command again: {_KEPT}",
     sqlite3.SQLITE_TOOBIG: (
         f"an answer holds a value that is too large for it: the provider is at fault; {_KEPT}"
+    ),
+    sqlite3.SQLITE_CONSTRAINT: (
+        f"a row lacks a value that every row has: this is a bug, please report it; {_KEPT}"
     ),
 }
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -263,6 +275,14 @@ class Database:
             cursor = self.connection.execute(query, arguments)
             for row in cursor:  # noqa: UP028  (it would close the cursor after the file)
                 yield row
+
+    def count_orphans(self, table: str) -> int:
+        """The number of completions whose row of ``table``, one of ``REFERENCES``, is lost."""
+        name = REFERENCES[table]
+        ((count,),) = self.read(
+            f"SELECT count(*) FROM completions WHERE {name} NOT IN (SELECT hash FROM {table})"  # noqa: S608  (names of ours)
+        )
+        return int(count)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

@@ -20,11 +20,12 @@ from blackbox_lb.types import Completion
 STORE = "rollouts.db"
 
 
-def open_sources(names: Sequence[str]) -> list[RolloutStore]:
+def open_sources(names: Sequence[str], *, check_file: bool = True) -> list[RolloutStore]:
     """Open stores for reading only.
 
     Args:
         names: files, or folders of runs; ``*`` and ``?`` in a name stand for several.
+        check_file: see ``RolloutStore``.
 
     Returns:
         The stores, in the order of ``names``.
@@ -35,7 +36,7 @@ def open_sources(names: Sequence[str]) -> list[RolloutStore]:
     """
     with ExitStack() as stack:
         stores = [
-            stack.enter_context(RolloutStore(path, read_only=True))
+            stack.enter_context(RolloutStore(path, read_only=True, check_file=check_file))
             for name in names
             for path in _paths(name)
         ]
@@ -69,7 +70,8 @@ class Gathered(RolloutStore):
         path: the store.
         names: the sources, see ``open_sources``.
         read_only: the store is neither created nor written.
-        home: key -> number of the source that has it, for a store that is opened again.
+        home: key -> number of the source that has it, for a store that is opened again and was
+            checked before.
     """
 
     def __init__(
@@ -83,9 +85,10 @@ class Gathered(RolloutStore):
         self.names = tuple(str(expanded(name).absolute()) for name in names)
         self._home = dict(home or {})
         """Of every key that a source has and the store has not."""
-        self.sources = tuple(open_sources(names))
+        check_file = home is None
+        self.sources = tuple(open_sources(names, check_file=check_file))
         try:
-            super().__init__(path, read_only=read_only)
+            super().__init__(path, read_only=read_only, check_file=check_file)
         except BaseException:
             for source in self.sources:
                 source.close()

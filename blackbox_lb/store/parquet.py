@@ -7,9 +7,10 @@ prompt and settings in each row, and, where there are any rows, ``token_bytes.pa
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +21,12 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError, StoreError
 from blackbox_lb.safety.files import replacing
 from blackbox_lb.store import RolloutStore, completion_row, next_token_row, summed
+from blackbox_lb.store.database import REFERENCES
 from blackbox_lb.store.rows import (
     canonical,
     check_row,
     distribution_of,
+    is_contradictory,
     name_of,
     prompt_of,
     settings_of_row,
@@ -31,6 +34,7 @@ from blackbox_lb.store.rows import (
     tagged_hash,
     unpack,
 )
+from blackbox_lb.store.upkeep import BATCH, Merged, add_new
 from blackbox_lb.types import Completion, Message
 
 if TYPE_CHECKING:
@@ -44,21 +48,23 @@ MOST_ROWS = 5_000
 ARRAYS = ("token_ids", "logprobs", "propensities", "bounded", "top_ids", "top_logprobs")
 MESSAGE_FIELDS = tuple(part.name for part in fields(Message))
 """Fields of a message; a file has null where the store has none."""
+OPTIONAL = ("generated", "propensities", "bounded", "received")
+"""Columns that may be null."""
 PLAIN = ("text", "finish_reason", "model", "prompt_tokens", "whole", "generated", "fingerprint")
 """Columns of a completion with one form in the store and in the file."""
 
 
 @dataclass(slots=True)
-class Transferred:
-    """The result of an export or import.
+class Imported(Merged):
+    """The result of an import: its rows by table as in ``Merged``, and these.
 
-    rows: rows written, by table.
-    duplicates: rows of an import whose key the store had already, by table.
-    ignored: columns of an import that no table has.
+    undated: rows without a time of receipt, which is stored as 0.
+    contradictory: completions as ``rows.is_contradictory`` says, which are stored.
+    ignored: columns that no table has.
     """
 
-    rows: Counter[str] = field(default_factory=Counter)
-    duplicates: Counter[str] = field(default_factory=Counter)
+    undated: int = 0
+    contradictory: int = 0
     ignored: tuple[str, ...] = ()
 
 
@@ -116,19 +122,22 @@ def schemas() -> dict[str, pa.Schema]:
 # --- Export
 
 
-def export_store(path: Path, folder: Path) -> Transferred:
+def export_store(path: Path, folder: Path) -> Counter[str]:
     """Write a store as Parquet files, a row group at a time; every row is checked on the way.
 
     Args:
         path: the store.
         folder: gets the files.
 
+    Returns:
+        The number of rows written, by table.
+
     Raises:
         InputError: pyarrow is not installed.
         StoreCorrupt: a row is damaged.
         StoreError: the folder has Parquet files already, or cannot be written.
     """
-    transferred = Transferred()
+    written = Counter[str]()
     with RolloutStore(path, read_only=True) as store:
         if folder.is_dir() and any(folder.glob("*.parquet")):
             raise StoreError(
@@ -140,8 +149,8 @@ def export_store(path: Path, folder: Path) -> Transferred:
                 rows = _write(file, schema, _completion_columns(store), always=True)
             else:
                 rows = _write(file, schema, _table_columns(store, table), always=False)
-            transferred.rows[table] = rows
-    return transferred
+            written[table] = rows
+    return written
 
 
 def _write(
@@ -260,7 +269,7 @@ def _table_columns(store: RolloutStore, table: str) -> Iterator[dict[str, Any]]:
 # --- Import
 
 
-def import_store(source: Path, path: Path) -> Transferred:
+def import_store(source: Path, path: Path) -> Imported:
     """Add an export to a store. Other tools may have removed rows and added columns.
 
     Args:
@@ -268,8 +277,9 @@ def import_store(source: Path, path: Path) -> Transferred:
         path: the store, which may exist already.
 
     Raises:
-        InputError: no such file, a column is missing or of another type, or a row's key does not
-            follow from its contents. The rows before it are stored.
+        InputError: no such file, a column is missing, repeated or of another type, or a row's key
+            does not follow from its contents, or it holds a value that cannot be, such as a logprob
+            above 0. The message says how many rows before it are stored.
     """
     files = [source]
     if source.is_dir():
@@ -280,11 +290,11 @@ def import_store(source: Path, path: Path) -> Transferred:
             " what blb store export wrote"
         )
     tables = [(_table_of(file), file) for file in files]
-    transferred = Transferred()
+    imported = Imported()
     with RolloutStore(path) as store:
         for table, file in tables:
-            _read(store, table, file, transferred)
-    return transferred
+            _read(store, table, file, imported)
+    return imported
 
 
 def _table_of(path: Path) -> str:
@@ -312,70 +322,87 @@ def _opened(path: Path) -> Any:
         ) from error
 
 
-def _read(store: RolloutStore, table: str, path: Path, transferred: Transferred) -> None:
+def _read(store: RolloutStore, table: str, path: Path, imported: Imported) -> None:
     pa = arrow()
     schema = schemas()[table]
     file = _opened(path)
-    missing = [name for name in schema.names if name not in file.schema_arrow.names]
+    names = file.schema_arrow.names
+    missing = [name for name in schema.names if name not in names]
     if missing:
         raise InputError(
             f"{path} lacks the columns {', '.join(missing)}; docs/store.md lists what an export has"
         )
-    transferred.ignored += tuple(
-        name for name in file.schema_arrow.names if name not in schema.names
-    )
+    repeated = [name for name in schema.names if names.count(name) > 1]
+    if repeated:
+        raise InputError(
+            f"{path} has the columns {', '.join(repeated)} more than once; leave one of each"
+        )
+    imported.ignored += tuple(name for name in names if name not in schema.names)
     number = 0
     try:
-        for batch in file.iter_batches(batch_size=500, columns=schema.names):
+        for batch in file.iter_batches(batch_size=BATCH, columns=schema.names):
             columns = pa.table(batch).select(schema.names).cast(schema)
-            rows = [
-                _row(table, columns, place, path, number + place) for place in range(len(columns))
-            ]
-            store_tables = ("prompts", "requests", *schemas())
-            added = store.add_rows(
-                {name: [row[name] for row in rows if name in row] for name in store_tables}
-            )
-            transferred.rows.update(added)
-            transferred.duplicates[table] += len(rows) - added.get(table, 0)
+            rows = []
+            for place in range(len(columns)):
+                values = {name: columns[name][place] for name in schema.names}
+                try:
+                    rows.append(_rows_by_table(table, values, imported))
+                except ValueError as error:
+                    raise InputError(
+                        f"{path}, row {number + place}: {error}; it is not what an export wrote:"
+                        " export again, and leave rows out or add columns, but change none"
+                        f" ({number:,} rows before it are stored)"
+                    ) from error
+            if table == "completions":
+                references = Merged()
+                for name in REFERENCES:
+                    add_new(store, name, (row[name] for row in rows), references)
+                imported.added.update(references.added)
+            add_new(store, table, (row[table] for row in rows), imported)
             number += len(rows)
     except (OSError, pa.ArrowException) as error:
         raise InputError(
-            f"cannot read {path} after {number:,} rows: {error}; export it again"
+            f"cannot read {path} after {number:,} rows, which are stored: {error}; export it again"
         ) from error
 
 
-def _row(
-    table: str, columns: pa.Table, place: int, path: Path, number: int
+def _rows_by_table(
+    table: str, scalars: Mapping[str, Any], imported: Imported
 ) -> dict[str, dict[str, Any]]:
-    """The store's rows for one row of a file, by table."""
-    values = {
-        name: columns[name][place].as_py() for name in columns.column_names if name not in ARRAYS
-    }
-    arrays = {name: columns[name][place] for name in columns.column_names if name in ARRAYS}
-    try:
-        if table == "completions":
-            return _completion_rows(values, arrays)
-        if table == "next_tokens":
-            logprobs = _array(arrays["logprobs"], np.float32)
-            return {table: next_token_row(values["key"], logprobs, values["received"])}
+    """The store's rows for one row of a file, by table. Raises ValueError where it is not sound."""
+    values: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
+    for name, scalar in scalars.items():
+        if not scalar.is_valid and name not in OPTIONAL:
+            raise ValueError(f"its {name} is missing")
+        if name in ARRAYS:
+            arrays[name] = scalar
+        else:
+            values[name] = scalar.as_py()
+    if "received" in values and not math.isfinite(values["received"] or math.nan):
+        imported.undated += 1
+        values["received"] = 0.0
+    if table == "completions":
+        return _completion_rows(values, arrays, imported)
+    if table == "next_tokens":
+        logprobs = _array(arrays["logprobs"], np.float32)
+        row = next_token_row(values["key"], logprobs, values["received"])
+    else:
         row = summed(values)
-        check_row(table, row)
-        return {table: row}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(
-            f"{path}, row {number}: {error}; it is not what an export wrote: export again, and"
-            " leave rows out or add columns, but change none"
-        ) from error
+    check_row(table, row)
+    return {table: row}
 
 
 def _completion_rows(
-    values: dict[str, Any], arrays: Mapping[str, Any]
+    values: dict[str, Any], arrays: Mapping[str, Any], imported: Imported
 ) -> dict[str, dict[str, Any]]:
     """The rows of prompts, requests and completions for one completion.
 
     Raises:
-        ValueError: a key does not follow from its contents.
+        ValueError: a key does not follow from its contents, or a value cannot be.
     """
+    if None in values["messages"]:
+        raise ValueError("a message is missing")
     messages = canonical(
         [
             {name: message[name] for name in MESSAGE_FIELDS if message.get(name) is not None}
@@ -386,13 +413,13 @@ def _completion_rows(
     request = {"hash": tagged_hash("request", values["settings"]), "settings": values["settings"]}
     k = values["alternatives"]
     ids = _array(arrays["token_ids"], np.int32)
-    logprobs = _array(arrays["logprobs"], np.float32)
+    logprobs = _array(arrays["logprobs"], np.float32, len(ids))
     propensities = None
     if arrays["propensities"].is_valid:
-        propensities = _array(arrays["propensities"], np.float32)
+        propensities = _array(arrays["propensities"], np.float32, len(ids))
     bounded = None
     if arrays["bounded"].is_valid:
-        bounded = _array(arrays["bounded"], np.bool_)
+        bounded = _array(arrays["bounded"], np.bool_, len(ids))
     completion = Completion(
         token_ids=ids,
         logprobs=logprobs,
@@ -413,19 +440,24 @@ def _completion_rows(
     settings_of_row(request)
     check_row("prompts", prompt)
     check_row("completions", row)
+    imported.contradictory += is_contradictory(completion)
     return {"prompts": prompt, "requests": request, "completions": row}
 
 
-def _array(scalar: Any, kind: type[np.generic]) -> npt.NDArray[Any]:
-    """A list of the file as an array (t,). Raises ValueError where it is missing or has nulls."""
-    if not scalar.is_valid or scalar.values.null_count:
-        raise ValueError("a list is missing or holds nulls")
+def _array(scalar: Any, kind: type[np.generic], t: int | None = None) -> npt.NDArray[Any]:
+    """A list of the file as an array (t,). Raises ValueError for nulls or another length."""
+    if scalar.values.null_count:
+        raise ValueError("a list holds nulls")
+    if t is not None and len(scalar.values) != t:
+        raise ValueError(f"a list has {len(scalar.values)} entries for {t} tokens")
     return np.asarray(scalar.values.to_numpy(zero_copy_only=False), dtype=kind)
 
 
 def _table(scalar: Any, kind: type[np.generic], t: int, k: int) -> npt.NDArray[Any]:
     """A list of lists of the file as an array (t, k). Raises ValueError for another shape."""
-    if not scalar.is_valid or len(scalar.values) != t or scalar.values.null_count:
+    if k < 0:
+        raise ValueError(f"its alternatives are {k}")
+    if len(scalar.values) != t or scalar.values.null_count:
         raise ValueError(f"a list of alternatives has not {t} tokens")
     flat = scalar.values.flatten()
     lengths = scalar.values.value_lengths().to_pylist()

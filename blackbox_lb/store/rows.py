@@ -22,6 +22,8 @@ import numpy.typing as npt
 from blackbox_lb.errors import StoreCorrupt, StoreError
 from blackbox_lb.store.database import KEY_COLUMNS
 from blackbox_lb.types import (
+    POSITIVE_TOLERANCE,
+    UNNAMED,
     BoolArray,
     Completion,
     FloatArray,
@@ -163,13 +165,16 @@ def outside_of(arrays: Arrays) -> int:
     return int((~is_listed).sum())
 
 
-def check_row(table: str, row: Row) -> None:
-    """Raise StoreCorrupt where the row is damaged; the message describes the damage.
+def check_row(table: str, row: Row) -> object:
+    """What is read from the row.
 
-    A StoreError is raised for a row of a newer format.
+    Raises:
+        StoreCorrupt: the row is damaged, or holds a value that cannot be, such as a logprob above
+            0; the message describes it.
+        StoreError: it is of a newer format.
     """
     try:
-        _CHECKS[table](row)
+        return _CHECKS[table](row)
     except UnicodeError as error:
         raise StoreCorrupt("it holds a text that is no UTF-8") from error
 
@@ -286,14 +291,68 @@ def token_of(row: Row) -> tuple[int, bytes]:
     return _checked(row)["id"], row["bytes"]
 
 
+def _possible_completion(row: Row) -> Completion:
+    completion = completion_of(row)
+    for name in ("sample", "prompt_tokens", "generated"):
+        if row[name] is not None and row[name] < 0:
+            raise StoreCorrupt(f"its {name} is {row[name]}; a count is at least 0")
+    _check_ids(completion.token_ids, (completion.token_ids < 0) & (completion.token_ids != UNNAMED))
+    _check_ids(completion.top_ids, completion.top_ids < UNNAMED)
+    for name in ("logprobs", "propensities", "top_logprobs"):
+        logprobs = getattr(completion, name)
+        if logprobs is not None:
+            _check_logprobs(name, logprobs)
+    return completion
+
+
+def _possible_distribution(row: Row) -> FloatArray:
+    logprobs = distribution_of(row)
+    _check_logprobs("logprobs", logprobs)
+    return logprobs
+
+
+def _possible_token(row: Row) -> tuple[int, bytes]:
+    token = np.array([row["id"]])
+    _check_ids(token, token < UNNAMED)
+    return token_of(row)
+
+
+def _check_ids(ids: npt.NDArray[Any], is_impossible: BoolArray) -> None:
+    if is_impossible.any():
+        raise StoreCorrupt(f"its token id {ids[is_impossible][0]} is none; an id is at least 0")
+
+
+def _check_logprobs(name: str, logprobs: FloatArray) -> None:
+    impossible = logprobs[~(logprobs <= POSITIVE_TOLERANCE)]  # NaN is not, either
+    if impossible.size:
+        raise StoreCorrupt(
+            f"{impossible.size:,} of its {logprobs.size:,} {name} are none, such as"
+            f" {impossible[0]:g}; a logprob is at most 0"
+        )
+
+
 _CHECKS: dict[str, Callable[[Row], object]] = {
     "prompts": prompt_of,
     "requests": settings_of_row,
-    "completions": completion_of,
-    "token_bytes": token_of,
-    "next_tokens": distribution_of,
+    "completions": _possible_completion,
+    "token_bytes": _possible_token,
+    "next_tokens": _possible_distribution,
     "rewards": answer_of,
 }
+
+CONTRADICTION = 1.0
+"""Nats between a sampled token's logprob and its own entry in its list that are no rounding, and no
+second computation of the same model.
+"""
+
+
+def is_contradictory(completion: Completion) -> bool:
+    """Whether the logprob of a sampled token is another one than its list of alternatives has."""
+    is_own = completion.top_ids == completion.token_ids[:, None]
+    is_own &= completion.token_ids[:, None] >= 0
+    positions, _ = np.nonzero(is_own)
+    listed = completion.top_logprobs[is_own].astype(np.float64)
+    return bool((np.abs(listed - completion.logprobs[positions]) > CONTRADICTION).any())
 
 
 HEADER = struct.Struct("<BIIB")

@@ -19,6 +19,7 @@ from blackbox_lb.errors import InputError, StoreCorrupt, StoreError
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.store.database import (
     KEY_COLUMNS,
+    REFERENCES,
     SCHEMA,
     TABLES,
     Database,
@@ -27,7 +28,8 @@ from blackbox_lb.store.database import (
     selection,
     shape_of,
 )
-from blackbox_lb.store.rows import check_row, name_of, rollout_key, unpack
+from blackbox_lb.store.rows import check_row, is_contradictory, name_of, rollout_key, unpack
+from blackbox_lb.types import Completion
 
 T = TypeVar("T")
 BATCH = 500
@@ -56,6 +58,8 @@ class Checkup:
     rows: rows read, by table.
     damaged: damaged rows, by table.
     problems: sentences, at most 1,000 of them about rows.
+    contradictory: completions as ``rows.is_contradictory`` says. They are as they were received,
+        so they are no damage.
     """
 
     path: Path
@@ -63,6 +67,7 @@ class Checkup:
     rows: Counter[str] = field(default_factory=Counter)
     damaged: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
+    contradictory: int = 0
 
     @property
     def sound(self) -> bool:
@@ -114,12 +119,10 @@ def _schema_problems(db: Database) -> Iterator[str]:
 
 
 def _reference_problems(db: Database) -> Iterator[str]:
-    for name, table in (("request_hash", "requests"), ("prompt_hash", "prompts")):
-        ((missing,),) = db.read(
-            f"SELECT count(*) FROM completions WHERE {name} NOT IN (SELECT hash FROM {table})"  # noqa: S608
-        )
-        if missing:
-            yield f"{missing:,} completions refer to {table} that are not there"
+    for table in REFERENCES:
+        orphans = db.count_orphans(table)
+        if orphans:
+            yield f"{orphans:,} completions refer to {table} that are not there"
 
 
 def _row_problems(db: Database, table: str, checkup: Checkup) -> Iterator[str]:
@@ -127,7 +130,9 @@ def _row_problems(db: Database, table: str, checkup: Checkup) -> Iterator[str]:
         row = named(table, values)
         checkup.rows[table] += 1
         try:
-            check_row(table, row)
+            content = check_row(table, row)
+            if isinstance(content, Completion):
+                checkup.contradictory += is_contradictory(content)
         except StoreError as error:
             checkup.damaged[table] += 1
             if checkup.damaged.total() <= MOST_NAMED:
@@ -175,26 +180,33 @@ def merge(sources: Sequence[Path], target: Path) -> Merged:
             with RolloutStore(source, read_only=True) as store:
                 for table in TABLES:
                     for rows in batches(store.rows(table)):
-                        _take(into, table, rows, merged)
+                        add_new(into, table, _intact(table, rows, merged), merged)
     return merged
 
 
-def _take(into: RolloutStore, table: str, rows: Iterable[dict[str, Any]], merged: Merged) -> None:
-    new = []
+def _intact(table: str, rows: Iterable[dict[str, Any]], merged: Merged) -> Iterator[dict[str, Any]]:
     for row in rows:
         try:
             check_row(table, row)
         except StoreCorrupt:
             merged.damaged[table] += 1
-            continue
-        stored = into.row(table, list(row.values())[: KEY_COLUMNS[table]])
+        else:
+            yield row
+
+
+def add_new(into: RolloutStore, table: str, rows: Iterable[dict[str, Any]], merged: Merged) -> None:
+    """Add intact rows under new keys in one transaction, and count all of them in ``merged``."""
+    new: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        key = tuple(row.values())[: KEY_COLUMNS[table]]
+        stored = new.get(key) or into.row(table, key)
         if stored is None:
-            new.append(row)
+            new[key] = row
         elif _is_same(table, stored, row):
             merged.same[table] += 1
         else:
             merged.differing[table] += 1
-    merged.added.update(into.add_rows({table: new}))
+    merged.added.update(into.add_rows({table: list(new.values())}))
 
 
 def _is_same(table: str, stored: Mapping[str, Any], row: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from blackbox_lb.api.wire.envelope import listed_choices
 from blackbox_lb.errors import CorruptResponse, NoLogprobs, ProfileError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
-from blackbox_lb.types import UNNAMED
+from blackbox_lb.types import POSITIVE_TOLERANCE, UNNAMED
 
 if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary
@@ -165,10 +165,6 @@ def checked_id(provider: str, value: Any) -> int:
     return value
 
 
-ROUNDING = 1e-3
-"""Largest positive logprob, in nats, that is float rounding rather than a broken answer; it is read
-as 0.
-"""
 LEAST = -1000.0
 """Least logprob of a sampled token, in nats: lower numbers stand for "not computed"."""
 UNLISTED = 0.01
@@ -355,7 +351,7 @@ def checked_logprob(profile: Profile, value: Any, *, sampled: bool = False) -> f
         isinstance(value, bool)
         or not isinstance(value, int | float)
         or value != value
-        or value > ROUNDING
+        or value > POSITIVE_TOLERANCE
     ):
         raise CorruptResponse(
             f"{profile.name} returned the logprob {value!r:.40}; a logprob is a number at most 0"

@@ -26,14 +26,10 @@ import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
-from blackbox_lb.types import NO_TOKEN
+from blackbox_lb.types import NO_TOKEN, POSITIVE_TOLERANCE
 
 Scale: TypeAlias = Literal["global", "prompt"]
 """The set over which the reward weights of ``projection`` have mean 1."""
-POSITIVE_TOLERANCE = 1e-3
-"""Largest logprob above 0 that counts as rounding (float32 and quantised servers print 1e-7 to
-1e-4) and is read as 0.
-"""
 
 PER_ROLLOUT = ("prompts", "rewards", "lengths", "shares", "answer_sets", "origins")
 PER_POSITION = ("token_ids", "logprobs", "top_ids", "top_logprobs", "bounded", "costs")

@@ -330,11 +330,11 @@ def test_parquet_there_and_back(whole: Path, tmp_path: Path) -> None:
     second import adds nothing.
     """
     out = export_store(whole, tmp_path / "out")
-    assert out.rows["completions"] == 40
+    assert out["completions"] == 40
     import_store(tmp_path / "out", tmp_path / "back.db")
     assert rows(tmp_path / "back.db") == rows(whole)
     again = import_store(tmp_path / "out", tmp_path / "back.db")
-    assert (again.rows.total(), again.duplicates["completions"]) == (0, 40)
+    assert (again.added.total(), again.same["completions"]) == (0, 40)
     with raises_naming(StoreError, "out", "Parquet"):
         export_store(whole, tmp_path / "out")
 

@@ -31,11 +31,11 @@ from blackbox_lb.api.wire.columns.byte_spans import (
     spans_of,
 )
 from blackbox_lb.api.wire.dialects import DIALECTS
-from blackbox_lb.api.wire.position import LEAST, ROUNDING, PositionReader
+from blackbox_lb.api.wire.position import LEAST, PositionReader
 from blackbox_lb.errors import BlbError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
-from blackbox_lb.types import NO_TOKEN, UNNAMED, ListedBytes
+from blackbox_lb.types import NO_TOKEN, POSITIVE_TOLERANCE, UNNAMED, ListedBytes
 
 if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary
@@ -104,7 +104,7 @@ def _sampled(reader: PositionReader, choice: dict[str, Any], named: Any) -> Any:
 
 def _checked(values: Any) -> Any:
     """Logprobs of at most 0; none that stands for something else."""
-    if len(values) and not (values.max() <= ROUNDING and values.min() > LEAST):
+    if len(values) and not (values.max() <= POSITIVE_TOLERANCE and values.min() > LEAST):
         raise UnsupportedLayout("a logprob that the plain reader has to judge")
     return np.where(values > 0, 0.0, values)
 

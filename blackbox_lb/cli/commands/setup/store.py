@@ -34,6 +34,22 @@ def _counted(counts: Counter[str]) -> str:
     return ", ".join(f"{count:,} {table}" for table, count in counts.items() if count) or "nothing"
 
 
+def _echo_contradictory(count: int) -> None:
+    if count:
+        echo(
+            f"{count:,} completions, as they were received, have a sampled token whose logprob is"
+            " more than 1 nat from its own entry in the list of alternatives"
+        )
+
+
+def _echo_differing(counts: Counter[str]) -> None:
+    if counts:
+        echo(
+            "another answer under the same key, left out because the first one stays:"
+            f" {_counted(counts)}"
+        )
+
+
 @store_command.command("check")
 @click.argument("store", type=PATH)
 @_json
@@ -47,7 +63,12 @@ def check_command(store: Path, as_json: bool) -> None:
 
     result = check(store)
     if as_json:
-        counts = {"schema": result.schema, "rows": result.rows, "damaged": result.damaged}
+        counts = {
+            "schema": result.schema,
+            "rows": result.rows,
+            "damaged": result.damaged,
+            "contradictory": result.contradictory,
+        }
         print_json(
             {"store": str(store), "sound": result.sound, **counts, "problems": result.problems}
         )
@@ -57,6 +78,7 @@ def check_command(store: Path, as_json: bool) -> None:
             echo(f"  {problem}")
         if len(result.problems) > TOLD:
             echo(f"  and {len(result.problems) - TOLD:,} more; --json lists them")
+        _echo_contradictory(result.contradictory)
     if not result.sound:
         damaged = ""
         if result.damaged:
@@ -95,11 +117,7 @@ def merge_command(stores: tuple[Path, ...], out: Path, as_json: bool) -> None:
         print_json({"store": str(out), **counts})
         return
     echo(f"{out}: added {_counted(done.added)}; there already: {_counted(done.same)}")
-    if done.differing:
-        echo(
-            "another answer under the same key, left out because the first one stays:"
-            f" {_counted(done.differing)}"
-        )
+    _echo_differing(done.differing)
     if done.damaged:
         echo(f"left out because damaged: {_counted(done.damaged)}; blb store check says which")
 
@@ -138,11 +156,11 @@ def export_command(store: Path, folder: Path, as_json: bool) -> None:
     """
     from blackbox_lb.store.parquet import export_store
 
-    done = export_store(store, folder)
+    rows = export_store(store, folder)
     if as_json:
-        print_json({"store": str(store), "folder": str(folder), "rows": +done.rows})
+        print_json({"store": str(store), "folder": str(folder), "rows": +rows})
     else:
-        echo(f"{folder}: wrote {_counted(done.rows)}")
+        echo(f"{folder}: wrote {_counted(rows)}")
 
 
 @store_command.command("import")
@@ -162,12 +180,19 @@ def import_command(source: Path, store: Path, as_json: bool) -> None:
         print_json(
             {
                 "store": str(store),
-                "added": +done.rows,
-                "there": +done.duplicates,
+                "added": +done.added,
+                "there": +done.same,
+                "differing": done.differing,
+                "undated": done.undated,
+                "contradictory": done.contradictory,
                 "ignored_columns": list(done.ignored),
             }
         )
         return
-    echo(f"{store}: added {_counted(done.rows)}; there already: {_counted(done.duplicates)}")
+    echo(f"{store}: added {_counted(done.added)}; there already: {_counted(done.same)}")
+    _echo_differing(done.differing)
+    if done.undated:
+        echo(f"{done.undated:,} rows have no time of receipt, which is stored as 0")
+    _echo_contradictory(done.contradictory)
     if done.ignored:
         echo(f"columns of no use here: {', '.join(done.ignored)}")
