@@ -166,8 +166,11 @@ async def _collecting(plan: Plan, urls: Mapping[str, str], folder: Path) -> Soak
         while (now := time.monotonic() - began) < plan.seconds:
             mode = plan.modes[number % len(plan.modes)]
             outcome = "complete"
+            seconds = plan.longest
+            if seen.received:  # a busy machine may need longer for the first one
+                seconds = min(seconds, max(1.0, plan.seconds - now))
             try:
-                async with asyncio.timeout(min(plan.longest, max(1.0, plan.seconds - now))):
+                async with asyncio.timeout(seconds):
                     await _once(plan, urls[mode], folder, number, seen)
             except TimeoutError:
                 outcome = "cut off"
@@ -319,6 +322,8 @@ def _stored(path: Path) -> tuple[int, int, int]:
     """Completions in the store, those of another model than was asked, and how many are there more
     than once.
     """
+    if not path.exists():  # every collection was cut off before it opened its store
+        return 0, 0, 0
     db = sqlite3.connect(path)
     joined = "FROM completions JOIN requests ON requests.hash = request_hash"
     (rows,) = db.execute(f"SELECT count(*) {joined}").fetchone()

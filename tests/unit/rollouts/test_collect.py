@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +186,7 @@ def test_requests_in_flight_are_bounded(server: ExactServer, tmp_path: Path) -> 
 
 
 def test_whose_speed_it_was(tmp_path: Path) -> None:
-    """A server that takes .2 s has its requests nearly all the time."""
+    """A server that takes .2 s for each of ten requests has them for 2 s at least."""
 
     def slow(number: int, answer: Any) -> Any:
         time.sleep(0.2)
@@ -196,9 +196,10 @@ def test_whose_speed_it_was(tmp_path: Path) -> None:
         done, completions = run(server, tmp_path, concurrency=2)
     tokens = sum(each.n_tokens for each in completions)
     assert done.throughput.tokens == tokens
-    assert done.throughput.seconds > 1
-    assert done.throughput.places == pytest.approx(2, abs=0.6)
-    assert done.throughput.without_server < 0.5
+    assert done.throughput.seconds >= 1
+    assert 0 < done.throughput.places <= 2
+    seconds = done.throughput.seconds * done.throughput.places
+    assert seconds * (1 - done.throughput.without_server) >= 10 * 0.2
     assert "2 requests at a time" in done.throughput.told()
     assert "``shard``" not in done.throughput.told()
     assert "``shard``" in done.throughput._replace(cpu=0.99).told()
@@ -210,8 +211,8 @@ def test_time_without_the_server_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     """
     monkeypatch.setattr(retries, "retry_pause", lambda state: 0.5)
     with ExactServer(MODEL, faults=lambda number, answer: 503 if number == 0 else answer) as server:
-        done, _ = run(server, tmp_path, 1, prompts=PROMPTS[:1])
-    assert done.throughput.without_server > 0.8
+        throughput = run(server, tmp_path, 1, prompts=PROMPTS[:1])[0].throughput
+    assert throughput.without_server * throughput.places * throughput.seconds > 0.49
 
 
 def test_a_long_stage_ends_with_its_speed(
@@ -551,6 +552,43 @@ def test_an_address_that_is_none() -> None:
         Session(load_profile("vllm"), base_url="localhost:8000")
 
 
+@pytest.mark.parametrize("cut_after", [1, 4, 9])
+def test_what_a_cut_off_collection_received_is_stored(
+    cut_after: int, server: ExactServer, tmp_path: Path
+) -> None:
+    """Cancelled while an answer is on its way to the store: no answer that was received is lost,
+    and the same collection asks for the others alone.
+    """
+    received = list[Completion]()
+
+    async def go() -> int:
+        async with Session(load_profile("llamacpp"), base_url=server.base_url) as session:
+            complete_many = session.complete_many
+
+            async def cutting(
+                prompt: Prompt | Sequence[int], draw: Draw, n: int = 1
+            ) -> list[Completion]:
+                completions = await complete_many(prompt, draw, n)
+                received.extend(completions)
+                if len(received) == cut_after:
+                    collection.cancel()
+                return completions
+
+            session.complete_many = cutting  # type: ignore[method-assign]
+            tokenizer = await session.tokenizer()
+            with RolloutStore(tmp_path / "s.db") as store:
+                collection = asyncio.ensure_future(
+                    collect(session, store, tokenizer, PROMPTS, Draw(SAMPLING), samples=2)
+                )
+                with pytest.raises(asyncio.CancelledError):
+                    await collection
+                return store.size().completions
+
+    stored = asyncio.run(go())
+    assert stored == len(received) >= cut_after
+    assert run(server, tmp_path)[0].received == 10 - stored
+
+
 def test_kill_minus_nine_and_run_again(tmp_path: Path) -> None:
     """Killed in the middle, run again: no received answer is asked for twice, and the store equals
     an uninterrupted run's.
@@ -589,28 +627,35 @@ def test_kill_minus_nine_and_run_again(tmp_path: Path) -> None:
         "3",
     ]
     command += ["--samples-per-prompt", str(samples), "--concurrency", "4"]
-    with ExactServer(MODEL, delay=0.03) as server:
-        address = ["--base-url", server.base_url]
+    dead = threading.Event()
+
+    def stuck(number: int, answer: Any) -> Any:
+        if number >= 25:
+            dead.wait()
+        return answer
+
+    with ExactServer(MODEL, faults=stuck) as server:
         victim = subprocess.Popen(
-            [*command, *address, "--out", str(tmp_path / "cut")], stdout=subprocess.DEVNULL
+            [*command, "--base-url", server.base_url, "--out", str(tmp_path / "cut")],
+            stdout=subprocess.DEVNULL,
         )
-        while len(asked(server)) < 25:
+        while len(asked(server)) < 26:
             assert victim.poll() is None, "finished before it could be killed"
             time.sleep(0.01)
         os.kill(victim.pid, signal.SIGKILL)
         victim.wait()
-        time.sleep(0.2)
-        before = len(asked(server))
-        with RolloutStore(tmp_path / "cut" / "rollouts.db") as store:
-            kept = store.size().completions
-        assert 0 < kept <= before < samples * prompts
+        dead.set()
+    with RolloutStore(tmp_path / "cut" / "rollouts.db") as store:
+        kept = store.size().completions
+    assert 25 - 4 < kept <= 25, "only what was in flight may be asked for again"
+    with ExactServer(MODEL) as server:
+        address = ["--base-url", server.base_url]
         subprocess.run(
             [*command, *address, "--out", str(tmp_path / "cut")],
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        assert len(asked(server)) - before == samples * prompts - kept
-        assert before - kept <= 4, "only what was in flight may be asked for again"
+        assert len(asked(server)) == samples * prompts - kept
         subprocess.run(
             [*command, *address, "--out", str(tmp_path / "whole")],
             check=True,
