@@ -319,14 +319,14 @@ def _possible_token(row: Row) -> tuple[int, bytes]:
 
 def _check_ids(ids: npt.NDArray[Any], is_impossible: BoolArray) -> None:
     if is_impossible.any():
-        raise StoreCorrupt(f"its token id {ids[is_impossible][0]} is none; an id is at least 0")
+        raise StoreCorrupt(f"its token id {ids[is_impossible][0]} is impossible; an id is at least 0")
 
 
 def _check_logprobs(name: str, logprobs: FloatArray) -> None:
     impossible = logprobs[~(logprobs <= POSITIVE_TOLERANCE)]  # NaN is not, either
     if impossible.size:
         raise StoreCorrupt(
-            f"{impossible.size:,} of its {logprobs.size:,} {name} are none, such as"
+            f"{impossible.size:,} of its {logprobs.size:,} {name} are impossible, such as"
             f" {impossible[0]:g}; a logprob is at most 0"
         )
 

@@ -1,0 +1,265 @@
+"""An import of Parquet says every row and value that it cannot keep, and takes none that cannot
+be.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.store.parquet import export_store, import_store
+from blackbox_lb.store.upkeep import check, merge, recover
+from blackbox_lb.types import Completion, Prompt
+from tests.support.commands import blb, refused
+from tests.support.errors import names, raises_naming
+from tests.unit.store.test_store import SETTINGS, completion
+from tests.unit.store.test_upkeep import make, rows
+
+pytestmark = pytest.mark.needs("pyarrow")
+ROWS = {"completions": 40, "next_tokens": 1, "rewards": 10, "token_bytes": 3}
+OPTIONAL = {"generated", "propensities", "bounded", "received"}
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    """The folder of an export."""
+    folder = tmp_path / "exported"
+    export_store(make(tmp_path / "s.db"), folder)
+    return folder
+
+
+def change(folder: Path, table: str, column: str, value: Any, row: int = -1) -> None:
+    """Put a value in one row of a file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder / f"{table}.parquet"
+    content = pq.read_table(path)
+    place = content.schema.get_field_index(column)
+    field = content.schema.field(place)
+    values = content.column(place).to_pylist()
+    values[row] = value
+    pq.write_table(content.set_column(place, field, pa.array(values, field.type)), path)
+
+
+@pytest.mark.parametrize("table", ["completions", "next_tokens", "rewards"])
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
+def test_a_row_without_a_time_of_receipt_is_stored(
+    value: float | None, table: str, exported: Path, tmp_path: Path
+) -> None:
+    """It is information only: as pandas writes a missing number it is stored as 0, and counted."""
+    change(exported, table, "received", value)
+    done = blb("store", "import", exported, tmp_path / "new.db", "--json")
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert {name: result["added"][name] for name in ROWS} == ROWS
+    assert (result["there"], result["undated"]) == ({}, 1)
+    times = [
+        row["received"] for (name, _), row in rows(tmp_path / "new.db").items() if name == table
+    ]
+    assert times.count(0.0) == 1
+    assert check(tmp_path / "new.db").sound
+    said = blb("store", "import", exported, tmp_path / "again.db")
+    assert names(said.stdout, "1 rows have no time of receipt")
+
+
+@pytest.mark.parametrize("table", list(ROWS))
+def test_a_missing_value_is_refused_by_row_and_column(
+    table: str, exported: Path, tmp_path: Path
+) -> None:
+    """Null in any column that has to have a value: one sentence, and what was before it is there."""
+    import pyarrow.parquet as pq
+
+    path = exported / f"{table}.parquet"
+    content = pq.read_table(path)
+    for column in content.column_names:
+        if column in OPTIONAL:
+            continue
+        pq.write_table(content, path)
+        change(exported, table, column, None)
+        message = refused("store", "import", path, tmp_path / "new.db")
+        assert names(message, path, f"row {ROWS[table] - 1}", column)
+        assert "NoneType" not in message
+
+
+@pytest.mark.parametrize("table", list(ROWS))
+def test_a_column_that_is_there_twice_is_refused(
+    table: str, exported: Path, tmp_path: Path
+) -> None:
+    """Which of the two holds is not known; a repeated column of another tool does not matter."""
+    import pyarrow.parquet as pq
+
+    path = exported / f"{table}.parquet"
+    content = pq.read_table(path)
+    for column in content.column_names:
+        pq.write_table(content.append_column(column, content.column(column)), path)
+        assert names(refused("store", "import", path, tmp_path / "new.db"), path, column)
+    key = content.column(0)
+    pq.write_table(content.append_column("mine", key).append_column("mine", key), path)
+    assert blb("store", "import", path, tmp_path / "new.db").exit_code == 0
+
+
+def first(value: Any) -> Callable[[Any], Any]:
+    """A copy of an array whose first entry is this value."""
+
+    def changed(array: Any) -> Any:
+        array = array.copy()
+        array.flat[0] = value
+        return array
+
+    return changed
+
+
+IMPOSSIBLE: list[tuple[str, Callable[[Any], Any], str]] = [
+    ("logprobs", first(5.0), "5"),
+    ("logprobs", first(np.nan), "nan"),
+    ("logprobs", first(0.01), "0.01"),
+    ("logprobs", first(np.inf), "inf"),
+    ("propensities", first(np.nan), "nan"),
+    ("top_logprobs", first(5.0), "5"),
+    ("top_logprobs", first(np.nan), "nan"),
+    ("token_ids", first(-7), "-7"),
+    ("token_ids", first(-1), "-1"),
+    ("top_ids", first(-3), "-3"),
+    ("prompt_tokens", lambda count: -1, "-1"),
+    ("generated", lambda count: -1, "-1"),
+]
+
+
+def possible() -> Completion:
+    """A completion with every column, whose sampled tokens are the first of their lists."""
+    made = completion("x", 4)
+    return replace(
+        made,
+        propensities=made.logprobs.copy(),
+        generated=4,
+        token_ids=made.top_ids[:, 0].copy(),
+        logprobs=made.top_logprobs[:, 0].copy(),
+    )
+
+
+@pytest.mark.parametrize(("column", "changed", "value"), IMPOSSIBLE)
+def test_values_that_cannot_be_are_refused_and_reported(
+    column: str, changed: Callable[[Any], Any], value: str, tmp_path: Path
+) -> None:
+    """At import by row; in a store that has them by ``check``, and merging and recovering leave
+    them out and count them.
+    """
+    made = possible()
+    path = tmp_path / "s.db"
+    with RolloutStore(path) as store:
+        store.add(SETTINGS, Prompt.user("a"), 0, made)
+    export_store(path, tmp_path / "out")
+    changed_value = changed(getattr(made, column))
+    if hasattr(changed_value, "tolist"):
+        changed_value = changed_value.tolist()
+    change(tmp_path / "out", "completions", column, changed_value)
+    message = refused("store", "import", tmp_path / "out", tmp_path / "new.db")
+    assert names(message, "row 0", value)
+    with RolloutStore(path) as store:
+        bad = replace(made, **{column: changed(getattr(made, column))})
+        key = store.add(SETTINGS, Prompt.user("b"), 0, bad)
+    checkup = check(path)
+    assert checkup.damaged == {"completions": 1}
+    assert [problem for problem in checkup.problems if names(problem, f"{key[:12]}...", value)]
+    assert blb("store", "check", path).exit_code == 2
+    assert merge([path], tmp_path / "merged.db").damaged == {"completions": 1}
+    assert recover(path, tmp_path / "recovered.db").lost == {"completions": 1}
+    assert check(tmp_path / "recovered.db").sound
+
+
+def test_rounding_and_what_has_no_id_are_possible(tmp_path: Path) -> None:
+    """A logprob of 1e-4, padding, a listed token without an id and minus infinity are sound."""
+    made = replace(
+        possible(),
+        logprobs=first(1e-4)(possible().logprobs),
+        top_ids=np.array([[0, -2], [2, -1], [4, 5], [6, 7]], np.int32),
+        top_logprobs=np.array([[0, -1], [-2, -np.inf], [-4, -5], [-6, -7]], np.float32),
+    )
+    with RolloutStore(tmp_path / "s.db") as store:
+        store.add(SETTINGS, Prompt.user("a"), 0, made)
+    assert check(tmp_path / "s.db").sound
+    export_store(tmp_path / "s.db", tmp_path / "out")
+    import_store(tmp_path / "out", tmp_path / "new.db")
+    assert rows(tmp_path / "new.db") == rows(tmp_path / "s.db")
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("next_tokens", "logprobs", [0.0, 5.0]),
+        ("next_tokens", "logprobs", [0.0, float("nan")]),
+        ("token_bytes", "id", -7),
+    ],
+)
+def test_impossible_values_of_other_tables_are_refused(
+    table: str, column: str, value: Any, exported: Path, tmp_path: Path
+) -> None:
+    """A distribution and a token's id, by their row."""
+    change(exported, table, column, value)
+    message = refused("store", "import", exported / f"{table}.parquet", tmp_path / "new.db")
+    assert names(message, f"{table}.parquet", f"row {ROWS[table] - 1}")
+
+
+@pytest.mark.parametrize(("difference", "count"), [(3.0, 1), (0.5, 0)])
+def test_a_logprob_that_contradicts_its_list_is_counted(
+    difference: float, count: int, tmp_path: Path
+) -> None:
+    """3 nats between a sampled token and its own entry are a finding of ``check`` and ``import``,
+    and no damage, because that is what was received.
+    """
+    made = possible()
+    path = tmp_path / "s.db"
+    with RolloutStore(path) as store:
+        store.add(SETTINGS, Prompt.user("a"), 0, made)
+        odd = replace(made, logprobs=made.logprobs - np.float32(difference))
+        store.add(SETTINGS, Prompt.user("b"), 0, odd)
+    done = blb("store", "check", path, "--json")
+    assert (done.exit_code, json.loads(done.stdout)["contradictory"]) == (0, count)
+    assert names(blb("store", "check", path).stdout, "1 completions") == bool(count)
+    export_store(path, tmp_path / "out")
+    result = json.loads(
+        blb("store", "import", tmp_path / "out", tmp_path / "b.db", "--json").stdout
+    )
+    assert (result["added"]["completions"], result["contradictory"]) == (2, count)
+
+
+def test_another_answer_under_a_stored_key_is_counted(exported: Path, tmp_path: Path) -> None:
+    """The first one stays, in the store as in the file, and the other is no duplicate."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    import_store(exported, tmp_path / "new.db")
+    before = rows(tmp_path / "new.db")
+    change(exported, "completions", "text", "another answer")
+    done = blb("store", "import", exported, tmp_path / "new.db", "--json")
+    result = json.loads(done.stdout)
+    assert result["differing"] == {"completions": 1}
+    assert (result["added"], result["there"]["completions"]) == ({}, 39)
+    assert rows(tmp_path / "new.db") == before
+    path = exported / "completions.parquet"
+    both = [pq.read_table(path), pq.read_table(path)]
+    pq.write_table(pa.concat_tables(both), path)
+    change(exported, "completions", "text", "a third answer")
+    twice = import_store(path, tmp_path / "twice.db")
+    assert (twice.added["completions"], twice.same["completions"]) == (40, 39)
+    assert twice.differing == {"completions": 1}
+
+
+def test_rows_before_a_bad_one_are_stored_and_counted(tmp_path: Path) -> None:
+    """Of 1,200 rows the last is bad: the message says how many are stored, and so many are."""
+    with RolloutStore(tmp_path / "s.db") as store:
+        store.add_rewards({f"{number:064x}": "1" for number in range(1200)})
+    export_store(tmp_path / "s.db", tmp_path / "out")
+    change(tmp_path / "out", "rewards", "answer", None)
+    with raises_naming(InputError, "row 1199", "1,000 rows"):
+        import_store(tmp_path / "out" / "rewards.parquet", tmp_path / "new.db")
+    assert len(rows(tmp_path / "new.db")) == 1000
