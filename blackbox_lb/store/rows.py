@@ -319,7 +319,8 @@ def _possible_token(row: Row) -> tuple[int, bytes]:
 
 def _check_ids(ids: npt.NDArray[Any], is_impossible: BoolArray) -> None:
     if is_impossible.any():
-        raise StoreCorrupt(f"its token id {ids[is_impossible][0]} is impossible; an id is at least 0")
+        bad = ids[is_impossible][0]
+        raise StoreCorrupt(f"its token id {bad} is impossible; an id is at least 0")
 
 
 def _check_logprobs(name: str, logprobs: FloatArray) -> None:

@@ -23,7 +23,8 @@ from tests.support.questions import write_rows
 from tests.unit.store.test_upkeep import SETTINGS, make
 
 INDEX_LEAF = 0x0A
-"""The first byte of a page (https://www.sqlite.org/fileformat2.html)."""
+INDEX_PAGES = (INDEX_LEAF, 0x02)
+"""First bytes of a page (https://www.sqlite.org/fileformat2.html): a leaf, and any of an index."""
 REQUESTS = [request_hash({**SETTINGS, "bias": [[number, 1.0]]}) for number in (0, 1)]
 
 
@@ -50,7 +51,7 @@ def contents(path: Path, *, check_file: bool = True) -> dict[str, Any]:
         }
 
 
-def written(path: Path, data: bytes) -> Path:
+def written(path: Path, data: bytes | bytearray) -> Path:
     """A file with these bytes, and no log of the one before it."""
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
@@ -60,14 +61,22 @@ def written(path: Path, data: bytes) -> Path:
 
 @pytest.mark.parametrize("copies", [150, pytest.param(3000, marks=pytest.mark.slow)])
 def test_flipped_bits_never_hide_a_row(copies: int, store_bytes: bytes, tmp_path: Path) -> None:
-    """1 to 10 bits flipped anywhere in the file: everything is handed out, or the damage is said."""
+    """1 to 10 bits flipped, anywhere in the file or in indices alone: everything is handed out, or
+    the damage is said.
+    """
     whole = contents(written(tmp_path / "whole.db", store_bytes))
     draw = random.Random(5)
     outcomes = Counter[str]()
-    for _ in range(copies):
+    indices = [
+        start for start in range(4096, len(store_bytes), 4096) if store_bytes[start] in INDEX_PAGES
+    ]
+    for copy in range(copies):
         data = bytearray(store_bytes)
         for _ in range(draw.randint(1, 10)):
-            data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+            place = draw.randrange(len(data))
+            if copy % 2:
+                place = draw.choice(indices) + draw.randrange(4096)
+            data[place] ^= 1 << draw.randrange(8)
         path = written(tmp_path / "s.db", data)
         try:
             assert contents(path) == whole
