@@ -61,7 +61,7 @@ def written(path: Path, data: bytes | bytearray) -> Path:
 
 @pytest.mark.parametrize("copies", [150, pytest.param(3000, marks=pytest.mark.slow)])
 def test_flipped_bits_never_hide_a_row(copies: int, store_bytes: bytes, tmp_path: Path) -> None:
-    """1 to 10 bits flipped, anywhere in the file or in indices alone: everything is handed out, or
+    """1 to 10 bits flipped anywhere in the file, or one in an index: everything is handed out, or
     the damage is said.
     """
     whole = contents(written(tmp_path / "whole.db", store_bytes))
@@ -72,10 +72,10 @@ def test_flipped_bits_never_hide_a_row(copies: int, store_bytes: bytes, tmp_path
     ]
     for copy in range(copies):
         data = bytearray(store_bytes)
-        for _ in range(draw.randint(1, 10)):
-            place = draw.randrange(len(data))
-            if copy % 2:
-                place = draw.choice(indices) + draw.randrange(4096)
+        places = [draw.randrange(len(data)) for _ in range(draw.randint(1, 10))]
+        if copy % 2:
+            places = [draw.choice(indices) + draw.randrange(4096)]
+        for place in places:
             data[place] ^= 1 << draw.randrange(8)
         path = written(tmp_path / "s.db", data)
         try:
