@@ -15,6 +15,7 @@ from typing import Any
 
 from blackbox_lb.errors import StoreBusy, StoreCorrupt, StoreError
 from blackbox_lb.safety.files import has_too_many, none_left, remedy_for_too_many
+from blackbox_lb.safety.printable import shell_line
 
 APPLICATION_ID = 0x626C6221
 """Marks the file as this package's, so that another program's database is never written to."""
@@ -212,6 +213,16 @@ def _code(error: Exception) -> int | None:
     return int(code) & 0xFF
 
 
+def how_to_check(path: Path) -> str:
+    """The command that lists the damage, for a message."""
+    return f"{shell_line('blb', 'store', 'check', path)} says what is damaged"
+
+
+def how_to_recover(path: Path) -> str:
+    """The command that saves the rest, for a message."""
+    return f"{shell_line('blb', 'store', 'recover', path)} NEW copies what is intact"
+
+
 class Database:
     """A connection to a store's file.
 
@@ -319,8 +330,7 @@ class Database:
             )
         if not isinstance(error, _NOT_THE_FILE) and code in _DAMAGED:
             return StoreCorrupt(
-                f"{message}; blb store check {self.path} says what is damaged, blb store recover"
-                f" {self.path} NEW copies what is intact"
+                f"{message}; {how_to_check(self.path)}, {how_to_recover(self.path)}"
             )
         if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
             # SQLITE_IOERR also where the index of the log finds no room.

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError, StoreError
 from blackbox_lb.safety.files import replacing
 from blackbox_lb.store import RolloutStore, completion_row, next_token_row, summed
-from blackbox_lb.store.database import REFERENCES
+from blackbox_lb.store.database import REFERENCES, how_to_check, how_to_recover
 from blackbox_lb.store.rows import (
     canonical,
     check_row,
@@ -190,9 +190,8 @@ def _checked_rows(store: RolloutStore, table: str) -> Iterator[dict[str, Any]]:
             check_row(table, row)
         except StoreError as error:
             raise type(error)(
-                f"{store.path}: {name_of(table, row)} cannot be exported: {error}; blb store check"
-                f" {store.path} lists what is damaged, blb store recover {store.path} NEW copies"
-                " what is intact"
+                f"{store.path}: {name_of(table, row)} cannot be exported: {error};"
+                f" {how_to_check(store.path)}, {how_to_recover(store.path)}"
             ) from error
         yield row
 

@@ -26,6 +26,8 @@ from blackbox_lb.store.database import (
     REFERENCES,
     TABLES,
     Database,
+    how_to_check,
+    how_to_recover,
     insertion,
     named,
     selection,
@@ -225,8 +227,8 @@ class RolloutStore:
         if finding != "ok":
             raise StoreCorrupt(
                 f"{self.path} is damaged, so stored completions might not be found and be paid for"
-                f" again (SQLite: {' '.join(str(finding).split())[:200]}); blb store recover"
-                f" {self.path} NEW copies what is intact, then use NEW in its place"
+                f" again (SQLite: {' '.join(str(finding).split())[:200]});"
+                f" {how_to_recover(self.path)}, then use NEW in its place"
             )
 
     def add(
@@ -349,8 +351,7 @@ class RolloutStore:
             if [row[name] for name in names] != list(key):
                 raise StoreCorrupt(
                     f"{self.path} has {name_of(table, row)} in the place of {table}"
-                    f" {str(key[0])[:12]}...; blb store recover {self.path} NEW copies what is"
-                    " intact"
+                    f" {str(key[0])[:12]}...; {how_to_recover(self.path)}"
                 )
             return row
         return None
@@ -373,9 +374,8 @@ class RolloutStore:
             return parse(row)
         except StoreCorrupt as error:
             raise StoreCorrupt(
-                f"{self.path}: {name_of(table, row)} is damaged: {error}; blb store check"
-                f" {self.path} lists what is, blb store recover {self.path} NEW copies what is"
-                " intact"
+                f"{self.path}: {name_of(table, row)} is damaged: {error};"
+                f" {how_to_check(self.path)}, {how_to_recover(self.path)}"
             ) from error
 
     def requests(self) -> dict[str, dict[str, Any]]:

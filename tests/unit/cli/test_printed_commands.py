@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from blackbox_lb.store import RolloutStore
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
@@ -88,3 +89,17 @@ def test_the_remedy_of_an_encoding_quotes_the_file(tmp_path: Path) -> None:
     refused = blb("fit", "--provider", "llamacpp", "--data", data, "--reward", "contains")
     assert refused.exit_code == 2
     assert shlex.quote(str(data)) in refused.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_remedy_of_a_damaged_store_quotes_it(tmp_path: Path, name: str) -> None:
+    """What saves the rest of a store reads that store."""
+    store = tmp_path / f"{name}.db"
+    with RolloutStore(store):
+        pass
+    content = bytearray(store.read_bytes())
+    content[4096:8192] = bytes(4096)
+    store.write_bytes(content)
+    checked = blb("store", "check", store)
+    assert checked.exit_code == 2
+    assert shlex.join(["blb", "store", "recover", str(store)]) in checked.stderr.replace("\n", " ")

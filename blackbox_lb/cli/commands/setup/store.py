@@ -59,6 +59,7 @@ def check_command(store: Path, as_json: bool) -> None:
 
     Only reads. Exit code 2 where anything is wrong.
     """
+    from blackbox_lb.store.database import how_to_recover
     from blackbox_lb.store.upkeep import check
 
     result = check(store)
@@ -84,8 +85,8 @@ def check_command(store: Path, as_json: bool) -> None:
         if result.damaged:
             damaged = f", damaged: {_counted(result.damaged)}"
         raise StoreCorrupt(
-            f"{store} is not sound ({len(result.problems):,} problems{damaged}); blb store recover"
-            f" {store} NEW copies what is intact"
+            f"{store} is not sound ({len(result.problems):,} problems{damaged});"
+            f" {how_to_recover(store)}"
         )
     if not as_json:
         echo("sound: SQLite finds nothing wrong, every key, hash, checksum and array is right")
