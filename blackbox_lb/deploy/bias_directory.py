@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import BiasError, BlbError
-from blackbox_lb.safety.printable import first_line, legible, printable
+from blackbox_lb.safety.printable import first_line, legible, printable, shorten
 
 FIELD = "blb_bias"
 """The argument of a request that names its bias."""
@@ -48,8 +48,7 @@ def wanted(arguments: Mapping[str, Any] | None, default: str | None) -> str | No
         return None
     if not isinstance(name, str) or not name:
         raise BiasError(
-            f"{FIELD} is {printable(repr(name))[:80]}, not the name of a bias; give a name or"
-            f' "{NO_BIAS}"'
+            f'{FIELD} is {shorten(name)}, not the name of a bias; give a name or "{NO_BIAS}"'
         )
     return name
 
@@ -83,8 +82,7 @@ class Asked(NamedTuple):
             is_number = isinstance(number, int | float) and not isinstance(number, bool)
             if not isinstance(label, str) or not is_number or not abs(number) <= LARGEST:
                 raise BiasError(
-                    f"{FEATURES} has {printable(repr((label, number)))[:80]}, which is no name with"
-                    " a number"
+                    f"{FEATURES} has {shorten((label, number))}, which is no name with a number"
                 )
             numbers.append((label, float(number)))
         return cls(name, tuple(numbers))
@@ -96,19 +94,18 @@ class Asked(NamedTuple):
         if names is None:
             if self.numbers is not None:
                 raise BiasError(
-                    f"bias {printable(self.name)} does not depend on the prompt; leave out"
-                    f" {FEATURES}"
+                    f"bias {shorten(self.name)} does not depend on the prompt; leave out {FEATURES}"
                 )
             return
         if self.numbers is None:
             raise BiasError(
-                f"bias {printable(self.name)} depends on the prompt; send its numbers as"
+                f"bias {shorten(self.name)} depends on the prompt; send its numbers as"
                 f" {FEATURES}, which vllm_xargs() of blackbox_lb computes"
             )
         strange = [label for label, _ in self.numbers if label not in names]
         if strange:
             raise BiasError(
-                f"bias {printable(self.name)} has no feature {printable(strange[0])[:80]!r}; take"
+                f"bias {shorten(self.name)} has no feature {shorten(strange[0])}; take"
                 " vllm_xargs() of the same file"
             )
 
@@ -202,7 +199,7 @@ class BiasDirectory(Generic[T]):
             self._look()
             stamp = self._stamps.get(name)
             if stamp is None:
-                raise BiasError(f"no bias named {printable(name)[:80]!r}; {self._offer()}")
+                raise BiasError(f"no bias named {shorten(name)}; {self._offer()}")
             if (
                 self._good.get(name, (None,))[0] != stamp
                 and self._bad.get(name, (None,))[0] != stamp

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,10 @@ log = logging.getLogger(__name__)
 
 OnConflict: TypeAlias = Literal["raise", "ours", "theirs", "add"]
 
+DEPLOYMENT = re.compile(r"(?<=/deployments/)[^/?#]+")
+"""The name in the path of Azure's endpoints:
+https://learn.microsoft.com/azure/ai-services/openai/reference."""
+_SLASHES = re.compile(r"[/\\]")
 QUOTED = 80
 """Characters of a request's value that an error message repeats."""
 MAX_OWN = 1e6
@@ -36,13 +41,29 @@ MAX_OWN = 1e6
 def route(path: str) -> Literal["completions", "responses"] | None:
     """The sampling endpoint of a URL path: /chat/completions, the legacy /completions, /responses,
     or none.
+
+    Other spellings that some server reads as the same path count, too: capital letters, percent
+    codes (also of percent codes), path parameters, blanks and slashes at the end.
     """
-    match unquote(path).rstrip("/").rpartition("/")[2]:
+    readable = unquote(unquote(path)).partition("?")[0].lower()
+    segments = [segment.partition(";")[0].strip() for segment in _SLASHES.split(readable)]
+    last = next(filter(None, reversed(segments)), "")
+    match last:
         case "completions":
             return "completions"
         case "responses":
             return "responses"
     return None
+
+
+def deployment(path: str) -> str | None:
+    """The deployment in a URL path, by which Azure OpenAI names the model, whatever model the body
+    names; None where the path holds none.
+    """
+    match = DEPLOYMENT.search(path.partition("?")[0])
+    if match is None:
+        return None
+    return unquote(match.group())
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import GROUP
-from blackbox_lb.deploy.injection import Injection, OnConflict, quoted, route
+from blackbox_lb.deploy.injection import Injection, OnConflict, deployment, quoted, route
 from blackbox_lb.deploy.phase_requests import PhasedRequest, PhasedRequests
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.packaged import end_notice_by_name
@@ -42,7 +42,6 @@ https://docs.anthropic.com/en/api/messages."""
 _UNBIASABLE = re.compile(
     "(?:" + "|".join(f"(?P<{name}>{path})" for name, path in UNBIASABLE.items()) + ")/?$"
 )
-_DEPLOYMENT = re.compile(r"/deployments/([^/]+)/")
 
 log = logging.getLogger(__name__)
 
@@ -70,13 +69,12 @@ def endpoint(url: str) -> UrlPurpose:
     unbiasable = None
     if not samples:
         unbiasable = _UNBIASABLE.search(path)
-    deployment = _DEPLOYMENT.search(path)
     return UrlPurpose(
         samples or unbiasable is not None,
         unbiasable.lastgroup if unbiasable else None,
         path.endswith("/files"),
         path.endswith("/uploads"),
-        deployment[1] if deployment else None,
+        deployment(path),
     )
 
 
@@ -142,7 +140,8 @@ class RequestPolicy:
         Raises InputError: a refused model, an endpoint that takes no bias, a conflict with the
         body's own ``logit_bias``.
         """
-        if place.api is None and self._plainly_wanted(content):
+        is_named_by_body = place.api is None and place.deployment is None
+        if is_named_by_body and self._plainly_wanted(content):
             return self.injection.appended(content)
         document = parsed(content)
         if document is None or not self.wanted(place, document):
@@ -171,9 +170,6 @@ class RequestPolicy:
         """Whether this request gets the bias. Raises InputError: it cannot have it, or its model is
         refused.
         """
-        model = document.get("model")
-        if place.api is None and isinstance(model, str) and model in self.models:
-            return True
         named = _named(place, document)
         if not any(name in self.models for name in named):
             self._other(named[0] if named else None)
@@ -225,10 +221,10 @@ def parsed(content: bytes) -> dict[str, Any] | None:
 def _named(place: UrlPurpose, document: Mapping[str, Any]) -> list[str]:
     """Every name of the model in a request.
 
-    They are the body's; the Azure deployment in the path; and, where no bias can go, those in the
+    It is the Azure deployment in the path, else the body's; and, where no bias can go, those in the
     body's parts (``session``).
     """
-    named = [document.get("model"), place.deployment]
+    named = [place.deployment or document.get("model")]
     if place.api:
         named += [part.get("model") for part in document.values() if isinstance(part, dict)]
     return [name for name in named if isinstance(name, str)]

@@ -35,6 +35,7 @@ MARKS = (
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )
 """First bytes of a file -> its encoding, as iconv names it; UTF-32's mark begins with UTF-16's."""
+_CONTAINERS = (dict, list)
 _DEEP = f"it is nested deeper than {MAX_DEPTH} levels, the limit"
 
 
@@ -156,7 +157,9 @@ def parse_json(
     except ValueError as error:
         _explain_digits(error)
         raise
-    check_depth(value)
+    # A text of few brackets is shallow, and needs no walk through its values.
+    if content.count("[") + content.count("{") > MAX_DEPTH:
+        check_depth(value)
     return value
 
 
@@ -237,17 +240,18 @@ def read_settings(
 
 def check_depth(value: object) -> None:
     """Raise ValueError where lists and tables are nested deeper than ``MAX_DEPTH``."""
-    level = [value] if isinstance(value, dict | list) else []
-    depth = 0
-    while level:
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise ValueError(_DEEP)
-        deeper: list[Any] = []
-        for container in level:
-            children = container.values() if isinstance(container, dict) else container
-            deeper += [child for child in children if isinstance(child, dict | list)]
-        level = deeper
+    containers = [value] if isinstance(value, _CONTAINERS) else []
+    for _ in range(MAX_DEPTH):
+        if not containers:
+            return
+        containers = [
+            child
+            for container in containers
+            for child in (container.values() if isinstance(container, dict) else container)
+            if isinstance(child, _CONTAINERS)
+        ]
+    if containers:
+        raise ValueError(_DEEP)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

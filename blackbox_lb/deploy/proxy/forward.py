@@ -105,6 +105,8 @@ class Forwarder:
         target: str,
         content: bytes | None,
         extra: Mapping[str, str] | None = None,
+        *,
+        decoded: bool = False,
     ) -> aiohttp.ClientResponse:
         """Return the upstream's answer with its body unread; the caller closes it.
 
@@ -112,7 +114,7 @@ class Forwarder:
         sent once more over a new one.
 
         target: path and query. content: the body, None for a request without one. extra: headers
-        that replace the client's.
+        that replace the client's. decoded: the body is read without its gzip or deflate.
 
         Raises ErrorAnswer: 400 for a bad target, 502 or 504 for no answer.
         """
@@ -131,6 +133,7 @@ class Forwarder:
                 headers=headers,
                 data=content,
                 allow_redirects=False,
+                auto_decompress=decoded,
                 proxy=self._way,
             )
             attempt.answered(answer.headers)
@@ -150,11 +153,12 @@ class Forwarder:
         request: web.BaseRequest,
         answer: aiohttp.ClientResponse,
         extra: Mapping[str, str] | None = None,
+        dropped: frozenset[str] = HOP_BY_HOP,
     ) -> web.StreamResponse:
-        """Send the answer on, piece by piece; ``extra``: headers to add. A broken answer stays
-        visibly broken.
+        """Send the answer on, piece by piece; ``extra``: headers to add. ``dropped``: those that
+        are left out. A broken answer stays visibly broken.
         """
-        out = await self.begin(request, answer, extra, HOP_BY_HOP)
+        out = await self.begin(request, answer, extra, dropped)
         await self.copy(request, answer, out, bytes)
         return out
 

@@ -3,6 +3,7 @@
 """
 
 import json
+import logging
 import math
 from typing import Any
 from urllib.parse import quote, unquote
@@ -10,6 +11,7 @@ from urllib.parse import quote, unquote
 import aiohttp
 from aiohttp import web
 
+from blackbox_lb.deploy.injection import quoted
 from blackbox_lb.deploy.proxy.forward import REWRITTEN, Forwarder
 from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
 from blackbox_lb.deploy.proxy.requests import PREFIX
@@ -18,6 +20,8 @@ _NO_ROUTE = frozenset((404, 405, 501))
 _MOST = 16 * 2**20
 """Largest list of models that is read, in bytes; a longer one counts as none."""
 _PLAIN = {"Accept-Encoding": "identity"}
+
+log = logging.getLogger(__name__)
 
 
 def wanted_model(method: str, path: str, names: ServedNames) -> ServedBias | str | None:
@@ -60,6 +64,14 @@ async def answer_models(
         document = {}
         if is_list:
             document = await _read(forwarder, answer)
+            if not isinstance(document.get("data"), list) and not isinstance(served, ServedBias):
+                log.warning(
+                    "the upstream answers %s/models with 200 and no list of models (Content-Type"
+                    " %s), so the list holds the proxy's own names alone; see whether --upstream is"
+                    " the address of an API",
+                    PREFIX,
+                    quoted(answer.headers.get("Content-Type", "none")),
+                )
     body = _entry(served, document) if isinstance(served, ServedBias) else _listed(names, document)
     return web.json_response(body, headers=headers)
 

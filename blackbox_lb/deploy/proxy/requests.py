@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote, unquote, urlsplit
 
-from blackbox_lb.deploy.injection import quoted, route, to_json
+from blackbox_lb.deploy.injection import DEPLOYMENT, deployment, quoted, route, to_json
 from blackbox_lb.deploy.phase_requests import PhasedRequest, PhasedRequests
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
@@ -20,7 +20,11 @@ from blackbox_lb.safety.untrusted import finite_float, no_constant, parse_json
 
 PREFIX = "/v1"
 """The path of this proxy that corresponds to the upstream's base URL."""
-_DEPLOYMENT = re.compile(r"(?<=/deployments/)[^/?]+")
+LARGE = 2**17
+"""Bytes of a body up to which reading it takes a few milliseconds, whatever it holds."""
+MOST_VALUES = 1_000_000
+"""Most values in a body: it bounds the memory and the time of reading one. A prompt of a million
+token ids has as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +138,14 @@ class Rule:
         for conflicts refuses it.
         """
         document = _document(content)
-        # Azure OpenAI uses the deployment, whatever model the body names.
-        named = [name for name in (_deployment(target), document.get("model")) if name is not None]
-        served = next(filter(None, map(self.names.choose, named)), None)
+        path, mark, query = target.partition("?")
+        name = deployment(path)
+        if name is None:
+            name = document.get("model")
+        served = self.names.choose(name)
         if served is None:
-            return self._unbiased(target, content, named[0] if named else None)
-        if route(target.partition("?")[0]) == "responses":
+            return self._unbiased(target, content, name)
+        if route(path) == "responses":
             raise ErrorAnswer(
                 400,
                 f"the Responses API takes no logit_bias, so {quoted(served.name)} cannot be biased"
@@ -149,10 +155,8 @@ class Rule:
             )
         if served.alias is not None:
             model = quote(served.model, safe="")
-            target = _DEPLOYMENT.sub(
-                lambda match: model if unquote(match.group()) == served.name else match.group(),
-                target,
-            )
+            path = DEPLOYMENT.sub(lambda match: model, path, count=1)
+            target = path + mark + query
             if document.get("model") == served.name:
                 document["model"] = served.model
                 content = to_json(document)
@@ -175,8 +179,17 @@ class Rule:
 
 def _document(content: bytes) -> dict[str, Any]:
     """The parsed body. Refuses repeated keys, which the upstream may resolve differently, NaN,
-    numbers beyond a double, and depths that it cannot read.
+    numbers beyond a double, depths that it cannot read, and more than ``MOST_VALUES``.
     """
+    # Each value but the first follows one of these; those in texts count, too.
+    if len(content) > LARGE and sum(map(content.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise ErrorAnswer(
+            413,
+            f"the request body has more than {MOST_VALUES:,} of the signs ',', '[' and '{{' that"
+            " begin a value in JSON, the limit; send its prompts in several requests, or token ids"
+            " as text",
+            code="request_too_large",
+        )
     try:
         document = parse_json(content.decode(), constant=no_constant, parse_float=finite_float)
     except ValueError as error:
@@ -193,16 +206,6 @@ def _document(content: bytes) -> dict[str, Any]:
             code="bad_body",
         )
     return document
-
-
-def _deployment(target: str) -> str | None:
-    """The deployment in the path, by which Azure OpenAI names the model, and not always in the
-    body.
-    """
-    match = _DEPLOYMENT.search(target)
-    if not match:
-        return None
-    return unquote(match.group())
 
 
 def _in_parts(phased: PhasedRequests, document: dict[str, Any]) -> PhasedRequest:

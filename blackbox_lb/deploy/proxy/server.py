@@ -22,11 +22,12 @@ from aiohttp import web
 from blackbox_lb._version import __version__
 from blackbox_lb.deploy.injection import quoted
 from blackbox_lb.deploy.phase_requests import PhasedRequest
+from blackbox_lb.deploy.proxy import clients
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
-from blackbox_lb.deploy.proxy.forward import MAX_HEADER, REWRITTEN, Forwarder
-from blackbox_lb.deploy.proxy.limits import GRACE, MAX_BODY, TIMEOUT
+from blackbox_lb.deploy.proxy.forward import HOP_BY_HOP, MAX_HEADER, REWRITTEN, Forwarder
+from blackbox_lb.deploy.proxy.limits import GRACE, IDLE, MAX_BODY, TIMEOUT
 from blackbox_lb.deploy.proxy.models import answer_models, wanted_model
-from blackbox_lb.deploy.proxy.requests import PREFIX, Rule, Upstream
+from blackbox_lb.deploy.proxy.requests import LARGE, PREFIX, Rule, Upstream
 from blackbox_lb.deploy.proxy.web_pages import PageRule
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.network import is_loopback
@@ -34,6 +35,12 @@ from blackbox_lb.safety.printable import printable
 
 HEADER = "blackbox-lb-bias"
 """The header of an answer that names the bias of the request."""
+
+_LONGEST = 31_536_000
+"""Seconds of the longest wait that can be asked for."""
+_HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
+_DECODED = frozenset(("", "identity", "gzip", "deflate"))
+"""Codings of a part of an answer that is joined to others."""
 
 log = logging.getLogger(__name__)
 # aiohttp's own records of a malformed request hold the request, its key included.
@@ -46,11 +53,14 @@ class Proxy:
 
     max_body: largest request body in bytes. timeout: seconds of silence before the upstream is
     abandoned. grace: seconds to finish the answers under way when the block ends; then they are
-    cut. hosts: further names of this machine that clients may use while the proxy is not reachable
+    cut. idle: seconds that a client may take for the head of a request, and stay silent within its
+    body. most_connections: of clients at a time, by default what the limit of open files allows.
+    hosts: further names of this machine that clients may use while the proxy is not reachable
     from others: otherwise a web page could point its own name here (DNS rebinding) and use an
     upstream that needs no key. origins: web pages besides those of this machine that may call it.
 
-    Raises InputError: one of ``origins`` is none; and, from ``listening``: the address cannot be
+    Raises InputError: one of ``origins`` or ``hosts`` is none, a time that is no number of seconds;
+    and, from ``listening``: the address cannot be
     used.
     """
 
@@ -62,16 +72,32 @@ class Proxy:
         max_body: int = MAX_BODY,
         timeout: float = TIMEOUT,
         grace: float = GRACE,
+        idle: float = IDLE,
+        most_connections: int | None = None,
         hosts: Collection[str] = (),
         origins: Collection[str] = (),
     ) -> None:
+        for name, seconds in (("timeout", timeout), ("grace", grace)):
+            if not 0 <= seconds <= _LONGEST:
+                raise InputError(
+                    f"``{name}`` is {seconds}; give seconds, from 0 to {_LONGEST:,} (a year)"
+                )
+        for host in hosts:
+            if not _HOST.fullmatch(host):
+                raise InputError(
+                    f"``hosts`` names {quoted(host)}, which no client can call the proxy by; give a"
+                    " host's name without scheme, port and blanks, as host.docker.internal"
+                )
         self.rule = rule
         self.upstream = upstream
+        self._idle = idle
+        self._most_connections = most_connections or clients.most_connections()
         self._hosts = frozenset(name.lower() for name in hosts)
         self._guarded = False
         self._pages = PageRule(hosts, origins)
         self.max_body = max_body
         self.grace = grace
+        self._reads_large = asyncio.Semaphore()
         self._embeds = any(row.injection.embeds for row in rule.names)
         self.biased: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
@@ -82,8 +108,10 @@ class Proxy:
         """Serve inside the block; return the base URL for clients. Port 0 takes a free one."""
         self._check_no_loop(host, port)
         self._guarded = is_loopback(host)
-        server = web.Server(
+        server = clients.ConnectionLimit(
             self._answer,
+            most=self._most_connections,
+            keepalive_timeout=self._idle,
             handler_cancellation=True,
             auto_decompress=False,
             access_log=None,
@@ -99,7 +127,8 @@ class Proxy:
             name = host
             if ":" in host:
                 name = f"[{host}]"
-            yield f"http://{name}:{await _listen(runner, host, port)}{PREFIX}"
+            with server.accepting():
+                yield f"http://{name}:{await _listen(runner, host, port)}{PREFIX}"
         finally:
             try:
                 await runner.cleanup()
@@ -183,6 +212,14 @@ class Proxy:
             )
         if path == "/health":
             return web.json_response(self.health, headers=self._pages.headers(request))
+        codings = ",".join(request.headers.getall("Transfer-Encoding", ["chunked"]))
+        if codings.strip().lower() != "chunked":
+            raise ErrorAnswer(
+                501,
+                f"blb proxy reads no Transfer-Encoding {quoted(codings)}; send the body in chunks"
+                " or with its length",
+                code="transfer_coding_unsupported",
+            )
         content = await self._content(request)
         if self.rule.applies(request.method, path):
             return await self._sample(request, target, content or b"")
@@ -211,17 +248,20 @@ class Proxy:
     async def _sample(
         self, request: web.BaseRequest, target: str, content: bytes
     ) -> web.StreamResponse:
-        if request.headers.get("Content-Encoding", "identity") != "identity":
+        codings = ",".join(request.headers.getall("Content-Encoding", ()))
+        if {coding.strip().lower() for coding in codings.split(",")} - {"", "identity"}:
             raise ErrorAnswer(
                 415,
-                "no bias can be added to a body with Content-Encoding"
-                f" {quoted(request.headers['Content-Encoding'])}; send it uncompressed",
+                f"no bias can be added to a body with Content-Encoding {quoted(codings)}; send it"
+                " uncompressed",
                 code="compressed_body",
             )
-        if self._embeds:
-            edit = await asyncio.to_thread(
-                self.rule.edit, target, content
-            )  # others are answered meanwhile
+        if len(content) > LARGE:
+            # One at a time: each thread that computes makes everybody else wait its turn.
+            async with self._reads_large:
+                edit = await asyncio.to_thread(self.rule.edit, target, content)
+        elif self._embeds:
+            edit = await asyncio.to_thread(self.rule.edit, target, content)
         else:
             edit = self.rule.edit(target, content)
         if edit.served is None:
@@ -235,7 +275,7 @@ class Proxy:
         async with await self._forwarder.ask(request, edit.target, edit.content) as answer:
             if edit.served is None:
                 return await self._forwarder.stream(request, answer)
-            _check_no_redirect(answer.status)
+            _check_no_redirect(answer)
             return await self._forwarder.stream(
                 request, answer, {HEADER: printable(edit.served.name)}
             )
@@ -248,18 +288,22 @@ class Proxy:
         while True:
             try:
                 pending = await self._part(request, target, parts)
+                _check_no_redirect(pending)
+                _check_decoded(pending)
             except ErrorAnswer as error:
                 if out is None:
                     raise
                 await out.write(parts.failed(error.body))
                 return out
             async with pending as answer:
-                _check_no_redirect(answer.status)
                 if answer.status != web.HTTPOk.status_code and out is not None:
                     await out.write(parts.failed(await answer.read()))
                     return out
                 if answer.status != web.HTTPOk.status_code:
-                    return await self._forwarder.stream(request, answer, extra)
+                    dropped = HOP_BY_HOP
+                    if "Content-Encoding" in answer.headers:  # it was decoded
+                        dropped |= {"content-encoding", "content-length"}
+                    return await self._forwarder.stream(request, answer, extra, dropped)
                 if parts.streams:
                     out = out or await self._forwarder.begin(
                         request, answer, extra, REWRITTEN - {"content-type"}
@@ -293,7 +337,7 @@ class Proxy:
         while True:
             try:
                 answer = await self._forwarder.ask(
-                    request, target, body, {"Accept-Encoding": "identity"}
+                    request, target, body, {"Accept-Encoding": "identity"}, decoded=True
                 )
                 pause = parts.pause(answer.status, answer.headers)
             except ErrorAnswer:
@@ -318,10 +362,20 @@ class Proxy:
             request.writer.output_size = 0
         parts = []
         size = 0
-        async for part in request.content.iter_any():
-            size += len(part)
-            self._check_size(size)
-            parts.append(part)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._idle) as silence:
+                async for part in request.content.iter_any():
+                    silence.reschedule(loop.time() + self._idle)
+                    size += len(part)
+                    self._check_size(size)
+                    parts.append(part)
+        except TimeoutError:
+            raise ErrorAnswer(
+                408,
+                f"no byte of the request body came within {self._idle:g} s; send it whole",
+                code="request_timeout",
+            ) from None
         return b"".join(parts)
 
     def _check_size(self, size: int) -> None:
@@ -334,14 +388,31 @@ class Proxy:
             )
 
 
-def _check_no_redirect(status: int) -> None:
+def _check_no_redirect(answer: aiohttp.ClientResponse) -> None:
     """Raise ErrorAnswer 502 where the upstream sends a biased request elsewhere."""
-    if 300 <= status < 400:
+    if 300 <= answer.status < 400:
+        answer.close()
         raise ErrorAnswer(
             502,
-            f"the upstream answers {status}, go elsewhere, where the request would arrive without"
-            " its bias; give blb proxy the final address as --upstream",
+            f"the upstream answers {answer.status}, go elsewhere, where the request would arrive"
+            " without its bias; give blb proxy the final address as --upstream",
             code="upstream_redirect",
+        )
+
+
+def _check_decoded(answer: aiohttp.ClientResponse) -> None:
+    """Raise ErrorAnswer 502 where a part of an answer is compressed in a way that is not read
+    here.
+    """
+    encoding = ", ".join(answer.headers.getall("Content-Encoding", ())).strip().lower()
+    if encoding not in _DECODED:
+        answer.close()
+        raise ErrorAnswer(
+            502,
+            f"the upstream answers {answer.status}, compressed as {quoted(encoding)} although it is"
+            " asked not to, so the parts of a bias with phases cannot be joined; turn that off in"
+            " the upstream",
+            code="upstream_compressed",
         )
 
 

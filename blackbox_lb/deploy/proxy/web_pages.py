@@ -8,7 +8,9 @@ the page's origin in ``Origin``, and say ``Sec-Fetch-Site: cross-site`` where th
 cannot set either header.
 """
 
+import ipaddress
 import re
+import socket
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
@@ -28,14 +30,17 @@ class PageRule:
     """The rule for requests of web pages.
 
     Pages of this machine (localhost, 127.0.0.1, ::1 and ``hosts``) and of the proxy's own address
-    may call it, and those of ``origins``: "https://app.example", "null" for files and sandboxes,
-    "*" for all.
+    (an IP address, or this machine's name) may call it, and those of ``origins``:
+    "https://app.example", "null" for files and sandboxes, "*" for all. Any other name could be a
+    stranger's that points here (DNS rebinding).
 
     Raises InputError: one of ``origins`` is no origin.
     """
 
     def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
         self._hosts = frozenset(name.lower() for name in hosts)
+        machine = socket.gethostname().lower()
+        self._own_names = frozenset((machine, f"{machine}.local"))
         self._origins = frozenset(origin.strip().lower().removesuffix("/") for origin in origins)
         for origin in self._origins:
             if not _ORIGIN.fullmatch(origin):
@@ -91,4 +96,15 @@ class PageRule:
         if address.scheme not in ("http", "https"):
             return False
         own_host = request.headers.get("Host", "").lower()
-        return address.netloc == own_host or is_loopback(host) or host in self._hosts
+        if is_loopback(host) or host in self._hosts:
+            return True
+        is_own_name = host in self._own_names or _is_ip_address(host)
+        return address.netloc == own_host and is_own_name
+
+
+def _is_ip_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -82,6 +82,8 @@ class Rows:
         for row, seat in added:
             self._put(row, seat)
         for source, target, swap in moved:
+            if source == target:
+                continue
             leaving = self.seat_of.pop(source, None)
             displaced = self.seat_of.pop(target, None)
             self._put(target, leaving)

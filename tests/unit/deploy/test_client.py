@@ -286,13 +286,13 @@ def test_server_error_reaches_the_caller(server: Server, client: OpenAI, bias: B
 
 @pytest.mark.parametrize(
     ("deployment", "models", "biased"),
-    [(None, None, True), ("mine", None, True), ("mine", ["mine"], True), (None, ["mine"], False)],
+    [(None, None, True), ("mine", None, False), ("mine", ["mine"], True), (None, ["mine"], False)],
 )
 def test_azure(
     server: Server, bias: Bias, deployment: str | None, models: list[str] | None, biased: bool
 ) -> None:
-    """A deployment stands in the path, where Azure reads it: its name in ``models`` counts like the
-    body's.
+    """A deployment stands in the path, where Azure reads it: its name in ``models`` counts, and not
+    the body's.
     """
     with AzureOpenAI(
         api_key="k",
