@@ -22,9 +22,12 @@ PREFIX = "/v1"
 """The path of this proxy that corresponds to the upstream's base URL."""
 LARGE = 2**17
 """Bytes of a body up to which reading it takes a few milliseconds, whatever it holds."""
-MOST_VALUES = 1_000_000
-"""Most values in a body: it bounds the memory and the time of reading one. A prompt of a million
-token ids has as many."""
+MOST = {"values": (b",[{", 1_000_000), "keys": (b":", 250_000)}
+"""The signs that stand before each value, or behind each key, and the most of them in a body.
+
+They bound the time and the memory of reading one: Python holds everybody else up while it reads
+numbers or keys in a row, 0.1 s at these limits. A prompt of a million token ids is within them, and
+so is a text of a million tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,17 +182,18 @@ class Rule:
 
 def _document(content: bytes) -> dict[str, Any]:
     """The parsed body. Refuses repeated keys, which the upstream may resolve differently, NaN,
-    numbers beyond a double, depths that it cannot read, and more than ``MOST_VALUES``.
+    numbers beyond a double, depths that it cannot read, and more values than ``MOST``.
     """
-    # Each value but the first follows one of these; those in texts count, too.
-    if len(content) > LARGE and sum(map(content.count, (b",", b"[", b"{"))) > MOST_VALUES:
-        raise ErrorAnswer(
-            413,
-            f"the request body has more than {MOST_VALUES:,} of the signs ',', '[' and '{{' that"
-            " begin a value in JSON, the limit; send its prompts in several requests, or token ids"
-            " as text",
-            code="request_too_large",
-        )
+    for kind, (signs, most) in MOST.items():
+        # Signs in texts count, too: to tell them apart takes as long as to read the body.
+        if len(content) > LARGE and sum(map(content.count, signs)) > most:
+            raise ErrorAnswer(
+                413,
+                f"the request body has more {kind} than are read, by its {most:,} signs"
+                f" {' '.join(signs.decode())}; send its prompts in several requests, or token ids"
+                " as text",
+                code="request_too_large",
+            )
     try:
         document = parse_json(content.decode(), constant=no_constant, parse_float=finite_float)
     except ValueError as error:

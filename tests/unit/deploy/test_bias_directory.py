@@ -226,21 +226,34 @@ def test_a_request_that_names_no_name_is_refused(value: object) -> None:
         wanted({"blb_bias": value}, None)
 
 
+@pytest.mark.parametrize("names", [None, {"known"}], ids=["plain", "by prompt"])
+@pytest.mark.parametrize("numbers", [None, ["x" * 10**6, 1]], ids=["none", "long"])
+def test_a_long_name_is_not_repeated(names: set[str] | None, numbers: list[object] | None) -> None:
+    """The refusal of a request quotes at most the beginning of what the request names."""
+    arguments = {"blb_bias": "a" * 10**6, "blb_features": numbers}
+    asked = Asked.of(arguments, None)
+    assert asked is not None
+    if names is None and numbers is None:
+        asked.check(names)
+        return
+    with pytest.raises(BiasError) as error:
+        asked.check(names)
+    assert len(str(error.value)) < 400
+
+
 SEATS = [None if slot == NOTHING else Seat(Placed((slot,))) for slot in range(12)]
 """A seat for each slot."""
 
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from("anrms"), st.integers(0, 7), st.integers(0, 7)).filter(
-            lambda step: step[1] != step[2]
-        ),
+        st.tuples(st.sampled_from("anrms"), st.integers(0, 7), st.integers(0, 7)),
         max_size=40,
     )
 )
 def test_rows_follow_the_batch(steps: list[tuple[str, int, int]]) -> None:
-    """After any additions (biased and not), removals, moves and swaps each row has the slot of the
-    request that is in it.
+    """After any additions (biased and not), removals, moves and swaps, also of a row with itself,
+    each row has the slot of the request that is in it.
     """
     rows = Rows()
     batch: dict[int, int] = {}

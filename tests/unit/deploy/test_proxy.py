@@ -9,22 +9,27 @@ import json
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import httpx2
 import openai
 import pytest
+from aiohttp.test_utils import make_mocked_request
 from openai import OpenAI
 
 from blackbox_lb.bias.records import NOT_THE_TASK, Commonest, Verdict
 from blackbox_lb.deploy import phase_requests
 from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.deploy.phase_requests import PhasedRequests
+from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.names import ServedBias
+from blackbox_lb.deploy.proxy.requests import Edit, Rule
 from blackbox_lb.deploy.proxy.server import HEADER
+from blackbox_lb.deploy.proxy.web_pages import PageRule
 from blackbox_lb.errors import InputError
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
@@ -311,6 +316,10 @@ def test_compressed_bodies_are_refused_where_a_bias_belongs() -> None:
          501, "websocket_unsupported"),
         (request(body=b"{"), 400, "bad_body"),
         (request("/v1/responses"), 400, "unsupported_endpoint"),
+        (request("/v1/x", None, "Transfer-Encoding: gzip, chunked") + b"1\r\na\r\n0\r\n\r\n", 501, "transfer_coding_unsupported"),
+        (request("/v1/x", None, "Transfer-Encoding: gzip", "Transfer-Encoding: chunked") + b"0\r\n\r\n", 501, "transfer_coding_unsupported"),
+        (request("/v1/completions", b"{}", "Content-Encoding: identity", "Content-Encoding: gzip"), 415, "compressed_body"),
+        (request("/v1/completions", b"{}", "Content-Encoding: identity, br"), 415, "compressed_body"),
         (request(body=b'{"model":"m@x"}'), 404, "model_not_found"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -459,6 +468,116 @@ def test_a_client_that_leaves_ends_the_upstreams_work(begun: bool) -> None:
                 while not origin.arrived:
                     time.sleep(0.01)
         assert closed.wait(5)
+
+
+def test_a_client_that_ends_its_sending_side_gets_its_answer() -> None:
+    """Also a late one, before which only interim answers come; a half request gets none."""
+    may_answer = threading.Event()
+
+    def answer(arrived: Arrived, connection: socket.socket) -> None:
+        may_answer.wait(10)
+        plain()(arrived, connection)
+
+    with proxied(answer) as (origin, port, _):
+        with connect(port) as connection, connection.makefile("rb") as reader:
+            connection.sendall(request())
+            connection.shutdown(socket.SHUT_WR)
+            assert reader.readline() == b"HTTP/1.1 100 Continue\r\n"
+            may_answer.set()
+            status = answer_of(reader)[0]
+            while status == "HTTP/1.1 100 Continue" or not status:
+                status = answer_of(reader)[0]
+            assert status == "HTTP/1.1 200 OK"
+        for piece in (request()[:-3], request()[:20]):
+            with connect(port) as connection:
+                connection.sendall(piece)
+                connection.shutdown(socket.SHUT_WR)
+                assert connection.recv(100) == b""
+    assert len(origin.arrived) == 1
+
+
+def test_both_requests_of_a_client_that_ends_its_sending_side_are_answered() -> None:
+    """The second was sent before the first was answered."""
+    with (
+        proxied(plain()) as (_, port, _),
+        connect(port) as connection,
+        connection.makefile("rb") as reader,
+    ):
+        connection.sendall(request() + request("/v1/embeddings"))
+        connection.shutdown(socket.SHUT_WR)
+        answers = reader.read()
+    assert answers.count(b"HTTP/1.1 200 OK") == 2
+
+
+@pytest.mark.parametrize("sent", [b"", request()[:20], request()[:-3], request()])
+def test_a_client_that_goes_silent_is_let_go(sent: bytes) -> None:
+    """Whether it sent nothing, half a head, half a body or a whole request: its connection ends,
+    and a whole request gets its answer first. Half a body is 408.
+    """
+    with proxied(plain(), idle=0.3) as (_, port, proxy):
+        with connect(port) as connection, connection.makefile("rb") as reader:
+            connection.sendall(sent)
+            received = reader.read()  # to the end of the connection
+        assert exchange(port, request())[0] == "HTTP/1.1 200 OK"
+    status = received[:12]
+    if sent == request():
+        assert status == b"HTTP/1.1 200"
+    elif sent.startswith(request()[:30]):
+        assert status == b"HTTP/1.1 408"
+        assert proxy.counts["refused"] == 1
+    else:
+        assert received == b""
+
+
+def test_the_longest_waiting_connection_makes_room(caplog: pytest.LogCaptureFixture) -> None:
+    """At the limit a new client is served at the cost of one that sent half a request, never of
+    one whose answer is under way; the log says so once.
+    """
+    may_answer = threading.Event()
+
+    def answer(arrived: Arrived, connection: socket.socket) -> None:
+        if arrived.line.startswith("POST /v1/slow"):
+            may_answer.wait(10)
+        plain()(arrived, connection)
+
+    with proxied(answer, most_connections=4) as (origin, port, _), ExitStack() as stack:
+        at_work = stack.enter_context(connect(port))
+        at_work.sendall(request("/v1/slow"))
+        while not origin.arrived:
+            time.sleep(0.01)
+        slow = [stack.enter_context(connect(port)) for _ in range(12)]
+        for connection in slow:
+            connection.sendall(b"POST /v1/chat/com")
+        assert exchange(port, request())[0] == "HTTP/1.1 200 OK"
+        with suppress(ConnectionError):
+            assert slow[0].recv(1) == b""
+        may_answer.set()
+        with at_work.makefile("rb") as reader:
+            assert answer_of(reader)[0] == "HTTP/1.1 200 OK"
+    assert len([record for record in caplog.records if "ulimit" in record.getMessage()]) == 1
+
+
+def test_others_are_served_while_a_large_body_is_read() -> None:
+    """Reading it does not hold the event loop."""
+    entered = threading.Event()
+    may_go_on = threading.Event()
+
+    class Slow(Rule):
+        def edit(self, target: str, content: bytes) -> Edit:
+            if len(content) > 2**20:
+                entered.set()
+                assert may_go_on.wait(10)
+            return super().edit(target, content)
+
+    with proxied(plain()) as (origin, port, proxy), ThreadPoolExecutor(1) as pool:
+        proxy.rule = Slow(proxy.rule.names)
+        large = pool.submit(exchange, port, request(body=b'{"model":"m"}'.ljust(2**20 + 1)))
+        assert entered.wait(10)
+        assert exchange(port, request("/health", None, method="GET"))[0] == "HTTP/1.1 200 OK"
+        assert exchange(port, request())[0] == "HTTP/1.1 200 OK"
+        may_go_on.set()
+        assert large.result()[0] == "HTTP/1.1 200 OK"
+    assert [seen.json["logit_bias"] for seen in origin.arrived] == [SENT, SENT]
 
 
 @pytest.mark.parametrize(("grace", "longest"), [(0.0, 2.0), (1.5, 3.0)])
@@ -713,10 +832,14 @@ def test_models_are_the_upstreams_and_the_aliases() -> None:
 @pytest.mark.parametrize(
     "answer", [plain("404 Not Found", b"{}"), plain(body=b"<html>"), plain(body=b'{"data": 1}')]
 )
-def test_aliases_are_listed_without_a_list(answer: Any) -> None:
-    """An upstream without the route leaves the names that are known here."""
+def test_aliases_are_listed_without_a_list(answer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """An upstream without the route leaves the names that are known here; one that answers
+    something else is told in the log.
+    """
     with proxied(answer, bias("m"), ("short", bias("m"))) as (_, port, _):
         assert [row.id for row in sdk(port).models.list()] == ["m", "m@short"]
+        has_route = exchange(port, request("/v1/x"))[0] == "HTTP/1.1 200 OK"
+        assert ("list of models" in caplog.text) is has_route
         assert sdk(port).models.retrieve("m@short").owned_by == "blackbox-lb"
 
 
@@ -857,6 +980,35 @@ def test_the_proxys_own_page_may_call_it() -> None:
     sent = sent.replace(b"Host: localhost", b"Host: LLM.example:8443")
     with proxied(plain(), hosts=["llm.example"]) as (_, port, _):
         assert exchange(port, sent)[0].split()[1] == "200"
+
+
+@pytest.mark.parametrize(
+    ("host", "passes"),
+    [
+        ("192.0.2.7:8080", True),
+        ("[2001:db8::7]:8080", True),
+        ("localhost:8080", True),
+        (f"{socket.gethostname()}:8080", True),
+        ("named.example", True),
+        ("evil.example", False),
+        ("evil.example:8080", False),
+        ("192.0.2.7.evil.example", False),
+    ],
+)
+def test_a_name_that_anyone_can_own_is_not_the_proxys(host: str, passes: bool) -> None:
+    """On every network a page could point its own name here and ask as its own address (DNS
+    rebinding); an IP address and this machine's name are nobody else's.
+    """
+    sent = make_mocked_request("POST", "/", headers={"Host": host, "Origin": f"http://{host}"})
+    rule = PageRule(["named.example"])
+    if passes:
+        rule.check(sent)
+        assert rule.headers(sent)
+        return
+    with pytest.raises(ErrorAnswer) as error:
+        rule.check(sent)
+    assert (error.value.status, error.value.code) == (403, "origin_not_allowed")
+    assert not rule.headers(sent)
 
 
 @pytest.mark.parametrize("origin", ["app.example", "https://app.example/path", "https://", "a b"])
@@ -1023,6 +1175,57 @@ def test_the_parts_of_an_answer_in_phases_are_joined(monkeypatch: pytest.MonkeyP
             with raises_naming(openai.InternalServerError, "503", "not now"):
                 client.chat.completions.create(**common)
     assert proxy.health["requests"]["biased"] == 5
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br"])
+def test_parts_that_come_compressed_are_decoded(coding: str, stream: bool) -> None:
+    """The proxy asks for plain parts; what comes compressed all the same is joined, or refused
+    where it cannot be read, and no client gets bytes without their coding.
+    """
+    host = Host()
+    compress = {"gzip": gzip.compress, "deflate": zlib.compress, "br": bytes}[coding]
+
+    def answer(arrived: Arrived, connection: socket.socket) -> None:
+        found = host.handle(
+            httpx2.Request("POST", "http://h/v1/chat/completions", content=arrived.body)
+        )
+        kind = f"Content-Type: {found.headers['content-type']}"
+        packed = compress(found.content)
+        plain("200 OK", packed, kind, f"Content-Encoding: {coding}")(arrived, connection)
+
+    injection = Injection.of(forced())
+    phased = PhasedRequests.of(forced(), injection, None)
+    body = {"model": "m", "messages": MESSAGES, "max_tokens": 3, "stream": stream}
+    with Origin(answer).running() as origin:
+        proxy = proxy_for(origin.address, ServedBias("m", None, forced(), injection, phased))
+        with running(proxy) as port:
+            line, fields, content = exchange(port, request(body=json.dumps(body).encode()))
+    assert "content-encoding" not in {name.lower() for name, _ in fields}
+    if coding == "br":
+        assert error_of((line, fields, content))[:2] == (502, "upstream_compressed")
+        return
+    assert line == "HTTP/1.1 200 OK"
+    if stream:
+        assert content.endswith(b"data: [DONE]\n\n")
+        assert content.count(b'" c"') == 2
+    else:
+        assert json.loads(content)["choices"][0]["message"]["content"] == " b c c"
+
+
+def test_a_compressed_refusal_of_a_part_can_be_read() -> None:
+    """Its status stays, and its words come without the coding that was undone."""
+    refusal = b'{"error":{"message":"no"}}'
+    upstream = plain("429 Too Many", gzip.compress(refusal), "Content-Encoding: gzip")
+    injection = Injection.of(forced())
+    phased = PhasedRequests.of(forced(), injection, None)
+    body = {"model": "m", "messages": MESSAGES, "max_tokens": 3}
+    with Origin(upstream).running() as origin:
+        proxy = proxy_for(origin.address, ServedBias("m", None, forced(), injection, phased))
+        with running(proxy) as port:
+            line, fields, content = exchange(port, request(body=json.dumps(body).encode()))
+    assert (line, content) == ("HTTP/1.1 429 Too Many", refusal)
+    assert "content-encoding" not in {name.lower() for name, _ in fields}
 
 
 def test_what_depends_on_prompt_and_phase_goes_through_the_proxy() -> None:

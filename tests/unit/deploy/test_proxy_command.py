@@ -5,6 +5,7 @@ its output.
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -13,7 +14,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import click
@@ -159,6 +160,31 @@ def test_a_stream_that_outlasts_the_grace_is_cut(bias_file: str) -> None:
     end.set()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no limit of open files")
+def test_slow_clients_take_neither_the_places_nor_the_log(bias_file: str) -> None:
+    """With more half requests than the process may have open files, a whole one is answered, and
+    the log has a line for each kind of trouble, not for each try.
+    """
+    with Origin(plain()).running() as origin, ExitStack() as stack:
+        limited = f'ulimit -n 64; exec "{sys.executable}" "$@"'
+        line = ["sh", "-c", limited, "sh", "-m", "blackbox_lb", "proxy", "--port", "0"]
+        line += ["--bias", bias_file, "--upstream", f"{origin.address}/v1"]
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        stack.callback(process.communicate)
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/v1", process.stdout.readline())
+        assert found is not None
+        port = int(found[1])
+        for _ in range(100):
+            stack.enter_context(connect(port)).sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHo")
+        assert exchange(port, request())[0] == "HTTP/1.1 200 OK"
+        process.send_signal(signal.SIGTERM)
+        errors = process.communicate(timeout=20)[1]
+    assert "ulimit -n" in errors
+    assert len(errors.splitlines()) < 10
+
+
 def test_keys_are_in_no_output(bias_file: str) -> None:
     """Not for answers, refusals, failures, malformed requests or answers, nor at the end; nor are
     prompts.
@@ -230,6 +256,13 @@ def test_its_own_address_is_no_upstream(bias_file: str, host: str) -> None:
             ["--bias", "B", "--upstream", "http://h/v1", "--provider", "openai"],
             "openai takes whole numbers",
         ),
+        (["--bias", "B", "--upstream", "http://h/v1", "--grace", "inf"], "--grace"),
+        (["--bias", "B", "--upstream", "http://h/v1", "--grace", "nan"], "--grace"),
+        (["--bias", "B", "--upstream", "http://h/v1", "--timeout", "nan"], "--timeout"),
+        (["--bias", "B", "--upstream", "http://h/v1", "--timeout", "inf"], "--timeout"),
+        (["--bias", "B", "--upstream", "http://h/v1", "--allow-host", "a b"], "--allow-host"),
+        (["--bias", "B", "--upstream", "http://h/v1", "--allow-host", "h:80"], "--allow-host"),
+        (["--bias", "B", "--upstream", "http://h/v1", "--allow-host", ""], "--allow-host"),
     ],
 )
 def test_wrong_options_are_one_sentence(bias_file: str, options: list[str], said: str) -> None:

@@ -228,6 +228,61 @@ def test_azure_goes_by_the_deployment(deployment: str, model: str | None) -> Non
 
 
 @pytest.mark.parametrize(
+    ("target", "model", "is_biased"),
+    [
+        ("/v1/chat/completions?x=/deployments/gpt", "other", False),
+        ("/v1/chat/completions?x=/deployments/other/y", "gpt", True),
+        ("/openai/deployments/other/chat/completions", "gpt", False),
+        ("/openai/deployments/other/chat/completions", "gpt@short", False),
+        ("/openai/deployments/gpt/chat/completions?x=/deployments/other/", "other", True),
+        ("/openai/deployments/g%70t/chat/completions", "other", True),
+    ],
+)
+def test_the_deployment_in_the_path_alone_counts(target: str, model: str, is_biased: bool) -> None:
+    """Neither a query nor the body's model stands for it, and what goes out unbiased stays as it
+    is.
+    """
+    content = body(model=model)
+    edit = Rule(NAMES).edit(target, content)
+    assert (edit.served is not None) is is_biased
+    assert edit.target == target
+    assert is_biased or edit.content is content
+
+
+def test_an_alias_in_a_query_stays() -> None:
+    """Only the path is rewritten."""
+    target = "/openai/deployments/gpt%40short/chat/completions?x=/deployments/gpt%40short/"
+    edit = Rule(NAMES).edit(target, body())
+    assert edit.target == "/openai/deployments/gpt/chat/completions?x=/deployments/gpt%40short/"
+
+
+@pytest.mark.parametrize(
+    ("member", "is_read"),
+    [
+        (b'"prompt":[' + b"12345," * 900_000 + b"1]", True),
+        (b'"prompt":[' + b"1," * 1_000_001 + b"1]", False),
+        (b'"messages":[' + b"{}," * 500_001 + b"{}]", False),
+        (b'"x":' + b"[" * 1_000_001, False),
+        (b'"x":{' + b",".join(b'"%d":1' % number for number in range(250_001)) + b"}", False),
+        (b'"prompt":"' + b"A text, of many words: and signs. " * 100_000 + b'"', True),
+        (b'"image":"' + b"A" * 8_000_000 + b'"', True),
+    ],
+    ids=["ids", "numbers", "objects", "brackets", "keys", "text", "image"],
+)
+def test_a_body_of_more_values_than_a_prompt_has_is_refused(member: bytes, is_read: bool) -> None:
+    """413 before it is read, since reading it would hold others up; long prompts and images are
+    read.
+    """
+    content = b'{"model":"gpt",' + member + b"}"
+    if is_read:
+        assert Rule(NAMES).edit(CHAT, content).served is not None
+        return
+    with pytest.raises(ErrorAnswer) as error:
+        Rule(NAMES).edit(CHAT, content)
+    assert (error.value.status, error.value.code) == (413, "request_too_large")
+
+
+@pytest.mark.parametrize(
     "content",
     [b"", b"{", b"[1]", b'"gpt"', b"\xff", b'\xef\xbb\xbf{"model":"gpt"}', b"[" * 100_000],
 )
@@ -301,7 +356,10 @@ def test_a_bias_that_cannot_be_added_to_is_named() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "applies"),
     [("POST", CHAT, True), ("POST", "/v1/completions/", True), ("POST", "/v1/chat/%63ompletions", True),
-     ("POST", "/v1/chat%2Fcompletions", True), ("POST", "/v1/responses", True), ("GET", CHAT, False),
+     ("POST", "/v1/chat%2Fcompletions", True), ("POST", "/v1/responses", True),
+     ("POST", "/v1/chat/Completions", True), ("POST", "/v1/chat/completions;x=1", True), ("POST", "/v1/chat/completions%20", True),
+     ("POST", "/v1/chat/%2563ompletions", True), ("POST", "/v1/chat/completions%3Fx", True), ("POST", "/v1/chat/completions/;x/", True),
+     ("POST", "/v1/chat%5Ccompletions", True), ("POST", "/V1/RESPONSES", True), ("POST", "/v1/chat/completionsx", False), ("GET", CHAT, False),
      ("POST", "/v1/embeddings", False), ("POST", "/v1/chat/completions/id", False), ("OPTIONS", CHAT, False)],
 )  # fmt: skip
 def test_only_requests_that_sample_are_read(method: str, path: str, applies: bool) -> None:

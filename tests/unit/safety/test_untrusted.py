@@ -69,6 +69,24 @@ def nested(depth: int) -> str:
     return "[" * depth + "]" * depth
 
 
+def test_a_number_too_long_to_read_is_told_with_its_limit() -> None:
+    """The reason is about the file, not about a setting of Python."""
+    digits = "9" * 5_000
+    for parse, text in ((parse_json, f'{{"a": {digits}}}'), (parse_toml, f"a = {digits}")):
+        with raises_naming(ValueError, "4,300") as error:
+            parse(text.encode())
+        assert "sys." not in str(error.value)
+    assert parse_json(f"[{digits[:4_300]}]")
+
+
+def test_brackets_in_texts_are_no_depth() -> None:
+    """A flat document of many brackets is read, and one that is too deep is refused among them."""
+    assert parse_json('["' + "[" * 1_000 + '"]') == ["[" * 1_000]
+    assert len(parse_json("[" + "[]," * 1_000 + "{}]")) == 1_001
+    with raises_naming(ValueError, "200"):
+        parse_json("[" + "[]," * 1_000 + nested(MAX_DEPTH) + "]")
+
+
 def test_depth_size_and_keys_are_bounded(tmp_path: Path) -> None:
     """The limits hold exactly, whatever the size claims; a key that stands twice is read by
     nobody.
