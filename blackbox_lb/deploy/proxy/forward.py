@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import aiohttp
 from aiohttp import web
+from aiohttp.http_exceptions import ContentEncodingError
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
@@ -20,6 +21,7 @@ from blackbox_lb.deploy.proxy.connections import Attempt, KeptConnections, curre
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.requests import Upstream
 from blackbox_lb.safety.network import HTTP, certificates, proxy_server
+from blackbox_lb.safety.printable import causes
 
 MAX_HEADER = 65_536
 """Longest header line that is passed on, in bytes; the longest keys (signed tokens) take some
@@ -270,6 +272,8 @@ def _reason(error: Exception) -> str:
     """The kind of failure, without the data sent or received."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if any(isinstance(cause, ContentEncodingError) for cause in causes(error)):
+        return "it is compressed in a way that is not read here, although it was asked not to be"
     if isinstance(error, aiohttp.ClientResponseError):
         return _NO_HTTP
     return type(error).__name__

@@ -38,6 +38,8 @@ HEADER = "blackbox-lb-bias"
 
 _LONGEST = 31_536_000
 """Seconds of the longest wait that can be asked for."""
+_LINGER = 10.0
+"""Longest time in seconds that the rest of a refused body is still read."""
 _HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 _DECODED = frozenset(("", "identity", "gzip", "deflate"))
 """Codings of a part of an answer that is joined to others."""
@@ -112,6 +114,7 @@ class Proxy:
             self._answer,
             most=self._most_connections,
             keepalive_timeout=self._idle,
+            lingering_time=min(_LINGER, self._idle),
             handler_cancellation=True,
             auto_decompress=False,
             access_log=None,

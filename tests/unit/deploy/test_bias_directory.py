@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.deploy.bias_directory import BiasDirectory, Expected, wanted
+from blackbox_lb.deploy.bias_directory import Asked, BiasDirectory, Expected, wanted
 from blackbox_lb.deploy.vllm.batch_rows import NOTHING, REFUSED, Placed, Rows, Seat, Shelf
 from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
 from tests.support.biases import WIDE
