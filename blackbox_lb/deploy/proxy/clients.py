@@ -142,6 +142,8 @@ class ConnectionLimit(web.Server):
         before = loop.get_exception_handler()
 
         def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+            if "_start_serving" in context["message"]:
+                return  # asyncio tries again although the server has closed
             if "accept()" in context["message"] and isinstance(context.get("exception"), OSError):
                 self._report(f"a connection was not accepted: {context['exception'].strerror}")
             elif before is None:

@@ -87,8 +87,8 @@ class Proxy:
         for host in hosts:
             if not _HOST.fullmatch(host):
                 raise InputError(
-                    f"``hosts`` names {quoted(host)}, which no client can call the proxy by; give a"
-                    " host's name without scheme, port and blanks, as host.docker.internal"
+                    f"--allow-host {quoted(host)} is no name that a client calls the proxy by; give"
+                    " a host's name without scheme, port and blanks, as host.docker.internal"
                 )
         self.rule = rule
         self.upstream = upstream
@@ -125,18 +125,18 @@ class Proxy:
         # aiohttp waits this long twice, and for ever at zero.
         runner = web.ServerRunner(server, shutdown_timeout=max(self.grace / 2, 0.001))
         await self._forwarder.open()
-        try:
-            await runner.setup()
-            name = host
-            if ":" in host:
-                name = f"[{host}]"
-            with server.accepting():
-                yield f"http://{name}:{await _listen(runner, host, port)}{PREFIX}"
-        finally:
+        with server.accepting():
             try:
-                await runner.cleanup()
+                await runner.setup()
+                name = host
+                if ":" in host:
+                    name = f"[{host}]"
+                yield f"http://{name}:{await _listen(runner, host, port)}{PREFIX}"
             finally:
-                await self._forwarder.close()
+                try:
+                    await runner.cleanup()
+                finally:
+                    await self._forwarder.close()
 
     @property
     def health(self) -> dict[str, Any]:
