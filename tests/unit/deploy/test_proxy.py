@@ -1183,14 +1183,14 @@ def test_parts_that_come_compressed_are_decoded(coding: str, stream: bool) -> No
     where it cannot be read, and no client gets bytes without their coding.
     """
     host = Host()
-    compress = {"gzip": gzip.compress, "deflate": zlib.compress, "br": bytes}[coding]
+    codings: dict[str, Any] = {"gzip": gzip.compress, "deflate": zlib.compress, "br": bytes}
 
     def answer(arrived: Arrived, connection: socket.socket) -> None:
         found = host.handle(
             httpx2.Request("POST", "http://h/v1/chat/completions", content=arrived.body)
         )
         kind = f"Content-Type: {found.headers['content-type']}"
-        packed = compress(found.content)
+        packed = codings[coding](found.content)
         plain("200 OK", packed, kind, f"Content-Encoding: {coding}")(arrived, connection)
 
     injection = Injection.of(forced())
