@@ -114,7 +114,14 @@ class StoreCorrupt(StoreError):
 
 
 class ProviderError(BlbError, RuntimeError):
-    """The inference API failed or refused."""
+    """The inference API failed or refused.
+
+    reason: what the service answered, without a remedy; "" where it refused nothing.
+    pause: seconds that the service asks to wait before another request; 0 for none.
+    """
+
+    reason: str = ""
+    pause: float = 0.0
 
 
 class ConnectionFailed(ProviderError):

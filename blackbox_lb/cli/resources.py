@@ -45,6 +45,7 @@ from blackbox_lb.jobs.runs.opening import (
 from blackbox_lb.providers.prices import parse_prices
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.files import explained
+from blackbox_lb.safety.http.waits import heard_by
 from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
 from blackbox_lb.tasks.records.tools import read_tools
@@ -254,9 +255,11 @@ async def connect_to(options: ModelOptions, **more: Any) -> AsyncIterator[Sessio
     a profile of the user's own sends where, and then when the model is switched off.
     """
     tell_keys_of_profile(options.provider, options)
-    async with connect(**arguments_for(connect, options) | more) as session:
-        tell_end_of_model(session.profile, session.model)
-        yield session
+    notice = reporter(quiet=getattr(options, "quiet", False)).notice
+    with heard_by(notice):
+        async with connect(**arguments_for(connect, options) | more) as session:
+            tell_end_of_model(session.profile, session.model)
+            yield session
 
 
 @asynccontextmanager

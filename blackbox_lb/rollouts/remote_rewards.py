@@ -22,6 +22,7 @@ from blackbox_lb.safety.http.retries import (
     is_passing,
 )
 from blackbox_lb.safety.http.service import HttpService, Moment, ServiceWording
+from blackbox_lb.safety.http.waits import heard_by
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.rewards.endpoint import EndpointReward, Judge, Remote
@@ -135,7 +136,7 @@ async def _fetch(
     ]
     unread = 0
     malformed = MalformedResponseTolerance()
-    with report.stage(f"{title}: rewards", len(missing)) as watch:
+    with heard_by(report.notice), report.stage(f"{title}: rewards", len(missing)) as watch:
         async with service_of(remote) as service:
 
             async def receive(batch: Items) -> None:
@@ -155,7 +156,11 @@ async def _fetch(
                     unread += _learn(remote, key, answer, request.example)
                     watch(replace(Completion.empty("stop"), generated=request.tokens))
 
-            await run_all(batches, receive, remote.concurrency, budget)
+            budget.droppers.append(service.drop_waiting)
+            try:
+                await run_all(batches, receive, remote.concurrency, budget)
+            finally:
+                budget.droppers.remove(service.drop_waiting)
     if malformed.faults:
         report.notice(f"{title}: rewards: {asked_again(malformed.faults)}")
     return unread

@@ -23,6 +23,7 @@ from blackbox_lb.errors import (
     Interrupted,
 )
 from blackbox_lb.providers.prices import Prices
+from blackbox_lb.safety.http.waits import current_wait
 
 TEMPLATE_TOKENS = 64
 """Most tokens that a chat template adds to a prompt: markers, dates, a default system message."""
@@ -122,6 +123,7 @@ class SpendLimit:
         self.spent = Spent()
         self.in_flight = 0
         self.closed = False
+        self._waited = ""
         self.droppers: list[Callable[[], None]] = []
         self._reserved: dict[object, Spent] = {}
         self._waiting: dict[asyncio.Task[Any] | None, asyncio.Future[None]] = {}
@@ -162,12 +164,19 @@ class SpendLimit:
     def close(self) -> None:
         """Stop new requests: those in flight go on, those waiting are dropped."""
         self.closed = True
+        self._waited = current_wait()
         self.drop_waiting()
 
     def check(self) -> None:
         """Raise Interrupted where the budget is closed."""
         if self.closed:
-            raise Interrupted("Interrupted")
+            raise self.interruption()
+
+    def interruption(self) -> Interrupted:
+        """The error of a closed budget; it names the wait for a service that was cut off."""
+        if self._waited:
+            return Interrupted(f"Interrupted ({self._waited})")
+        return Interrupted("Interrupted")
 
     def drop_waiting(self) -> None:
         """Cancel the tasks of waiting requests, here or in a session: none of them has been

@@ -28,8 +28,7 @@ import json
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httpx2
@@ -50,11 +49,16 @@ from blackbox_lb.safety.http.error_answers import Fault
 from blackbox_lb.safety.http.header_values import DAY, MINUTE, lowered, parse_duration, parse_number
 from blackbox_lb.safety.http.retries import (
     ATTEMPTS,
+    PATIENCE,
     MalformedResponseTolerance,
-    asked_pause,
     is_passing,
 )
-from blackbox_lb.safety.http.service import HttpService, ServiceWording, is_http_url
+from blackbox_lb.safety.http.service import (
+    HttpService,
+    ServiceWording,
+    is_http_url,
+    when_to_go_on,
+)
 from blackbox_lb.safety.network import path_of_request
 from blackbox_lb.safety.printable import with_remedy
 
@@ -333,7 +337,7 @@ class Channel(HttpService):
         self.malformed = MalformedResponseTolerance()
         self.served = 0.0
         self._turn = asyncio.Lock()
-        self._waiting: set[asyncio.Task[Any]] = set()
+        self._limited_by = f"{profile.name} allows no more by the rate limits in its headers"
         self._credentials = Credentials(profile, token_provider)
         super().__init__(
             self.base_url,
@@ -386,13 +390,6 @@ class Channel(HttpService):
             parse,
         )
 
-    def drop_waiting(self) -> None:
-        """Cancel the requests that wait for their turn or for another try: none of them has been
-        sent.
-        """
-        for task in self._waiting:
-            task.cancel()
-
     async def get(self, path: str) -> Any:
         """The JSON at ``path``. A missing server is not waited for, one that is loading its model
         is.
@@ -440,21 +437,6 @@ class Channel(HttpService):
                 once, lambda error: is_passing(error) or self.malformed.passing(error)
             )
 
-    async def _sleep(self, seconds: float) -> None:
-        with self._waits():
-            await asyncio.sleep(seconds)
-
-    @contextmanager
-    def _waits(self) -> Iterator[None]:
-        """Inside, the task may be dropped without loss."""
-        task = asyncio.current_task()
-        if task is not None:
-            self._waiting.add(task)
-        try:
-            yield
-        finally:
-            self._waiting.discard(task)
-
     async def _once(
         self, path: str, body: dict[str, Any], tokens: int, generated: int, parse: Parse | None
     ) -> Any:
@@ -463,14 +445,14 @@ class Channel(HttpService):
             self._turn.locked()
             or self._budgets.wait(tokens, started := time.monotonic(), generated=generated) > 0
         ):
-            with self._waits():
+            with self._droppable():
                 async with self._turn:
                     while (
                         delay := self._budgets.wait(
                             tokens, started := time.monotonic(), generated=generated
                         )
                     ) > 0:
-                        await asyncio.sleep(delay)
+                        await self._wait_for_budget(delay)
 
         def learn(response: httpx2.Response) -> None:
             self._budgets.update(
@@ -490,15 +472,21 @@ class Channel(HttpService):
             if isinstance(error.__cause__, httpx2.HTTPStatusError):
                 learn(error.__cause__.response)
                 if isinstance(error, RateLimited):
-                    self._budgets.refused(
-                        asked_pause(error.__cause__.response.headers), time.monotonic()
-                    )
+                    self._budgets.refused(error.pause, time.monotonic())
             raise
         learn(response)
         with self.reading(response) as content:
             answer = loads(content) if parse is None else await parse(content)
         self.check_answer(answer, "choices", body.get("model"))
         return answer
+
+    async def _wait_for_budget(self, seconds: float) -> None:
+        """Wait for the provider's budgets. Raises RateLimited: longer than a request waits."""
+        if seconds > PATIENCE:
+            error = RateLimited(with_remedy(self._limited_by, when_to_go_on(seconds)))
+            error.pause = seconds
+            raise error
+        await self._waits.wait(seconds, self._limited_by, RateLimited.__name__)
 
     async def _sent(
         self, method: str, path: str, content: bytes | None = None, model: str | None = None

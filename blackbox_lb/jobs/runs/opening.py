@@ -41,6 +41,7 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.safety.files import write_whole
+from blackbox_lb.safety.http.waits import heard_by
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.rewards.endpoint import Judge
@@ -204,7 +205,7 @@ def trials_in(
     """
     limit = session.profile.most_logprobs(session.endpoint)
     listed = TOP_LOGPROBS if limit is None else min(TOP_LOGPROBS, limit)
-    with work_in(folder), _opened(store, elsewhere) as rollouts:
+    with work_in(folder), _opened(store, elsewhere) as rollouts, heard_by(report.notice):
         if reward.thinking is not None:
             reward.thinking.known = partial(rollouts.token_bytes, tokenizer.fingerprint)
         yield Trials(
@@ -246,7 +247,7 @@ async def recorded(
     except asyncio.CancelledError as failure:
         if not budget.closed:
             raise
-        error = _with_store(Interrupted("Interrupted"), trials)
+        error = _with_store(budget.interruption(), trials)
         raise error from failure
     except (BlbError, click.Abort) as failure:
         error = failure

@@ -121,112 +121,222 @@ def classify(
 
 # --- The meaning
 
-CODES: dict[FaultKind, frozenset[str]] = {
-    "content filter": frozenset(
-        {"contentfilter", "responsibleaipolicyviolation", "contentpolicyviolation", "invalidprompt"}
-    ),
-    "quota": frozenset(
-        {
-            "insufficientquota",
-            "creditbalanceexhausted",
-            "organizationspendlimitexceeded",
-            "organizationusagelimitexceeded",
-            "projectspendlimitexceeded",
-            "billinghardlimitreached",
-            "billingnotactive",
-        }
-    ),
-    "authentication": frozenset(
-        {"invalidapikey", "authenticationerror", "unauthorized", "permissiondenied"}
-    ),
-    "context length": frozenset({"contextlengthexceeded", "exceedcontextsizeerror"}),
-    "unknown model": frozenset({"modelnotfound", "deploymentnotfound", "invalidmodel"}),
-}
-"""Codes and types that decide under any status, letters and digits only."""
-
-BARE_CODES: dict[FaultKind, frozenset[str]] = {
-    "rate limit": frozenset({"ratelimitexceeded", "ratelimiterror", "slowdown", "toomanyrequests"}),
-    "overloaded": frozenset(
-        {"overloadederror", "serverisoverloaded", "serviceunavailable", "serviceunavailableerror"}
-    ),
-    "server": frozenset({"servererror", "internalservererror", "internalerror", "apierror"}),
-    "timeout": frozenset({"timeout", "timeouterror", "requesttimeout"}),
-    "not found": frozenset({"notfound", "notfounderror"}),
-}
-"""Codes and types that decide without an error status, inside a stream or behind a gateway that
-answers 200.
-"""
-
-STATUSES: dict[int, FaultKind] = {
-    401: "authentication",
-    402: "quota",
-    403: "authentication",
-    404: "not found",
-    408: "timeout",
-    409: "conflict",
-    410: "not found",
-    429: "rate limit",
-    501: "unsupported",
-    503: "overloaded",
-    529: "overloaded",
-}
-
-SENTENCES: tuple[tuple[FaultKind, str], ...] = (
-    (
-        "content filter",
-        r"content management policy|flagged as potentially violating|content exists risk",
-    ),
-    ("quota", r"insufficient balance|spending limit|out of call volume quota"),
-    # Gemini's limits per minute use OpenAI's sentence, but go on with the time to wait.
-    ("quota", r"exceeded your current quota(?!.*retry in)"),
-    # OpenAI and Groq answer 429 to a request that is larger than a whole minute's tokens, which no
-    # wait makes smaller.
-    ("rejected", r"^request too large\b"),
-    ("too many entries", r"provided \d+ logit bias\w*.*?at most (?P<limit>\d{1,9})\b"),
-    ("too many entries", r"too many logit bias\w*.*?max size is (?P<limit>\d{1,9})\b"),
-    ("bad id", r"invalid key in 'logit_bias'(?:.*?maximum value is (?P<limit>\d{1,9})\b)?"),
-    ("bad id", r"logit_bias must ha(?:s|ve) keys in \[0, ?(?P<limit>\d{1,9})\]"),
-    ("bad id", r"logit_bias contain out-of-vocab.*?vocabulary size: (?P<beyond>\d{1,9})\b"),
-    ("bad id", r"logit_bias keys must be"),
-    ("authentication", r"(?:incorrect|invalid) api key|api key not valid"),
-    # A model of the other endpoint is a 404 at OpenAI, like an unknown one; a base model has no
-    # chat template at vLLM.
-    (
-        "other endpoint",
-        r"(?P<chat>is a chat model and not supported)|(?P<responses>only supported in"
-        r" v1/responses)|"
-        r"(?P<completions>is not a chat model|default chat template is no longer allowed)",
-    ),
-    # With 400: Mistral and OpenAI, OpenRouter, DeepSeek now and before, Bedrock, xAI and
-    # llama.cpp's router. With 404: Fireworks, Ollama, vLLM and SGLang.
-    (
-        "unknown model",
-        r"\binvalid model\b|is not a valid model id|supported api model names are|\bmodel not"
-        r" exist|model identifier is invalid|"
-        r"\bmodel (?:\S{1,200} )?(?:is )?not found\b|\bmodel \S{1,200} does not exist",
-    ),
-    # llama.cpp's 500 where the requests in flight fill the memory that they share (--kv-unified):
-    # all fail, fewer would not.
-    ("context full", r"context size has been exceeded"),
-    # OpenAI, vLLM now and before, llama.cpp, SGLang now and before, Fireworks, llama-cpp-python.
-    (
-        "context length",
-        r"maximum context length|model's context length|longer than the maximum model"
-        r" length|exceeds the (?:available )?context "
-        r"size|exceeds the maximum allowed length|prompt is too long|exceed context window|is too"
-        r" large to process",
-    ),
-    # llama.cpp answers 500 to requests that its template, its parser or its set-up can never serve
-    # (recorded, build 10499).
-    (
-        "rejected",
-        r"jinja exception|requires --jinja|json\.exception\.(?:parse_error|type_error\.302)|input"
-        r" is not supported - hint|"
-        r"cannot use both",
-    ),
+PER_TIME = (
+    r"\bper (?:second|minute|hour|day)\b|\b(?:requests|tokens) per min\b|\bconcurren|\bretry in \d"
 )
-"""Sentences that decide under any status, in this order. ``limit`` is the largest accepted number,
-``beyond`` the smallest refused one.
+"""Words of a limit that is free again after a while, or once fewer requests are in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSign:
+    """One row of what error answers mean.
+
+    kind: the fault; ``service.ERRORS`` has its error, and ``retries.is_passing`` whether that error
+        is waited for or ends the run.
+    source: where the sign was read or recorded.
+    codes: codes and types that decide under any status, letters and digits only.
+    sentence: pattern of a message that decides under any status. Its group ``limit`` is the largest
+        accepted number, ``beyond`` the smallest refused one.
+    unless: pattern of a message for which neither ``codes`` nor ``sentence`` counts.
+    statuses: HTTP statuses that decide where no code and no sentence does.
+    bare_codes: codes and types that decide only without an error status, inside a stream or behind
+        a gateway that answers 200.
+    """
+
+    kind: FaultKind
+    source: str
+    codes: frozenset[str] = frozenset()
+    sentence: str = ""
+    unless: str = ""
+    statuses: tuple[int, ...] = ()
+    bare_codes: frozenset[str] = frozenset()
+
+
+OPENAI = "https://platform.openai.com/docs/guides/error-codes"
+AZURE = "https://learn.microsoft.com/azure/ai-services/openai/concepts/content-filter"
+HTTP = "https://www.rfc-editor.org/rfc/rfc9110#name-status-codes"
+
+SIGNS: tuple[ErrorSign, ...] = (
+    ErrorSign(
+        "content filter",
+        f"{OPENAI}, {AZURE}; DeepSeek says Content Exists Risk",
+        codes=frozenset(
+            {
+                "contentfilter",
+                "responsibleaipolicyviolation",
+                "contentpolicyviolation",
+                "invalidprompt",
+            }
+        ),
+        sentence=(
+            r"content management policy|flagged as potentially violating|content exists risk"
+        ),
+    ),
+    ErrorSign(
+        "quota",
+        f"{OPENAI}; Azure's API management says Out of call volume quota",
+        codes=frozenset(
+            {
+                "insufficientquota",
+                "creditbalanceexhausted",
+                "organizationspendlimitexceeded",
+                "organizationusagelimitexceeded",
+                "projectspendlimitexceeded",
+                "billinghardlimitreached",
+                "billingnotactive",
+            }
+        ),
+        sentence=r"exceeded your current quota|spending limit|out of call volume quota",
+        # Scaleway answers INSUFFICIENT QUOTA to its limits of a minute and of concurrent requests
+        # (https://www.scaleway.com/en/docs/generative-apis/troubleshooting/fixing-common-issues/,
+        # https://github.com/LibreChat-AI/agents/issues/357). Gemini's limits of a minute use
+        # OpenAI's sentence, and go on with the time to wait
+        # (https://ai.google.dev/gemini-api/docs/rate-limits).
+        unless=PER_TIME,
+    ),
+    ErrorSign(
+        "quota",
+        "https://api-docs.deepseek.com/quick_start/error_codes (Insufficient Balance, 402);"
+        " https://openrouter.ai/docs/api-reference/errors (402);"
+        " https://docs.claude.com/en/api/errors (credit balance is too low, 400)",
+        sentence=r"insufficient balance|credit balance is too low",
+        statuses=(402,),
+    ),
+    ErrorSign(
+        "authentication",
+        OPENAI,
+        codes=frozenset(
+            {"invalidapikey", "authenticationerror", "unauthorized", "permissiondenied"}
+        ),
+        sentence=r"(?:incorrect|invalid) api key|api key not valid",
+        statuses=(401, 403),
+    ),
+    # Before "rate limit": no wait makes a request smaller that is larger than a minute's tokens.
+    ErrorSign(
+        "rejected",
+        "OpenAI's and Groq's 429 and 413 of a request above the tokens of a minute",
+        sentence=r"^request too large\b",
+    ),
+    ErrorSign(
+        "rate limit",
+        f"{OPENAI}; {HTTP}",
+        sentence=rf"exceeded your current (?:quota|limit|threshold)\b.*?(?:{PER_TIME})",
+        statuses=(429,),
+        bare_codes=frozenset(
+            {"ratelimitexceeded", "ratelimiterror", "slowdown", "toomanyrequests"}
+        ),
+    ),
+    ErrorSign(
+        "overloaded",
+        f"{OPENAI}; {HTTP}; 529 of https://docs.claude.com/en/api/errors",
+        statuses=(503, 529),
+        bare_codes=frozenset(
+            {
+                "overloadederror",
+                "serverisoverloaded",
+                "serviceunavailable",
+                "serviceunavailableerror",
+            }
+        ),
+    ),
+    ErrorSign(
+        "timeout",
+        HTTP,
+        statuses=(408,),
+        bare_codes=frozenset({"timeout", "timeouterror", "requesttimeout"}),
+    ),
+    ErrorSign("conflict", HTTP, statuses=(409,)),
+    ErrorSign(
+        "server",
+        f"{OPENAI}; {HTTP}",
+        statuses=tuple(status for status in range(500, 1000) if status not in (501, 503, 529)),
+        bare_codes=frozenset({"servererror", "internalservererror", "internalerror", "apierror"}),
+    ),
+    ErrorSign(
+        "context full",
+        "llama.cpp's 500 where the requests in flight fill the memory that they share"
+        " (--kv-unified): all fail, fewer would not",
+        sentence=r"context size has been exceeded",
+    ),
+    ErrorSign(
+        "too many entries",
+        "OpenAI",
+        sentence=r"provided \d+ logit bias\w*.*?at most (?P<limit>\d{1,9})\b",
+    ),
+    ErrorSign(
+        "too many entries",
+        "Fireworks",
+        sentence=r"too many logit bias\w*.*?max size is (?P<limit>\d{1,9})\b",
+    ),
+    ErrorSign(
+        "bad id",
+        "OpenAI",
+        sentence=r"invalid key in 'logit_bias'(?:.*?maximum value is (?P<limit>\d{1,9})\b)?",
+    ),
+    ErrorSign(
+        "bad id",
+        "SGLang",
+        sentence=r"logit_bias must ha(?:s|ve) keys in \[0, ?(?P<limit>\d{1,9})\]",
+    ),
+    ErrorSign(
+        "bad id",
+        "vLLM",
+        sentence=(
+            r"logit_bias contain out-of-vocab.*?vocabulary size: (?P<beyond>\d{1,9})\b"
+            r"|logit_bias keys must be"
+        ),
+    ),
+    ErrorSign(
+        "other endpoint",
+        "OpenAI's 404, like an unknown model's; vLLM for a base model, which has no chat template",
+        sentence=(
+            r"(?P<chat>is a chat model and not supported)|(?P<responses>only supported in"
+            r" v1/responses)|"
+            r"(?P<completions>is not a chat model|default chat template is no longer allowed)"
+        ),
+    ),
+    ErrorSign(
+        "unknown model",
+        "400 of Mistral and OpenAI, OpenRouter, DeepSeek now and before, Bedrock, xAI, llama.cpp's"
+        " router; 404 of Azure, Fireworks, Ollama, vLLM and SGLang",
+        codes=frozenset({"modelnotfound", "deploymentnotfound", "invalidmodel"}),
+        sentence=(
+            r"\binvalid model\b|is not a valid model id|supported api model names are|\bmodel not"
+            r" exist|model identifier is invalid|"
+            r"\bmodel (?:\S{1,200} )?(?:is )?not found\b|\bmodel \S{1,200} does not exist"
+        ),
+    ),
+    ErrorSign(
+        "context length",
+        "OpenAI, vLLM now and before, llama.cpp, SGLang now and before, Fireworks,"
+        " llama-cpp-python",
+        codes=frozenset({"contextlengthexceeded", "exceedcontextsizeerror"}),
+        sentence=(
+            r"maximum context length|model's context length|longer than the maximum model"
+            r" length|exceeds the (?:available )?context "
+            r"size|exceeds the maximum allowed length|prompt is too long|exceed context window|is"
+            r" too large to process"
+        ),
+    ),
+    ErrorSign(
+        "rejected",
+        "llama.cpp's 500 of what its template, its parser or its set-up can never serve (recorded,"
+        " build 10499)",
+        sentence=(
+            r"jinja exception|requires --jinja|json\.exception\.(?:parse_error|type_error\.302)|"
+            r"input is not supported - hint|cannot use both"
+        ),
+    ),
+    ErrorSign(
+        "not found",
+        HTTP,
+        statuses=(404, 410),
+        bare_codes=frozenset({"notfound", "notfounderror"}),
+    ),
+    ErrorSign("unsupported", HTTP, statuses=(501,)),
+)
+"""What error answers mean, what is waited for, and what ends a run. Codes of all rows decide
+before sentences, in the order of the rows, and both before statuses.
 """
 
 PARAMETERS = {
@@ -266,28 +376,35 @@ Verdict: TypeAlias = tuple[FaultKind, str | None, int | None]
 
 
 def _judge(words: _Words, status: int | None) -> Verdict:
-    for kind, codes in CODES.items():
-        if codes & words.codes:
-            return kind, None, None
     message = words.message[:LONGEST_SEARCHED]
-    for kind, pattern in SENTENCES:
-        if match := re.search(pattern, message, re.IGNORECASE):
+    signs = [
+        sign
+        for sign in SIGNS
+        if not (sign.unless and re.search(sign.unless, message, re.IGNORECASE))
+    ]
+    for sign in signs:
+        if sign.codes & words.codes:
+            return sign.kind, None, None
+    for sign in signs:
+        match = None
+        if sign.sentence:
+            match = re.search(sign.sentence, message, re.IGNORECASE)
+        if match is not None:
             parameter = match.lastgroup
-            if kind in ("too many entries", "bad id"):
+            if sign.kind in ("too many entries", "bad id"):
                 parameter = "logit_bias"
-            return kind, parameter, _limit(match)
+            return sign.kind, parameter, _limit(match)
     if status is None or status in (400, 403, 404, 422, 501):
         verdict = _unsupported(words, message)
         if verdict is not None:
             return verdict
-    if status in STATUSES:
-        return STATUSES[status], None, None
-    if status is not None and status >= 500:
-        return "server", None, None
+    for sign in signs:
+        if status in sign.statuses:
+            return sign.kind, None, None
     if status is None or status < 400:
-        for kind, codes in BARE_CODES.items():
-            if codes & words.codes:
-                return kind, None, None
+        for sign in signs:
+            if sign.bare_codes & words.codes:
+                return sign.kind, None, None
     return "rejected", None, None
 
 

@@ -1,7 +1,6 @@
 """Retries: the faults that pass by themselves, and the pause before the next try."""
 
 from collections import Counter
-from collections.abc import Mapping
 
 import httpx2
 from tenacity import RetryCallState, wait_exponential_jitter
@@ -10,11 +9,11 @@ from blackbox_lb.errors import (
     ConnectionFailed,
     CorruptResponse,
     NoLogprobs,
+    ProviderError,
     QuotaExhausted,
     RateLimited,
     ServerFailed,
 )
-from blackbox_lb.safety.http.header_values import retry_after
 from blackbox_lb.safety.network import untrusted_certificate
 
 ATTEMPTS = 6
@@ -24,6 +23,10 @@ server restarts.
 RATE_LIMIT_ATTEMPTS = 20
 """Tries of a request refused for its rate alone. Each waits as long as the service asks, so one of
 them will pass.
+"""
+PATIENCE = 3_600.0
+"""Most seconds that one request waits in all. Limits by the minute and by the hour are free again
+by then. A service that asks for more has a limit by the day, and the same command goes on after it.
 """
 SLOW_ATTEMPTS = 2
 """Tries of a request that times out; each takes many minutes."""
@@ -39,8 +42,6 @@ MOST_SAID = 160
 """Characters of the beginning of a fault."""
 LONGEST_WAIT = 20.0
 """Seconds between tries, where the server asks for none."""
-LONGEST_RETRY_AFTER = 120.0
-"""Seconds between tries, where the server asks for as much or more."""
 
 
 def is_passing(error: BaseException) -> bool:
@@ -53,14 +54,19 @@ def is_passing(error: BaseException) -> bool:
     return isinstance(error, RateLimited | ConnectionFailed | ServerFailed)
 
 
-def most_attempts(error: BaseException | None, attempts: int) -> int:
-    """Tries of a request that ended with ``error``; ``attempts`` for most errors."""
+def is_enough(state: RetryCallState, attempts: int) -> bool:
+    """Whether a request is given up: after ``attempts`` tries, for most errors, or where the next
+    wait would pass ``PATIENCE``.
+    """
+    error = failure_of(state)
+    if state.idle_for + _asked_pause(error) > PATIENCE:
+        return True
     most = attempts
     if isinstance(error, RateLimited) and attempts > 1:
         most = RATE_LIMIT_ATTEMPTS
     if error is not None and isinstance(error.__cause__, httpx2.TimeoutException | TimeoutError):
         most = min(most, SLOW_ATTEMPTS)
-    return most
+    return state.attempt_number >= most
 
 
 class MalformedResponseTolerance:
@@ -104,23 +110,18 @@ def asked_again(faults: Counter[str]) -> str:
     )
 
 
-def asked_pause(headers: Mapping[str, str]) -> float:
-    """Seconds that the server asks to wait, at most ``LONGEST_RETRY_AFTER``; 0 for none."""
-    return min(retry_after(headers) or 0.0, LONGEST_RETRY_AFTER)
-
-
 backoff = wait_exponential_jitter(multiplier=0.5, max=LONGEST_WAIT, jitter=1.0)
 
 
 def retry_pause(state: RetryCallState) -> float:
     """Seconds until the next try: exponential with jitter, or longer where the server asks."""
-    pause = backoff(state)
-    error = failure_of(state)
-    if error is not None:
-        response = getattr(error.__cause__, "response", None)
-        if response is not None:
-            pause = max(pause, asked_pause(response.headers))
-    return pause
+    return max(backoff(state), _asked_pause(failure_of(state)))
+
+
+def _asked_pause(error: BaseException | None) -> float:
+    if isinstance(error, ProviderError):
+        return error.pause
+    return 0.0
 
 
 def failure_of(state: RetryCallState) -> BaseException | None:

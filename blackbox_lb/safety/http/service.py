@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import Thread
@@ -37,7 +38,9 @@ from blackbox_lb.safety.files import has_too_many, most_open_files, remedy_for_t
 from blackbox_lb.safety.http import retries
 from blackbox_lb.safety.http.clients import AiohttpClient, BoundedClient
 from blackbox_lb.safety.http.error_answers import Fault, FaultKind, classify, masked
-from blackbox_lb.safety.http.retries import ATTEMPTS, failure_of, is_passing, most_attempts
+from blackbox_lb.safety.http.header_values import retry_after
+from blackbox_lb.safety.http.retries import ATTEMPTS, failure_of, is_enough, is_passing
+from blackbox_lb.safety.http.waits import NOTICEABLE, Waits, clock_time, time_in
 from blackbox_lb.safety.network import (
     check_key_log,
     explain_certificate,
@@ -147,6 +150,8 @@ class HttpService:
         self._timeout = httpx2.Timeout(timeout)
         self._redactor = Redactor(secrets)
         self._has_repeated_a_key = False
+        self._waits = Waits()
+        self._waiting: set[asyncio.Task[Any]] = set()
         check_key_log()  # aiohttp reads the variable when it is imported
         self._proxy_server = None
         if transport is None:
@@ -261,17 +266,37 @@ class HttpService:
         retrying = AsyncRetrying(
             retry=retry_if_exception(passing),
             wait=retries.retry_pause,
-            stop=self._is_enough,
-            sleep=self._sleep,
+            stop=lambda state: is_enough(state, self._attempts),
+            before_sleep=self._wait_to_retry,
+            sleep=lambda seconds: asyncio.sleep(0),
             reraise=True,
         )
         return await retrying(again)
 
-    async def _sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    async def _wait_to_retry(self, state: RetryCallState) -> None:
+        """Wait before the next try. tenacity's own sleep does not know what it waits for."""
+        error = failure_of(state)
+        reason = getattr(error, "reason", "") or str(error)
+        with self._droppable():
+            await self._waits.wait(state.upcoming_sleep, reason, type(error).__name__)
 
-    def _is_enough(self, state: RetryCallState) -> bool:
-        return state.attempt_number >= most_attempts(failure_of(state), self._attempts)
+    @contextmanager
+    def _droppable(self) -> Iterator[None]:
+        """Inside, the task waits, and may be dropped without loss."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._waiting.add(task)
+        try:
+            yield
+        finally:
+            self._waiting.discard(task)
+
+    def drop_waiting(self) -> None:
+        """Cancel the requests that wait for their turn or for another try: none of them has been
+        sent.
+        """
+        for task in self._waiting:
+            task.cancel()
 
     @contextmanager
     def reading(self, response: httpx2.Response) -> Iterator[bytes]:
@@ -350,10 +375,18 @@ class HttpService:
                 f" keys are not sent along: {remedy}"
             )
         url = response.request.url.copy_with(query=None)
-        return self.refusal(response.status_code, response.text, model, self.masked(str(url)))
+        pause = retry_after(response.headers) or 0.0
+        return self.refusal(
+            response.status_code, response.text, model, self.masked(str(url)), pause
+        )
 
     def refusal(
-        self, status: int | None, body: Any, model: str | None = None, url: str | None = None
+        self,
+        status: int | None,
+        body: Any,
+        model: str | None = None,
+        url: str | None = None,
+        pause: float = 0.0,
     ) -> ProviderError:
         """The error for an error answer.
 
@@ -362,11 +395,17 @@ class HttpService:
             body: its body, parsed or not.
             model: the model that was asked, for the advice.
             url: the address that was asked; None where it is not known.
+            pause: seconds that it asks to wait; 0 for none.
         """
         fault = classify(status, body, self.name, secrets=self._secrets())
         if fault.kind in OF_LOAD:
             self.refusals += 1
-        return self.error_of(fault, model, url)
+        error = self.error_of(fault, model, url)
+        if pause > NOTICEABLE and is_passing(error):
+            error = type(error)(with_remedy(fault, when_to_go_on(pause)))
+        error.reason = str(fault)
+        error.pause = pause
+        return error
 
     def error_of(
         self, fault: Fault, model: str | None = None, url: str | None = None
@@ -381,6 +420,14 @@ class HttpService:
     def advice(self, fault: Fault, model: str | None, url: str | None) -> str | None:
         """The remedy at a fault; None where there is none."""
         return self._advice.get(fault.kind)
+
+
+def when_to_go_on(seconds: float) -> str:
+    """The remedy where no request is allowed for so many seconds."""
+    return (
+        f"no request is allowed before {clock_time(time_in(seconds))}; what was received is kept,"
+        " and the same command goes on then"
+    )
 
 
 _parsed_url = lru_cache(httpx2.URL)
@@ -412,9 +459,11 @@ def connection_limits() -> httpx2.Limits:
 def run_apart(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in a thread and an event loop of its own, and wait for it.
 
-    For synchronous callers that may themselves be called from an event loop.
+    For synchronous callers that may themselves be called from an event loop. It has the caller's
+    context.
     """
     outcome: Future[T] = Future()
+    context = copy_context()
 
     def work() -> None:
         try:
@@ -422,5 +471,5 @@ def run_apart(main: Coroutine[Any, Any, T]) -> T:
         except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
             outcome.set_exception(error)
 
-    Thread(target=work, name="blackbox_lb service", daemon=True).start()
+    Thread(target=context.run, args=(work,), name="blackbox_lb service", daemon=True).start()
     return outcome.result()
