@@ -477,7 +477,7 @@ class Session:
             names = [model["id"] for model in answer["data"]]
             if not all(isinstance(name, str) for name in names):
                 raise TypeError("the id of a model is no text")
-            return names
+            return list(dict.fromkeys(names))
         except (AuthenticationFailed, RequestRejected, CorruptResponse) as error:
             # A key may be allowed to sample and not to list; only a wrong one is refused with 401.
             if (

@@ -111,7 +111,7 @@ def _address(rules: Connection, base_url: str | None) -> tuple[str, str]:
     name = rules.base_url_env
     path = rules.base_path
     if base_url is not None or name is None:
-        fixed = (base_url or rules.base_url or "").rstrip("/")
+        fixed = (base_url or rules.base_url or "").strip().rstrip("/")
         return literal(fixed), f"URL={shlex.quote(fixed)}"
     if rules.base_url is not None:
         return (

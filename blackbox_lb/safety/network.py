@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import ssl
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -18,7 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.printable import causes
+from blackbox_lb.safety.printable import causes, shorten
 from blackbox_lb.safety.secrets import redacted
 
 KEY_LOG = "SSLKEYLOGFILE"
@@ -263,6 +264,75 @@ def path_of_request(path: str) -> str | None:
         if path.rstrip("/").endswith(request):
             return request
     return None
+
+
+def read_address(text: str, subject: str, remedy: str, secrets: str, *, of_api: bool = True) -> str:
+    """The http(s) address that a user wrote, with its scheme in lower case, without blanks around
+    it and slashes at its end.
+
+    Args:
+        text: as it was written.
+        subject: the address in messages, as in "the address of the reward".
+        remedy: the way to give one.
+        secrets: the place of keys and queries, which no address may hold.
+        of_api: the paths of requests lie below it, and it may hold no password either.
+
+    Raises:
+        InputError: it is no http(s) URL with a host and a usable port, it holds a query, a
+            fragment, or, ``of_api``, a password, or it ends in the path of a request. The message
+            repeats none of the secrets.
+    """
+    scheme, mark, rest = text.strip().rstrip("/").partition("://")
+    address = f"{scheme.lower()}{mark}{rest}"
+    if not is_http_url(address):
+        host_on = re.split("[?#]", text.strip().rpartition("@")[2], maxsplit=1)[0]
+        raise InputError(f"{subject}, {shorten(host_on)}, is not a http(s) URL; {remedy}")
+    parts = urlsplit(address)
+    if of_api and "@" in parts.netloc:
+        raise InputError(f"{subject} holds a user name, a password or a key; {secrets}")
+    if "?" in address:
+        raise InputError(f"{subject} holds a query, which could be a key; {secrets}")
+    if "#" in address:
+        clean = parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()
+        raise InputError(
+            f"{subject} holds a fragment, which starts at its # and reaches no server; leave it"
+            f" out: {clean}"
+        )
+    end = path_of_request(parts.path)
+    if of_api and end is not None:
+        raise InputError(
+            f"{subject} ends in {end}, which is the path of a request; leave it out:"
+            f" {address.removesuffix(end)}"
+        )
+    return address
+
+
+def is_http_url(address: str) -> bool:
+    """Whether an address is an http(s) URL with a host and a usable port."""
+    import httpx2
+
+    try:
+        httpx2.URL(address)
+        parts = urlsplit(address)
+        port = parts.port or 0
+    except (httpx2.InvalidURL, ValueError):
+        return False
+    has_blank = any(character.isspace() for character in parts.netloc)
+    return parts.scheme in HTTP and bool(parts.hostname) and port >= 0 and not has_blank
+
+
+PLAIN_HTTP = frozenset(
+    {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"}
+)
+"""OpenSSL's reasons where what answers a TLS handshake is no TLS, such as a server of http."""
+
+
+def speaks_plain_http(error: BaseException | None) -> bool:
+    """Whether a connection by https failed because the server does not speak TLS."""
+    return any(
+        isinstance(cause, ssl.SSLError) and getattr(cause, "reason", None) in PLAIN_HTTP
+        for cause in causes(error)
+    )
 
 
 def is_loopback(host: str) -> bool:

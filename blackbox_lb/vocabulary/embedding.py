@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from math import sqrt
@@ -17,7 +18,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from blackbox_lb.errors import ConnectionFailed, CorruptResponse, InputError
-from blackbox_lb.safety.network import check_environment, path_of_request
+from blackbox_lb.safety.network import check_environment, read_address
 from blackbox_lb.safety.printable import first_line
 from blackbox_lb.safety.untrusted import finite_float, no_constant, parse_json
 
@@ -191,12 +192,12 @@ PROBE = "How many of the quick brown foxes jumped over the lazy dog?"
 
 def of_an_api(name: str) -> bool:
     """Whether a model is named as ``MODEL@URL``."""
-    return "@http" in name
+    return re.search("@ *https?://", name, re.IGNORECASE) is not None
 
 
 def key_variable(url: str) -> str:
     """The environment variable with the key of an embeddings API."""
-    if url.startswith(OPENAI):
+    if url.strip().lower().startswith(OPENAI):
         return "OPENAI_API_KEY"
     return "EMBEDDINGS_API_KEY"
 
@@ -293,12 +294,13 @@ class TextVectors:
         from blackbox_lb.safety.http.retries import MalformedResponseTolerance, is_passing
         from blackbox_lb.safety.http.service import HttpService, ServiceWording
 
-        model, _, url = self.name.partition("@")
-        if end := path_of_request(url):
-            raise InputError(
-                f"the address {url} of the embeddings API ends in {end}, which is the path of a"
-                f" request; leave it out: {model}@{url.rstrip('/').removesuffix(end)}"
-            )
+        model, _, written = self.name.partition("@")
+        url = read_address(
+            written,
+            "the address of the embeddings API",
+            "give one as MODEL@https://HOST/v1",
+            f"keys belong in {key_variable(written)}",
+        )
         key = os.environ.get(key_variable(url))
         headers: dict[str, str] = {}
         secrets: list[str] = []
@@ -306,7 +308,7 @@ class TextVectors:
             headers["Authorization"] = f"Bearer {key}"
             secrets.append(key)
         content = json.dumps({"model": model, "input": list(texts)}).encode()
-        address = f"{url.rstrip('/')}/embeddings"
+        address = f"{url}/embeddings"
         wording = ServiceWording(
             f"the embeddings API {url}",
             place=f"the embeddings API {url}",

@@ -56,10 +56,9 @@ from blackbox_lb.safety.http.retries import (
 from blackbox_lb.safety.http.service import (
     HttpService,
     ServiceWording,
-    is_http_url,
     when_to_go_on,
 )
-from blackbox_lb.safety.network import path_of_request
+from blackbox_lb.safety.network import read_address
 from blackbox_lb.safety.printable import with_remedy
 
 if TYPE_CHECKING:
@@ -495,7 +494,7 @@ class Channel(HttpService):
         answer, or a refusal.
         """
         url = path
-        if not path.startswith("http"):
+        if path.startswith("/"):
             url = self.base_url + path
         request = self.request(method, url, content, query=self.profile.connection.query)
         await self._credentials(request)
@@ -584,30 +583,21 @@ def address_of(profile: Profile, base_url: str | None) -> str:
     no plain URL.
     """
     rules = profile.connection
-    address = (base_url or environment(rules.base_url_env) or rules.base_url or "").rstrip("/")
-    remedy = (
-        f"give one with ``base_url``{f' or in {rules.base_url_env}' if rules.base_url_env else ''}"
-    )
-    if not address:
+    address = base_url or environment(rules.base_url_env) or rules.base_url or ""
+    remedy = "give one with ``base_url``"
+    if rules.base_url_env:
+        remedy = f"{remedy} or in {rules.base_url_env}"
+    if not address.strip():
         raise InputError(
             f"{profile.name} has no address of its own; {remedy}, as in"
             f" https://HOST{rules.base_path or '/v1'}"
         )
-    if not is_http_url(address):
-        raise InputError(
-            f"the address {address.rpartition('@')[2]!r} is not a http(s) URL; {remedy}"
-        )
-    url = httpx2.URL(address)
-    if url.userinfo or url.query:
-        raise InputError(
-            "the address holds a password or a query; keys belong in the environment, a query in"
-            " connection.query of a profile"
-        )
-    if path := path_of_request(url.path):
-        raise InputError(
-            f"the address {address} ends in {path}, which is the path of a request; {remedy}"
-            f" without it: {address.removesuffix(path)}"
-        )
+    address = read_address(
+        address,
+        "the address",
+        remedy,
+        "keys belong in the environment, a query in connection.query of a profile",
+    )
     if address.endswith(rules.base_path):
         return address
     return address + rules.base_path

@@ -110,7 +110,7 @@ class Questions:
             usual = environment(profile.connection.base_url_env) or profile.connection.base_url
             address = self.checked("Base URL", base_url, usual, partial(address_of, profile))
             if address not in ("", usual):
-                answers["base_url"] = address
+                answers["base_url"] = address.strip()
         elif base_url is not None:
             raise InputError(
                 f"{profile.name} starts its own engine and takes no --base-url; leave it out"

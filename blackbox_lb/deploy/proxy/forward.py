@@ -20,7 +20,7 @@ from yarl import URL
 from blackbox_lb.deploy.proxy.connections import Attempt, KeptConnections, current_attempt
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.requests import Upstream
-from blackbox_lb.safety.network import HTTP, certificates, proxy_server
+from blackbox_lb.safety.network import HTTP, certificates, proxy_server, speaks_plain_http
 from blackbox_lb.safety.printable import causes
 
 MAX_HEADER = 65_536
@@ -270,6 +270,8 @@ def _text(value: str) -> str:
 
 def _reason(error: Exception) -> str:
     """The kind of failure, without the data sent or received."""
+    if speaks_plain_http(error):
+        return "it does not speak https; an address of http begins with http://"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if any(isinstance(cause, ContentEncodingError) for cause in causes(error)):

@@ -14,7 +14,7 @@ from blackbox_lb.deploy.phase_requests import PhasedRequest, PhasedRequests
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.network import path_of_request
+from blackbox_lb.safety.network import PORTS, read_address
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.untrusted import finite_float, no_constant, parse_json
 
@@ -49,34 +49,22 @@ class Upstream:
         """Parse an address with its ``/v1``. Raises InputError: not http(s), or with a key, a query
         or a fragment in it.
         """
-        base = address.strip().rstrip("/")
-        try:
-            parts = urlsplit(base)
-            port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
-        except ValueError as error:
+        base = read_address(
+            address,
+            "``upstream``",
+            "give one as http://127.0.0.1:8000/v1",
+            "leave it out, clients send their own key and query",
+        )
+        parts = urlsplit(base)
+        if not re.fullmatch(r"[!-~]+", base):
             raise InputError(
-                f"``upstream`` is no address ({error}); give one as http://127.0.0.1:8000/v1"
-            ) from None
-        # The value is not repeated: it may hold a key.
-        if parts.username is not None or parts.password is not None:
-            raise InputError(
-                "``upstream`` holds a user name or key; leave it out, clients send their own key"
+                "``upstream`` has a blank or a letter beyond ASCII in it; percent-encode its path,"
+                " and write its host in punycode (xn--...)"
             )
-        if not port or not parts.hostname or not re.fullmatch(r"[!-~]+", base):
-            raise InputError(
-                "``upstream`` is no http or https address; give one as http://127.0.0.1:8000/v1"
-            )
-        if parts.query or parts.fragment or "?" in base or "#" in base:
-            raise InputError(
-                "``upstream`` has a query or fragment; leave it out, clients send their own query"
-            )
-        if path := path_of_request(parts.path):
-            raise InputError(
-                f"``upstream`` ends in {path}, which is the path of a request; leave it out"
-            )
+        port = parts.port or PORTS[parts.scheme]
         if not parts.path:
             base += PREFIX
-        return cls(base, base.removesuffix(PREFIX), parts.scheme, parts.hostname, port)
+        return cls(base, base.removesuffix(PREFIX), parts.scheme, parts.hostname or "", port)
 
     def url(self, target: str) -> str:
         """The address for a request target (path and query as they came).

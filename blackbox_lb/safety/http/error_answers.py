@@ -29,6 +29,7 @@ FaultKind: TypeAlias = Literal[
     "context length",
     "not found",
     "other endpoint",
+    "other scheme",
     "overloaded",
     "quota",
     "rate limit",
@@ -45,6 +46,7 @@ bad id, too many entries: of ``logit_bias``.
 context full: all requests in flight are too long together.
 context length: this request is too long.
 other endpoint: the model is served at another endpoint.
+other scheme: the server speaks https at this port.
 quota: no credit is left, and waiting does not help.
 rejected: any other refusal of this request.
 unsupported: the model or the server lacks a parameter.
@@ -316,6 +318,14 @@ SIGNS: tuple[ErrorSign, ...] = (
             r" length|exceeds the (?:available )?context "
             r"size|exceeds the maximum allowed length|prompt is too long|exceed context window|is"
             r" too large to process"
+        ),
+    ),
+    ErrorSign(
+        "other scheme",
+        "nginx's 400, Go's net/http, Apache",
+        sentence=(
+            r"plain http request was sent to https port|http request to an https server"
+            r"|speaking plain http to an ssl"
         ),
     ),
     ErrorSign(

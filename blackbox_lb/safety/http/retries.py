@@ -14,7 +14,7 @@ from blackbox_lb.errors import (
     RateLimited,
     ServerFailed,
 )
-from blackbox_lb.safety.network import untrusted_certificate
+from blackbox_lb.safety.network import speaks_plain_http, untrusted_certificate
 
 ATTEMPTS = 6
 """Tries of one request. With exponential waits they span about half a minute, the time in which a
@@ -47,9 +47,12 @@ LONGEST_WAIT = 20.0
 def is_passing(error: BaseException) -> bool:
     """Whether the same request may succeed later.
 
-    A spent quota (429, too) does not come back, nor does trust in a server's certificate.
+    A spent quota (429, too) does not come back, nor does trust in a server's certificate, and a
+    server of http does not learn https.
     """
-    if isinstance(error, QuotaExhausted) or untrusted_certificate(error) is not None:
+    if isinstance(error, QuotaExhausted):
+        return False
+    if untrusted_certificate(error) is not None or speaks_plain_http(error):
         return False
     return isinstance(error, RateLimited | ConnectionFailed | ServerFailed)
 

@@ -16,7 +16,6 @@ from functools import lru_cache
 from threading import Thread
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, TypeVar
-from urllib.parse import urlsplit
 
 import httpx2
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
@@ -44,7 +43,9 @@ from blackbox_lb.safety.http.waits import NOTICEABLE, Waits, clock_time, time_in
 from blackbox_lb.safety.network import (
     check_key_log,
     explain_certificate,
+    is_http_url,
     proxy_server,
+    speaks_plain_http,
     untrusted_certificate,
     verification,
 )
@@ -352,6 +353,11 @@ class HttpService:
             return ConnectionFailed(
                 f"the certificate of {self._place} is not accepted ({fault}); {remedy}"
             )
+        if speaks_plain_http(error):
+            return ConnectionFailed(
+                f"{self._place} does not speak https; does it speak http? Try"
+                f" http://{self.url.partition('://')[2]}"
+            )
         if has_too_many(error):
             return ConnectionFailed(f"no connection to {self._place}: {remedy_for_too_many()}")
         place = self._place
@@ -401,6 +407,8 @@ class HttpService:
         if fault.kind in OF_LOAD:
             self.refusals += 1
         error = self.error_of(fault, model, url)
+        if fault.kind == "other scheme":
+            error = type(error)(with_remedy(fault, f"try https://{self.url.partition('://')[2]}"))
         if pause > NOTICEABLE and is_passing(error):
             error = type(error)(with_remedy(fault, when_to_go_on(pause)))
         error.reason = str(fault)
@@ -431,17 +439,6 @@ def when_to_go_on(seconds: float) -> str:
 
 
 _parsed_url = lru_cache(httpx2.URL)
-
-
-def is_http_url(address: str) -> bool:
-    """Whether an address is an http(s) URL with a host and a usable port."""
-    try:
-        httpx2.URL(address)
-        parts = urlsplit(address)
-        port = parts.port or 0
-    except (httpx2.InvalidURL, ValueError):
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and port >= 0
 
 
 def connection_limits() -> httpx2.Limits:

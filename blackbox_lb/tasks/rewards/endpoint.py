@@ -62,7 +62,7 @@ from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationErro
 
 from blackbox_lb.errors import AuthenticationFailed, CorruptResponse, InputError
 from blackbox_lb.providers.schema import no_secrets
-from blackbox_lb.safety.network import path_of_request
+from blackbox_lb.safety.network import read_address
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.secrets import watch
 from blackbox_lb.safety.untrusted import read_settings
@@ -161,8 +161,15 @@ class EndpointReward(Remote):
 
         Raises InputError: not an address, or one with a query.
         """
-        url = check_address(spec, "the reward", f"keys belong in the environment variable {KEY}")
-        parts = urlsplit(spec)
+        address = read_address(
+            spec,
+            "the address of the reward",
+            "give one as https://HOST/PATH",
+            f"keys belong in the environment variable {KEY}",
+            of_api=False,
+        )
+        parts = urlsplit(address)
+        url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
         pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
         basic = ""
         if "@" in parts.netloc:
@@ -242,30 +249,6 @@ class EndpointReward(Remote):
         return [secret for secret in (sent.partition(" ")[2], clear) if secret]
 
 
-def check_address(address: str, subject: str, remedy: str) -> str:
-    """The http(s) address without user, password and trailing slash. Raises InputError, without
-    repeating those: it is none.
-    """
-    try:
-        parts = urlsplit(address)
-        usable = (
-            parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 0) >= 0
-        )
-    except ValueError:
-        usable = False
-    if not usable:
-        address_text = shorten(address.rpartition("@")[2])
-        raise InputError(
-            f"the address {address_text} of {subject} is not a http(s) URL; give one as https://HOST/PATH"
-        )
-    if parts.query or parts.fragment:
-        raise InputError(
-            f"the address of {subject} holds a query, which could be a key and would be stored;"
-            f" {remedy}"
-        )
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
-
-
 ROW_OF_FIELD = {
     "model": "model",
     "messages": "prompt",
@@ -328,19 +311,12 @@ class Judge(Remote):
         pattern or prompt.
         """
         file = _read(path)
-        url = check_address(
-            file.base_url, f"the judge {path}", "keys belong in the variable that api_key_env names"
+        url = read_address(
+            file.base_url,
+            f"base_url of the judge {path}",
+            "give one as https://HOST/v1",
+            "keys belong in the variable that api_key_env names",
         )
-        if "@" in file.base_url.partition("//")[2].partition("/")[0]:
-            raise InputError(
-                f"base_url of the judge {path} holds a password; name its variable in api_key_env"
-                " instead"
-            )
-        if end := path_of_request(url):
-            raise InputError(
-                f"base_url of the judge {path} ends in {end}, which is the path of a request;"
-                f" leave it out: {url.removesuffix(end)}"
-            )
         otherwise = None
         if file.otherwise is not None:
             otherwise = file.otherwise * file.scale

@@ -486,7 +486,7 @@ def reward_kind(spec: str) -> RewardKind:
         return "formula"
     if spec in ("exact-match", "contains") or (colon and head == "regex"):
         return "match"
-    if colon and head.lower() in ("http", "https"):
+    if colon and head.strip().lower() in ("http", "https"):
         return "endpoint"
     if colon and head == "judge":
         return "judge"

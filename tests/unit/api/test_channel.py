@@ -408,7 +408,7 @@ def test_a_line_end_behind_a_key_is_nothing(monkeypatch: pytest.MonkeyPatch) -> 
         ("https://host/v1?key=hunter2", ("connection.query",)),
         ("http://localhost:99999/v1", ("'http://localhost:99999/v1'", "``base_url``")),
         ("http://me:hunter2@host:x/v1", ("'host:x/v1'", "``base_url``")),
-        ("http://", ("'http:'", "``base_url``")),
+        ("http://", ("'http://'", "``base_url``")),
     ],
 )
 def test_an_address_that_cannot_be_used(address: str, facts: tuple[str, ...]) -> None:

@@ -556,7 +556,7 @@ class Notices(Silent):
         ({"prompt": "Rate it"}, ("judge.toml: prompt", "{completion}")),
         ({"model": None}, ("judge.toml: model", "base_url")),
         ({"modell": "m"}, ("judge.toml: modell", "base_url")),
-        ({"base_url": "judge.example"}, ("'judge.example'", "https://HOST/PATH")),
+        ({"base_url": "judge.example"}, ("'judge.example'", "https://HOST/v1")),
         (
             {"base_url": "http://u:pw@judge.example/v1"},
             ("base_url", "password", "api_key_env"),
