@@ -406,6 +406,9 @@ def test_a_line_end_behind_a_key_is_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     [
         ("https://me:hunter2@host/v1", ("password",)),
         ("https://host/v1?key=hunter2", ("connection.query",)),
+        ("https://host/v1?", ("connection.query",)),
+        ("https://host/v1#x", ("#", "https://host/v1")),
+        ("http://ho st/v1", ("'http://ho st/v1'", "``base_url``")),
         ("http://localhost:99999/v1", ("'http://localhost:99999/v1'", "``base_url``")),
         ("http://me:hunter2@host:x/v1", ("'host:x/v1'", "``base_url``")),
         ("http://", ("'http://'", "``base_url``")),
@@ -416,6 +419,30 @@ def test_an_address_that_cannot_be_used(address: str, facts: tuple[str, ...]) ->
     with raises_naming(InputError, *facts) as caught:
         send(fine, "vllm", base_url=address)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [" http://h:8000/v1", "http://h:8000/v1 \n", "HTTP://h:8000/v1", "Http://h:8000/v1//"],
+)
+def test_an_address_is_mended(address: str) -> None:
+    """Below it and beside it."""
+    channel = Channel(load_profile("vllm"), address)
+    assert channel.base_url == "http://h:8000/v1"
+    assert channel.root("/tokenize") == "http://h:8000/tokenize"
+
+
+def test_the_address_in_a_profile_and_in_the_environment_is_mended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As the one of an option."""
+    path = tmp_path / "mine.toml"
+    path.write_text('extends = "vllm"\n[connection]\nbase_url = " HTTP://h:8000/v1 "\n')
+    assert Channel(load_profile(str(path))).base_url == "http://h:8000/v1"
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", " HTTPS://mine.openai.azure.com/ ")
+    azure = Channel(load_profile("azure"))
+    assert azure.base_url == "https://mine.openai.azure.com/openai/v1"
 
 
 @pytest.mark.parametrize(

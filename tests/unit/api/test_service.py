@@ -18,6 +18,7 @@ from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
     ConnectionFailed,
+    InputError,
     QuotaExhausted,
     RateLimited,
     RequestRejected,
@@ -110,7 +111,10 @@ def ask_embeddings(url: str, folder: Path) -> object:
     return TextVectors(f"m@{url}/v1").of(["a"])
 
 
-@pytest.mark.parametrize("ask", [ask_model, ask_reward, ask_judge, ask_embeddings])
+ASKS = [ask_model, ask_reward, ask_judge, ask_embeddings]
+
+
+@pytest.mark.parametrize("ask", ASKS)
 @pytest.mark.parametrize(
     ("answer", "kind", "tries"),
     [
@@ -120,6 +124,19 @@ def ask_embeddings(url: str, folder: Path) -> object:
             QuotaExhausted,
             1,
         ),
+        (
+            Reply(
+                429,
+                {
+                    "error": "INSUFFICIENT QUOTA",
+                    "message": "You exceeded your current quota of tokens per minute.",
+                },
+            ),
+            RateLimited,
+            RATE_LIMIT_ATTEMPTS,
+        ),
+        (Reply(429, {"error": "tomorrow"}, {"retry-after": "36000"}), RateLimited, 1),
+        (Reply(503, {"error": "tomorrow"}, {"retry-after": "36000"}), ServerFailed, 1),
         (Reply(408, {"error": "late"}), ServerFailed, ATTEMPTS),
         (Reply(500, {"error": "broken"}), ServerFailed, ATTEMPTS),
         (Reply(503, {"error": "full"}), ServerFailed, ATTEMPTS),
@@ -145,6 +162,61 @@ def test_a_fault_is_the_same_everywhere(
         ask(server.listener.url, tmp_path)
     assert type(caught.value) is kind
     assert server.asked == tries
+
+
+@pytest.mark.parametrize("ask", ASKS)
+def test_the_case_of_a_scheme_and_blanks_are_mended(
+    server: Refusing, tmp_path: Path, ask: Ask
+) -> None:
+    """As browsers do with an address that was pasted."""
+    server.answer = Reply(401, {"error": "who?"})
+    with pytest.raises(AuthenticationFailed):
+        ask(server.listener.url.replace("http://", " HTTP://"), tmp_path)
+    assert server.asked == 1
+
+
+@pytest.mark.parametrize("ask", ASKS)
+@pytest.mark.parametrize(
+    ("end", "fact"), [("/v1#part", "#"), ("/v1?key=hunter2", "query"), (" x", "URL")]
+)
+def test_an_address_that_reaches_nothing_is_refused(
+    server: Refusing, tmp_path: Path, ask: Ask, end: str, fact: str
+) -> None:
+    """Before anything is sent, with what is wrong, and without a key in it."""
+    with pytest.raises(InputError) as caught:
+        ask(f"{server.listener.url}{end}", tmp_path)
+    assert fact in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert server.asked == 0
+
+
+@pytest.mark.parametrize("ask", ASKS)
+def test_https_to_a_server_of_http_names_the_cure(
+    server: Refusing, tmp_path: Path, ask: Ask
+) -> None:
+    """It runs, so no message asks whether it does."""
+    with pytest.raises(ConnectionFailed) as caught:
+        ask(server.listener.url.replace("http://", "https://"), tmp_path)
+    assert server.listener.url in str(caught.value)
+    assert server.asked == 0
+
+
+@pytest.mark.parametrize("ask", ASKS)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Client sent an HTTP request to an HTTPS server.",
+        "<html><body><h1>400 Bad Request</h1>The plain HTTP request was sent to HTTPS port</body>",
+    ],
+)
+def test_http_to_a_server_of_https_names_the_cure(
+    server: Refusing, tmp_path: Path, ask: Ask, words: str
+) -> None:
+    """Where the server says so."""
+    server.answer = Reply(400, words.encode())
+    with pytest.raises(RequestRejected) as caught:
+        ask(server.listener.url, tmp_path)
+    assert server.listener.url.replace("http://", "https://") in str(caught.value)
 
 
 def test_what_nobody_answers_in_time_is_tried_twice(server: Refusing) -> None:

@@ -194,3 +194,18 @@ def test_a_model_without_a_name_of_text_is_not_chosen(name: Any) -> None:
     with pytest.raises(CorruptResponse):
         complete(session)
     assert asked == ["/models"]
+
+
+def test_a_model_that_is_listed_twice_is_one_model() -> None:
+    """It is chosen as the server's only one."""
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path.endswith("/models"):
+            return httpx2.Response(200, json={"data": [{"id": "toy"}, {"id": "toy"}]})
+        return httpx2.Response(401, json={"error": "who?"})
+
+    session, asked = session_with(answer, "vllm")
+    with pytest.raises(AuthenticationFailed):
+        complete(session)
+    assert session.model == "toy"
+    assert len(asked) > 1

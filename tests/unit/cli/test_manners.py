@@ -455,6 +455,7 @@ def test_init_writes_no_key_that_an_address_holds(
         ("http://me:secret@h/v1", "keys belong"),
         ("h:8000", "not a http"),
         ("http://h/v1?key=x", "keys"),
+        ("http://h/v1#x", "#"),
     ):
         result = blb(
             "init", "--yes", "--provider", "vllm", "--task", "capitals", "--base-url", address

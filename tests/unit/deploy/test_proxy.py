@@ -33,6 +33,7 @@ from blackbox_lb.deploy.proxy.web_pages import PageRule
 from blackbox_lb.errors import InputError
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.exact.listener import Listener, Reply
 from tests.support.proxy_upstream import (
     ANSWER,
     SENT,
@@ -416,6 +417,20 @@ def test_silence_ends_in_504() -> None:
         silent.set()
     assert (status, code) == (504, "upstream_timeout")
     assert "0.2 s" in message
+
+
+def test_https_to_an_upstream_of_http_is_named() -> None:
+    """The upstream runs, and the cure is the scheme of its address."""
+    listener = Listener(lambda arrived: Reply(200, {}))
+    listener.start()
+    try:
+        address = listener.url.replace("http://", "https://")
+        with running(proxy_for(f"{address}/v1")) as port:
+            status, code, message = error_of(exchange(port, request()))
+    finally:
+        listener.stop()
+    assert (status, code) == (502, "upstream_unreachable")
+    assert "http://" in message
 
 
 def test_an_upstream_that_hangs_up_is_502() -> None:

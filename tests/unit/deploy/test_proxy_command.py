@@ -251,7 +251,7 @@ def test_its_own_address_is_no_upstream(bias_file: str, host: str) -> None:
         (["--bias", "none.json", "--upstream", "http://h/v1"], "none.json: no such bias file"),
         (["--bias", "B", "--bias", "B", "--upstream", "http://h/v1"], "two biases for 'm'"),
         (["--bias", "B", "--upstream", "http://h/v1", "--model", ""], "--model '' names no model"),
-        (["--bias", "B", "--upstream", "h:1"], "--upstream is no http or https address"),
+        (["--bias", "B", "--upstream", "h:1"], "--upstream, 'h:1', is not a http(s) URL"),
         (
             ["--bias", "B", "--upstream", "http://h/v1", "--provider", "openai"],
             "openai takes whole numbers",

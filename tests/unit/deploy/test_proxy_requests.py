@@ -167,6 +167,14 @@ def test_no_target_reaches_another_host(target: str) -> None:
     )
 
 
+@pytest.mark.parametrize("address", [" http://h:8000/v1 ", "HTTP://h:8000/v1", "Http://h:8000/"])
+def test_an_upstream_is_mended(address: str) -> None:
+    """Blanks around it, the case of its scheme, slashes at its end."""
+    upstream = Upstream.parse(address)
+    assert (upstream.base, upstream.root) == ("http://h:8000/v1", "http://h:8000")
+    assert (upstream.scheme, upstream.host, upstream.port) == ("http", "h", 8000)
+
+
 @pytest.mark.parametrize(
     "address",
     ["127.0.0.1:8000/v1", "ftp://h/v1", "http:///v1", "http://h:port/v1", "http://h:99999/v1", "http://sk-secret@h/v1",

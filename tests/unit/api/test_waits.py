@@ -1,0 +1,343 @@
+"""Waits for a service: said with their reason and end, bounded, and named where they are cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import httpx2
+import pytest
+
+from blackbox_lb.api.limits.budget import SpendLimit
+from blackbox_lb.api.transport import channel as channel_module
+from blackbox_lb.api.transport.channel import OPENAI_HEADERS, Channel
+from blackbox_lb.errors import Interrupted, RateLimited, ServerFailed
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.safety.http.error_answers import SIGNS
+from blackbox_lb.safety.http.header_values import DAY
+from blackbox_lb.safety.http.retries import PATIENCE
+from blackbox_lb.safety.http.waits import NOTICEABLE, heard_by
+from blackbox_lb.store import RolloutStore
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.exact.listener import Reply, Request
+
+Answer = Callable[[int], httpx2.Response]
+MODEL = ExactModel(12, 8, end=True, prompts=4)
+CLOCK = re.compile(r"\d\d:\d\d")
+
+
+class Clock:
+    """A clock that a sleep moves on at once, and the sleeps so far, in seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_000.0
+        self.slept: list[float] = []
+        self._pass = asyncio.sleep
+        monkeypatch.setattr(asyncio, "sleep", self._sleep)
+        monkeypatch.setattr(channel_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    async def _sleep(self, seconds: float) -> None:
+        end = self.now + seconds
+        await self._pass(0)
+        if seconds > 0:
+            self.slept.append(seconds)
+            self.now = max(self.now, end)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """No test waits."""
+    return Clock(monkeypatch)
+
+
+def refusal(
+    status: int, seconds: float | None, words: str = "limit of a minute"
+) -> httpx2.Response:
+    """A refusal that asks to wait."""
+    headers = {}
+    if seconds is not None:
+        headers["retry-after"] = str(seconds)
+    return httpx2.Response(status, json={"error": {"message": words}}, headers=headers)
+
+
+def send(answer: Answer, times: int = 1, provider: str = "vllm") -> tuple[list[str], int]:
+    """Send so many requests at the same time to a server that answers its n-th request so; what was
+    said, and the requests that arrived.
+    """
+    said: list[str] = []
+    arrived = 0
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        nonlocal arrived
+        arrived += 1
+        return answer(arrived)
+
+    async def go() -> None:
+        channel = Channel(
+            load_profile(provider), "http://h/v1", transport=httpx2.MockTransport(handle)
+        )
+        async with channel:
+            posts = [channel.post("/chat/completions", {"model": "m"}) for _ in range(times)]
+            await asyncio.gather(*posts)
+
+    try:
+        with heard_by(said.append):
+            asyncio.run(go())
+    except (RateLimited, ServerFailed) as error:
+        error.add_note(json.dumps([said, arrived]))
+        raise
+    return said, arrived
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("seconds", [NOTICEABLE + 5, 600, PATIENCE - 1])
+def test_a_long_wait_is_said_once_and_kept(clock: Clock, status: int, seconds: float) -> None:
+    """Of eight requests that are refused at the same time, one says why and until when; none asks
+    earlier than it may.
+    """
+    said, arrived = send(
+        lambda number: refusal(status, seconds) if number <= 8 else httpx2.Response(200, json={}), 8
+    )
+    assert len(said) == 1
+    assert str(status) in said[0]
+    assert "limit of a minute" in said[0]
+    assert CLOCK.search(said[0])
+    assert arrived == 16
+    assert max(clock.slept) >= seconds
+
+
+def test_a_short_wait_is_not_said(clock: Clock) -> None:
+    """Nobody asks why nothing moves for a few seconds."""
+    said, arrived = send(
+        lambda number: refusal(429, 5) if number == 1 else httpx2.Response(200, json={})
+    )
+    assert (said, arrived) == ([], 2)
+    assert sum(clock.slept) >= 5
+
+
+def test_another_wait_that_is_much_longer_is_said(clock: Clock) -> None:
+    """The first notice would be wrong by half an hour."""
+    pauses = {1: 15.0, 2: 1_800.0}
+    said, _ = send(
+        lambda number: (
+            refusal(429, pauses[number]) if number in pauses else httpx2.Response(200, json={})
+        )
+    )
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize(("status", "kind"), [(429, RateLimited), (503, ServerFailed)])
+def test_what_is_asked_for_beyond_the_patience_ends_at_once(
+    clock: Clock, status: int, kind: type[RateLimited | ServerFailed]
+) -> None:
+    """The error has the service's words and the moment from which the same command goes on."""
+    seconds = 36_000.0
+    with pytest.raises(kind) as caught:
+        send(lambda number: refusal(status, seconds, "limit of a day"))
+    assert clock.slept == []
+    assert json.loads(caught.value.__notes__[0]) == [[], 1]
+    assert caught.value.pause == seconds
+    message = str(caught.value)
+    assert "limit of a day" in message
+    assert CLOCK.search(message)
+
+
+def test_the_moment_of_another_day_has_its_date(clock: Clock) -> None:
+    """The same time stands on the clock every day."""
+    with pytest.raises(RateLimited) as caught:
+        send(lambda number: refusal(429, 5 * DAY))
+    day = datetime.now() + timedelta(days=5)
+    days = [day - timedelta(minutes=5), day]
+    assert any(moment.strftime("%Y-%m-%d") in str(caught.value) for moment in days)
+
+
+def test_a_date_years_ahead_is_an_error_of_the_same_kind(clock: Clock) -> None:
+    """No number of seconds is too large to be written."""
+    with pytest.raises(RateLimited) as caught:
+        send(lambda number: refusal(429, 1e15))
+    assert "9999" in str(caught.value)
+
+
+def test_all_waits_of_a_request_are_within_the_patience(clock: Clock) -> None:
+    """A service that asks for ten minutes again and again is given up after an hour."""
+    with pytest.raises(RateLimited):
+        send(lambda number: refusal(429, 600))
+    assert PATIENCE - 600 <= sum(clock.slept) <= PATIENCE
+
+
+@pytest.mark.parametrize(("remaining", "waits"), [(0, True), (1, False)])
+def test_a_wait_for_the_headers_budget_is_said(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, remaining: int, waits: bool
+) -> None:
+    """Two requests a minute: the next one after the last free one leaves half a minute later."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789abcdef")
+    headers = {
+        OPENAI_HEADERS["limit-requests"]: "2",
+        OPENAI_HEADERS["remaining-requests"]: str(remaining),
+        OPENAI_HEADERS["reset-requests"]: "60s",
+    }
+    said: list[str] = []
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, json={}, headers=headers)
+
+    async def go() -> None:
+        transport = httpx2.MockTransport(handle)
+        async with Channel(load_profile("openai"), transport=transport) as channel:
+            for _ in range(2):
+                await channel.post("/chat/completions", {"model": "gpt-4o-mini"})
+
+    with heard_by(said.append):
+        asyncio.run(go())
+    assert bool(said) == waits
+    assert (sum(clock.slept) > NOTICEABLE) == waits
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "You exceeded your current limit of concurrent requests.",
+        "You exceeded your current threshold of concurrent requests.",
+        "You exceeded your current quota of tokens per minute.",
+        "You exceeded your current quota of requests per minute.",
+    ],
+)
+def test_a_limit_that_passes_is_waited_for(clock: Clock, words: str) -> None:
+    """Whatever code stands beside it."""
+    body = {"status": 429, "error": "INSUFFICIENT QUOTA", "message": words}
+    _, arrived = send(
+        lambda number: (
+            httpx2.Response(429, json=body) if number == 1 else httpx2.Response(200, json={})
+        )
+    )
+    assert arrived == 2
+
+
+def test_every_sign_of_an_error_answer_has_a_source() -> None:
+    """And something to be known by."""
+    for sign in SIGNS:
+        assert sign.source
+        assert sign.codes or sign.sentence or sign.statuses or sign.bare_codes
+
+
+def test_without_a_listener_a_wait_is_logged(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A program that uses the package in Python sees it, too."""
+    answers = iter([refusal(429, 60), httpx2.Response(200, json={})])
+
+    async def go() -> None:
+        transport = httpx2.MockTransport(lambda request: next(answers))
+        async with Channel(load_profile("vllm"), "http://h/v1", transport=transport) as channel:
+            await channel.post("/chat/completions", {"model": "m"})
+
+    asyncio.run(go())
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "limit of a minute" in caplog.text
+
+
+def test_a_closed_budget_names_the_wait_that_it_cut_off() -> None:
+    """Nothing was sent meanwhile, and nothing is waited for any more."""
+    heard: list[str] = []
+    budget = SpendLimit()
+
+    async def go() -> None:
+        transport = httpx2.MockTransport(lambda request: refusal(503, 600, "the model is loading"))
+        async with Channel(load_profile("vllm"), "http://h/v1", transport=transport) as channel:
+            budget.droppers.append(channel.drop_waiting)
+            post = asyncio.create_task(channel.post("/chat/completions", {"model": "m"}))
+            while not heard:
+                await asyncio.sleep(0)
+            budget.close()
+            with suppress(asyncio.CancelledError):
+                await post
+
+    with heard_by(heard.append):
+        asyncio.run(go())
+    with pytest.raises(Interrupted) as caught:
+        budget.check()
+    assert "503" in str(caught.value)
+    assert "the model is loading" in str(caught.value)
+
+
+class LimitedServer(ExactServer):
+    """An exact model behind a limit: after ``free`` completions every request is refused, and asked
+    to wait so many seconds.
+    """
+
+    def __init__(self, free: int, seconds: int) -> None:
+        super().__init__(MODEL)
+        self._free = free
+        self._seconds = seconds
+
+    def _reply(self, request: Request) -> Reply | Literal["drop"]:
+        sent = sum(path.endswith("/completions") for path, _ in self.calls)
+        if request.path.endswith("/completions") and sent >= self._free:
+            body: dict[str, Any] = {"error": {"message": "free requests of the day are used up"}}
+            return Reply(429, body, {"retry-after": str(self._seconds)})
+        return super()._reply(request)
+
+
+def started(server: ExactServer, folder: Path) -> subprocess.Popen[str]:
+    """A collection of sixty completions, one at a time."""
+    data = folder / "data.jsonl"
+    rows = [{"prompt": f"question {number}", "answer": "a"} for number in range(30)]
+    data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    options = ["--provider", "llamacpp", "--base-url", server.base_url, "--data", str(data)]
+    options += ["--out", str(folder / "run"), "--concurrency", "1", "--reward", "length"]
+    options += ["--max-tokens", "8", "--samples-per-prompt", "2"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "blackbox_lb", "collect", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def kept(folder: Path) -> int:
+    """Completions in the run's store."""
+    with RolloutStore(folder / "run" / "rollouts.db") as store:
+        return store.size().completions
+
+
+def test_a_limit_of_a_day_ends_the_command_and_keeps_what_came(tmp_path: Path) -> None:
+    """Exit code 2 with the host's words and the time to go on, and no wait."""
+    with LimitedServer(free=3, seconds=36_000) as server:
+        process = started(server, tmp_path)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 2, err
+    last = err.strip().splitlines()[-1]
+    assert "free requests of the day are used up" in last
+    assert CLOCK.search(last)
+    assert kept(tmp_path) >= 3
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a signal cannot be sent to one process there")
+def test_ctrl_c_names_the_wait(tmp_path: Path) -> None:
+    """The notice comes while the command waits, and the closing words repeat its reason."""
+    with LimitedServer(free=3, seconds=900) as server:
+        process = started(server, tmp_path)
+        assert process.stderr is not None
+        lines = []
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            lines.append(process.stderr.readline())
+            if "used up" in lines[-1] or not lines[-1]:
+                break
+        assert "used up" in lines[-1], lines
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "free requests of the day are used up" in err
+    assert kept(tmp_path) >= 3
