@@ -94,6 +94,13 @@ CASES: list[tuple[int | None, Any, FaultKind]] = [
     (200, {"error": {"code": 429, "message": "The upstream provider is busy."}}, "rate limit"),
     (None, openai("Slow down", "requests", "rate_limit_exceeded"), "rate limit"),
     (429, openai("Request too large for gpt-4o on tokens per min (TPM): Limit 30000", "tokens", "rate_limit_exceeded"), "rejected"),
+    # A limit that passes, in the words of a spent account.
+    (429, {"status": 429, "error": "INSUFFICIENT QUOTA", "message": "You exceeded your current limit of concurrent requests."}, "rate limit"),
+    (429, {"status": 429, "error": "INSUFFICIENT QUOTA", "message": "You exceeded your current quota of tokens per minute."}, "rate limit"),
+    (None, {"error": "INSUFFICIENT QUOTA", "message": "You exceeded your current quota of requests per minute."}, "rate limit"),
+    (429, {"status": 429, "error": "INSUFFICIENT QUOTA", "message": "No credit is left."}, "quota"),
+    (402, {"error": {"message": "This request requires more credits, or fewer max_tokens.", "code": 402}}, "quota"),
+    (400, {"type": "error", "error": {"type": "invalid_request_error", "message": "Your credit balance is too low to access the API."}}, "quota"),
     # What may be said.
     (400, {"error": FILTERED}, "content filter"),
     (400, FILTERED, "content filter"),
@@ -144,6 +151,9 @@ CASES: list[tuple[int | None, Any, FaultKind]] = [
     (520, None, "server"),
     (408, openai("The request took too long."), "timeout"),
     (409, openai("Conflict with another request."), "conflict"),
+    # Which scheme.
+    (400, b"Client sent an HTTP request to an HTTPS server.\n", "other scheme"),
+    (400, "<html><head><title>400</title></head><body>The plain HTTP request was sent to HTTPS port</body></html>", "other scheme"),
     # What else is refused.
     (400, openai("Invalid token in prompt: 123456. Minimum value is 0, maximum value is 100257 (inclusive)."), "rejected"),
     (400, {"detail": "Invalid top_logprobs and logprobs value"}, "rejected"),
