@@ -42,7 +42,7 @@ def most_connections() -> int:
     return max(1, (descriptors - _RESERVED) // 2)
 
 
-class Connection(web.RequestHandler):
+class ClientConnection(web.RequestHandler):
     """A connection of a client.
 
     request: the one under way, from its whole head to the end of its answer; else None.
@@ -113,8 +113,8 @@ class ConnectionLimit(web.Server):
         self._reports: Counter[str] = Counter()
         self._reported_at: dict[str, float] = {}
 
-    def __call__(self) -> Connection:
-        return Connection(self, loop=self._loop, **self._kwargs)
+    def __call__(self) -> ClientConnection:
+        return ClientConnection(self, loop=self._loop, **self._kwargs)
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
@@ -123,7 +123,7 @@ class ConnectionLimit(web.Server):
         connections = [
             connection
             for connection in self._connections
-            if isinstance(connection, Connection) and connection.transport is not None
+            if isinstance(connection, ClientConnection) and connection.transport is not None
         ]
         if len(connections) > self._most:
             waiting = [connection for connection in connections if connection.is_waiting]
@@ -177,6 +177,6 @@ def _request(
     """A request whose head has come."""
     loop = asyncio.get_running_loop()
     request = web.BaseRequest(message, payload, protocol, writer, task, loop)
-    if isinstance(protocol, Connection):
+    if isinstance(protocol, ClientConnection):
         protocol.begin(request)
     return request
