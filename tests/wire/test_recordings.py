@@ -31,8 +31,12 @@ from tests.support.errors import raises_naming
 FOLDER = Path(
     os.environ.get("BLB_RECORDINGS") or Path(__file__).parents[2].parent / "shared" / "recordings"
 )
+REQUESTS = "decisions"
+"""The folder of requests that clients sent, in which there is no answer to read."""
 FILES = sorted(
-    path for path in FOLDER.rglob("*") if path.suffix in (".json", ".jsonl", ".yaml", ".sse")
+    path
+    for path in FOLDER.rglob("*")
+    if path.suffix in (".json", ".jsonl", ".yaml", ".sse") and path.parent.name != REQUESTS
 )
 CENSORED = -9999.0
 UNNAMED = -2

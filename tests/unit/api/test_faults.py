@@ -613,9 +613,11 @@ RECORDED: dict[str, FaultKind] = {
 
 
 def recorded_errors(folder: Path) -> Iterator[tuple[str, int | None, Any]]:
-    """File, status and body of every error answer under ``folder``, whatever recorded it."""
+    """File, status and body of every error answer under ``folder``, whatever recorded it; requests
+    to endpoints of decisions, in the folder of that name, have none.
+    """
     for path in sorted(folder.rglob("*")):
-        if path.suffix in (".json", ".jsonl", ".yaml"):
+        if path.suffix in (".json", ".jsonl", ".yaml") and path.parent.name != "decisions":
             for value in documents(path):
                 for status, body in errors_in(value):
                     yield path.name, status, body
