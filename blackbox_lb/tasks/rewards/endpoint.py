@@ -14,8 +14,7 @@ tools           the functions that were offered, where there were any
 tool_calls      [{"name", "arguments"}, ...] then, the arguments as JSON text
 =============== ==================================================================================
 
-and answers ``{"rewards": [...]}``: as many numbers of nats, in the same order, each finite or
-"-inf" (never imitate it).
+and answers ``{"rewards": [...]}``: as many finite numbers of nats, in the same order.
 
 A judge is a TOML file:
 
@@ -215,8 +214,6 @@ class EndpointReward(Remote):
         return [self._checked(value, item) for value, item in zip(came, items, strict=True)]
 
     def _checked(self, value: Any, item: dict[str, Any]) -> str | CorruptResponse:
-        if value == "-inf":
-            return "-inf"
         if isinstance(value, int | float) and not isinstance(value, bool):
             try:
                 number = float(value)
@@ -226,7 +223,7 @@ class EndpointReward(Remote):
                 return repr(number)
         return CorruptResponse(
             f"{self.name} answered {shorten(value)} for example {item['id']!r}; a reward is a"
-            ' finite number of nats, or the text "-inf"'
+            " finite number of nats"
         )
 
     def number(self, answer: str) -> float | None:

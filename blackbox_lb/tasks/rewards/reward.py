@@ -1,7 +1,7 @@
 """Rewards of completions in nats: by name, by a schema, from the user's own function, an HTTP
 endpoint or a judge.
 
-A reward may be minus infinity (the completion is never imitated) but neither NaN nor plus infinity.
+A reward is finite. One by a logarithm may be minus infinity, too: the completion is never imitated.
 Logarithmic rewards are displayed as their exponentials: ``correct-and-short`` as correct x T/len,
 not as its logarithm. T is the token limit and len the tokens of the completion, or of its thinking
 or answer alone, by the provider's count, never below 1.
