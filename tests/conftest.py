@@ -53,7 +53,7 @@ COMPANY = re.compile(
     r"|recording_server|proxy_upstream|\bListener\b"
 )
 """The words of a test that starts a server, an engine or another process."""
-LONGER = frozenset({"known_truth", "live", "test_candidates"})
+LONGER = frozenset({"goldens", "known_truth", "live", "test_candidates"})
 """Folders and modules whose tests compute for seconds, or need an engine or a browser."""
 
 SAID = "said"
