@@ -228,11 +228,6 @@ class Session:
         return self._reader(self.endpoint).loads(content)
 
     @property
-    def unreadable(self) -> int:
-        """Answers so far that were unreadable and asked for again."""
-        return self.channel.malformed.bad
-
-    @property
     def refusals(self) -> int:
         """Requests so far that the server refused for load or did not answer in time."""
         return self.channel.refusals

@@ -122,7 +122,8 @@ async def _run(
         shifts = await _exact(bias, biased, options.full_vocab, trial_options, listener, budget)
     else:
         shifts = shifts_by_lists(store_path, biased, bias, profile, vocabulary)
-    with RolloutStore(store_path, read_only=True) as store:
+    # The file was checked when its completions were read.
+    with RolloutStore(store_path, read_only=True, check_file=False) as store:
         token_bytes = store.token_bytes(bias.tokenizer)
     generated = {token for token in biased.rollouts.token_ids.tolist() if token >= 0}
     nameless: list[int] = []

@@ -62,8 +62,7 @@ class Proxy:
     upstream that needs no key. origins: web pages besides those of this machine that may call it.
 
     Raises InputError: one of ``origins`` or ``hosts`` is none, a time that is no number of seconds;
-    and, from ``listening``: the address cannot be
-    used.
+    and, from ``listening``: the address cannot be used.
     """
 
     def __init__(

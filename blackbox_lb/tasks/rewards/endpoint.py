@@ -361,9 +361,9 @@ class Judge(Remote):
     @property
     def most_tokens(self) -> int:
         """Most tokens of an answer, whichever of its two limits a server goes by."""
-        other = self.file.fields.get("max_completion_tokens")
-        if isinstance(other, int):
-            return max(self.file.max_tokens, other)
+        completion_limit = self.file.fields.get("max_completion_tokens")
+        if isinstance(completion_limit, int):
+            return max(self.file.max_tokens, completion_limit)
         return self.file.max_tokens
 
     def kept(self, words: str, finish_reason: str) -> str:

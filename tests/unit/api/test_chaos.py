@@ -94,7 +94,7 @@ def run(
                         session, store, tokenizer, prompts, Draw(sampling), samples=samples
                     )
                 finally:
-                    unreadable = session.unreadable
+                    unreadable = session.channel.malformed.bad
                 training = training_set(store, EXAMPLES, done.keys, REWARD, session.end_tokens)
                 return projection(training.rollouts, tau=0.5, next_token=training.next_token).delta
 

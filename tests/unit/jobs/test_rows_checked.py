@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,20 @@ def test_an_answer_that_math_cannot_read_is_found_first(
     assert completions(server) == before
 
 
+def small_fit(server: ExactServer, data: Path | blackbox_lb.Task, **options: Any) -> None:
+    """A fit from Python in a folder of its own beside the module's data."""
+    with tempfile.TemporaryDirectory() as folder:
+        blackbox_lb.fit(
+            data,
+            provider="llamacpp",
+            base_url=server.base_url,
+            out=Path(folder) / "run",
+            max_tokens=3,
+            quiet=True,
+            **options,
+        )
+
+
 @pytest.mark.needs("math_verify")
 def test_all_rows_are_counted_and_the_first_are_named(server: ExactServer, tmp_path: Path) -> None:
     """Python refuses them, too, also where they come as a task."""
@@ -91,16 +106,7 @@ def test_all_rows_are_counted_and_the_first_are_named(server: ExactServer, tmp_p
     for source in (data, task):
         before = completions(server)
         with raises_naming(DataError, 5, "line 1", "``correct``"):
-            blackbox_lb.fit(
-                source,
-                reward="accuracy",
-                correct="math",
-                provider="llamacpp",
-                base_url=server.base_url,
-                out=tmp_path / "run",
-                max_tokens=3,
-                quiet=True,
-            )
+            small_fit(server, source, reward="accuracy", correct="math")
         assert completions(server) == before
 
 
@@ -112,15 +118,7 @@ def test_a_task_whose_rows_have_no_answer_is_refused_first(
     task = blackbox_lb.load_task(data=data, require_answers=False)
     before = completions(server)
     with raises_naming(DataError, 40, "contains", "line 1"):
-        blackbox_lb.fit(
-            task,
-            reward="contains",
-            provider="llamacpp",
-            base_url=server.base_url,
-            out=tmp_path / "run",
-            max_tokens=3,
-            quiet=True,
-        )
+        small_fit(server, task, reward="contains")
     assert completions(server) == before
 
 
@@ -178,12 +176,4 @@ def test_minus_infinity_names_what_to_return(server: ExactServer, tmp_path: Path
     """A reward that must never be imitated is a finite one, far below the others."""
     data = written(tmp_path / "d.jsonl", [{} for _ in range(60)])
     with raises_naming(InputError, "minus infinity", "``tau``"):
-        blackbox_lb.fit(
-            data,
-            reward=lambda example, completion: float("-inf"),
-            provider="llamacpp",
-            base_url=server.base_url,
-            out=tmp_path / "run",
-            max_tokens=3,
-            quiet=True,
-        )
+        small_fit(server, data, reward=lambda example, completion: float("-inf"))
