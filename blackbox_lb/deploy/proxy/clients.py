@@ -24,6 +24,8 @@ _RESERVED = 32
 _UNLIMITED = 65_536
 _REPORTED = 60.0
 """Seconds between two lines of the log on the same."""
+_RETRIED = 2.0
+"""Seconds within which asyncio, which waits 1, tries again to accept after it could not."""
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +138,7 @@ class ConnectionLimit(web.Server):
     @contextmanager
     def accepting(self) -> Iterator[None]:
         """Inside the block, connections that cannot be accepted are counted in the log, instead of
-        a traceback each.
+        a traceback each. What asyncio still tries after it is left out of the log, too.
         """
         loop = asyncio.get_running_loop()
         before = loop.get_exception_handler()
@@ -151,11 +153,15 @@ class ConnectionLimit(web.Server):
             else:
                 before(loop, context)
 
+        def restore() -> None:
+            if loop.get_exception_handler() is handle:
+                loop.set_exception_handler(before)
+
         loop.set_exception_handler(handle)
         try:
             yield
         finally:
-            loop.set_exception_handler(before)
+            loop.call_later(_RETRIED, restore)
 
     def _report(self, event: str) -> None:
         """Log the event with how often it happened, at most once a minute."""

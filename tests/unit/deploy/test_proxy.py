@@ -4,6 +4,7 @@ told, nothing is mixed up.
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import socket
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx2
 import openai
@@ -25,6 +27,7 @@ from blackbox_lb.bias.records import NOT_THE_TASK, Commonest, Verdict
 from blackbox_lb.deploy import phase_requests
 from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.deploy.phase_requests import PhasedRequests
+from blackbox_lb.deploy.proxy.clients import ConnectionLimit
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.names import ServedBias
 from blackbox_lb.deploy.proxy.requests import Edit, Rule
@@ -541,6 +544,25 @@ def test_a_client_that_goes_silent_is_let_go(sent: bytes) -> None:
         assert proxy.counts["refused"] == 1
     else:
         assert received == b""
+
+
+def test_what_is_tried_after_the_end_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio tries for a second after it could not accept, whether the server has closed or not."""
+
+    async def tell(loop: asyncio.AbstractEventLoop) -> None:
+        server = ConnectionLimit(AsyncMock(), most=1)
+        with server.accepting():
+            pass
+        loop.call_soon(loop._start_serving, None, closed)  # type: ignore[attr-defined]
+        await asyncio.sleep(0.01)
+        assert not caplog.records
+        loop.call_exception_handler({"message": "of another"})
+
+    closed = socket.socket()
+    closed.close()
+    with asyncio.Runner() as runner:
+        runner.run(tell(runner.get_loop()))
+    assert [record.getMessage() for record in caplog.records] == ["of another"]
 
 
 def test_the_longest_waiting_connection_makes_room(caplog: pytest.LogCaptureFixture) -> None:
