@@ -1,12 +1,8 @@
-"""The bias file: a learned bias with its tokenizer, its training data and its verdict. Versions 1
-to 3 are read as version 4.
+"""The bias file: a learned bias with its tokenizer, its training data and its verdict.
 
 A bias is one number a token id, in nats at temperature 1, added to the logits at every step (the
 paper, section "Setting"): ``softmax((logits + bias) / temperature)``. A token without an entry has
 bias 0. Reading or sending a bias needs neither numpy nor an estimator.
-
-Version 1 has entries alone. Version 2 has features of the prompt beside them, and version 3 phases,
-each with a whole vector in place of the entries, which are those of the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +13,6 @@ import os
 import unicodedata
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from hashlib import sha256
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -35,9 +30,9 @@ from pydantic import (
 )
 
 from blackbox_lb._version import __version__
-from blackbox_lb.bias.features import Embedding, FeatureVector, Scope, parse_feature
+from blackbox_lb.bias.features import Scope
 from blackbox_lb.bias.operating import OperatingCurve, Promise
-from blackbox_lb.bias.phases import Boundary, Phases, Prefix
+from blackbox_lb.bias.phases import Boundary, Prefix
 from blackbox_lb.bias.records import (
     NOT_THE_TASK,
     Calibration,
@@ -45,8 +40,6 @@ from blackbox_lb.bias.records import (
     Compiled,
     Count,
     Entry,
-    Finite,
-    Flag,
     Learned,
     Name,
     RecordedFinding,
@@ -57,7 +50,6 @@ from blackbox_lb.bias.records import (
     overall,
 )
 from blackbox_lb.bias.request_bias import (
-    WIDEST,
     AnyFeature,
     RequestBias,
     SentRange,
@@ -75,121 +67,9 @@ if TYPE_CHECKING:
     from blackbox_lb.types import Prompt
 
 
-class DependenceOf2(Row):
-    """The part of version 2 on the prompt."""
-
-    on: Name
-    model_weight: Annotated[Finite, Field(gt=0, le=1)] = 1.0
-    low: Finite
-    high: Finite
-    integers: Flag = False
-    features: tuple[FeatureVector, ...]
-    probe: tuple[Finite, ...] = ()
-    fingerprint: str = ""
-
-    @property
-    def computed(self) -> str:
-        """The fingerprint that belongs to these features."""
-        left_out = {"fingerprint"} if self.probe else {"fingerprint", "probe"}
-        document = self.model_dump(mode="json", exclude=left_out)
-        for feature in document["features"]:
-            del feature["errors"]
-        text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-        return sha256(text.encode()).hexdigest()
-
-
-class PhaseOf3(Row):
-    """A phase of version 3."""
-
-    phase: Name
-    values: tuple[Finite, ...]
-    errors: tuple[Annotated[Finite, Field(ge=0)] | None, ...] = ()
-    positions: Count = 0
-
-
-def upgraded(document: dict[str, Any]) -> dict[str, Any]:
-    """The fields of version 4 of a file of any version. Raises BiasError: parts of another version,
-    or a wrong field among those that are no more.
-    """
-    version = document.get("version")
-    if version == 4:
-        return document
-    fields = {name: value for name, value in document.items() if name != "version"}
-    for later in ("features", "sent", "fingerprint"):
-        if later in fields:
-            raise BiasError(f"unknown field {later}")
-    parts = {2: "depends", 3: "phases"}
-    parts_present = {name: fields.pop(name) for name in parts.values() if name in fields}
-    for of_version, name in parts.items():
-        if bool(parts_present.get(name)) != (version == of_version):
-            preposition = "without" if version == of_version else "with"
-            raise BiasError(f"version {version} {preposition} {name}")
-    try:
-        if version == 2:
-            return fields | _dependent(DependenceOf2(**parts_present["depends"]))
-        if version == 3:
-            return fields | _phased([PhaseOf3(**row) for row in parts_present["phases"]], fields)
-    except (ValidationError, TypeError) as error:
-        reason = "it has another form"
-        if isinstance(error, ValidationError):
-            first = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in first["loc"])
-            reason = printable(f"{place}: {first['msg']}")
-        name = "depends" if version == 2 else "phases"
-        raise BiasError(f"field {name} is wrong ({reason})") from None
-    return fields
-
-
-def _dependent(dependence: DependenceOf2) -> dict[str, Any]:
-    if dependence.fingerprint and dependence.fingerprint != dependence.computed:
-        raise BiasError(
-            "its features are not those that were learned: the fingerprint differs; restore the"
-            " file, or fit again"
-        )
-    feature = parse_feature(dependence.on)
-    if feature is None:
-        raise BiasError("a bias that depends on nothing has no features; leave the field out")
-    feature = feature.replacing(vectors=dependence.features)
-    if isinstance(feature, Embedding):
-        feature = feature.replacing(probe=dependence.probe)
-    sent = {"low": dependence.low, "high": dependence.high, "integers": dependence.integers}
-    return {"features": [feature.model_dump()], "sent": sent}
-
-
-def _phased(rows: list[PhaseOf3], fields: dict[str, Any]) -> dict[str, Any]:
-    """A phase had a vector of its own. Now it has the difference to that of the rest, whose
-    standard error is not known.
-    """
-    rest = [_number(entry) for entry in fields.get("entries") or ()]
-    phases = Phases.parse([row.phase for row in rows])
-    if phases.names != tuple(row.phase for row in rows):
-        raise BiasError(f"the phases {printable(phases.spec)} are not one a row")
-    features = []
-    for feature, row in zip(phases.features, rows, strict=True):
-        if len(row.values) != len(rest):
-            raise BiasError(
-                f"a feature has not one value for each of the {len(rest)} entries; restore the"
-                " file, or fit again"
-            )
-        moved = [value - common for value, common in zip(row.values, rest, strict=True)]
-        phase_feature = feature.replacing(positions=row.positions).one_vector(moved)
-        features.append(phase_feature.model_dump())
-    return {"features": features, "sent": {"low": -WIDEST, "high": WIDEST}}
-
-
-def _number(entry: Any) -> float:
-    """The bias of an entry; 0 where it is none, which the entries' own check says."""
-    value = None
-    if isinstance(entry, dict):
-        value = entry.get("bias")
-    if isinstance(value, int | float):
-        return float(value)
-    return 0.0
-
-
 FORMAT: Literal["blackbox-lb/bias"] = "blackbox-lb/bias"
 VERSION: Literal[4] = 4
-"""What is written. Versions 1 to 3 are read (see ``older_versions``)."""
+"""What is written, and all that is read."""
 MAX_BYTES = 64 * 2**20
 MAX_ENTRIES = 1_000_000
 MAX_VERDICT_ROWS = 1_000
@@ -467,13 +347,12 @@ class Bias(Row):
     def load(cls, path: str | os.PathLike[str]) -> Bias:
         """Read a bias file.
 
-        Raises BiasError: missing, not JSON, not a bias file, a newer version, a bad field, above 64
+        Raises BiasError: missing, not JSON, not a bias file, another version, a bad field, above 64
         MiB or 1,000,000 entries.
         """
         path = Path(path)
         document = _document(path, _read(path))
         try:
-            document = upgraded(document)
             fingerprint = document.pop("fingerprint", "")
             bias = cls(**document)
             if fingerprint and fingerprint != features_hash(bias.features, bias.sent):
@@ -576,7 +455,7 @@ def _read(path: Path) -> builtins.bytes:
 
 
 def _document(path: Path, content: builtins.bytes) -> dict[str, Any]:
-    """The parsed file, checked to be a bias file of a version that this package reads."""
+    """The parsed file, checked to be a bias file of this version."""
     try:
         document = parse_json(content)
     except ValueError as error:
@@ -598,6 +477,11 @@ def _document(path: Path, content: builtins.bytes) -> dict[str, Any]:
         raise BiasError(
             f"{path}: bias format version {version}, but blackbox-lb {__version__} reads {VERSION};"
             " upgrade blackbox-lb"
+        )
+    if version < VERSION:
+        raise BiasError(
+            f"{path}: bias format version {version}, but blackbox-lb {__version__} reads {VERSION};"
+            " fit again: the completions in the run's store are used again, and not paid for again"
         )
     return document
 

@@ -396,7 +396,9 @@ NAN_ENTRY = {"id": 3, "bytes": None, "text": None, "bias": math.nan, "seen": 0}
     [
         ({"format": "other"}, ('"format"', '"blackbox-lb/bias"')),
         ({"version": 5}, ("version 5", "reads 4")),
-        ({"version": 2}, ("version 2", "depends")),
+        ({"version": 1}, ("version 1", "reads 4", "fit again")),
+        ({"version": 2, "depends": {"on": "words"}}, ("version 2", "reads 4", "fit again")),
+        ({"version": 3, "phases": []}, ("version 3", "reads 4", "fit again")),
         ({"version": True}, ('"version"', "True")),
         ({"version": "1"}, ('"version"', '"1"')),
         (
@@ -447,7 +449,7 @@ def test_bad_field_is_one_sentence(
         (b'{"7": 1.5}', ('"format"', '"blackbox-lb/bias"')),
         (b'{"format": "blackbox-lb/bias"}', ('"version"', "None")),
         (
-            b'{"format": "blackbox-lb/bias", "version": 1}',
+            b'{"format": "blackbox-lb/bias", "version": 4}',
             ("provider", "5 more"),
         ),
     ],

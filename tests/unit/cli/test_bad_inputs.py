@@ -73,7 +73,7 @@ VERDICT = {
     "n_prompts": 3, "n_base": 3, "n_biased": 3, "better": "lower", "verdict": "NO EVIDENCE",
 }  # fmt: skip
 GOOD = {
-    "format": "blackbox-lb/bias", "version": 1, "provider": "vllm", "model": "m", "tokenizer": "t", "reward": "length",
+    "format": "blackbox-lb/bias", "version": 4, "provider": "vllm", "model": "m", "tokenizer": "t", "reward": "length",
     "estimator": "ips", "created": "2026-01-01T00:00:00Z", "blackbox_lb": "0.1", "entries": [ENTRY],
 }  # fmt: skip
 NOT_JSON: dict[str, Content] = {

@@ -254,7 +254,7 @@ def test_a_dense_bias_of_150000_tokens_loads(tmp_path: Path) -> None:
     ]
     head = {
         "format": "blackbox-lb/bias",
-        "version": 1,
+        "version": 4,
         "provider": "vllm",
         "model": "m",
         "tokenizer": "t",
@@ -837,7 +837,7 @@ def test_limits_of_a_bias_file_are_told(tmp_path: Path) -> None:
         Bias.load(tmp_path / "huge.json")
     document: dict[str, Any] = {
         "format": "blackbox-lb/bias",
-        "version": 1,
+        "version": 4,
         "settings": {"a": json.loads(nested(150))},
     }
     (tmp_path / "deep.json").write_text(json.dumps(document))
