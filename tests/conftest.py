@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -74,11 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Commands that tests start take Ctrl-C, although a shell that runs pytest in the background
     has it ignored by all of them; tables are as wide as in a file, although workers are given the
-    width of their terminal. Files that tests trust are remembered in a folder of their own."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share that of their parent
-        state = tempfile.TemporaryDirectory(prefix="blb-state-", ignore_cleanup_errors=True)
-        config.add_cleanup(state.cleanup)
-        os.environ["XDG_STATE_HOME"] = state.name
+    width of their terminal."""
     gc.disable()  # until all files are imported: nothing of them is garbage
     os.environ.pop("COLUMNS", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from blackbox_lb._version import __version__
-from blackbox_lb.cli.commands import COMMANDS, GROUPS, WITHOUT_SETTINGS, load_command
+from blackbox_lb.cli.commands import COMMANDS, GONE, GROUPS, load_command
 from blackbox_lb.cli.echo import echo, quiet_by_hand, shown, with_option_names
-from blackbox_lb.errors import BlbError, Interrupted
+from blackbox_lb.errors import BlbError, InputError, Interrupted
 
 if TYPE_CHECKING:
     from blackbox_lb.cli.settings import SettingsFile
@@ -65,6 +65,8 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command, with the values in blb.toml as the defaults of its options."""
+        if args[0] in GONE and not ctx.resilient_parsing:
+            raise InputError(GONE[args[0]])
         if not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
             from blackbox_lb.safety.printable import did_you_mean, shorten
 
@@ -74,7 +76,6 @@ class Commands(click.Group):
         if (
             name is None
             or command is None
-            or name in WITHOUT_SETTINGS
             or ctx.resilient_parsing
             or {"-h", "--help", "--help-all"}.intersection(rest)
         ):
@@ -182,7 +183,7 @@ def _run_with(
 ) -> Any:
     """Run the command with a settings file: refuse what that may not set, and print what it set."""
     ctx = click.get_current_context()
-    settings.check_reach(ctx)
+    settings.check_found(ctx)
     option_names = [
         max(param.opts, key=len)
         for param in ctx.command.params
@@ -236,7 +237,8 @@ def _print_anywhere() -> None:
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
-    help="File with values of options. [default: blb.toml here or in a folder above]",
+    help="File with values of options; a named one may set them all. [default: blb.toml here or in"
+    " a folder above]",
 )
 def main(config: Path | None) -> None:
     """Adapt a language model that you can only call.

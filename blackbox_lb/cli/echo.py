@@ -62,7 +62,6 @@ OPTIONS = frozenset(
         "field",
         "filter",
         "force",
-        "forget",
         "format",
         "full_vocab",
         "go_on",

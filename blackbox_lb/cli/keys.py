@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -17,11 +16,9 @@ from urllib.parse import urlsplit
 import click
 
 from blackbox_lb.cli.echo import echo, is_terminal, quiet_by_hand, shown
-from blackbox_lb.errors import InputError
 from blackbox_lb.providers.credentials import environment
 from blackbox_lb.providers.packaged import end_notice, is_profile_file
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.safety.files import is_trusted, trust
 from blackbox_lb.safety.network import is_loopback
 
 if TYPE_CHECKING:
@@ -70,8 +67,7 @@ def tell_host_of_bias(path: Path, bias: Bias, options: object) -> None:
 def _tell(source: Path, purposes: Iterable[str], address: str, options: object) -> None:
     """Say that variables with keys, or the prompts, go to an address, because a file says so.
 
-    On a terminal it is asked for, unless the command line has ``--yes`` or the host is this
-    machine; a yes is remembered for this file, these variables and this host.
+    On a terminal it is asked for, unless the command has ``--yes`` or the host is this machine.
 
     Raises:
         click.Abort: the answer is no.
@@ -83,14 +79,11 @@ def _tell(source: Path, purposes: Iterable[str], address: str, options: object) 
         verb = "goes"
     sentence = f"{' and '.join(names)} {verb} to {host}, by {source}"
     asks = not (is_loopback(host) or getattr(options, "yes", False))
-    agreed = {"keys": names, "host": host}
-    if asks and is_terminal() and not is_trusted(source, agreed):
+    if asks and is_terminal():
         from blackbox_lb.api.limits.concurrency import asking
 
         with asking():
             click.confirm(shown(f"{sentence}. Is that right?"), abort=True, err=True)
-        with suppress(InputError):  # where nothing can be kept, it is asked for again
-            trust(source, agreed)
     elif not quiet_by_hand():
         echo(sentence, err=True)
 

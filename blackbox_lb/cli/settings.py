@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS, load_command
-from blackbox_lb.cli.reach import reach
+from blackbox_lb.cli.commands import COMMANDS, load_command
+from blackbox_lb.cli.found import is_data
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.files import expanded, is_trusted
+from blackbox_lb.safety.files import expanded
 from blackbox_lb.safety.printable import did_you_mean, shell_line
 from blackbox_lb.safety.untrusted import read_settings
 
@@ -60,13 +60,13 @@ class SettingsFile:
     """The contents of a file; ``path`` is None where there is no file. ``tables``: name of the
     table -> key -> value.
 
-    ``trusted``: the user named the file, or has said to trust it; any other one may set only what
-    reaches nothing (see ``reach``).
+    ``named``: by the user, with --config or BLB_CONFIG; a file that is merely found may set only
+    data (see ``is_data``).
     """
 
     path: Path | None = None
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
-    trusted: bool = True
+    named: bool = True
 
     def of(
         self, name: str, command: click.Command, arguments: Sequence[str] = ()
@@ -104,7 +104,7 @@ class SettingsFile:
         return frozenset()
 
     def _check_tables(self) -> None:
-        tables = [SHARED, *sorted(COMMANDS.keys() - WITHOUT_SETTINGS)]
+        tables = [SHARED, *sorted(COMMANDS)]
         for name, table in self.tables.items():
             if not isinstance(table, Mapping):
                 raise InputError(
@@ -135,8 +135,8 @@ class SettingsFile:
                 f" --{raw.replace('_', '-')}{did_you_mean(key, keys)}; {listed} lists the options"
             )
 
-    def check_reach(self, ctx: click.Context) -> None:
-        """Refuse values that reach code, keys, hosts or other folders, unless the file is trusted.
+    def check_found(self, ctx: click.Context) -> None:
+        """Refuse values that a file which is merely found may not set (see ``is_data``).
 
         What counts is the value that the command is about to get: one that the command line or the
         environment gives instead of the file's is none of its.
@@ -145,62 +145,27 @@ class SettingsFile:
             ctx: of the command, with its parameters read.
 
         Raises:
-            InputError: names each such value, what it reaches, and how to trust the file.
+            InputError: names each such value, and how to name the file.
         """
-        if self.trusted or self.path is None:
+        if self.named or self.path is None:
             return
-        reaching = []
+        refused = []
         for option in ctx.command.params:
             if not isinstance(option, click.Option) or option.name is None:
                 continue
             if ctx.get_parameter_source(option.name) is not ParameterSource.DEFAULT_MAP:
                 continue
             value = ctx.params[option.name]
-            reason = reach(option, key_of(option), value, self.path.parent)
-            if reason is not None:
-                reaching.append(f"{key_of(option)} = {_shown(_plain(value))} {reason}")
-        if reaching:
+            is_choice = isinstance(option.type, click.Choice)
+            if not is_choice and not is_data(key_of(option), value, self.path.parent):
+                refused.append(f"{key_of(option)} = {_shown(_plain(value))}")
+        if refused:
             raise InputError(
-                f"{self.path} is not trusted, and {'; '.join(reaching)}: look into it, then"
-                f" {how_to_trust(self.path)}; or give those options yourself"
+                f"{self.path} was found, not named, and may set only data;"
+                f" {', '.join(refused)} could reach code, keys, another host or files elsewhere,"
+                f" or answer for you: look into it, then {how_to_name(self.path)}, or give the"
+                " option yourself"
             )
-
-    def reaching(self) -> Iterator[str]:
-        """A line for each value that reaches code, keys, hosts or other folders.
-
-        Raises:
-            InputError: an unknown key or table, or a value of the wrong kind.
-        """
-        self._check_tables()
-        for table, rows in self.tables.items():
-            names = sorted(COMMANDS.keys() - WITHOUT_SETTINGS) if table == SHARED else [table]
-            commands = {name: keys_of(load_command(name)) for name in names}
-            for raw, value in rows.items():
-                key = raw.replace("-", "_")
-                options = {name: commands[name][key] for name in names if key in commands[name]}
-                self._check_key(table, raw, key, options and {key})
-                reasons = self._reasons(table, raw, value, options)
-                if reasons:
-                    yield f"[{table}] {raw} = {_shown(value)} {reasons[0]}"
-
-    def _reasons(
-        self, table: str, raw: str, value: Any, options: Mapping[str, click.Option]
-    ) -> list[str]:
-        """What a value reaches in the commands that take it, by their names."""
-        folder = Path.cwd() if self.path is None else self.path.parent
-        fitting = {}
-        for name, option in options.items():
-            try:
-                fitting[name] = self._fitted(value, option)
-            except (click.BadParameter, TypeError):
-                continue  # another command's: that one refuses the value when it runs
-        if options and not fitting:
-            name, option = next(iter(options.items()))
-            self._converted(table, raw, value, option, name)
-        reasons = [
-            reach(options[name], key_of(options[name]), fitting[name], folder) for name in fitting
-        ]
-        return [reason for reason in reasons if reason is not None]
 
     def _converted(self, table: str, raw: str, value: Any, option: click.Option, name: str) -> Any:
         try:
@@ -362,7 +327,7 @@ def _other_side(key: str) -> set[str]:
 
 
 def _all_keys() -> Iterable[set[str]]:
-    for name in COMMANDS.keys() - WITHOUT_SETTINGS:
+    for name in COMMANDS:
         command = load_command(name)
         for subcommand in (command, *getattr(command, "commands", {}).values()):
             yield set(keys_of(subcommand))
@@ -379,17 +344,14 @@ def find_settings(named: Path | None = None, start: Path | None = None) -> Setti
     if path is None:
         return SettingsFile()
     tables = read_settings(path, "the settings file", "give another with --config")
-    trusted = named is not None or is_trusted(path, tables)
-    if not trusted and hasattr(os, "getuid") and path.stat().st_uid not in (ROOT, os.getuid()):
-        raise InputError(f"{path} belongs to another user; look into it, then {how_to_trust(path)}")
-    return SettingsFile(path, tables, trusted)
+    if named is None and hasattr(os, "getuid") and path.stat().st_uid not in (ROOT, os.getuid()):
+        raise InputError(f"{path} belongs to another user; look into it, then {how_to_name(path)}")
+    return SettingsFile(path, tables, named is not None)
 
 
-def how_to_trust(path: Path) -> str:
-    """The two commands, for the end of a message."""
-    always = shell_line("blb", "trust", path)
-    once = shell_line("blb", "--config", path)
-    return f"trust it as it is now with {always}, or for one command with {once}"
+def how_to_name(path: Path) -> str:
+    """The command that names the file, for the end of a message."""
+    return f"name it with {shell_line('blb', '--config', path)}"
 
 
 def nearest_file(folder: Path) -> Path | None:

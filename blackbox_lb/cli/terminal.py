@@ -302,18 +302,23 @@ def command_with_same(
     command: Sequence[object], more: Iterable[str] = (), names: Iterable[str] = SAME
 ) -> str:
     """The words of ``command`` in shell syntax with those options of the running command's line
-    that it needs, then ``more``. Options that blb.toml or the environment gives need no repeating.
+    that it needs, then ``more``. Options that blb.toml or the environment gives need no repeating,
+    but a file that the line names is named again.
     """
+    program, *rest = command
     words: list[str] = []
     ctx = click.get_current_context(silent=True)
     param_names = set(names)
     if ctx is not None:
+        root = ctx.find_root()
+        if root.get_parameter_source("config") is ParameterSource.COMMANDLINE:
+            rest = ["--config", root.params["config"], *rest]
         for param in ctx.command.params:
             if not isinstance(param, click.Option) or param.name not in param_names:
                 continue
             if ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
                 words += _spelled(param, ctx.params[param.name])
-    return shell_line(*command, *words, *more)
+    return shell_line(program, *rest, *words, *more)
 
 
 def _spelled(option: click.Option, value: object) -> list[str]:

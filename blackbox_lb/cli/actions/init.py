@@ -13,13 +13,14 @@ import tomli_w
 from blackbox_lb.api.transport.channel import address_of
 from blackbox_lb.cli.commands.setup.init import InitOptions
 from blackbox_lb.cli.echo import echo, shown
+from blackbox_lb.cli.found import is_data
 from blackbox_lb.cli.keys import tell_end_of_model
-from blackbox_lb.cli.settings import FILE, SHARED, find_settings
+from blackbox_lb.cli.settings import FILE, SHARED
 from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.providers.credentials import environment
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.safety.files import trust, write_whole
+from blackbox_lb.safety.files import write_whole
 from blackbox_lb.safety.printable import shell_line
 from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.load import BUILT_IN, HARNESS
@@ -56,12 +57,7 @@ def execute(options: InitOptions) -> None:
         "Reward", options.reward, REWARD, partial(parse_reward, max_tokens=1)
     )
     write_whole(out, _document(shared, out.parent).encode())
-    try:
-        trust(out, find_settings(out).tables)
-    except InputError as error:
-        named = shell_line("blb", "--config", out)
-        echo(f"{error}; until then, name the file with {named}", err=True)
-    _next(profile, out)
+    _next(profile, out, shared)
 
 
 class Questions:
@@ -179,7 +175,7 @@ def _document(shared: dict[str, str], folder: Path) -> str:
     )
 
 
-def _next(profile: Profile, out: Path) -> None:
+def _next(profile: Profile, out: Path, shared: dict[str, str]) -> None:
     """The file written, the missing steps and the next command."""
     echo(f"wrote {out}")
     rules = profile.connection
@@ -191,7 +187,14 @@ def _next(profile: Profile, out: Path) -> None:
             where = f" (made at {rules.api_key_url})"
         echo(f"{rules.api_key_env} is not set: export your key{where} in it first")
     blb = ["blb"]
-    if not (out.name == FILE and out.parent.resolve() == Path.cwd()):
+    is_found = out.name == FILE and out.parent.resolve() == Path.cwd()
+    refused = [key for key, value in shared.items() if not is_data(key, value, out.parent)]
+    if is_found and refused:
+        echo(
+            f"{' and '.join(refused)}: only a file that you name may set that, as below or in the"
+            " variable BLB_CONFIG"
+        )
+    if refused or not is_found:
         blb += ["--config", str(out)]
     if profile.unknown:
         doctor = shell_line(*blb, "doctor", "--save", "mine.toml")

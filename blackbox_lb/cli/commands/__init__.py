@@ -7,7 +7,7 @@ import keyword
 
 import click
 
-__all__ = ["COMMANDS", "GROUPS", "WITHOUT_SETTINGS", "load_command"]
+__all__ = ["COMMANDS", "GONE", "GROUPS", "load_command"]
 
 COMMANDS = {
     "analyze": (
@@ -52,7 +52,6 @@ COMMANDS = {
     "show": ("using", "Show a bias file: verdict, promoted and suppressed tokens."),
     "store": ("setup", "Check, merge, recover rollout stores; Parquet out and in."),
     "try": ("using", "Answer a prompt without a bias and with it, side by side."),
-    "trust": ("setup", "Trust a blb.toml that runs code or sends keys, as it is now."),
 }
 """Name -> its folder below this one, its help line; the module NAME in that folder defines
 ``NAME_command``.
@@ -62,11 +61,16 @@ GROUPS = {
     "Learn": ("fit", "eval", "collect"),
     "Look": ("show", "try", "runs", "report", "analyze", "score"),
     "Use": ("export", "proxy", "compile"),
-    "Data and settings": ("store", "providers", "trust", "completion"),
+    "Data and settings": ("store", "providers", "completion"),
 }
 """Headings of ``blb --help`` with their commands, in the order of use; a test finds each once."""
-WITHOUT_SETTINGS = frozenset({"trust"})
-"""Commands that take no settings: they are about the settings file itself."""
+GONE = {
+    "trust": (
+        "blb trust is gone: a blb.toml that is found may set only data, and one that you name may"
+        " set everything, as in blb --config blb.toml fit"
+    )
+}
+"""Names of former commands, each with the way that remains."""
 
 
 def load_command(name: str) -> click.Command:

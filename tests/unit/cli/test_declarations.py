@@ -24,6 +24,7 @@ from blackbox_lb.cli.commands.learning.score import ScoreOptions
 from blackbox_lb.cli.commands.setup.doctor import DoctorOptions
 from blackbox_lb.cli.commands.using.proxy import ProxyOptions
 from blackbox_lb.cli.echo import OPTIONS
+from blackbox_lb.cli.found import FLAGS, PATHS, TEXTS
 from blackbox_lb.cli.grouped import (
     MOST_USED,
     PARAM,
@@ -35,7 +36,6 @@ from blackbox_lb.cli.grouped import (
     recorded_options,
     values_of,
 )
-from blackbox_lb.cli.reach import CHECKS, FLAGS, HARMLESS_TEXTS, READ, WRITTEN
 from blackbox_lb.cli.resources import load
 from blackbox_lb.cli.settings import EITHER_OR, OF_THE_PROVIDER, OWN_TABLE, PER_COMMAND
 from blackbox_lb.estimate.inputs.recipe import ANSWERS_L2
@@ -169,8 +169,8 @@ def test_help_that_names_values_of_the_plan_names_all_of_them() -> None:
 
 
 def test_what_is_said_of_options_by_name_is_said_of_options() -> None:
-    """Rules of settings files, of trust and of the help name no option that is gone."""
-    keys = {*PER_COMMAND, *OF_THE_PROVIDER, *HARMLESS_TEXTS, *READ, *WRITTEN, *FLAGS, *CHECKS}
+    """Rules of settings files and of the help name no option that is gone."""
+    keys = {*PER_COMMAND, *OF_THE_PROVIDER, *TEXTS, *FLAGS, *PATHS}
     keys = keys.union(MOST_USED, *EITHER_OR, *OWN_TABLE.values())
     assert keys <= OPTIONS
 

@@ -42,7 +42,6 @@ WITHOUT_JSON = {
     "init": "writes a file",
     "store": "each of its commands has it",
     "report": "writes a page; its numbers are evaluation.json and analysis.json",
-    "trust": "answers the person who looked into the file",
 }
 WITHOUT_QUIET = {
     **WITHOUT_JSON,
@@ -315,8 +314,7 @@ def test_what_is_completed(bias_file: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ]
     assert completions("proxy", "--bias", "runs/capitals/b") == ["runs/capitals/bias.json"]
     assert completions("store", "me") == ["merge"]
-    assert completions("tr") == ["trust", "try"]
-    assert completions("trust", "--f") == ["--forget"]
+    assert completions("tr") == ["try"]
     assert completions("store", "check", "--") == ["--json", "--help"]
     assert "bias.json" not in completions("store", "check", "b")
 

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from blackbox_lb.cli import main
-from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS
+from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.cli.settings import (
     OWN_TABLE,
     PER_COMMAND,
@@ -33,9 +33,7 @@ def command_of(name: str) -> click.Command:
 
 
 OPTIONS = [
-    (name, option)
-    for name in sorted(COMMANDS.keys() - WITHOUT_SETTINGS)
-    for option in keys_of(command_of(name)).values()
+    (name, option) for name in sorted(COMMANDS) for option in keys_of(command_of(name)).values()
 ]
 
 
@@ -62,11 +60,7 @@ def sample(option: click.Option) -> tuple[Any, Any]:
 
 
 def received(arguments: list[str], name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The options that the command's function would be called with, by a file that is trusted."""
-    if Path("blb.toml").is_file() or any(
-        Path(above, "blb.toml").is_file() for above in Path.cwd().parents
-    ):
-        assert blb("trust").exit_code == 0
+    """The options that the command's function would be called with."""
     seen: dict[str, Any] = {}
     command = command_of(name)
     monkeypatch.setattr(command, "callback", lambda **options: seen.update(options))
@@ -97,14 +91,14 @@ def test_every_option_arrives_from_the_file(
     name: str, option: click.Option, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The value of the command's own table; that of the shared table too, unless the option means
-    another thing elsewhere.
+    another thing elsewhere. The file is named, so it may set all.
     """
     monkeypatch.chdir(tmp_path)
     written, wanted = sample(option)
     own = PER_COMMAND | OWN_TABLE.get(name, frozenset())
     for table in [name, *([] if key_of(option) in own else ["defaults"])]:
         (tmp_path / "blb.toml").write_text(toml(table, key_of(option), written))
-        got = received([name], name, monkeypatch)[option.name or ""]
+        got = received(["--config", "blb.toml", name], name, monkeypatch)[option.name or ""]
         assert plain(got) == wanted, table
 
 
@@ -145,21 +139,22 @@ def test_the_nearest_file_upwards_counts_and_paths_start_at_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file in a folder above is found, its relative paths are its own, and hub names stay what
-    they are.
+    they are; so are those of a file that is named.
     """
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     (tmp_path / "mine.toml").write_text('extends = "vllm"\n')
     (tmp_path / "short.json").write_text("{}")
     (tmp_path / "blb.toml").write_text(
-        '[defaults]\ndata = "train.jsonl"\nprovider = "mine.toml"\nmodel = "org/name:Q4_1"\n'
-        '[proxy]\nbias = "s=short.json"\nupstream = "http://127.0.0.1:1/v1"\n'
+        '[defaults]\ndata = "train.jsonl"\nmodel = "org/name:Q4_1"\n'
+        '[eval]\nprovider = "mine.toml"\n[proxy]\nbias = "s=short.json"\n'
     )
     monkeypatch.chdir(inner)
     got = received(["fit"], "fit", monkeypatch)
     assert got["data"] == tmp_path / "train.jsonl"
-    assert got["provider"] == str(tmp_path / "mine.toml")
     assert got["model"] == "org/name:Q4_1"
+    named = ["--config", str(tmp_path / "blb.toml"), "eval"]
+    assert received(named, "eval", monkeypatch)["provider"] == str(tmp_path / "mine.toml")
     assert received(["proxy"], "proxy", monkeypatch)["biases"] == (f"s={tmp_path / 'short.json'}",)
     monkeypatch.chdir(tmp_path)
     assert received(["fit"], "fit", monkeypatch)["data"] == Path("train.jsonl"), (
@@ -282,13 +277,12 @@ def test_who_names_another_provider_does_not_get_the_file_s_address(
     """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blb.toml").write_text(
-        '[defaults]\nprovider = "vllm"\nbase_url = "http://one:8000/v1"\nmodel = "m"\n'
+        '[defaults]\nprovider = "vllm"\nbase_url = "http://127.0.0.1:8000/v1"\nmodel = "m"\n'
     )
     got = received(["fit", "--provider", "openai"], "fit", monkeypatch)
     assert (got["provider"], got["base_url"], got["model"]) == ("openai", None, None)
-    assert (
-        received(["fit", "--provider=vllm"], "fit", monkeypatch)["base_url"] == "http://one:8000/v1"
-    )
+    got = received(["fit", "--provider=vllm"], "fit", monkeypatch)
+    assert got["base_url"] == "http://127.0.0.1:8000/v1"
     monkeypatch.setenv("BLB_FIT_PROVIDER", "openai")
     assert received(["fit"], "fit", monkeypatch)["base_url"] is None
 
@@ -296,13 +290,11 @@ def test_who_names_another_provider_does_not_get_the_file_s_address(
 def test_a_file_of_somebody_else_is_not_found_but_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A found file could send a key elsewhere, so it must be the user's own; one that is named is
-    trusted.
-    """
+    """A file that is found must be the user's own; one that is named may be anybody's."""
     (tmp_path / "blb.toml").write_text("[fit]\nseed = 1\n")
     monkeypatch.setattr("os.getuid", lambda: (tmp_path / "blb.toml").stat().st_uid + 4711)
     monkeypatch.setattr("blackbox_lb.cli.settings.ROOT", -1)
-    with raises_naming(InputError, "blb.toml", "blb trust"):
+    with raises_naming(InputError, "blb.toml", "blb --config"):
         find_settings(start=tmp_path)
     assert find_settings(tmp_path / "blb.toml").tables == {"fit": {"seed": 1}}
 
@@ -313,9 +305,8 @@ def test_quiet_in_the_file_hides_nothing_about_the_file(
     """A file cannot keep silent about what it sets."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blb.toml").write_text(
-        '[defaults]\nquiet = true\nbase_url = "http://one/v1"\ntask = "nothing"\n'
+        '[defaults]\nquiet = true\nbase_url = "http://localhost/v1"\ntask = "nothing"\n'
     )
-    assert blb("trust").exit_code == 0
     assert "gives --base-url" in blb("fit", "--reward", "length").stderr
 
 
@@ -358,7 +349,12 @@ def test_a_task_on_the_command_line_leaves_out_the_columns_of_data(
 
 
 def test_a_command_that_is_not_there() -> None:
-    """The nearest command is suggested."""
+    """The nearest command is suggested; one that was there gets the way that remains."""
     result = blb("fti")
     assert result.exit_code == 2
     assert "did you mean fit?" in result.output
+    for words in (["trust"], ["trust", "--forget"], ["trust", "blb.toml"]):
+        gone = blb(*words)
+        assert gone.exit_code == 2
+        assert "blb --config" in gone.stderr
+        assert isinstance(gone.exception, SystemExit)

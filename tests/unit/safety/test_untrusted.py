@@ -9,7 +9,6 @@ import functools
 import json
 import os
 import re
-import shutil
 import socket
 import sys
 import threading
@@ -28,10 +27,10 @@ from blackbox_lb.api.connect import connect
 from blackbox_lb.bias.document import MAX_BYTES, Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import keys, resources
-from blackbox_lb.cli.commands import COMMANDS, WITHOUT_SETTINGS, load_command
+from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.cli.echo import print_json
-from blackbox_lb.cli.reach import CHECKS, HARMLESS_TEXTS, READ, WRITTEN
-from blackbox_lb.cli.settings import find_settings, keys_of
+from blackbox_lb.cli.found import FLAGS, PATHS, TEXTS
+from blackbox_lb.cli.settings import keys_of
 from blackbox_lb.cli.terminal import Terminal, print_table
 from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
@@ -360,17 +359,15 @@ def test_a_found_settings_file_runs_no_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The blb.toml of a folder that somebody else wrote is refused where it names a function; named
-    with --config, or trusted as it is, it may.
+    with --config it may.
     """
     plant(tmp_path, '[collect]\nreward = "planted:score"\n')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.dont_write_bytecode", True)
-    assert not find_settings().trusted
-    assert find_settings(Path("blb.toml")).trusted
     words = [*LOOKED_AT, "--out", "run"]
     refused = blb(*words)
     assert refused.exit_code == 2
-    for part in ("reward = 'planted:score'", "planted", "blb --config", "blb trust"):
+    for part in ("reward = 'planted:score'", "planted", "blb --config"):
         assert part in refused.stderr
     assert not (tmp_path / "ran").exists()
     other = blb(*words, "--reward", "length")
@@ -380,49 +377,33 @@ def test_a_found_settings_file_runs_no_code(
     assert (tmp_path / "ran").exists()
 
 
-def test_trust_is_for_one_path_and_one_content(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """blb trust prints what the file reaches; a changed file, and a copy elsewhere, are not
-    trusted; --forget takes it back.
-    """
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "blb.toml").write_text('[defaults]\nbase_url = "http://one/v1"\nseed = 1\n')
-    said = blb("trust")
-    assert said.exit_code == 0
-    assert "base_url = 'http://one/v1'" in said.stdout
-    assert "seed" not in said.stdout
-    assert find_settings().trusted
-    assert blb("trust", "--forget").exit_code == 0
-    assert not find_settings().trusted
-    assert blb("trust", "blb.toml").exit_code == 0
-    (tmp_path / "copy").mkdir()
-    shutil.copy("blb.toml", "copy/blb.toml")
-    assert not find_settings(start=tmp_path / "copy").trusted
-    (tmp_path / "blb.toml").write_text('[defaults]\nbase_url = "http://two/v1"\nseed = 1\n')
-    assert not find_settings().trusted
-    (tmp_path / "blb.toml").unlink()
-    assert blb("trust").exit_code == 2
-    assert blb("trust", "none.toml").exit_code == 2
-
-
 @pytest.mark.parametrize(
     ("command", "row"),
     [
         ("fit", 'provider = "mine.toml"'), ("fit", 'base_url = "http://h/v1"'), ("fit", "yes = true"),
-        ("fit", 'reward = "judge:j.toml"'), ("fit", 'reward = "https://h/r"'), ("fit", 'out = "../x"'),
+        ("fit", 'base_url = "http://127.0.0.1@h/v1"'), ("fit", 'base_url = "http://127.0.0.1.h/v1"'),
+        ("fit", 'base_url = "http://[127.0.0.1/v1"'), ("fit", 'base_url = "http://h#@localhost/v1"'),
+        ("fit", 'reward = "planted:score"'), ("fit", 'reward = "judge:j.toml"'), ("fit", 'reward = "https://h/r"'),
+        ("fit", 'reward = "http://127.0.0.1/r"'), ("fit", 'reward = "avoid:/etc/passwd"'),
+        ("fit", 'reward = "json-schema:../s.json"'), ("fit", 'reward = "marks:.env"'),
         ("fit", 'depends_on = "embedding:m@http://h/v1"'), ("fit", 'depends_on = ["words", "embedding:m"]'),
-        ("fit", 'store = "/elsewhere/x.db"'), ("eval", "save = true"), ("eval", 'classifier = "embedding:m"'),
+        ("fit", 'data = "/etc/passwd"'), ("fit", 'data = "../d.jsonl"'), ("fit", 'data = "~/d.jsonl"'),
+        ("fit", 'data = ".env"'), ("fit", 'data = "away/d.jsonl"'), ("fit", 'test_data = "hf:../../x"'),
+        ("fit", 'tokenizer = "/elsewhere/t.json"'), ("fit", 'tools = "../tools.json"'), ("fit", 'prices = "/p.toml"'),
+        ("fit", 'data_dir = ".."'), ("fit", 'rollouts = ["runs/*", "../runs/*"]'), ("fit", 'objective = "cost:../c.json"'),
+        ("fit", 'out = "../x"'), ("fit", 'store = "/elsewhere/x.db"'), ("fit", "restart = true"),
+        ("eval", "save = true"), ("eval", 'classifier = "embedding:m"'), ("eval", 'baseline_words = ["/w.txt:-2"]'),
         ("report", 'out = "~/.bashrc"'), ("report", 'out = ".git/hooks/x"'), ("report", 'out = "away/x"'),
         ("report", 'plots = "/etc"'), ("doctor", 'save = "../mine.toml"'), ("score", 'per_completion = "../x"'),
         ("proxy", 'upstream = "http://h/v1"'), ("proxy", 'host = "0.0.0.0"'), ("proxy", 'allow_host = "h"'),
-        ("export", 'base-url = "http://h/v1"'),
+        ("proxy", 'allow_origin = "*"'), ("proxy", 'bias = "s=../b.json"'), ("proxy", 'bias = "s=~/b.json"'),
+        ("export", 'base-url = "http://h/v1"'), ("init", "force = true"), ("collect", "cancel = true"),
     ],
 )  # fmt: skip
 def test_a_found_file_reaches_no_key_host_or_other_folder(
     command: str, row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each such option is refused before the command begins, by its name; with trust it arrives."""
+    """Each such option is refused before the command begins, by its name; named, it arrives."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "away").symlink_to(tmp_path)
@@ -437,48 +418,109 @@ def test_a_found_file_reaches_no_key_host_or_other_folder(
     assert refused.exit_code == 2
     assert row.partition(" ")[0].replace("-", "_") in refused.stderr
     assert ran == []
-    assert blb("trust").exit_code == 0
-    assert blb(command).exit_code == 0
+    assert blb("--config", "blb.toml", command).exit_code == 0
     assert len(ran) == 1
 
 
-def test_a_found_file_may_set_what_reaches_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "row",
+    [
+        *('data = "../d.jsonl"', 'out = "../x"', 'tokenizer = "../t.json"', 'reward = "marks:/m"'),
+        *('reward = "planted:score"', 'provider = "mine.toml"', 'base_url = "http://h/v1"'),
+    ],
+)
+def test_a_file_in_a_folder_above_may_set_no_more(
+    row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Packaged providers, data, rewards by name, numbers, and places in its own folder."""
-    monkeypatch.chdir(tmp_path)
+    """What counts is the folder of the file, not the one below in which the command runs."""
+    folder = tmp_path / "project"
+    (folder / "below").mkdir(parents=True)
+    (folder / "blb.toml").write_text(f"[fit]\n{row}\n")
+    monkeypatch.chdir(folder / "below")
+    result = blb("fit", *(() if "reward" in row else ("--reward", "length")))
+    assert result.exit_code == 2
+    assert f"{row.partition(' ')[0]} = " in result.stderr
+    assert "blb --config" in result.stderr
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_a_found_file_may_set_data(
+    below: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packaged providers, a server on this machine, data, rewards by name, numbers, and places in
+    its own folder; also from a folder below.
+    """
     (tmp_path / "blb.toml").write_text(
-        '[defaults]\nprovider = "openai"\nmodel = "m"\ndata = "d.jsonl"\nreward = "regex:a:b"\n'
-        '[fit]\nout = "runs/x"\ntau = [0.5]\ndepends_on = "words"\nquiet = true\n'
+        '[defaults]\nprovider = "openai"\nmodel = "/models/m"\ndata = "d.jsonl"\n'
+        'reward = "regex:a:/b"\nbase_url = "http://[::1]:8000/v1"\n'
+        '[fit]\nout = "runs/x"\ntau = [0.5]\ndepends_on = "words"\nquiet = true\nyes = false\n'
+        'objective = "recall@precision=.95"\ntokenizer = "o200k_base"\nestimator = "ips"\n'
+        'test_data = "hf:OWNER/NAME@test"\n'
+        '[score]\nreward = "avoid:words.txt"\n'
     )
+    (tmp_path / "words.txt").write_text("very\n")
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below" if below else tmp_path)
     ran: list[dict[str, Any]] = []
-    monkeypatch.setattr(load_command("fit"), "callback", lambda **options: ran.append(options))
-    result = blb("fit")
-    assert result.exit_code == 0, result.stderr
-    assert ran[0]["out"] == Path("runs/x")
+    for name in ("fit", "score"):
+        monkeypatch.setattr(load_command(name), "callback", lambda **options: ran.append(options))
+        for param in load_command(name).params:
+            monkeypatch.setattr(param, "required", False)
+        result = blb(name)
+        assert result.exit_code == 0, result.stderr
+    assert ran[0]["out"].resolve() == tmp_path / "runs" / "x"
+    assert Path(ran[1]["reward"].removeprefix("avoid:")).resolve() == tmp_path / "words.txt"
+
+
+BY_VALUE = frozenset({"provider", "base_url", "reward", "depends_on", "classifier"})
+NEVER = frozenset(
+    {"yes", "restart", "cancel", "force", "save"}  # of eval; the doctor's is a path
+    | {"host", "allow_host", "allow_origin", "upstream"}
+)
+"""Options that a found file may set by their value, and those that it never may."""
 
 
 def test_every_option_is_sorted_by_what_it_reaches() -> None:
-    """A new option that takes a text or a path is in one of the tables, or needs trust."""
-    sorted_out = HARMLESS_TEXTS | READ | WRITTEN | CHECKS.keys()
-    for name in COMMANDS.keys() - WITHOUT_SETTINGS:
+    """Somebody has thought of each new option that is no number and no choice of a list."""
+    sorted_out = TEXTS | FLAGS | PATHS | BY_VALUE | NEVER
+    for name in COMMANDS:
         for key, option in keys_of(load_command(name)).items():
-            numeric = isinstance(
+            is_plain = isinstance(
                 option.type, click.Choice | click.types.IntParamType | click.types.FloatParamType
             )
-            assert option.is_flag or numeric or key in sorted_out, (name, key)
+            if option.is_flag:
+                assert key in FLAGS | NEVER, (name, key)
+            else:
+                assert is_plain or key in sorted_out, (name, key)
 
 
-def test_what_init_wrote_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answers that a user gave to blb init need no second word."""
+def test_what_init_wrote_needs_no_further_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A packaged provider, a server on this machine, a file here and a reward by name are data.
+    With a function as the reward init names the command that remains, and that one runs it.
+    """
     plant(tmp_path, "")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     words = ["init", "--yes", "--force", "--provider", "llamacpp", "--data", "d.jsonl"]
-    where = ["--base-url", "http://127.0.0.1:9/v1", "--reward", "planted:score"]
-    assert blb(*words, *where).exit_code == 0
-    assert find_settings().trusted
+    where = ["--base-url", "http://127.0.0.1:9/v1"]
+    written = blb(*words, *where, "--reward", "length")
+    assert written.exit_code == 0
+    assert "next: blb fit\n" in written.stdout
     assert "no answer from" in blb("collect", "--out", "run").stderr
+    written = blb(*words, *where, "--reward", "planted:score")
+    assert written.exit_code == 0
+    assert "next: blb --config blb.toml fit\n" in written.stdout
+    assert "reward" in written.stdout
+    (tmp_path / "ran").unlink()
+    sys.modules.pop("planted")
+    refused = blb("collect", "--out", "run")
+    assert refused.exit_code == 2
+    assert "blb --config" in refused.stderr
+    assert not (tmp_path / "ran").exists()
+    assert "no answer from" in blb("--config", "blb.toml", "collect", "--out", "run").stderr
+    assert (tmp_path / "ran").exists()
 
 
 # --- Keys of files that are not the package's
@@ -537,8 +579,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
 def test_a_file_that_sends_keys_is_said_and_asked_for(
     asked: Callable[..., tuple[Result, bool]], words: tuple[str, ...], names: str
 ) -> None:
-    """Before the first request; no key's value is shown; a no ends it, a yes is remembered until
-    the file names another key or host; nobody is asked where nobody can answer.
+    """Before the first request; no key's value is shown; a no ends it, --yes answers it; nobody is
+    asked where nobody can answer.
     """
     result, sent = asked(*words)
     assert f"{names} keys.invalid" in result.stderr
@@ -549,12 +591,6 @@ def test_a_file_that_sends_keys_is_said_and_asked_for(
     assert f"{names} keys.invalid" in result.stderr
     assert not sent
     assert asked(*words, terminal=True, answer="y\n")[1]
-    assert asked(*words, terminal=True)[1], "it was answered before"
-    for file in (Path("stranger.toml"), Path("judge.toml")):
-        file.write_text(file.read_text().replace("keys.invalid", "other.invalid"))
-    result, sent = asked(*words, terminal=True, answer="n\n")
-    assert f"{names} other.invalid" in result.stderr
-    assert not sent
     assert asked(*words, "--yes", terminal=True)[1]
 
 
