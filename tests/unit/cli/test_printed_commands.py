@@ -16,6 +16,10 @@ NAMES = (
     "results of Anna's experiment with the customer tickets of the third quarter",
     'a; b & `c` "d" *',
 )
+ROWS = "".join(
+    json.dumps({"prompt": f"question {number}", "answer": "abcd"[number * number // 3 % 4]}) + "\n"
+    for number in range(60)
+)
 
 
 def printed_words(output: str) -> set[str]:
@@ -46,11 +50,7 @@ def test_fit_and_eval_quote_their_next_commands(
     """
     monkeypatch.chdir(tmp_path)
     data = Path(f"{name}.jsonl")
-    rows = [
-        {"prompt": f"question {number}", "answer": "abcd"[number * number // 3 % 4]}
-        for number in range(60)
-    ]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data.write_text(ROWS)
     shared = ["--provider", "llamacpp", "--base-url", server.base_url, "--data", data]
     shared += ["--reward", "accuracy", "--max-tokens", 1, "--top-logprobs", 4]
     fitted = blb("fit", *shared)
@@ -60,6 +60,29 @@ def test_fit_and_eval_quote_their_next_commands(
     judged = blb("eval", bias, *shared, "--deploy", "greedy")
     assert judged.exit_code == 0, judged.output
     assert f"runs/{name}" in printed_words(judged.stdout)
+
+
+def test_next_commands_name_the_settings_file_again(
+    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only a named file may set is missing from a command that does not name it. One that was
+    found is found again.
+    """
+    monkeypatch.chdir(tmp_path)
+    settings = (
+        f'[fit]\nprovider = "llamacpp"\nbase_url = "{server.base_url}"\ndata = "d.jsonl"\n'
+        'reward = "accuracy"\nmax_tokens = 1\ntop_logprobs = 4\n'
+    )
+    Path("d.jsonl").write_text(ROWS)
+    for name in ("my settings.toml", "blb.toml"):
+        Path(name).write_text(settings)
+    named = blb("--config", "my settings.toml", "fit", "--out", "named")
+    assert named.exit_code == 0, named.output
+    assert {"--config", "my settings.toml", "eval"} <= printed_words(named.stdout)
+    found = blb("fit", "--out", "found")
+    assert found.exit_code == 0, found.output
+    assert "eval" in printed_words(found.stdout)
+    assert "--config" not in printed_words(found.stdout)
 
 
 @pytest.mark.parametrize("name", NAMES)
