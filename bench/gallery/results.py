@@ -223,7 +223,7 @@ def evaluation_of(step: Step, document: Mapping[str, Any]) -> Evaluation:
     """The evaluation in a document of ``blb eval``."""
     label = document["label"]
     verdicts = {
-        (row["setting"], row["base"], row["other"]): VERDICTS[row["verdict"]]
+        (row["setting"], row["against"], row["policy"]): VERDICTS[row["verdict"]]
         for row in document["comparisons"]
         if row["metric"] == label
     }

@@ -258,7 +258,9 @@ def _school(out: Path) -> dict[str, dict[str, float]]:
         other = right.get((model, "ips"), {})
         both = [prompt for prompt in answers if prompt in other]
         if estimator == "projection" and both:
-            verdict = compare(GREEDY, _scores(other, both), _scores(answers, both), ACCURACY)[0]
+            verdict = compare(GREEDY, _scores(other, both), _scores(answers, both), ACCURACY.label)[
+                0
+            ]
             found[f"{model}_gsm8k_{estimator}"] |= {
                 "more than ips": verdict.difference,
                 "from": verdict.low,

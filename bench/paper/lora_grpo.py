@@ -228,7 +228,7 @@ def _result(
         accuracy=mean_of(scores.correct or ()),
         tokens=mean_of(scores.tokens),
         base={"accuracy": mean_of(base.correct or ()), "tokens": mean_of(base.tokens)},
-        verdict=tuple(together(compare(GREEDY, base, scores, greedy.reward))),
+        verdict=tuple(together(compare(GREEDY, base, scores, greedy.reward.label))),
         validation=tuple(checkpoints.told),
         log=tuple(
             {name: row[name] for name in SHOWN if name in row} for row in log if "loss" in row

@@ -194,7 +194,9 @@ def _judged(base: PolicyScores, learned: Sequence[_Learned], reward: Reward) -> 
     """Every method against the base, their p-values adjusted for each other; each bias is saved
     with its verdict.
     """
-    rows = [compare(GREEDY, base, each.scores, reward) if each.scores else [] for each in learned]
+    rows = [
+        compare(GREEDY, base, each.scores, reward.label) if each.scores else [] for each in learned
+    ]
     adjusted = iter(together([row for group in rows for row in group]))
     told = []
     for each, group in zip(learned, rows, strict=True):

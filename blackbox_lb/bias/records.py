@@ -323,6 +323,37 @@ class Verdict(Row):
         return self
 
 
+class Comparison(Verdict):
+    """One metric of ``policy`` less that of ``against``, paired by prompt: a row of ``blb eval``.
+
+    ``base`` and ``biased`` are the means of ``against`` and of ``policy``, and ``verdict`` is of
+    ``policy``. ``p`` is adjusted for all comparisons of its ``family`` (Holm): each bias against
+    the base is "primary", or where there is no bias each alternative; all others are "secondary".
+    The intervals and ``p_sign``, of an exact sign test over the prompts where the two differ, are
+    not adjusted.
+    ``low``, ``high``: the percentile bootstrap expanded for few prompts; ``percentile_low``,
+    ``percentile_high``: the paper's own, not expanded. ``sd``: of the differences between prompts.
+    ``needed``: prompts that would show a difference of this size with 80 % power in a family of as
+    many comparisons, None where it is 0; ``needed_for_effect``: the same for the requested effect,
+    None without one or for another metric.
+    """
+
+    policy: Name
+    against: Name
+    percentile_low: Finite
+    percentile_high: Finite
+    p_sign: Share
+    sd: Annotated[Finite, Field(ge=0)]
+    needed: Count | None = None
+    needed_for_effect: Count | None = None
+    family: Literal["primary", "secondary"] = "primary"
+
+    @property
+    def as_verdict(self) -> Verdict:
+        """The row as a bias file holds it."""
+        return Verdict(**{name: getattr(self, name) for name in Verdict.model_fields})
+
+
 def overall(rows: Sequence[Verdict]) -> str:
     """The word for all settings together: one that hurts goes before one that helps."""
     words = {row.word for row in rows}

@@ -165,10 +165,10 @@ class Group:
         ]
         if not shared:
             return None
-        base_values, values = paired(
+        _, _, differences = paired(
             [base_rows[name] for name in shared], [rows[name] for name in shared]
         )
-        return Difference(RewardMean.of(values - base_values), len(shared))
+        return Difference(RewardMean.of(differences), len(shared))
 
 
 def _mean(rows: Sequence[npt.NDArray[np.float64]]) -> float:

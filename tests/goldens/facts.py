@@ -290,7 +290,7 @@ def comparison_facts(left: Left) -> Facts:
     names = "difference low high p p_sign sd n_prompts needed needed_for_effect verdict"
     facts: Facts = {}
     for row in left.read("evaluation.json")["comparisons"]:
-        pair = f"{policy_name(row['other'])} less {policy_name(row['base'])}"
+        pair = f"{policy_name(row['policy'])} less {policy_name(row['against'])}"
         facts[f"{pair}, {row['setting']}, {row['metric']}"] = picked(row, names)
     return facts
 

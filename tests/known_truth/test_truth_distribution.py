@@ -200,7 +200,7 @@ def judged(rng: np.random.Generator, wanted: Array, base: Array, biased: Array) 
         tokens = tuple(np.ones(6) for _ in examples)
         sides.append(PolicyScores(drawn.reward, None, tokens, shares=drawn))
     reward = parse_reward("distribution", max_tokens=8)
-    return compare(SAMPLED, sides[0], sides[1], reward)[0]
+    return compare(SAMPLED, sides[0], sides[1], reward.label)[0]
 
 
 def policy(rng: np.random.Generator, mean: tuple[float, ...], prompts: int) -> Array:

@@ -80,7 +80,10 @@ class Job:
         for salt, setting in enumerate((SAMPLED, GREEDY)):
             base = self.draw(TEST, 6, setting, None, 10 + salt)
             rows += compare(
-                setting, base, self.draw(TEST, 6, setting, _full(tried[best]), 20 + salt), LABEL
+                setting,
+                base,
+                self.draw(TEST, 6, setting, _full(tried[best]), 20 + salt),
+                LABEL.label,
             )
         return [row.verdict for row in together(rows) if row.metric != "tokens"]
 
@@ -162,7 +165,9 @@ def test_the_interval_of_the_evaluation_covers(prompts: int, reward: Score) -> N
         rng = np.random.default_rng([seed, prompts])
         asked = rng.integers(0, 300, prompts)
         base, biased = (_scores(model, asked, reward, rng, bias) for bias in (None, delta))
-        for row, name in zip(compare(SAMPLED, base, biased, LABEL, seed=seed), truth, strict=True):
+        for row, name in zip(
+            compare(SAMPLED, base, biased, LABEL.label, seed=seed), truth, strict=True
+        ):
             hits[name] += row.low <= truth[name] <= row.high
     print(
         f"\n{reward.__name__}, {prompts} prompts: "

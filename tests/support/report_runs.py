@@ -197,9 +197,9 @@ def evaluation() -> dict[str, Any]:
     ]  # fmt: skip
     comparisons = [
         {
-            "base": "base", "other": name, "setting": setting, "metric": metric, "better": better,
-            "base_mean": at,
-            "other_mean": to, "difference": to - at, "low": to - at - width, "high": to - at + width,
+            "against": "base", "policy": name, "setting": setting, "metric": metric, "better": better,
+            "base": at,
+            "biased": to, "n_base": 232, "n_biased": 232, "difference": to - at, "low": to - at - width, "high": to - at + width,
             "percentile_low": to - at - 0.9 * width,
             "percentile_high": to - at + 0.9 * width, "p": 0.01, "p_sign": 0.02, "sd": 0.4, "n_prompts": 58, "needed": 40,
             "needed_for_effect": 90 if metric == "accuracy" else None, "verdict": "HELPS",

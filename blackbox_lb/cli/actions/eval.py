@@ -12,6 +12,7 @@ from blackbox_lb.api.limits.budget import SpendLimit, Spent
 from blackbox_lb.api.wire.request import takes_messages
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
+from blackbox_lb.bias.records import Comparison
 from blackbox_lb.cli.actions.eval_output import eval_conclusion, print_policies, print_shares
 from blackbox_lb.cli.commands.learning.eval import EvalOptions
 from blackbox_lb.cli.echo import echo, print_json
@@ -40,7 +41,7 @@ from blackbox_lb.extras.rivals.table import (
 )
 from blackbox_lb.jobs.evaluation.arms import alternatives
 from blackbox_lb.jobs.evaluation.compare import figure, verdicts
-from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation, Mean
+from blackbox_lb.jobs.evaluation.document import Evaluation, Mean
 from blackbox_lb.jobs.evaluation.run import EvalPlan, default_settings, evaluate
 from blackbox_lb.jobs.forecast import eval_stages
 from blackbox_lb.jobs.records.run_record import work_in
@@ -360,8 +361,8 @@ def _comparisons(rows: Sequence[Comparison]) -> None:
         (
             (
                 row.setting.replace("temperature ", "T = "),
-                printable(row.other),
-                printable(row.base),
+                printable(row.policy),
+                printable(row.against),
                 printable(row.metric),
                 figure(row.difference, sign=True),
                 f"{figure(row.low, sign=True)} to {figure(row.high, sign=True)}",

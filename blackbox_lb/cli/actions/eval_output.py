@@ -170,10 +170,10 @@ def against(evaluation: Evaluation, policy: PolicyResult, reference: str) -> tup
     for row in evaluation.comparisons:
         if row.metric != evaluation.label or row.setting != policy.setting:
             continue
-        if (row.base, row.other) == (reference, policy.name):
+        if (row.against, row.policy) == (reference, policy.name):
             difference = with_interval(row.metric, row.difference, row.low, row.high, sign=True)
             return difference, SAME_SIDE[row.verdict]
-        if (row.base, row.other) == (policy.name, reference):
+        if (row.against, row.policy) == (policy.name, reference):
             difference = with_interval(row.metric, -row.difference, -row.high, -row.low, sign=True)
             return difference, OPPOSITE[row.verdict]
     return "", ""

@@ -262,7 +262,7 @@ def _print_everything(result: FitResult, folder: Path, unwritten: Collection[str
             (
                 "setting",
                 "against",
-                result.beside[0][1].metric,
+                result.beside[0].metric,
                 "this bias",
                 "diff",
                 "95 % interval",
@@ -271,14 +271,14 @@ def _print_everything(result: FitResult, folder: Path, unwritten: Collection[str
             (
                 (
                     row.setting,
-                    name,
+                    row.against,
                     f"{row.base:.3f}",
                     f"{row.biased:.3f}",
                     f"{row.difference:+.3f}",
                     f"{row.low:+.3f} to {row.high:+.3f}",
                     f"{row.p:.3f}",
                 )
-                for name, row in result.beside
+                for row in result.beside
             ),
         )
     echo(

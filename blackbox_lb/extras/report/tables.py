@@ -13,7 +13,6 @@ from blackbox_lb.bias.request_bias import strongest
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.data import CandidateRow, DecisionsPair
 from blackbox_lb.extras.report.verdict_text import amount, change, interval
-from blackbox_lb.jobs.evaluation.compare import as_verdicts
 from blackbox_lb.jobs.evaluation.document import (
     Decisions,
     Evaluation,
@@ -233,8 +232,8 @@ def verdict_table(rows: Sequence[Verdict]) -> PageTable:
 
 
 def comparisons_table(evaluation: Evaluation) -> PageTable:
-    pairs = list(zip(evaluation.comparisons, as_verdicts(evaluation), strict=True))
-    wished = any(comparison.needed_for_effect is not None for comparison, _ in pairs)
+    rows = evaluation.comparisons
+    wished = any(row.needed_for_effect is not None for row in rows)
     columns = (
         "setting",
         "instead of",
@@ -255,30 +254,30 @@ def comparisons_table(evaluation: Evaluation) -> PageTable:
     cells = [
         [
             Cell(row.setting),
-            Cell(comparison.base),
-            Cell(comparison.other),
+            Cell(row.against),
+            Cell(row.policy),
             _metric(row),
             word(row.verdict),
             *_means(row),
             bar,
             number(
-                comparison.percentile_low,
+                row.percentile_low,
                 interval(
                     row.model_copy(
                         update={
-                            "low": comparison.percentile_low,
-                            "high": comparison.percentile_high,
+                            "low": row.percentile_low,
+                            "high": row.percentile_high,
                         }
                     )
                 ),
             ),
             _p(row.p),
-            _p(comparison.p_sign),
+            _p(row.p_sign),
             count(row.n_prompts),
-            count(comparison.needed),
-            *([count(comparison.needed_for_effect)] if wished else []),
+            count(row.needed),
+            *([count(row.needed_for_effect)] if wished else []),
         ]
-        for (comparison, row), bar in zip(pairs, _bars([row for _, row in pairs]), strict=True)
+        for row, bar in zip(rows, _bars(rows), strict=True)
     ]
     return table("comparisons", "Each pair that was compared, prompt by prompt", columns, cells)
 

@@ -222,7 +222,7 @@ def of_evaluation(run: RunDocuments, parts: Sequence[Judged]) -> list[str]:
         return []
     both = reconciled(run, parts)
     rival_wins = any(
-        row.base != BASE and row.metric == evaluation.label and row.verdict == "HURTS"
+        row.against != BASE and row.metric == evaluation.label and row.verdict == "HURTS"
         for row in evaluation.comparisons
     )
     sentences = [both] if both else []
@@ -246,8 +246,8 @@ def reconciled(run: RunDocuments, parts: Sequence[Judged]) -> str:
     clauses = []
     for first, *_ in parts:
         for row in evaluation.comparisons:
-            same = (row.setting, row.metric, row.base) == (first.setting, first.metric, BASE)
-            if not same or row.other != biases[0] or row.verdict == first.verdict:
+            same = (row.setting, row.metric, row.against) == (first.setting, first.metric, BASE)
+            if not same or row.policy != biases[0] or row.verdict == first.verdict:
                 continue
             judged_with = sum(
                 comparison.family == row.family for comparison in evaluation.comparisons

@@ -10,11 +10,10 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from blackbox_lb.bias.records import LEVEL, Verdict
+from blackbox_lb.bias.records import LEVEL, Comparison, Verdict
 from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.jobs.evaluation.arms import BASE, Arm, ArmResult
 from blackbox_lb.jobs.evaluation.document import (
-    Comparison,
     Decisions,
     Evaluation,
     Mean,
@@ -24,18 +23,14 @@ from blackbox_lb.jobs.evaluation.document import (
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.rollouts.judging.decisions import beside_commonest
 from blackbox_lb.rollouts.judging.verdict import (
-    LOWER,
     POWER,
     REPLICATES,
     Array,
     PolicyScores,
     bootstrap,
-    decide,
-    holm,
-    paired,
-    paired_differences,
+    compare,
     sample_size,
-    sign_test,
+    together,
 )
 from blackbox_lb.rollouts.progress import chance
 from blackbox_lb.tasks import Reward
@@ -128,26 +123,24 @@ def comparisons(
     by_arm = {(result.arm.setting, result.arm.name): result for result in results}
     families: dict[Family, list[Comparison]] = {"primary": [], "secondary": []}
     for first, second, family in pairs([result.arm for result in results]):
-        base = by_arm[first.setting, first.name]
-        rival = by_arm[second.setting, second.name]
-        names = [label]
-        if family == "primary":
-            of_rival = rival.scores.metrics(label)
-            names = [name for name in base.scores.metrics(label) if name in of_rival]
-        families[family] += [_comparison(base, rival, label, name) for name in names]
+        members = compare(
+            first.setting,
+            by_arm[first.setting, first.name].scores,
+            by_arm[second.setting, second.name].scores,
+            label,
+            policies=(first.name, second.name),
+        )
+        if family == "secondary":
+            members = members[:1]
+        families[family] += members
     rows = []
     for family, members in families.items():
         level = LEVEL / max(len(members), 1)
-        for row, p in zip(members, holm([row.p for row in members]), strict=True):
-            update: dict[str, object] = {
-                "family": family,
-                "p": p,
-                "verdict": decide(row.difference, row.better, p),
-                "needed": sample_size(row.difference, row.sd, level=level),
-            }
+        for row in together(members):
+            needed_for_effect = None
             if effect is not None and row.metric == label:
-                update["needed_for_effect"] = sample_size(effect, row.sd, level=level)
-            rows.append(row.model_copy(update=update))
+                needed_for_effect = sample_size(effect, row.sd, level=level)
+            rows.append(row.replacing(family=family, needed_for_effect=needed_for_effect))
     return tuple(rows)
 
 
@@ -192,39 +185,6 @@ def planned(arms: Sequence[Arm], reward: Reward, examples: Sequence[Example]) ->
     return {"primary": metrics * counts["primary"], "secondary": counts["secondary"]}
 
 
-def _comparison(base: ArmResult, rival: ArmResult, label: str, metric: str) -> Comparison:
-    """One row, its p-value not adjusted yet."""
-    base_values, other_values = paired(
-        base.scores.metrics(label)[metric], rival.scores.metrics(label)[metric]
-    )
-    differences = paired_differences(base_values, other_values)
-    interval = bootstrap(differences)
-    mean = float(differences.mean())
-    better: Literal["higher", "lower"] = "lower" if metric in LOWER else "higher"
-    deviation = 0.0
-    if len(differences) > 1:
-        deviation = float(differences.std(ddof=1))
-    return Comparison(
-        base=base.arm.name,
-        other=rival.arm.name,
-        setting=base.arm.setting.name,
-        metric=metric,
-        better=better,
-        base_mean=float(base_values.mean()),
-        other_mean=float(other_values.mean()),
-        difference=mean,
-        low=interval.low,
-        high=interval.high,
-        percentile_low=interval.percentile_low,
-        percentile_high=interval.percentile_high,
-        p=interval.p,
-        p_sign=sign_test(differences),
-        sd=deviation,
-        n_prompts=len(differences),
-        verdict=decide(mean, better, interval.p),
-    )
-
-
 def unresolvable(prompts: int, planned_rows: Mapping[str, int]) -> Iterator[str]:
     """A sentence for each family in which even the clearest difference, one of one sign on every
     prompt, could be no verdict among so many comparisons.
@@ -239,29 +199,15 @@ def unresolvable(prompts: int, planned_rows: Mapping[str, int]) -> Iterator[str]
             )
 
 
-def as_verdicts(evaluation: Evaluation) -> Iterator[Verdict]:
-    """Each comparison in the form of a bias file, its second policy as the biased one."""
-    policies = {(row.setting, row.name): row for row in evaluation.policies}
-    alike = Verdict.model_fields.keys() & Comparison.model_fields.keys() - {"base"}
-    for row in evaluation.comparisons:
-        base, other = (policies.get((row.setting, name)) for name in (row.base, row.other))
-        yield Verdict(
-            **row.model_dump(include=alike),
-            base=row.base_mean,
-            biased=row.other_mean,
-            n_base=0 if base is None else base.completions,
-            n_biased=0 if other is None else other.completions,
-            cut_base=0.0 if base is None else base.cut,
-            cut_biased=0.0 if other is None else other.cut,
-        )
-
-
 def verdicts(evaluation: Evaluation, name: str) -> list[Verdict]:
     """The verdicts for a bias file: the rows of the bias ``name`` against the base, as in the
     evaluation.
     """
-    pairs = zip(evaluation.comparisons, as_verdicts(evaluation), strict=True)
-    rows = [verdict for row, verdict in pairs if (row.base, row.other) == (BASE, name)]
+    rows = [
+        row.as_verdict
+        for row in evaluation.comparisons
+        if (row.against, row.policy) == (BASE, name)
+    ]
     decisions = {
         policy.setting: decision_scores_of(policy.decisions)
         for policy in evaluation.policies
@@ -307,24 +253,26 @@ def summarise(
     biases = {row.name for row in policies if row.bias is not None and row.name == row.bias}
     label_rows = [row for row in rows if row.metric == label]
     against = [
-        row for row in label_rows if row.base == BASE and (row.other in biases or not biases)
+        row for row in label_rows if row.against == BASE and (row.policy in biases or not biases)
     ]
     rivals = [
-        row for row in label_rows if row.base != BASE and kinds[row.setting, row.base].bias is None
+        row
+        for row in label_rows
+        if row.against != BASE and kinds[row.setting, row.against].bias is None
     ]
     alone = sorted(
-        (row for row in rivals if row.other in biases), key=lambda row: _RANK[row.verdict]
+        (row for row in rivals if row.policy in biases), key=lambda row: _RANK[row.verdict]
     )
     return (
         *(_rival_sentence(row) for row in alone if row.verdict == "HURTS"),
-        *(_effect_sentence(row, kinds[row.setting, row.other], rows) for row in against),
+        *(_effect_sentence(row, kinds[row.setting, row.policy], rows) for row in against),
         *(_rival_sentence(row) for row in alone if row.verdict != "HURTS"),
         *(
-            _together_sentence(row, kinds[row.setting, row.other])
+            _together_sentence(row, kinds[row.setting, row.policy])
             for row in rivals
-            if row.other not in biases
+            if row.policy not in biases
         ),
-        *(_better_sentence(row) for row in label_rows if row.base in biases),
+        *(_better_sentence(row) for row in label_rows if row.against in biases),
         *_highest(policies, label),
         *_paid(policies),
         *_wished(against, effect, label),
@@ -341,7 +289,7 @@ def _numbers(row: Comparison) -> str:
     low = figure(row.low, sign=True)
     high = figure(row.high, sign=True)
     return (
-        f"{row.metric} {figure(row.other_mean)} against {figure(row.base_mean)}, a difference of "
+        f"{row.metric} {figure(row.biased)} against {figure(row.base)}, a difference of "
         f"{figure(row.difference, sign=True)} ({low} to {high}, p {chance(row.p)})"
     )
 
@@ -349,8 +297,8 @@ def _numbers(row: Comparison) -> str:
 def _reversed(row: Comparison) -> str:
     """The numbers of a row from the side of its base."""
     ends = {
-        "base_mean": row.other_mean,
-        "other_mean": row.base_mean,
+        "base": row.biased,
+        "biased": row.base,
         "low": -row.high,
         "high": -row.low,
     }
@@ -377,13 +325,13 @@ def _effect_sentence(row: Comparison, policy: PolicyResult, rows: Sequence[Compa
     rival_rows = [
         rival_row
         for rival_row in rows
-        if (rival_row.setting, rival_row.base, rival_row.other)
-        == (row.setting, row.base, row.other)
+        if (rival_row.setting, rival_row.against, rival_row.policy)
+        == (row.setting, row.against, row.policy)
         and rival_row.metric != row.metric
     ]
     words = {"HELPS": "better", "NO EVIDENCE": "not significant", "HURTS": "WORSE"}
     phrases = "; ".join(
-        f"{rival_row.metric} {figure(rival_row.other_mean)} against {figure(rival_row.base_mean)}"
+        f"{rival_row.metric} {figure(rival_row.biased)} against {figure(rival_row.base)}"
         f" ({words[rival_row.verdict]})"
         for rival_row in rival_rows
     )
@@ -403,20 +351,20 @@ def _effect_sentence(row: Comparison, policy: PolicyResult, rows: Sequence[Compa
 
 def _rival_sentence(row: Comparison) -> str:
     begin = when(row.setting)
-    rival = _named(row.base)
+    rival = _named(row.against)
     if row.verdict == "HURTS":
-        return f"{begin}, {rival} alone WINS over {row.other}: {_reversed(row)}."
+        return f"{begin}, {rival} alone WINS over {row.policy}: {_reversed(row)}."
     if row.verdict == "HELPS":
-        return f"{begin}, {row.other} wins over {rival} alone: {_numbers(row)}."
+        return f"{begin}, {row.policy} wins over {rival} alone: {_numbers(row)}."
     return (
-        f"{begin}, {row.other} is not distinguishable from {rival} alone: {_numbers(row)},"
+        f"{begin}, {row.policy} is not distinguishable from {rival} alone: {_numbers(row)},"
         f" {_prompts(row)}."
     )
 
 
 def _together_sentence(row: Comparison, policy: PolicyResult) -> str:
     begin = when(row.setting)
-    rival = _named(row.base)
+    rival = _named(row.against)
     if row.verdict == "HELPS":
         return f"{begin}, {policy.bias} adds to {rival}: {_numbers(row)}."
     if row.verdict == "HURTS":
@@ -430,12 +378,12 @@ def _better_sentence(row: Comparison) -> str:
     begin = when(row.setting)
     if row.verdict == "NO EVIDENCE":
         return (
-            f"{begin}, {row.other} is not distinguishable from {row.base}: {_numbers(row)},"
+            f"{begin}, {row.policy} is not distinguishable from {row.against}: {_numbers(row)},"
             f" {_prompts(row)}."
         )
     if row.verdict == "HELPS":
-        return f"{begin}, {row.other} is better than {row.base}: {_numbers(row)}."
-    return f"{begin}, {row.base} is better than {row.other}: {_reversed(row)}."
+        return f"{begin}, {row.policy} is better than {row.against}: {_numbers(row)}."
+    return f"{begin}, {row.against} is better than {row.policy}: {_reversed(row)}."
 
 
 def _highest(policies: Sequence[PolicyResult], label: str) -> Iterator[str]:
@@ -474,8 +422,9 @@ def _wished(rows: Sequence[Comparison], effect: float | None, label: str) -> Ite
         if effect is not None and row.needed_for_effect is not None:
             yield (
                 f"{when(row.setting)}, a difference of {figure(effect)} in {label} between"
-                f" {_named(row.other)} and {row.base} takes about {row.needed_for_effect:,} prompts"
-                f" to show (standard deviation over prompts {figure(row.sd)})."
+                f" {_named(row.policy)} and {row.against} takes about"
+                f" {row.needed_for_effect:,} prompts to show (standard deviation over prompts"
+                f" {figure(row.sd)})."
             )
 
 

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AllowInfNan, BaseModel, model_validator
 
+from blackbox_lb.bias.records import Comparison
+
 Number = Annotated[float, AllowInfNan(False)]
 MOST_SHOWN = 200
 """Test prompts whose completions a result file holds side by side."""
@@ -129,45 +131,6 @@ class PolicyResult(ResultPart):
     shares: tuple[SharesOfGroup, ...] = ()
 
 
-class Comparison(ResultPart):
-    """One metric of policy ``other`` less that of policy ``base``, paired by prompt.
-
-    ``verdict`` is of ``other``: HELPS where it is better than ``base``. It follows ``p``, which is
-    adjusted for all comparisons of its ``family`` (Holm): each bias against the base is "primary",
-    or where there is no bias each alternative; all others are "secondary". In files of earlier
-    versions there was one family, "all". The intervals and ``p_sign``, of an exact
-    sign test over the prompts where the two differ, are not.
-    ``low``, ``high``: 95 % interval of the difference, the percentile bootstrap expanded for few
-    prompts;
-    ``percentile_low``, ``percentile_high``: the paper's own, not expanded. ``sd``: of the
-    differences between prompts.
-    ``needed``: prompts that would show a difference of this size with 80 % power in a family of as
-    many comparisons, None where it is 0; ``needed_for_effect``: the same for the requested
-    effect, None without one or for another metric.
-    """
-
-    base: str
-    other: str
-    setting: str
-    metric: str
-    better: Literal["higher", "lower"]
-    base_mean: Number
-    other_mean: Number
-    difference: Number
-    low: Number
-    high: Number
-    percentile_low: Number
-    percentile_high: Number
-    p: Number
-    p_sign: Number
-    sd: Number
-    n_prompts: int
-    needed: int | None = None
-    needed_for_effect: int | None = None
-    verdict: Literal["HELPS", "NO EVIDENCE", "HURTS"]
-    family: Literal["all", "primary", "secondary"] = "all"
-
-
 class RewardPlace(ResultPart):
     """A place in a completion and the part of the reward that is earned there: ``start`` and
     ``end`` in characters of its text, ``amount`` in nats.
@@ -234,7 +197,7 @@ class Evaluation(ResultPart):
     """
 
     format: Literal["blackbox-lb/evaluation"] = "blackbox-lb/evaluation"
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     provider: str
     model: str
     task: str

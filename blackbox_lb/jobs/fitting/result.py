@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Entry, Verdict
+from blackbox_lb.bias.records import Comparison, Entry
 from blackbox_lb.estimate.choice.candidates import Candidate
 from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.jobs.fitting.choosing.scorers import Measured, TriedCandidate
@@ -126,7 +126,7 @@ class FitResult:
     base_by_setting: tuple[Measured, ...] = ()
     usage: FitUsage | None = None
     decisions: Mapping[str, tuple[DecisionScores, DecisionScores]] = field(default_factory=dict)
-    beside: tuple[tuple[str, Verdict], ...] = ()
+    beside: tuple[Comparison, ...] = ()
     origin: str = ""
     shares: Mapping[str, tuple[DrawnShares, DrawnShares]] = field(default_factory=dict)
 
@@ -184,6 +184,6 @@ class FitResult:
                 for setting, (base, biased) in self.shares.items()
             },
             "operating": None if bias.operating is None else bias.operating.as_json(),
-            "beside": [{"against": name, **row.model_dump()} for name, row in self.beside],
+            "beside": [row.model_dump() for row in self.beside],
             "usage": None if self.usage is None else asdict(self.usage),
         }

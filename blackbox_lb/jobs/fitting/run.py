@@ -19,6 +19,7 @@ from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import (
     Calibration,
     Censored,
+    Comparison,
     Compiled,
     Learned,
     RecordedFinding,
@@ -149,7 +150,7 @@ class _Fit:
     operating: OperatingCurve | None = None
     calibration: Calibration | None = None
     calibrated: Candidate
-    beside: tuple[tuple[str, Verdict], ...]
+    beside: tuple[Comparison, ...]
 
     def __init__(self, trials: Trials, task: Task, plan: FitPlan) -> None:
         self.trials = trials

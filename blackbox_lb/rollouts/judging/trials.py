@@ -12,7 +12,7 @@ from blackbox_lb.api.drift import DriftWatch
 from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.limits.concurrency import AdaptiveConcurrency
 from blackbox_lb.api.session import Session
-from blackbox_lb.bias.records import Verdict
+from blackbox_lb.bias.records import Comparison, Verdict
 from blackbox_lb.errors import ConnectionFailed, Drifted, InputError, ServerFailed
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
@@ -331,14 +331,14 @@ class Trials:
 
         ``samples``: completions a prompt; greedy takes one.
         """
-        rows: list[Verdict] = []
+        rows: list[Comparison] = []
         for setting in settings:
             count = 1 if setting.deterministic else samples
             place = f"test at {setting.name}"
             both = [NamedBias(f"{place}, base", None), NamedBias(f"{place}, biased", bias)]
             base, biased = await self.scores_of_all(place, examples, setting, count, both)
-            rows += compare(setting, base, biased, self.reward)
-        return together(rows)
+            rows += compare(setting, base, biased, self.reward.label)
+        return [row.as_verdict for row in together(rows)]
 
     async def kl(
         self, examples: Sequence[Example], samples: int, bias: AnyBias, tail: NextToken

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.bias.records import LEVEL, Verdict
+from blackbox_lb.bias.records import LEVEL, Comparison
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.tasks.rewards.thinking import loops
@@ -370,72 +370,78 @@ def truncation_of(reward: Reward, completions: Iterable[Completion]) -> Truncati
 
 
 def compare(
-    setting: Setting, base: PolicyScores, biased: PolicyScores, reward: Reward, *, seed: int = 0
-) -> list[Verdict]:
-    """A row for each metric of both; rows displayed side by side go ``together``."""
-    of_base = base.metrics(reward.label)
-    of_biased = biased.metrics(reward.label)
-    both = [name for name in of_base if name in of_biased]
-    return [
-        _verdict(setting, name, of_base[name], of_biased[name], (base.cut, biased.cut), seed)
-        for name in both
-    ]
-
-
-def _verdict(
     setting: Setting,
-    metric: str,
-    base: Sequence[Array],
-    biased: Sequence[Array],
-    cut: tuple[float, float],
-    seed: int,
-) -> Verdict:
-    """The row of a metric. cut: shares of both policies' completions that the limit cut."""
-    better: Literal["higher", "lower"] = "lower" if metric in LOWER else "higher"
-    base_means, biased_means = paired(base, biased)
-    differences = paired_differences(base_means, biased_means)
-    interval = bootstrap(differences, seed=seed)
-    return Verdict(
-        setting=setting.name,
-        metric=metric,
-        better=better,
-        base=float(base_means.mean()),
-        biased=float(biased_means.mean()),
-        difference=float(differences.mean()),
-        low=interval.low,
-        high=interval.high,
-        p=interval.p,
-        n_prompts=len(differences),
-        n_base=sum(len(row) for row in base),
-        n_biased=sum(len(row) for row in biased),
-        verdict=decide(float(differences.mean()), better, interval.p),
-        cut_base=cut[0],
-        cut_biased=cut[1],
-    )
+    base: PolicyScores,
+    other: PolicyScores,
+    label: str,
+    *,
+    policies: tuple[str, str] = ("base", "bias"),
+    seed: int = 0,
+) -> list[Comparison]:
+    """``other`` less ``base``: a row for each metric of both, the reward first, its p-value not
+    adjusted yet (see ``together``).
+
+    label: of the reward. policies: the names of the two. Raises InputError: they have no prompt in
+    common.
+    """
+    of_base = base.metrics(label)
+    of_other = other.metrics(label)
+    rows = []
+    for metric in of_base:
+        if metric not in of_other:
+            continue
+        base_means, means, differences = paired(of_base[metric], of_other[metric])
+        interval = bootstrap(differences, seed=seed)
+        difference = float(differences.mean())
+        better: Literal["higher", "lower"] = "lower" if metric in LOWER else "higher"
+        deviation = 0.0
+        if len(differences) > 1:
+            deviation = float(differences.std(ddof=1))
+        row = Comparison(
+            against=policies[0],
+            policy=policies[1],
+            setting=setting.name,
+            metric=metric,
+            better=better,
+            base=float(base_means.mean()),
+            biased=float(means.mean()),
+            difference=difference,
+            low=interval.low,
+            high=interval.high,
+            percentile_low=interval.percentile_low,
+            percentile_high=interval.percentile_high,
+            p=interval.p,
+            p_sign=sign_test(differences),
+            sd=deviation,
+            n_prompts=len(differences),
+            n_base=sum(len(row) for row in of_base[metric]),
+            n_biased=sum(len(row) for row in of_other[metric]),
+            verdict=decide(difference, better, interval.p),
+            cut_base=base.cut,
+            cut_biased=other.cut,
+        )
+        rows.append(row)
+    return rows
 
 
-def paired(base: Sequence[Array], biased: Sequence[Array]) -> tuple[Array, Array]:
-    """(n,) both means of every prompt with completions of both. Raises InputError: no prompt
-    has.
+def paired(base: Sequence[Array], other: Sequence[Array]) -> tuple[Array, Array, Array]:
+    """(n,) both means of every prompt with completions of both, and (n,) their differences, other
+    less base.
+
+    A difference is exactly 0 where both are equal but for rounding, because a prompt that changed
+    counts as evidence. Raises InputError: no prompt has both.
     """
     both = [
         (base_row.mean(), other_row.mean())
-        for base_row, other_row in zip(base, biased, strict=True)
+        for base_row, other_row in zip(base, other, strict=True)
         if base_row.size and other_row.size
     ]
     if not both:
         raise InputError("nothing to compare: no test prompt has a completion of both policies")
     base_means = np.array([base_mean for base_mean, _ in both])
     other_means = np.array([other_mean for _, other_mean in both])
-    return base_means, other_means
-
-
-def paired_differences(base_means: Array, other_means: Array) -> Array:
-    """(n,) other less base, from (n,) means of each; exactly 0 where they are equal but for
-    rounding, because a prompt that changed counts as evidence.
-    """
     equal = np.isclose(base_means, other_means, rtol=1e-12, atol=0)
-    return np.where(equal, 0.0, other_means - base_means)
+    return base_means, other_means, np.where(equal, 0.0, other_means - base_means)
 
 
 def decide(
@@ -449,10 +455,17 @@ def decide(
     return "HURTS"
 
 
-def together(rows: Sequence[Verdict]) -> list[Verdict]:
-    """The rows with p-values adjusted for their number (``holm``), and the verdicts that follow."""
+def together(rows: Sequence[Comparison]) -> list[Comparison]:
+    """The rows with p-values adjusted for their number (``holm``), and what follows from these:
+    verdicts, and the prompts needed.
+    """
+    level = LEVEL / max(len(rows), 1)
     adjusted = holm([row.p for row in rows])
     return [
-        row.replacing(p=p, verdict=decide(row.difference, row.better, p))
+        row.replacing(
+            p=p,
+            verdict=decide(row.difference, row.better, p),
+            needed=sample_size(row.difference, row.sd, level=level),
+        )
         for row, p in zip(rows, adjusted, strict=True)
     ]

@@ -382,8 +382,8 @@ def comparison(
     return {
         "setting": "greedy",
         "metric": metric,
-        "base": base,
-        "other": other,
+        "against": base,
+        "policy": other,
         "verdict": verdict,
     }
 

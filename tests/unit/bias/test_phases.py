@@ -489,7 +489,7 @@ def test_prompt_and_phase_together_say_what_neither_can_alone(
     later = Prefix(1, b" a")
     assert bias.at(red)[0] > 1 > bias.at(red, later).get(0, 0.0)
     assert bias.at(blue)[1] > 1 > bias.at(blue, later).get(1, 0.0)
-    beside = dict(run.result.beside)
+    beside = {row.against: row for row in run.result.beside}
     assert beside["fixed bias"].verdict == "HELPS"
     told = blb("show", tmp_path / "run" / "bias.json")
     assert "Depends on route:red=red, first: 2 of 2 vectors" in told.output

@@ -105,8 +105,9 @@ def test_one_sentence_reconciles_the_fit_and_a_later_evaluation(tmp_path: Path) 
     sentences = []
     for verdict, p in (("HURTS", 0.01), ("NO EVIDENCE", 0.07)):
         for row in document["comparisons"]:
-            if row["other"] == "bias" and row["metric"] == "accuracy":
-                row.update(verdict=verdict, p=p)
+            if row["policy"] == "bias" and row["metric"] == "accuracy":
+                worse = {"base": 0.5, "biased": 0.4, "difference": -0.1, "low": -0.2, "high": 0.0}
+                row.update(verdict=verdict, p=p, **worse)
         path.write_text(json.dumps(document))
         documents = read_run(run)
         sentences.append(of_evaluation(documents, judged(rows_of(documents))))
@@ -229,8 +230,8 @@ def test_an_alternative_s_rows_are_not_the_verdict(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", "helps", full=True, verdict=()))
     assert run.evaluation is not None
     bias = next(each.name for each in run.evaluation.policies if each.bias == each.name)
-    judged_alone = next(each for each in run.evaluation.comparisons if each.other == bias)
-    rival = judged_alone.model_copy(update={"base": "the instruction"})
+    judged_alone = next(each for each in run.evaluation.comparisons if each.policy == bias)
+    rival = judged_alone.model_copy(update={"against": "the instruction"})
     more = run.evaluation.model_copy(update={"comparisons": (*run.evaluation.comparisons, rival)})
     assert rows_of(replace(run, evaluation=more)) == rows_of(run) != ()
 

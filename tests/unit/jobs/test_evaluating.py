@@ -195,7 +195,9 @@ def test_the_truth_is_told(server: ExactServer, tmp_path: Path) -> None:
             <= row.metrics["contains"].high
         )
     verdict = {
-        (row.base, row.other): row.verdict for row in told.comparisons if row.metric == "contains"
+        (row.against, row.policy): row.verdict
+        for row in told.comparisons
+        if row.metric == "contains"
     }
     assert verdict["base", "T = 0.3"] == "HELPS"
     assert verdict["T = 0.3", "weak"] == "HURTS"
@@ -489,7 +491,8 @@ def test_a_comparison_by_eye() -> None:
         arm_of([value - 1 for value in values], lengths, "c"),
     ]
     rows = {
-        (row.base, row.other, row.metric): row for row in comparisons(arms, "points", effect=0.5)
+        (row.against, row.policy, row.metric): row
+        for row in comparisons(arms, "points", effect=0.5)
     }
     assert set(rows) == {
         *(

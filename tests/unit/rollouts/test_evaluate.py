@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blackbox_lb.bias.records import Verdict
+from blackbox_lb.bias.records import Comparison
 from blackbox_lb.errors import InputError
 from blackbox_lb.rollouts.judging.verdict import (
     GREEDY,
@@ -63,7 +63,7 @@ def test_a_comparison_by_eye() -> None:
     reward and hurts a length.
     """
     reward, accuracy, tokens = compare(
-        SAMPLED, rows(*([0.0, 2.0], [2.0, 2.0]) * 3), rows(*([3.0], [4.0]) * 3), REWARD
+        SAMPLED, rows(*([0.0, 2.0], [2.0, 2.0]) * 3), rows(*([3.0], [4.0]) * 3), REWARD.label
     )
     assert (reward.base, reward.biased, reward.difference, reward.low, reward.high) == (
         1.5,
@@ -79,7 +79,7 @@ def test_a_comparison_by_eye() -> None:
 @pytest.mark.parametrize("prompts", [1, 2, 5])
 def test_a_handful_of_prompts_proves_nothing(prompts: int) -> None:
     """Five differences of one sign happen by chance once in 16 times, which is no 95 % verdict."""
-    row = compare(SAMPLED, rows(*([0.0],) * prompts), rows(*([1.0],) * prompts), REWARD)[0]
+    row = compare(SAMPLED, rows(*([0.0],) * prompts), rows(*([1.0],) * prompts), REWARD.label)[0]
     assert (row.difference, row.verdict) == (1, "NO EVIDENCE")
 
 
@@ -91,12 +91,15 @@ def test_the_verdict_follows_the_interval(shift: float, verdict: str) -> None:
     noise = np.random.default_rng(0).normal(size=50)
     noise -= noise.mean() - 0.01
     row = compare(
-        SAMPLED, rows(*([0.0] for _ in noise)), rows(*([value + shift] for value in noise)), REWARD
+        SAMPLED,
+        rows(*([0.0] for _ in noise)),
+        rows(*([value + shift] for value in noise)),
+        REWARD.label,
     )[0]
     assert row.verdict == verdict
 
 
-def row(p: float, metric: str = "tokens", difference: float = 1.0) -> Verdict:
+def row(p: float, metric: str = "tokens", difference: float = 1.0) -> Comparison:
     """A verdict of which only the p-value and the direction matter."""
     numbers = {
         "base": 0.0,
@@ -106,9 +109,18 @@ def row(p: float, metric: str = "tokens", difference: float = 1.0) -> Verdict:
         "high": 9.0,
         "p": p,
     }
+    paired = {"percentile_low": -9.0, "percentile_high": 9.0, "p_sign": p, "sd": 1.0}
     counts = {"n_prompts": 9, "n_base": 9, "n_biased": 9}
-    return Verdict(
-        setting="greedy", metric=metric, better="higher", verdict="NO EVIDENCE", **numbers, **counts
+    return Comparison(
+        policy="bias",
+        against="base",
+        setting="greedy",
+        metric=metric,
+        better="higher",
+        verdict="NO EVIDENCE",
+        **numbers,
+        **paired,
+        **counts,
     )
 
 

@@ -13,7 +13,7 @@ from blackbox_lb.rollouts.judging.verdict import (
     REPLICATES,
     bootstrap,
     holm,
-    paired_differences,
+    paired,
     sample_size,
     sign_test,
 )
@@ -141,9 +141,9 @@ def test_the_floor_of_p_counts_the_prompts_that_differ(changed: int, is_shown: b
 
 def test_rounding_is_no_change() -> None:
     """Means that are equal but for the last digit are the same answer, and no evidence."""
-    base = np.array([0.1 + 0.2, 1 / 3, 0.5])
-    other = np.array([0.3, 1 - 2 / 3, 0.75])
-    assert paired_differences(base, other).tolist() == [0.0, 0.0, 0.25]
+    base = [np.array([value]) for value in (0.1 + 0.2, 1 / 3, 0.5)]
+    other = [np.array([value]) for value in (0.3, 1 - 2 / 3, 0.75)]
+    assert paired(base, other)[2].tolist() == [0.0, 0.0, 0.25]
 
 
 @pytest.mark.parametrize("prompts", [6, 40])

@@ -13,7 +13,7 @@ from scipy import sparse
 from scipy.special import log_softmax
 
 from blackbox_lb.bias.phases import Phases
-from blackbox_lb.bias.records import Verdict
+from blackbox_lb.bias.records import Comparison
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
@@ -140,13 +140,14 @@ async def against_others(
     sent: AnyBias,
     features_of: Sequence[PromptFeatures],
     plan: FitPlan,
-) -> tuple[tuple[str, Verdict], ...]:
+) -> tuple[Comparison, ...]:
     """The chosen bias against what else decides on the test prompts, drawn unless stored.
 
     That is the ``fixed`` bias, where another is ``sent``, and for each of ``features_of`` a
     classifier on them alone.
     """
-    rows = []
+    label = trials.reward.label
+    rows: list[Comparison] = []
     rivals = []
     for features in features_of:
         if plan.labels is not None and features.table.shape[1]:
@@ -163,13 +164,12 @@ async def against_others(
             theirs = await trials.scores(
                 f"test at {setting.name}, fixed bias", task.test, setting, count, fixed
             )
-            rows.append(("fixed bias", compare(setting, theirs, ours, trials.reward)[0]))
+            rows += compare(setting, theirs, ours, label, policies=("fixed bias", "bias"))[:1]
         if ours.correct is not None:
             correct = replace(ours, reward=ours.correct)
-            rows += [
-                (name, compare(setting, replace(ours, reward=alone), correct, trials.reward)[0])
-                for name, alone in rivals
-            ]
+            for name, alone in rivals:
+                rival = replace(ours, reward=alone)
+                rows += compare(setting, rival, correct, label, policies=(name, "bias"))[:1]
     return tuple(rows)
 
 
