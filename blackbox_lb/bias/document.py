@@ -36,16 +36,9 @@ from blackbox_lb.bias.phases import Boundary, Prefix
 from blackbox_lb.bias.records import (
     NOT_THE_TASK,
     Calibration,
-    Censored,
     Compiled,
-    Count,
     Entry,
-    Learned,
-    Name,
-    RecordedFinding,
-    Row,
     SamplingRecord,
-    Scalar,
     Verdict,
     overall,
 )
@@ -59,6 +52,7 @@ from blackbox_lb.bias.request_bias import (
     to_request_bias,
 )
 from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
+from blackbox_lb.records import Censoring, Count, Finding, Learned, Name, Row, Scalar
 from blackbox_lb.safety.files import write_whole
 from blackbox_lb.safety.printable import UNSAFE, printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
@@ -118,10 +112,10 @@ class Bias(Row):
     sampling: SamplingRecord | None = None
     created: AwareDatetime = Field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0))
     blackbox_lb: Name = __version__
-    censoring: Censored | None = None
+    censoring: Censoring | None = None
     compiled: Compiled | None = None
     learned: Learned | None = None
-    findings: tuple[RecordedFinding, ...] = ()
+    findings: tuple[Finding, ...] = ()
     verdict: Annotated[tuple[Verdict, ...], FailFast(), Field(max_length=MAX_VERDICT_ROWS)] = ()
     sent: SentRange | None = None
     features: tuple[AnyFeature, ...] = ()

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeA
 
 from pydantic import Field, Strict, model_validator
 
-from blackbox_lb.bias.records import Finite, Name, Row
 from blackbox_lb.errors import InputError
+from blackbox_lb.records import Finite, Name, Row
 from blackbox_lb.safety.printable import printable
 
 if TYPE_CHECKING:

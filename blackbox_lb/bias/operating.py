@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import Field, model_validator
 
-from blackbox_lb.bias.records import Count, Finite, Flag, Name, Row, TokenId
 from blackbox_lb.errors import BiasError, InputError
+from blackbox_lb.records import Count, Finite, Flag, Name, Row, TokenId
 
 RISK = 0.05
 """Chance that a one-sided bound misses the share."""

@@ -17,8 +17,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from pydantic import AfterValidator, Field, Strict
 
 from blackbox_lb.bias.features import Feature, FeatureVector, Scope
-from blackbox_lb.bias.records import Count
 from blackbox_lb.errors import InputError
+from blackbox_lb.records import Count
 from blackbox_lb.safety.printable import printable
 
 REST = "rest"

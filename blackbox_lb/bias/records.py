@@ -15,20 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Literal
 
-from pydantic import AllowInfNan, BaseModel, Field, Strict, model_validator
+from pydantic import Field, Strict, model_validator
 
+from blackbox_lb.records import Count, Finite, Flag, Name, Row, Scalar, Share, TokenId
 from blackbox_lb.safety.printable import printable
-
-# Numbers are strict: a quoted "2.9" or a true in a hand-edited file is an error, not a guess.
-Finite: TypeAlias = Annotated[float, Strict(), AllowInfNan(False)]
-Count: TypeAlias = Annotated[int, Strict(), Field(ge=0)]
-Share: TypeAlias = Annotated[float, Strict(), Field(ge=0.0, le=1.0)]
-Flag: TypeAlias = Annotated[bool, Strict()]
-TokenId: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=2**31 - 1)]
-Name: TypeAlias = Annotated[str, Field(min_length=1)]
-Scalar: TypeAlias = Flag | Annotated[int, Strict()] | Finite | str | None
 
 
 def settings_text(settings: Mapping[str, Scalar]) -> str:
@@ -38,16 +30,6 @@ def settings_text(settings: Mapping[str, Scalar]) -> str:
         f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in items
     )
-
-
-class Row(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
-    def replacing(self, **fields: object) -> Self:
-        """Return the same with these fields in place of its own, checked as at its making;
-        ``model_copy`` checks nothing.
-
-        Raises pydantic's ValidationError where one is wrong or unknown, of a whole Bias BiasError.
-        """
-        return type(self)(**{**dict(self), **fields})
 
 
 class Entry(Row):
@@ -82,47 +64,6 @@ class SamplingRecord(Row):
     max_tokens: Annotated[int, Strict(), Field(ge=1)]
     top_logprobs: Count
     endpoint: Literal["chat", "completions", "responses"]
-
-
-class Censored(Row):
-    """The parts of the training completions that the provider withheld.
-
-    positions: sampled tokens. outside: those missing from the list of the likeliest. bounded: those
-    without a logprob, whose upper bound is the least listed one. mass: mean unlisted probability of
-    a position, which is the chance that a sampled token is withheld. unobserved: whether the
-    estimator used the bound for the bounded tokens or dropped them; None if it never reads them.
-    """
-
-    positions: Count
-    outside: Count
-    bounded: Count
-    mass: Share
-    unobserved: Literal["bound", "drop"] | None = None
-
-    @model_validator(mode="after")
-    def _of_positions(self) -> Censored:
-        if max(self.outside, self.bounded) > self.positions:
-            raise ValueError(
-                f"censoring counts {self.outside} tokens outside and {self.bounded} bounded of only"
-                f" {self.positions} positions"
-            )
-        return self
-
-    def sentence(self, listed: int | None = None) -> str:
-        """The whole record in words; ``listed``: alternatives that were asked for at a position."""
-        share = 0.0
-        if self.positions:
-            share = self.outside / self.positions
-        done = {None: "", "bound": ", which is taken for it", "drop": "; they are left out"}[
-            self.unobserved
-        ]
-        missing = f"{self.bounded:,} have no logprob, only a bound (the least listed one){done}"
-        return (
-            f"{share:.1%} of sampled tokens ({self.outside:,} of {self.positions:,}) were outside"
-            f" the {'lists' if listed is None else f'listed {listed}'};"
-            f" {missing if self.bounded else 'none is without a logprob'}; {self.mass:.1%} of the"
-            " probability mass is unlisted"
-        )
 
 
 class ExactEffects(Row):
@@ -191,35 +132,6 @@ class Compiled(Row):
         if rows:
             ending = f"; held-out gain by entries, in nats a weighted token: {rows}"
         return ", ".join(phrases) + ending
-
-
-class Learned(Row):
-    """The learned bias over the whole vocabulary, before the compile, centred to mean 0 (the paper,
-    "Logit-bias statistics").
-
-    sampled_fraction: share of the vocabulary that was sampled in training. sigma, low, high:
-    standard deviation, least and largest value, in nats. selected_fraction: share of the values
-    with at least five times the median size. reliability: estimated correlation with a bias from as
-    many other prompts, by its standard errors; None where these are not known.
-    """
-
-    sampled_fraction: Share
-    sigma: Finite
-    low: Finite
-    high: Finite
-    selected_fraction: Share
-    reliability: Finite | None = None
-
-
-class RecordedFinding(Row):
-    """The result of one check. ``word`` FAIL is a reason why the bias may not help; ``remedy`` is
-    empty where there is none.
-    """
-
-    code: Name
-    word: Literal["PASS", "FAIL", "INCONCLUSIVE", "NOT CHECKED"]
-    sentence: Name
-    remedy: str = ""
 
 
 LEVEL = 0.05

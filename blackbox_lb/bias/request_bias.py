@@ -27,8 +27,8 @@ from blackbox_lb.bias.features import (
     Scope,
 )
 from blackbox_lb.bias.phases import PREFIX_FEATURES, Boundary, Phases, Prefix, PrefixFeature
-from blackbox_lb.bias.records import Finite, Flag, Row
 from blackbox_lb.errors import BiasError
+from blackbox_lb.records import Finite, Flag, Row
 from blackbox_lb.vocabulary.embedding import PROBE, AnswerStore, TextVectors
 
 if TYPE_CHECKING:

@@ -29,9 +29,10 @@ from rich.table import Table
 from rich.text import Text
 
 from blackbox_lb.api.limits.concurrency import asking
-from blackbox_lb.bias.records import NOT_THE_TASK, RecordedFinding, Verdict
+from blackbox_lb.bias.records import NOT_THE_TASK, Verdict
 from blackbox_lb.cli.echo import echo, echo_coloured, shown, with_option_names
 from blackbox_lb.jobs.runs.conclusion import WIDTH, Conclusion
+from blackbox_lb.records import Finding
 from blackbox_lb.rollouts.progress import Lines, Reporter, Silent, chance
 from blackbox_lb.safety.printable import printable, shell_line
 
@@ -238,7 +239,7 @@ def verdict_table(verdicts: Iterable[Verdict]) -> None:
             echo(f"{NOT_THE_TASK}: {where}: {row.commonest.sentence}")
 
 
-def findings_list(findings: Iterable[RecordedFinding], *, everything: bool = False) -> None:
+def findings_list(findings: Iterable[Finding], *, everything: bool = False) -> None:
     """Print the findings on the fit: the first one, the test's, and all reasons to worry, or with
     ``everything`` all.
     """

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive, vec
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import LoggedPositions, NextToken
 from blackbox_lb.estimate.next_token.sparse_table import stretches, tally
+from blackbox_lb.records import Censoring, Learned
 from blackbox_lb.types import NO_TOKEN
 
 EFFECT_SIZE_GATE = 5.0
@@ -40,37 +41,28 @@ class TailCoverage:
     unattributed: float
 
 
-@dataclass(frozen=True, slots=True)
-class Censoring:
-    """The sampled tokens' logprobs that the provider withheld.
+def censoring_of(
+    rollouts: Rollouts,
+    next_token: NextToken,
+    unobserved: Literal["bound", "drop"] | None = None,
+) -> Censoring:
+    """The sampled tokens' logprobs that the provider withheld; ``next_token`` is
+    ``NextToken.of(rollouts)``. Raises InputError if it is of others.
 
-    positions: sampled tokens. outside: those missing from the list of the likeliest at their
-    position. bounded: those without a logprob, whose upper bound is the least listed one. mass:
-    mean over positions of the unlisted probability ``1 - sum(top-k)``, which is the chance that a
-    sampled token is censored.
+    unobserved: what the estimator does with tokens that have only a bound.
     """
-
-    positions: int
-    outside: int
-    bounded: int
-    mass: float
-
-    @classmethod
-    def of(cls, rollouts: Rollouts, next_token: NextToken) -> Censoring:
-        """Measure these rollouts; ``next_token`` is ``NextToken.of(rollouts)``. Raises InputError
-        if it is of others.
-        """
-        if next_token.n_positions != len(rollouts.token_ids):
-            raise InputError(
-                f"next_token has {next_token.n_positions} positions, the rollouts"
-                f" {len(rollouts.token_ids)}"
-            )
-        return cls(
-            positions=next_token.n_positions,
-            outside=int(next_token.sampled_outside.sum()),
-            bounded=int(rollouts.is_bounded.sum()),
-            mass=float(next_token.tail_mass.mean()),
+    if next_token.n_positions != len(rollouts.token_ids):
+        raise InputError(
+            f"next_token has {next_token.n_positions} positions, the rollouts"
+            f" {len(rollouts.token_ids)}"
         )
+    return Censoring(
+        positions=next_token.n_positions,
+        outside=int(next_token.sampled_outside.sum()),
+        bounded=int(rollouts.is_bounded.sum()),
+        mass=float(next_token.tail_mass.mean()),
+        unobserved=unobserved,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,23 +99,6 @@ class Touched:
             for d in (np.zeros_like(bias), bias)
         )
         return cls(base, biased, entries=len(where), tokens=positions / len(rollouts.keys))
-
-
-@dataclass(frozen=True, slots=True)
-class DeltaStatistics:
-    """A bias over the whole vocabulary after centring to mean 0 (the paper, "Logit-bias
-    statistics").
-
-    sampled_fraction and selected_fraction are shares of the vocabulary; sigma, low and high are
-    nats. selected_fraction counts coordinates with ``|delta| >= 5 median |delta|`` (and not 0, so
-    that a bias of zeros selects nothing).
-    """
-
-    sampled_fraction: float
-    sigma: float
-    low: float
-    high: float
-    selected_fraction: float
 
 
 def effective_sample_size(weights: npt.ArrayLike) -> float:
@@ -176,13 +151,18 @@ def tail_coverage(next_token: NextToken) -> TailCoverage:
     return TailCoverage(float(next_token.tail_mass.mean()), float(unattributed.mean()))
 
 
-def delta_statistics(
-    delta: Vector, vocab_size: int, *, sampled: int | None = None
-) -> DeltaStatistics:
+def learned_record(
+    delta: Vector,
+    vocab_size: int,
+    *,
+    sampled: int | None = None,
+    reliability: float | None = None,
+) -> Learned:
     """Statistics of a bias with listed values ``delta`` (k,) in nats and 0 on the other
     ``vocab_size - k`` tokens.
 
-    sampled: number of different sampled tokens, k if None.
+    Selected are values with ``|delta| >= 5 median |delta|`` that are not 0, so that a bias of zeros
+    selects nothing. sampled: number of different sampled tokens, k if None.
     """
     listed = np.asarray(delta, dtype=np.float64)
     if len(listed) > vocab_size or vocab_size < 1:
@@ -192,12 +172,13 @@ def delta_statistics(
     full -= full.mean()
     size = np.abs(full)
     selected = (size >= EFFECT_SIZE_GATE * np.median(size)) & (size > 0)
-    return DeltaStatistics(
+    return Learned(
         sampled_fraction=(len(listed) if sampled is None else sampled) / vocab_size,
         sigma=float(full.std()),
         low=float(full.min()),
         high=float(full.max()),
         selected_fraction=float(selected.mean()),
+        reliability=reliability,
     )
 
 

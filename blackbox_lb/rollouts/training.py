@@ -6,20 +6,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from blackbox_lb.api.limits.concurrency import computing
-from blackbox_lb.bias.records import Censored
 from blackbox_lb.estimate.counting.distributed import ShardedDataset
 from blackbox_lb.estimate.inputs.checks import Ids
-from blackbox_lb.estimate.inputs.recipe import Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.reweighting import Censoring
 from blackbox_lb.rollouts.columns import LISTED, columns
 from blackbox_lb.rollouts.reading import (
     BROKEN_OFF,
@@ -271,12 +268,3 @@ def scored(
         costs = costs_of(completions, measured, reward, token_bytes, count)
     rewards = [located.reward for located in measured]
     return columns(readable, prompts, rewards, end_tokens, costs), count
-
-
-def censored(
-    rollouts: Rollouts, next_token: NextToken, unobserved: Unobserved | None = None
-) -> Censored:
-    """The tokens of these rollouts that the provider withheld, for the bias file; ``unobserved`` is
-    the rule of ``ips``.
-    """
-    return Censored(**asdict(Censoring.of(rollouts, next_token)), unobserved=unobserved)

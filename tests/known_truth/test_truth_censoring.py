@@ -17,7 +17,7 @@ from blackbox_lb.estimate.counting.statistics import TokenIPS
 from blackbox_lb.estimate.inputs.recipe import Sweep, Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.reweighting import Censoring
+from blackbox_lb.estimate.reweighting import censoring_of
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.fits import projection
@@ -183,7 +183,7 @@ def test_censoring_is_counted_and_its_chance_is_the_unlisted_mass(top: int) -> N
     tokens.
     """
     data = rollouts(5_000, 4, top=top)
-    found = Censoring.of(data, NextToken.of(data))
+    found = censoring_of(data, NextToken.of(data))
     outside = ~(data.top_ids == data.token_ids[:, None]).any(axis=1)
     assert (found.positions, found.outside, found.bounded) == (
         len(outside),
@@ -197,13 +197,13 @@ def test_censoring_is_counted_and_its_chance_is_the_unlisted_mass(top: int) -> N
     spread = np.sqrt((unlisted * (1 - unlisted)).sum()) / len(outside)
     assert found.outside / found.positions == pytest.approx(found.mass, abs=4 * spread)
     whole = rollouts(5_000, 4, top=top, censored=False)
-    assert Censoring.of(whole, NextToken.of(whole)) == dataclasses.replace(found, bounded=0)
+    assert censoring_of(whole, NextToken.of(whole)) == found.replacing(bounded=0)
 
 
 def test_counts_of_other_rollouts_are_refused() -> None:
     """A table of other rollouts says nothing of these."""
     with raises_naming(InputError, "next_token", "60", "30"):
-        Censoring.of(rollouts(10, 1), NextToken.of(rollouts(20, 1)))
+        censoring_of(rollouts(10, 1), NextToken.of(rollouts(20, 1)))
 
 
 def test_bounds_of_another_shape_are_refused() -> None:

@@ -6,24 +6,25 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, Finding, diagnose
+from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, diagnose
 from blackbox_lb.estimate.diagnosis.headroom import headroom
 from blackbox_lb.estimate.diagnosis.reliability import Precision
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.rollouts import RewardTilt, Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting import (
-    Censoring,
     Touched,
+    censoring_of,
     effective_sample_size,
     tail_coverage,
 )
+from blackbox_lb.records import Finding
 from tests.support.exact import ExactModel
 from tests.support.exact.model import RewardOf
 from tests.support.fits import projection, standard_errors
@@ -67,7 +68,7 @@ def facts(
         headroom=headroom(data.rewards, data.prompts, data.rewards, tau=tau),
         precision=Precision.of(standard_errors(data, table, fit, tau=tau, l2=l2), data),
         effective_sample=effective_sample_size(weights),
-        censoring=Censoring.of(data, table),
+        censoring=censoring_of(data, table),
         tail=tail_coverage(table),
         touched=Touched.of(data, table, fit.delta),
         top_logprobs=data.top_ids.shape[1],
@@ -289,7 +290,7 @@ def test_what_was_not_measured_is_not_fine() -> None:
     found = diagnose(Facts("projection"))
     assert {finding.word for finding in found} == {"NOT CHECKED"}
     assert all(finding.remedy for finding in found)
-    assert len(json.loads(json.dumps([asdict(finding) for finding in found]))) == 10
+    assert len(json.loads(json.dumps([finding.model_dump() for finding in found]))) == 10
 
 
 def test_an_infinite_number_is_never_fine() -> None:

@@ -12,8 +12,8 @@ from blackbox_lb.estimate.inputs.thresholds import Threshold
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting import (
     Touched,
-    delta_statistics,
     effective_sample_size,
+    learned_record,
     reward_variance,
     tail_coverage,
 )
@@ -84,11 +84,11 @@ def test_tail_coverage_matches_the_model() -> None:
     assert found.unattributed == 0
 
 
-def test_delta_statistics_by_eye() -> None:
+def test_statistics_of_a_bias_by_eye() -> None:
     """Two of ten tokens at +4 and +1: mean .5, so the others are at -.5, and only the first passes
     five medians.
     """
-    found = delta_statistics(np.array([4.0, 1.0]), 10)
+    found = learned_record(np.array([4.0, 1.0]), 10)
     assert (found.low, found.high, found.sampled_fraction, found.selected_fraction) == (
         -0.5,
         3.5,
@@ -98,11 +98,11 @@ def test_delta_statistics_by_eye() -> None:
     assert found.sigma == pytest.approx(np.std([4, 1] + [0] * 8))
 
 
-def test_delta_statistics_of_nothing() -> None:
+def test_statistics_of_a_bias_of_nothing() -> None:
     """A bias of zeros selects no coordinate; more values than tokens are refused."""
-    assert delta_statistics(np.zeros(3), 10).selected_fraction == 0
+    assert learned_record(np.zeros(3), 10).selected_fraction == 0
     with raises_naming(InputError, "3", "2"):
-        delta_statistics(np.zeros(3), 2)
+        learned_record(np.zeros(3), 2)
 
 
 @pytest.mark.parametrize(("tau", "error"), [(0.3, 0.1), (1.0, 0.03)])

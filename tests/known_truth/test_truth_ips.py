@@ -13,7 +13,7 @@ from bench.paper.centering import center, centered
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.reweighting import delta_statistics
+from blackbox_lb.estimate.reweighting import learned_record
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.exact.model import RewardOf
@@ -327,7 +327,7 @@ def test_the_papers_statistics_are_of_the_centred_bias() -> None:
         TokenIPS(statistics_of(ExactModel(300, 2, seed=1).rollouts(40, reward, 3), TAUS)),
         1_000,
     )
-    found, full = delta_statistics(ips.delta(TAU, 0.052), vocab), centered(ips, TAU, 0.052, vocab)
+    found, full = learned_record(ips.delta(TAU, 0.052), vocab), centered(ips, TAU, 0.052, vocab)
     assert found.sampled_fraction == len(ips.token_ids) / vocab
     assert (found.sigma, found.low, found.high) == pytest.approx(
         (full.std(), full.min(), full.max())

@@ -13,7 +13,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import NOT_KNOWN, Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Fit
-from blackbox_lb.estimate.reweighting import Censoring, divergence, tail_coverage
+from blackbox_lb.estimate.reweighting import censoring_of, divergence, tail_coverage
 from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.types import NO_TOKEN, UNNAMED
 from tests.support.errors import raises_naming
@@ -242,7 +242,7 @@ def test_it_is_no_tail() -> None:
     _, kept_back = pair(None)
     table = NextToken.of(kept_back, vocab_size=VOCAB)
     coverage = tail_coverage(table)
-    assert (coverage.tail_mass, coverage.unattributed, Censoring.of(kept_back, table).mass) == (
+    assert (coverage.tail_mass, coverage.unattributed, censoring_of(kept_back, table).mass) == (
         0,
         0,
         0,

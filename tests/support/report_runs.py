@@ -10,16 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import (
-    Censored,
-    Compiled,
-    Entry,
-    HeldOutGain,
-    Learned,
-    RecordedFinding,
-    SamplingRecord,
-    Verdict,
-)
+from blackbox_lb.bias.records import Compiled, Entry, HeldOutGain, SamplingRecord, Verdict
+from blackbox_lb.records import Censoring, Finding, Learned
 
 HOSTILE = (
     '</script><script>document.title="pwned"</script><img src=x'
@@ -94,16 +86,16 @@ def bias_of(kind: Kind | None, n: int = 300, **fields: Any) -> Bias:
         "task": "capitals", "reward": "correct-and-short", "estimator": "projection", "settings": {"tau": 0.5, "l2": 2.5},
         "data_hash": "c9" * 32, "rollouts": 766, "tokens": 26_641,
         "sampling": SamplingRecord(max_tokens=48, top_logprobs=20, endpoint="chat"),
-        "censoring": Censored(positions=26_641, outside=3_652, bounded=0, mass=0.137, unobserved=None),
+        "censoring": Censoring(positions=26_641, outside=3_652, bounded=0, mass=0.137, unobserved=None),
         "compiled": Compiled(
             entries_limit=300, kl_lost_nats_per_token=0.00129, kept_share=0.979, clipped=1, rounded=2, dropped=8_484,
             held_out=tuple(HeldOutGain(entries=k, gain=0.2 * (1 - math.exp(-k / 40)), error=0.01) for k in (10, 30, 100, 300)),
         ),
         "learned": Learned(sampled_fraction=0.092, sigma=0.055, low=-1.3, high=2.97, selected_fraction=0.18, reliability=0.84),
         "findings": (
-            RecordedFinding(code="test", word="PASS", sentence="it was tested"),
-            RecordedFinding(code="weights", word="INCONCLUSIVE", sentence="the reward weights count as 86", remedy="collect more"),
-            RecordedFinding(
+            Finding(code="test", word="PASS", sentence="it was tested"),
+            Finding(code="weights", word="INCONCLUSIVE", sentence="the reward weights count as 86", remedy="collect more"),
+            Finding(
                 code="context", word="FAIL", sentence="the correction differs between prompts", remedy="split the task"
             ),
         ),

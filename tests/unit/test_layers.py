@@ -18,6 +18,7 @@ ROOMS = (
         "_version",
         "errors",
         "types",
+        "records",
         "safety",
         "providers",
         "vocabulary",
@@ -52,10 +53,10 @@ SENTENCES = (
     ("deploy reaches no estimator", "blackbox_lb.deploy", "blackbox_lb.estimate", ()),
     ("wire reaches no session", "blackbox_lb.api.wire", "blackbox_lb.api.session", ()),
     (
-        "estimate reaches only errors and types",
+        "estimate reaches only errors, types and records",
         "blackbox_lb.estimate",
         HOUSE,
-        ("estimate", "errors", "types"),
+        ("estimate", "errors", "types", "records"),
     ),
     ("bias reaches no estimator", "blackbox_lb.bias", "blackbox_lb.estimate", ()),
 )

@@ -15,13 +15,14 @@ from blackbox_lb.cli.commands.learning.collect import CollectOptions
 from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.resources import COLLECTING, load, open_trials, run
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.reweighting import censoring_of
 from blackbox_lb.extras.batches import OfflineSession, Pending, cancel_batches, collect_batches
 from blackbox_lb.extras.batches.plan import Shard, no_batch, tokenizer_beside
 from blackbox_lb.jobs.forecast import ForecastStage
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
-from blackbox_lb.rollouts.training import censored, training_set
+from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.safety.printable import shell_line
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.types import Example
@@ -143,7 +144,7 @@ async def _collected(
 ) -> Summary:
     keys = await trials.collect("training", examples, trials.draw(SAMPLED), samples)
     training = training_set(trials.store, examples, keys, reward, trials.end_tokens)
-    kept_back = censored(training.rollouts, training.next_token)
+    kept_back = censoring_of(training.rollouts, training.next_token)
     values = [reward.value(r) for r in training.rollouts.rewards]
     summary = {
         "store": str(trials.store.path),

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Entry, Learned, settings_text
+from blackbox_lb.bias.records import Entry, settings_text
 from blackbox_lb.bias.request_bias import phases_of_features, strongest
 from blackbox_lb.cli.actions.eval_output import print_curve
 from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.terminal import findings_list, print_table, verdict_table
+from blackbox_lb.records import Learned
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.printable import printable
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from scipy import special
 
@@ -29,42 +29,30 @@ from blackbox_lb.estimate.inputs.thresholds import (
     TAIL_MASS,
     TOUCHED,
     UNATTRIBUTED,
-    Word,
 )
-from blackbox_lb.estimate.reweighting import Censoring, TailCoverage, Touched
+from blackbox_lb.estimate.reweighting import TailCoverage, Touched
+from blackbox_lb.records import Censoring, Finding, Word
 
 SAMPLE_TWICE = "sample each training prompt at least twice"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One answer. code: its subject, for programs. word: FAIL is a reason why the fit did not help,
-    PASS is none.
-
-    sentence: the result, with the numbers. remedy: the next step; empty where there is none.
-    """
-
-    code: str
-    word: Word
-    sentence: str
-    remedy: str = ""
-
-
 def unchecked(code: str, subject: str, remedy: str) -> Finding:
     """The finding without a measurement."""
-    return Finding(code, "NOT CHECKED", f"{subject} was not checked", remedy)
+    return Finding(
+        code=code, word="NOT CHECKED", sentence=f"{subject} was not checked", remedy=remedy
+    )
 
 
 def truncated_finding(truncation: Truncation) -> Finding:
     """Whether the token limit hides how long completions are."""
     if truncation.hides_lengths:
         return Finding(
-            "truncated",
-            "FAIL",
-            f"{truncation.sentence}, where a reward by length cannot tell them apart",
-            truncation.remedy,
+            code="truncated",
+            word="FAIL",
+            sentence=f"{truncation.sentence}, where a reward by length cannot tell them apart",
+            remedy=truncation.remedy,
         )
-    return Finding("truncated", "PASS", truncation.sentence)
+    return Finding(code="truncated", word="PASS", sentence=truncation.sentence)
 
 
 def reward_finding(room: Headroom | None, rarity: Rarity | None = None) -> Finding:
@@ -72,21 +60,25 @@ def reward_finding(room: Headroom | None, rarity: Rarity | None = None) -> Findi
     differs between any.
     """
     if rarity is not None:
-        return Finding("reward", "FAIL", rarity.sentence, rarity.remedy)
+        return Finding(code="reward", word="FAIL", sentence=rarity.sentence, remedy=rarity.remedy)
     if room is None:
         return unchecked("reward", "whether the reward varies", SAMPLE_TWICE)
     if room.decision == "unknown":
         return Finding(
-            "reward", "INCONCLUSIVE", room.sentence, "collect completions of more training prompts"
+            code="reward",
+            word="INCONCLUSIVE",
+            sentence=room.sentence,
+            remedy="collect completions of more training prompts",
         )
     if room.varying == 0 or room.ceiling <= NEGLIGIBLE_GAIN * room.spread:
         return Finding(
-            "reward",
-            "FAIL",
-            room.sentence,
-            "use another reward, or prompts that the model gets right at times and wrong at others",
+            code="reward",
+            word="FAIL",
+            sentence=room.sentence,
+            remedy="use another reward, or prompts that the model gets right at times and wrong at"
+            " others",
         )
-    return Finding("reward", "PASS", room.sentence)
+    return Finding(code="reward", word="PASS", sentence=room.sentence)
 
 
 def saturated_finding(room: Headroom | None) -> Finding:
@@ -100,12 +92,16 @@ def saturated_finding(room: Headroom | None) -> Finding:
     if room.decision in ("nothing", "little") and 0 < room.ceiling <= SMALL_GAIN * room.spread:
         remedy = "use harder prompts or another reward"
         return Finding(
-            "saturated",
-            "FAIL",
-            f"{sentence}: the prompt already achieves what a bias could",
-            remedy,
+            code="saturated",
+            word="FAIL",
+            sentence=f"{sentence}: the prompt already achieves what a bias could",
+            remedy=remedy,
         )
-    return Finding("saturated", "INCONCLUSIVE" if room.decision == "unknown" else "PASS", sentence)
+    return Finding(
+        code="saturated",
+        word="INCONCLUSIVE" if room.decision == "unknown" else "PASS",
+        sentence=sentence,
+    )
 
 
 def tau_finding(room: Headroom | None) -> Finding:
@@ -124,9 +120,14 @@ def tau_finding(room: Headroom | None) -> Finding:
         if room.gain > 0:
             remedy = f"lower tau, to about {lower:.2g}"
         return Finding(
-            "tau", "FAIL", f"{sentence}: tau holds the policy too close to the base", remedy
+            code="tau",
+            word="FAIL",
+            sentence=f"{sentence}: tau holds the policy too close to the base",
+            remedy=remedy,
         )
-    return Finding("tau", "INCONCLUSIVE" if room.decision == "unknown" else "PASS", sentence)
+    return Finding(
+        code="tau", word="INCONCLUSIVE" if room.decision == "unknown" else "PASS", sentence=sentence
+    )
 
 
 def censoring_finding(
@@ -146,15 +147,18 @@ def censoring_finding(
         " their logprob"
     )
     if not table.facts_of(estimator).reads_propensities:
-        return Finding("censoring", "PASS", f"{sentence}, which {estimator} does not read")
+        return Finding(
+            code="censoring", word="PASS", sentence=f"{sentence}, which {estimator} does not read"
+        )
     word = CENSORED.judge(share)
     if word == "PASS":
-        return Finding("censoring", word, sentence)
+        return Finding(code="censoring", word=word, sentence=sentence)
     return Finding(
-        "censoring",
-        word,
-        f"{sentence}: {estimator} divides by it, so the bias of rare tokens comes out too low",
-        f"use ``estimator=projection``, which does not read it, or {_wider(top_logprobs)}",
+        code="censoring",
+        word=word,
+        sentence=f"{sentence}: {estimator} divides by it, so the bias of rare tokens comes out too"
+        " low",
+        remedy=f"use ``estimator=projection``, which does not read it, or {_wider(top_logprobs)}",
     )
 
 
@@ -172,7 +176,9 @@ def tail_finding(
         " without any token to go to"
     )
     if not table.facts_of(estimator).reads_lists:
-        return Finding("tail", "PASS", f"{sentence}, which {estimator} does not read")
+        return Finding(
+            code="tail", word="PASS", sentence=f"{sentence}, which {estimator} does not read"
+        )
     order: tuple[Word, ...] = ("FAIL", "INCONCLUSIVE", "NOT CHECKED", "PASS")
     word = min(
         TAIL_MASS.judge(coverage.tail_mass),
@@ -180,12 +186,12 @@ def tail_finding(
         key=order.index,
     )
     if word == "PASS":
-        return Finding("tail", word, sentence)
+        return Finding(code="tail", word=word, sentence=sentence)
     return Finding(
-        "tail",
-        word,
-        f"{sentence}: the normaliser of the fit is mostly a guess there",
-        _wider(top_logprobs),
+        code="tail",
+        word=word,
+        sentence=f"{sentence}: the normaliser of the fit is mostly a guess there",
+        remedy=_wider(top_logprobs),
     )
 
 
@@ -215,7 +221,7 @@ def samples_finding(
         f" {precision.noise:.2g}"
     )
     if precision.word == "PASS" or precision.flat:
-        return Finding("samples", "PASS", sentence)
+        return Finding(code="samples", word="PASS", sentence=sentence)
     needed = precision.prompts_needed()
     per_prompt = precision.completions / precision.prompts
     bound = "at least " if precision.signal <= SMALL_KL else "about "
@@ -226,7 +232,7 @@ def samples_finding(
     if uses_answers:
         more = f"learn from the answers of {bound}{needed:,} prompts"
     remedy = f"{more} for a reliability of {RELIABILITY.good:g}, or send fewer entries"
-    return Finding("samples", precision.word, sentence, remedy)
+    return Finding(code="samples", word=precision.word, sentence=sentence, remedy=remedy)
 
 
 def _without_errors(code: str, subject: str, why: str) -> Finding:
@@ -234,7 +240,7 @@ def _without_errors(code: str, subject: str, why: str) -> Finding:
     estimator.
     """
     if why:
-        return Finding(code, "NOT CHECKED", f"{subject} was not checked: {why}")
+        return Finding(code=code, word="NOT CHECKED", sentence=f"{subject} was not checked: {why}")
     return unchecked(
         code, subject, "learn with ``estimator=projection``, which has standard errors"
     )
@@ -258,17 +264,24 @@ def weights_finding(
         sentence = f"the effective sample is {size}"
     word = EFFECTIVE_SAMPLE.judge(size)
     if word == "PASS":
-        return Finding("weights", word, sentence)
+        return Finding(code="weights", word=word, sentence=sentence)
     if uses_answers:
-        return Finding("weights", word, sentence, "learn from more answers")
+        return Finding(
+            code="weights", word=word, sentence=sentence, remedy="learn from more answers"
+        )
     if completions is not None and size > EVENLY * completions:
         few = f"only {completions:,} completions were learned from"
         needed = f"collect at least {EFFECTIVE_SAMPLE.good:.0f} rollouts"
-        return Finding("weights", word, few, needed)
+        return Finding(code="weights", word=word, sentence=few, remedy=needed)
     more = "collect more rollouts"
     if 0 < size < math.inf:
         more = f"collect {EFFECTIVE_SAMPLE.good / size:.2g} times as many rollouts"
-    return Finding("weights", word, sentence, f"{more}, or raise tau so that more of them count")
+    return Finding(
+        code="weights",
+        word=word,
+        sentence=sentence,
+        remedy=f"{more}, or raise tau so that more of them count",
+    )
 
 
 def reproduced_finding(precision: Precision | None, why_none: str = "") -> Finding:
@@ -284,9 +297,13 @@ def reproduced_finding(precision: Precision | None, why_none: str = "") -> Findi
             f" {SMALL_GAIN:g} of its standard deviation"
         )
         remedy = "the prompt already does what a fixed bias could: change the prompt or the reward"
-        return Finding("already", "FAIL", sentence, remedy)
+        return Finding(code="already", word="FAIL", sentence=sentence, remedy=remedy)
     sentence = f"the fitted bias moves the policy by about {precision.signal:.2g} nats a completion"
-    return Finding("already", "PASS" if precision.word == "PASS" else "INCONCLUSIVE", sentence)
+    return Finding(
+        code="already",
+        word="PASS" if precision.word == "PASS" else "INCONCLUSIVE",
+        sentence=sentence,
+    )
 
 
 def touched_finding(touched: Touched | None) -> Finding:
@@ -307,10 +324,10 @@ def touched_finding(touched: Touched | None) -> Finding:
     if word == "PASS":
         remedy = ""
     return Finding(
-        "touched",
-        word,
-        sentence,
-        remedy,
+        code="touched",
+        word=word,
+        sentence=sentence,
+        remedy=remedy,
     )
 
 
@@ -415,7 +432,7 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
         remedy = f"first of all, {facts.truncation.remedy}"
         result = [
             (
-                replace(finding, remedy=remedy)
+                finding.replacing(remedy=remedy)
                 if finding.remedy and finding.code in HIDDEN
                 else finding
             )
@@ -444,14 +461,14 @@ def _beside_help(finding: Finding) -> Finding:
     if (finding.code, finding.word) != ("samples", "FAIL"):
         return finding
     sentence = f"{finding.sentence}; the test shows that it helps all the same"
-    return replace(finding, word="INCONCLUSIVE", sentence=sentence)
+    return finding.replacing(word="INCONCLUSIVE", sentence=sentence)
 
 
 def _put_aside(findings: list[Finding], codes: frozenset[str], why: str) -> list[Finding]:
     """The findings with those of ``codes`` as NOT CHECKED, for that reason and without a remedy."""
     return [
         (
-            replace(finding, word="NOT CHECKED", sentence=why, remedy="")
+            finding.replacing(word="NOT CHECKED", sentence=why, remedy="")
             if finding.code in codes
             else finding
         )
@@ -472,10 +489,10 @@ def _test(room: Headroom | None, effect: Effect | None) -> Finding:
     numbers = (effect.difference, effect.low, effect.high)
     if not all(map(math.isfinite, numbers)):
         return Finding(
-            "test",
-            "FAIL",
-            f"the difference {effect.difference} has no interval",
-            "judge the bias on more test prompts",
+            code="test",
+            word="FAIL",
+            sentence=f"the difference {effect.difference} has no interval",
+            remedy="judge the bias on more test prompts",
         )
     sentence = (
         f"at {effect.setting} the reward changed by {effect.difference:+.3g} (95 % interval"
@@ -483,20 +500,20 @@ def _test(room: Headroom | None, effect: Effect | None) -> Finding:
     )
     if not effect.proven and not effect.low <= 0 <= effect.high:
         return Finding(
-            "test",
-            "INCONCLUSIVE",
-            f"{sentence}, which alone would count, but not among all rows of the verdict or with"
-            f" {effect.prompts} prompts",
-            f"judge it on {max(3 * effect.prompts, LEAST_PROMPTS):,} test prompts or more",
+            code="test",
+            word="INCONCLUSIVE",
+            sentence=f"{sentence}, which alone would count, but not among all rows of the verdict"
+            f" or with {effect.prompts} prompts",
+            remedy=f"judge it on {max(3 * effect.prompts, LEAST_PROMPTS):,} test prompts or more",
         )
     if effect.low > 0:
-        return Finding("test", "PASS", f"it helped: {sentence}")
+        return Finding(code="test", word="PASS", sentence=f"it helped: {sentence}")
     if effect.high < 0:
         return Finding(
-            "test",
-            "FAIL",
-            f"it hurt: {sentence}",
-            "do not deploy this bias; read the reasons below",
+            code="test",
+            word="FAIL",
+            sentence=f"it hurt: {sentence}",
+            remedy="do not deploy this bias; read the reasons below",
         )
     return _unresolved(room, effect, sentence)
 
@@ -507,10 +524,11 @@ def _unresolved(room: Headroom | None, effect: Effect, sentence: str) -> Finding
         small = SMALL_GAIN * room.spread
     if -small <= effect.low < effect.high <= small < math.inf:
         return Finding(
-            "test",
-            "FAIL",
-            f"the test shows no effect: {sentence}; one of {small:.2g} or more is excluded",
-            "more test completions would not help",
+            code="test",
+            word="FAIL",
+            sentence=f"the test shows no effect: {sentence}; one of {small:.2g} or more is"
+            " excluded",
+            remedy="more test completions would not help",
         )
     sentence = f"the test does not show whether it helps: {sentence}"
     several = (
@@ -519,7 +537,10 @@ def _unresolved(room: Headroom | None, effect: Effect, sentence: str) -> Finding
     )
     if effect.low == effect.high:
         return Finding(
-            "test", "INCONCLUSIVE", f"{sentence}: all {effect.prompts} prompts agree", several
+            code="test",
+            word="INCONCLUSIVE",
+            sentence=f"{sentence}: all {effect.prompts} prompts agree",
+            remedy=several,
         )
     half = (effect.high - effect.low) / 2
     reach = float(special.ndtri((1 + CONFIDENCE) / 2))
@@ -528,15 +549,15 @@ def _unresolved(room: Headroom | None, effect: Effect, sentence: str) -> Finding
         times = ((reach + float(special.ndtri(POWER))) / reach * half / abs(effect.difference)) ** 2
     if times > MANY_TIMES:
         return Finding(
-            "test",
-            "INCONCLUSIVE",
-            f"{sentence}; the difference is far smaller than what {effect.prompts} prompts can"
-            " show",
-            several,
+            code="test",
+            word="INCONCLUSIVE",
+            sentence=f"{sentence}; the difference is far smaller than what {effect.prompts} prompts"
+            " can show",
+            remedy=several,
         )
     prompts = math.ceil(effect.prompts * times)
     completions = math.ceil(effect.completions * times)
     remedy = (
         f"judge it on about {prompts:,} test prompts ({completions:,} completions of each policy)"
     )
-    return Finding("test", "INCONCLUSIVE", sentence, remedy)
+    return Finding(code="test", word="INCONCLUSIVE", sentence=sentence, remedy=remedy)

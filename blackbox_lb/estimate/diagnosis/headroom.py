@@ -21,9 +21,9 @@ from blackbox_lb.estimate.inputs.thresholds import (
     NEGLIGIBLE_GAIN,
     RARE,
     SMALL_GAIN,
-    Word,
 )
 from blackbox_lb.estimate.reweighting import reward_variance
+from blackbox_lb.records import Word
 
 Decision: TypeAlias = Literal["nothing", "little", "enough", "unknown"]
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.thresholds import RELIABILITY, SMALL_KL, Word
+from blackbox_lb.estimate.inputs.thresholds import RELIABILITY, SMALL_KL
 from blackbox_lb.estimate.projection.standard_errors import StandardErrors
+from blackbox_lb.records import Word
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ fine.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
-Word: TypeAlias = Literal["PASS", "FAIL", "INCONCLUSIVE", "NOT CHECKED"]
+from blackbox_lb.records import Word
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.reweighting import (
     InterventionScores,
-    delta_statistics,
     intervention_scores,
+    learned_record,
 )
 from blackbox_lb.extras.analysis.biased_completions import Biased, Shifts
 from blackbox_lb.extras.analysis.document import Analysis, DeltaRow, PolicyEffect, TokenScore
@@ -138,7 +138,7 @@ def _delta(bias: Bias) -> tuple[DeltaRow, ...]:
                 selected_fraction=learned.selected_fraction,
             )
         )
-    sent = delta_statistics(np.array(list(bias.logit_bias.values())), bias.vocab_size)
+    sent = learned_record(np.array(list(bias.logit_bias.values())), bias.vocab_size)
     if sent is not None:
         rows.append(
             DeltaRow(

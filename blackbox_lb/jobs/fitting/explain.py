@@ -13,7 +13,6 @@ from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.estimate.diagnosis.diagnose import (
     Effect,
     Facts,
-    Finding,
     diagnose,
     test_findings,
 )
@@ -30,13 +29,13 @@ from blackbox_lb.estimate.projection.standard_errors import (
     standard_errors,
 )
 from blackbox_lb.estimate.reweighting import (
-    Censoring,
-    DeltaStatistics,
     Touched,
-    delta_statistics,
+    censoring_of,
     effective_sample_size,
+    learned_record,
     tail_coverage,
 )
+from blackbox_lb.records import Finding, Learned
 from blackbox_lb.rollouts.training import Training
 from blackbox_lb.tasks import Reward
 
@@ -46,14 +45,13 @@ class Explanation:
     """findings: the most likely reason first. errors: (k,) nats, the standard error of each value
     sent, NaN where it has none.
 
-    statistics: of the learned bias, None where the size of the vocabulary is not known.
-    reliability: see ``Precision``, None without standard errors.
+    learned: statistics of the bias before the compile, None where the size of the vocabulary is not
+    known.
     """
 
     findings: tuple[Finding, ...]
     errors: Vector
-    statistics: DeltaStatistics | None
-    reliability: float | None
+    learned: Learned | None
 
 
 def room_for_gain(
@@ -124,7 +122,7 @@ def explain(
         rarity=_rarity(rollouts, reward, training.base),
         effective_sample=effective_sample_size(weights),
         completions=len(weights),
-        censoring=None if rollouts.given.any() else Censoring.of(rollouts, next_token),
+        censoring=None if rollouts.given.any() else censoring_of(rollouts, next_token),
         tail=None if rollouts.given.any() else tail_coverage(next_token),
         touched=Touched.of(rollouts, next_token, sent),
         top_logprobs=top_logprobs,
@@ -132,15 +130,15 @@ def explain(
         given=training.base is not None and not training.base.any(),
         no_precision=no_precision,
     )
-    statistics = None
+    record = None
     if vocab_size is not None and vocab_size >= len(chosen.learned):
-        statistics = delta_statistics(
-            chosen.learned, vocab_size, sampled=len(np.unique(rollouts.token_ids))
+        record = learned_record(
+            chosen.learned,
+            vocab_size,
+            sampled=len(np.unique(rollouts.token_ids)),
+            reliability=None if precision is None else precision.reliability,
         )
-    reliability = None
-    if precision is not None:
-        reliability = precision.reliability
-    return Explanation(diagnose(facts), _of_sent(errors, chosen), statistics, reliability)
+    return Explanation(diagnose(facts), _of_sent(errors, chosen), record)
 
 
 def explain_test(chosen: Candidate, reward: Reward, verdict: Sequence[Verdict]) -> Explanation:
@@ -148,7 +146,7 @@ def explain_test(chosen: Candidate, reward: Reward, verdict: Sequence[Verdict]) 
     whether it helped, and how many prompts would show it.
     """
     errors = np.full(chosen.sparse.entries, np.nan)
-    return Explanation(test_findings(_effects(verdict, reward)), errors, None, None)
+    return Explanation(test_findings(_effects(verdict, reward)), errors, None)
 
 
 def _errors(

@@ -5,7 +5,7 @@ unseen test prompts.
 import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import islice
 from typing import cast
 
@@ -16,17 +16,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import most_entries
 from blackbox_lb.bias.operating import OperatingCurve, point_sentence
 from blackbox_lb.bias.phases import Phases
-from blackbox_lb.bias.records import (
-    Calibration,
-    Censored,
-    Comparison,
-    Compiled,
-    Learned,
-    RecordedFinding,
-    SamplingRecord,
-    Scalar,
-    Verdict,
-)
+from blackbox_lb.bias.records import Calibration, Comparison, Compiled, SamplingRecord, Verdict
 from blackbox_lb.bias.request_bias import RequestBias, SentRange, embedding_model
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
@@ -36,6 +26,7 @@ from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.projection.projection import Prior
+from blackbox_lb.estimate.reweighting import censoring_of
 from blackbox_lb.jobs.compiling.compile import compile_report
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists, SharesFromLists
 from blackbox_lb.jobs.fitting.choosing.operating import PointChoice, checked_point
@@ -70,6 +61,7 @@ from blackbox_lb.jobs.fitting.unlabelled import calibrated
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, against_others
 from blackbox_lb.jobs.fitting.varying.by_samples import BySamples
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
+from blackbox_lb.records import Censoring, Scalar
 from blackbox_lb.rollouts.answers.given_answers import first_lists
 from blackbox_lb.rollouts.answers.openings import Opening, opening_of
 from blackbox_lb.rollouts.judging.decisions import (
@@ -82,7 +74,7 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.phased import phases_of
 from blackbox_lb.rollouts.progress import Silent
-from blackbox_lb.rollouts.training import Training, censored
+from blackbox_lb.rollouts.training import Training
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import OpenLabels
 from blackbox_lb.types import AnyBias, Completion
@@ -491,9 +483,6 @@ class _Fit:
             chosen = richer.candidate
             compiled = None
             errors = richer.errors
-        learned = None
-        if why.statistics is not None:
-            learned = Learned(**asdict(why.statistics), reliability=why.reliability)
         censoring = None
         if self.plan.learn_from not in ("answers", "unlabelled"):
             censoring = self._censored(_sweep_of(chosen.estimator, self.plan.sweep))
@@ -518,8 +507,8 @@ class _Fit:
             ),
             censoring=censoring,
             compiled=compiled,
-            learned=learned,
-            findings=tuple(RecordedFinding(**asdict(finding)) for finding in why.findings),
+            learned=why.learned,
+            findings=why.findings,
             verdict=tuple(self.verdict),
             operating=self.operating,
             calibration=self.calibration,
@@ -573,9 +562,9 @@ class _Fit:
             shares=self.shares,
         )
 
-    def _censored(self, sweep: Sweep) -> Censored:
+    def _censored(self, sweep: Sweep) -> Censoring:
         """The tokens that the provider withheld, with the rule that ``sweep`` uses for them."""
-        return censored(self.training.rollouts, self.training.next_token, rule(sweep))
+        return censoring_of(self.training.rollouts, self.training.next_token, rule(sweep))
 
 
 class _Calibration(_Fit):

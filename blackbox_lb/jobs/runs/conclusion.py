@@ -14,10 +14,11 @@ from pathlib import Path
 
 from blackbox_lb.api.limits.budget import Spent
 from blackbox_lb.bias.operating import OperatingCurve
-from blackbox_lb.bias.records import NOT_THE_TASK, RecordedFinding, Verdict, overall
+from blackbox_lb.bias.records import NOT_THE_TASK, Verdict, overall
 from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, BeforeAfter, cut, example_lines, telling
+from blackbox_lb.records import Finding
 from blackbox_lb.rollouts.judging.verdict import DIVERGENCE
 from blackbox_lb.safety.printable import printable, shell_line
 from blackbox_lb.tasks import Reward, Task
@@ -466,7 +467,7 @@ def decision_lines(
     return [text]
 
 
-def reason(findings: Sequence[RecordedFinding]) -> str:
+def reason(findings: Sequence[Finding]) -> str:
     """The likeliest reason why there is no effect: the first check that failed, else what the test
     lacks, whose difference and interval stand beside the verdict already. A check that passed, or
     was not made, is none.
@@ -482,12 +483,12 @@ def reason(findings: Sequence[RecordedFinding]) -> str:
     return ""
 
 
-def _lacks_prompts(finding: RecordedFinding) -> bool:
+def _lacks_prompts(finding: Finding) -> bool:
     """Whether more test prompts would tell what the test does not."""
     return finding.code == "test" and finding.word == "INCONCLUSIVE" and finding.remedy != ""
 
 
-def _steps_without_evidence(findings: Sequence[RecordedFinding], folder: Path) -> list[NextStep]:
+def _steps_without_evidence(findings: Sequence[Finding], folder: Path) -> list[NextStep]:
     remedies = [
         finding.remedy
         for finding in findings

@@ -23,15 +23,9 @@ from pydantic import ValidationError
 import blackbox_lb
 from blackbox_lb.bias import document as module
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import (
-    Censored,
-    Compiled,
-    Entry,
-    RecordedFinding,
-    SamplingRecord,
-    Verdict,
-)
+from blackbox_lb.bias.records import Compiled, Entry, SamplingRecord, Verdict
 from blackbox_lb.errors import BiasError, TokenizerMismatch
+from blackbox_lb.records import Censoring, Finding
 from blackbox_lb.rollouts.judging.verdict import decide
 from blackbox_lb.safety.printable import printable
 from tests.support.errors import raises_naming
@@ -103,7 +97,7 @@ biases = st.builds(
     ),
     censoring=st.none()
     | st.builds(
-        Censored,
+        Censoring,
         positions=st.just(2**53),
         outside=counts,
         bounded=counts,
@@ -320,8 +314,8 @@ def test_verified_changes_the_verdict_alone() -> None:
 def test_a_new_verdict_takes_the_place_of_what_the_old_test_found() -> None:
     """After blb eval --save no finding speaks of the test before; the others stay."""
     old, kept = (
-        RecordedFinding(code="test", word="PASS", sentence="it helped"),
-        RecordedFinding(code="reward", word="PASS", sentence="varies"),
+        Finding(code="test", word="PASS", sentence="it helped"),
+        Finding(code="reward", word="PASS", sentence="varies"),
     )
     assert make(findings=(old, kept)).verified([row()]).findings == (kept,)
 
@@ -581,7 +575,7 @@ def test_a_file_from_before_censoring_was_recorded_loads(tmp_path: Path) -> None
 )
 def test_what_was_kept_back_is_said(rule: Any, said: str) -> None:
     """Share, counts, what was done about it and the mass, in one sentence."""
-    kept_back = Censored(positions=17_900, outside=412, bounded=412, mass=0.0191, unobserved=rule)
+    kept_back = Censoring(positions=17_900, outside=412, bounded=412, mass=0.0191, unobserved=rule)
     sentence = kept_back.sentence(20)
     assert sentence.startswith(
         "2.3% of sampled tokens (412 of 17,900) were outside the listed 20; "
@@ -593,10 +587,10 @@ def test_nothing_kept_back_is_said_too() -> None:
     """Zeros are said, with and without a single position."""
     assert (
         "none is without a logprob"
-        in Censored(positions=5, outside=2, bounded=0, mass=0.1).sentence()
+        in Censoring(positions=5, outside=2, bounded=0, mass=0.1).sentence()
     )
     assert (
-        Censored(positions=0, outside=0, bounded=0, mass=0.0)
+        Censoring(positions=0, outside=0, bounded=0, mass=0.0)
         .sentence()
         .startswith("0.0% of sampled tokens (0 of 0)")
     )

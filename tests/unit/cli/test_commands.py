@@ -12,16 +12,10 @@ from typing import Any
 import pytest
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import (
-    Compiled,
-    Entry,
-    ExactEffects,
-    HeldOutGain,
-    RecordedFinding,
-    Verdict,
-)
+from blackbox_lb.bias.records import Compiled, Entry, ExactEffects, HeldOutGain, Verdict
 from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.providers.packaged import profile_names
+from blackbox_lb.records import Finding
 from tests.support.commands import blb, refused
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import questions, write_rows
@@ -162,7 +156,7 @@ def test_what_a_file_says_cannot_move_the_cursor(tmp_path: Path) -> None:
         better="higher",
         verdict="NO EVIDENCE",
     )
-    finding = RecordedFinding(code=evil, word="FAIL", sentence=evil, remedy=evil)
+    finding = Finding(code=evil, word="FAIL", sentence=evil, remedy=evil)
     text = dict.fromkeys(("provider", "model", "tokenizer", "task", "reward", "estimator"), evil)
     entry = Entry(id=1, bias=0.5, text=evil)
     Bias(**text, settings={evil: evil}, verdict=(row,), findings=(finding,), entries=(entry,)).save(

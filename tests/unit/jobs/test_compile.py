@@ -11,12 +11,13 @@ import pytest
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_limits, highest_id, most_entries, vocabulary_of
-from blackbox_lb.bias.records import Entry, RecordedFinding
+from blackbox_lb.bias.records import Entry
 from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import against, sparsify
 from blackbox_lb.jobs.compiling.compile import compile_bias, gain_by_entries
 from blackbox_lb.providers.profile import Profile, load_profile
+from blackbox_lb.records import Finding
 from blackbox_lb.vocabulary import load_vocabulary
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
@@ -213,8 +214,7 @@ def test_what_was_found_of_the_other_policy_is_not_said_of_this_one(learned: Bia
     error; other findings stay.
     """
     findings = tuple(
-        RecordedFinding(code=code, word="PASS", sentence="so it was")
-        for code in ("test", "headroom")
+        Finding(code=code, word="PASS", sentence="so it was") for code in ("test", "headroom")
     )
     entries = tuple(entry.model_copy(update={"error": 0.1}) for entry in learned.entries)
     judged = learned.replacing(findings=findings, entries=entries)

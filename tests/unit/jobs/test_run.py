@@ -7,7 +7,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ import pytest
 from openai import OpenAI
 
 import blackbox_lb as blb
-from blackbox_lb.bias.records import RecordedFinding
 from blackbox_lb.cli import main
 from blackbox_lb.errors import BudgetExhausted, InputError
 from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, diagnose
 from blackbox_lb.estimate.diagnosis.headroom import Rarity
 from blackbox_lb.jobs.runs.answers import Answer, AnswerPair, BeforeAfter, example_lines, telling
 from blackbox_lb.jobs.runs.conclusion import MOST_LINES, WIDTH, Conclusion, NextStep, reason
+from blackbox_lb.records import Finding
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import DECIDER, labelled_rows
@@ -249,9 +249,9 @@ def test_a_bias_prints_as_one_line(fit: Fit) -> None:
     assert f"{len(bias.entries)} entries" in repr(bias)
 
 
-def finding(code: str, word: str, remedy: str = "more of it") -> RecordedFinding:
+def finding(code: str, word: str, remedy: str = "more of it") -> Finding:
     """A finding with a sentence of its own."""
-    return RecordedFinding(code=code, word=word, sentence=f"{code} sentence", remedy=remedy)
+    return Finding(code=code, word=word, sentence=f"{code} sentence", remedy=remedy)
 
 
 def test_the_reason_repeats_no_number() -> None:
@@ -281,7 +281,7 @@ def test_a_reward_that_is_hardly_ever_earned_is_the_reason() -> None:
     for hit, side in ((-1.0, "remove"), (1.0, "earns")):
         rarity = Rarity.of([0.0] * 44 + [hit])
         facts = Facts("projection", effective_sample=45.0, completions=45, rarity=rarity)
-        findings = [RecordedFinding(**asdict(row)) for row in diagnose(facts)]
+        findings = diagnose(facts)
         assert "1 of 45 completions" in reason(findings)
         assert side in reason(findings)
         gain = Effect(0.5, 0.1, 0.9, prompts=40, completions=40)

@@ -15,12 +15,13 @@ import pytest
 from blackbox_lb.errors import InputError, NoLogprobs, StoreError
 from blackbox_lb.estimate.next_token import sparse_table as passes
 from blackbox_lb.estimate.next_token import tails
+from blackbox_lb.estimate.reweighting import censoring_of
 from blackbox_lb.rollouts import reading, scratch
 from blackbox_lb.rollouts import training as module
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.verdict import score
 from blackbox_lb.rollouts.scratch import Scratch
-from blackbox_lb.rollouts.training import Training, censored, training_set
+from blackbox_lb.rollouts.training import Training, training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import UNNAMED, Completion, EndTokens, Example, Prompt
@@ -138,7 +139,7 @@ def test_bounds_are_kept_position_by_position(tmp_path: Path) -> None:
     bounded = replace(completion(), bounded=np.array([False, True, True]))
     training = trained(tmp_path, [completion(tokens=2), bounded])
     assert training.rollouts.is_bounded.tolist() == [False, False, False, True, True]
-    found = censored(training.rollouts, training.next_token, "drop")
+    found = censoring_of(training.rollouts, training.next_token, "drop")
     assert (found.positions, found.outside, found.bounded, found.unobserved) == (5, 3, 2, "drop")
     assert found.mass == pytest.approx(1 - np.exp(-0.4) - np.exp(-1.5), abs=1e-6)
     assert statistics_of(training.rollouts, 1.0, unobserved="drop").drawn == 3
