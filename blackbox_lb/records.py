@@ -103,3 +103,76 @@ class Learned(Row):
     high: Finite
     selected_fraction: Share
     reliability: Finite | None = None
+
+
+class LabelScores(Row):
+    """Scores of one label: the share of right ones among the decisions for it (``precision``) and
+    among the prompts that have it (``recall``), and their harmonic mean. None where no decision was
+    for it, or no prompt has it. ``count``: decisions on prompts that have it.
+    """
+
+    label: Name
+    precision: Share | None
+    recall: Share | None
+    f1: Share | None
+    count: Count
+
+
+class Decisions(Row):
+    """Decisions between labels.
+
+    accuracy: the share of right ones. majority: that of always deciding for the commonest label.
+    macro_f1: the mean F1 over the labels that occur. no_label: the share for none of the labels.
+    calibration_error: mean difference between confidence and accuracy, by confidence, from 0 to 1.
+    None where there is no decision, or no confidence. confusion: (l, l + 1) decisions for the
+    column's label among those with the row's label; last column: no label.
+    """
+
+    accuracy: Share | None
+    majority: Share | None
+    macro_f1: Share | None
+    no_label: Share | None
+    calibration_error: Share | None
+    labels: tuple[LabelScores, ...]
+    confusion: tuple[tuple[Count, ...], ...]
+
+    @model_validator(mode="after")
+    def _square(self) -> Decisions:
+        size = len(self.labels)
+        if len(self.confusion) != size or any(len(row) != size + 1 for row in self.confusion):
+            raise ValueError(
+                f"a confusion matrix of {size} labels has {size} rows of {size + 1} numbers"
+            )
+        return self
+
+    @property
+    def commonest(self) -> LabelScores:
+        """The label that most decisions should have had."""
+        return max(self.labels, key=lambda row: row.count)
+
+
+class SharesOfGroup(Row):
+    """The labels of one group of prompts beside the wanted shares; ``group``: the text of its
+    column, "" for all prompts.
+
+    ``wanted``, ``drawn``: label -> share; ``no_label``: the share of completions that name none.
+    ``total_variation``: 0 to 1; ``jensen_shannon``: nats, 0 to ln 2. ``chance_level``: the total
+    variation that as many independent draws from the wanted shares have on average, by the normal
+    approximation.
+    """
+
+    group: str
+    prompts: Count
+    completions: Count
+    wanted: dict[str, Finite]
+    drawn: dict[str, Finite]
+    no_label: Finite
+    total_variation: Finite
+    jensen_shannon: Finite
+    chance_level: Finite
+
+    @model_validator(mode="after")
+    def _same_labels(self) -> SharesOfGroup:
+        if self.wanted.keys() != self.drawn.keys():
+            raise ValueError("wanted and drawn shares are of the same labels")
+        return self

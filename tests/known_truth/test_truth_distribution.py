@@ -177,7 +177,8 @@ def test_the_distances_are_those_of_the_shares() -> None:
     assert -np.mean([row.mean() for row in found.reward]) == pytest.approx(total)
     assert np.mean([row.mean() for row in found.divergence]) == pytest.approx(divergence)
     assert [group.group for group in found.rows] == ["", "north", "south"]
-    assert found.overall.drawn == pytest.approx(drawn.mean(axis=0))
+    shares_of_all = [*found.rows[0].drawn.values(), found.rows[0].no_label]
+    assert shares_of_all == pytest.approx(drawn.mean(axis=0))
 
 
 def test_chance_level_is_the_mean_distance_of_a_perfect_match() -> None:
@@ -186,7 +187,7 @@ def test_chance_level_is_the_mean_distance_of_a_perfect_match() -> None:
     wanted = np.tile((0.2, 0.3, 0.5), (40, 1))
     examples = examples_of(wanted, [""] * 40)
     shares = np.column_stack([wanted, np.zeros(40)])
-    draws = [DrawnShares.of(examples, texts_of(rng, shares, 5), "city").overall for _ in range(200)]
+    draws = [DrawnShares.of(examples, texts_of(rng, shares, 5), "city").rows[0] for _ in range(200)]
     mean = np.mean([draw.total_variation for draw in draws])
     assert mean == pytest.approx(draws[0].chance_level, rel=0.1)
 

@@ -149,8 +149,8 @@ def test_the_curve_of_an_opening_is_the_truth(tmp_path: Path) -> None:
         assert point.validation.right == (is_decided & is_wanted).sum()
     assert curve.checked is not None
     base, biased = run.result.decisions["greedy"]
-    assert biased.confusion.sum() == COUNTS["test"]
-    assert biased.confusion[:, -1].sum() == base.confusion[:, -1].sum() == 0
+    assert sum(row.count for row in biased.labels) == COUNTS["test"]
+    assert biased.no_label == base.no_label == 0
     test_margins = np.array([margin(example.prompt.text) for example in run.task.test])
     assert curve.checked.decisions.decided == (test_margins + sent > 0).sum()
 

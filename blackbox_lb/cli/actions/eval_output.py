@@ -13,10 +13,9 @@ from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint, Promise
 from blackbox_lb.bias.records import NOT_THE_TASK, overall
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.terminal import command_with_same, print_table
-from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.jobs.evaluation.arms import BASE
-from blackbox_lb.jobs.evaluation.compare import decision_scores_of, figure, verdicts
-from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult, SharesOfGroup
+from blackbox_lb.jobs.evaluation.compare import figure, verdicts
+from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
 from blackbox_lb.jobs.runs.answers import BeforeAfter
 from blackbox_lb.jobs.runs.conclusion import (
     HELP_PAGE,
@@ -29,6 +28,7 @@ from blackbox_lb.jobs.runs.conclusion import (
     effect_lines,
     headline,
 )
+from blackbox_lb.records import Decisions, SharesOfGroup
 from blackbox_lb.safety.printable import printable, shell_line
 
 LONGEST_NAME = 20
@@ -239,14 +239,12 @@ def eval_conclusion(
     )
 
 
-def decisions_of(
-    evaluation: Evaluation, subject: str
-) -> dict[str, tuple[DecisionScores, DecisionScores]]:
+def decisions_of(evaluation: Evaluation, subject: str) -> dict[str, tuple[Decisions, Decisions]]:
     """Setting -> the decisions of the base and of ``subject``, where the task has labels."""
-    scores: dict[tuple[str, str], DecisionScores] = {}
+    scores: dict[tuple[str, str], Decisions] = {}
     for row in evaluation.policies:
         if row.decisions is not None:
-            scores[row.setting, row.name] = decision_scores_of(row.decisions)
+            scores[row.setting, row.name] = row.decisions
     settings = dict.fromkeys(row.setting for row in evaluation.policies)
     return {
         setting: (scores[setting, BASE], scores[setting, subject])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
@@ -38,9 +37,7 @@ from blackbox_lb.cli.terminal import (
     verdict_table,
 )
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.estimate.inputs.recipe import Sweep
-from blackbox_lb.jobs.evaluation.document import SharesOfGroup
 from blackbox_lb.jobs.fitting.plan import MOST_ENTRIES, FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.fitting.run import fit
@@ -53,6 +50,7 @@ from blackbox_lb.jobs.runs.opening import check_written, result_document, write_
 from blackbox_lb.jobs.runs.plan import completed_plan, parse_goal
 from blackbox_lb.providers.prices import find_prices, parse_prices
 from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.records import Decisions
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.training import FitEngine
 from blackbox_lb.safety.printable import printable, shell_line
@@ -250,11 +248,8 @@ def _print_everything(result: FitResult, folder: Path, unwritten: Collection[str
     for setting, (base, biased) in result.decisions.items():
         print_decisions(setting, base, biased)
     for setting, (base_shares, biased_shares) in result.shares.items():
-        rows = {
-            name: [SharesOfGroup.model_validate(group.as_json()) for group in shares.rows]
-            for name, shares in (("base", base_shares), ("biased", biased_shares))
-        }
-        shares_table(setting, rows["base"], rows)
+        rows = {"base": base_shares.rows, "biased": biased_shares.rows}
+        shares_table(setting, base_shares.rows, rows)
     if result.beside:
         print_table(
             f"This bias (depends on {bias.depends_on or 'nothing'}) against what else decides, same"
@@ -300,41 +295,41 @@ def _print_everything(result: FitResult, folder: Path, unwritten: Collection[str
         )
 
 
-def print_decisions(setting: str, base: DecisionScores, biased: DecisionScores) -> None:
+def print_decisions(setting: str, base: Decisions, biased: Decisions) -> None:
     """Print the scores of the decisions and a row for each label: without and with the bias.
 
     The report has the whole table of which label was said for which.
     """
-    scores = [
-        f"accuracy {base.accuracy:.3f} -> {biased.accuracy:.3f}",
-        f"macro-F1 {base.macro_f1:.3f} -> {biased.macro_f1:.3f}",
-        f"no label {base.no_label:.3f} -> {biased.no_label:.3f}",
-    ]
-    if base.calibration_error is not None and biased.calibration_error is not None:
-        scores.append(
-            f"calibration error {base.calibration_error:.3f} -> {biased.calibration_error:.3f}"
-        )
+    scores = []
+    for name, before, after in (
+        ("accuracy", base.accuracy, biased.accuracy),
+        ("macro-F1", base.macro_f1, biased.macro_f1),
+        ("no label", base.no_label, biased.no_label),
+        ("calibration error", base.calibration_error, biased.calibration_error),
+    ):
+        if before is not None and after is not None:
+            scores.append(f"{name} {before:.3f} -> {after:.3f}")
     rows = []
-    for place, name in enumerate(base.names):
+    for place, (label, label_biased) in enumerate(zip(base.labels, biased.labels, strict=True)):
         rows.append(
             (
-                name,
-                str(int(base.confusion[place].sum())),
-                f"{base.confusion[place, place]} -> {biased.confusion[place, place]}",
-                f"{rate(base.precision[place])} -> {rate(biased.precision[place])}",
-                f"{rate(base.f1[place])} -> {rate(biased.f1[place])}",
+                label.label,
+                str(label.count),
+                f"{base.confusion[place][place]} -> {biased.confusion[place][place]}",
+                f"{rate(label.precision)} -> {rate(label_biased.precision)}",
+                f"{rate(label.f1)} -> {rate(label_biased.f1)}",
             )
         )
     print_table(
         f"Decisions at {setting}, base -> biased: {'; '.join(scores)}; always saying"
-        f" {printable(base.commonest)}: accuracy {base.majority:.3f}",
+        f" {printable(base.commonest.label)}: accuracy {rate(base.majority)}",
         ("label", "prompts", "right", "precision", "F1"),
         rows,
     )
 
 
-def rate(value: float) -> str:
+def rate(value: float | None) -> str:
     """A share for display; a dash where no decision was for the label, or no prompt has it."""
-    if math.isnan(value):
+    if value is None:
         return "-"
     return f"{value:.2f}"

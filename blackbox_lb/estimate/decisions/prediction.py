@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.records import Decisions, LabelScores
 
 COMPLETE = 1e-6
 """Largest unlisted probability of a complete list: the rest is rounding of float32."""
@@ -218,153 +218,85 @@ BINS = 10
 """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DecisionScores:
-    """The scores of decisions.
+def decisions_of(
+    names: Sequence[str],
+    right: npt.ArrayLike,
+    decided: npt.ArrayLike,
+    confidence: npt.ArrayLike | None = None,
+) -> Decisions:
+    """The scores of decisions between the labels ``names`` (l,).
 
-    names: (l,) the labels. confusion: (l, l + 1) decisions for the column's label among those with
-    the row's label; last column: no label. calibration_error: mean difference between confidence
-    and accuracy, by confidence, from 0 to 1; None without lists.
+    right, decided: (n,) numbers of labels, -1 in ``decided`` for none. confidence: (n,) in that
+    decision, NaN where unknown.
+
+    Raises InputError: different lengths, or a number that names no label.
     """
-
-    names: tuple[str, ...]
-    confusion: Ids
-    calibration_error: float | None = None
-
-    @classmethod
-    def of(
-        cls,
-        names: tuple[str, ...],
-        right: npt.ArrayLike,
-        decided: npt.ArrayLike,
-        confidence: npt.ArrayLike | None = None,
-    ) -> DecisionScores:
-        """right, decided: (n,) numbers of labels, -1 in ``decided`` for none. confidence: (n,) in
-        that decision, NaN where unknown.
-
-        Raises InputError: different lengths, or a number that names no label.
-        """
-        truth = np.asarray(right, np.int64)
-        decisions = np.asarray(decided, np.int64)
-        size = len(names)
-        if truth.shape != decisions.shape or truth.ndim != 1:
-            raise InputError(
-                f"{truth.shape} labels and {decisions.shape} decisions; there must be one decision"
-                " a label"
-            )
-        if truth.size and not (
-            truth.min() >= 0
-            and truth.max() < size
-            and decisions.min() >= -1
-            and decisions.max() < size
-        ):
-            raise InputError(f"a label is none of the {size} that were named")
-        table = np.zeros((size, size + 1), np.int64)
-        np.add.at(table, (truth, np.where(decisions < 0, size, decisions)), 1)
-        error = None
-        if confidence is not None:
-            error = expected_calibration_error(confidence, truth == decisions)
-        return cls(names, table, error)
-
-    @property
-    def accuracy(self) -> float:
-        """The share of right decisions; NaN without a decision."""
-        return _share(float(np.trace(self.confusion[:, :-1])), float(self.confusion.sum()))
-
-    @property
-    def majority(self) -> float:
-        """The share of right decisions of who always decides for the commonest label."""
-        by_label = self.confusion.sum(axis=1)
-        return _share(float(by_label.max(initial=0)), float(by_label.sum()))
-
-    @property
-    def commonest(self) -> str:
-        """The label that most decisions should have had."""
-        return self.names[int(self.confusion.sum(axis=1).argmax())]
-
-    def beats_commonest(self, completions: float = 1.0) -> bool:
-        """Whether the decisions are right more often than always deciding for the commonest label,
-        by an exact sign test over the prompts where the two differ (Conover 1999, "Practical
-        Nonparametric Statistics", section 3.4).
-
-        completions: decisions a prompt; those of one prompt count as one, since they are no
-        independent evidence.
-        """
-        commonest = int(self.confusion.sum(axis=1).argmax())
-        right = np.diagonal(self.confusion)
-        losses = int(self.confusion[commonest].sum() - right[commonest])
-        wins = int(right.sum() - right[commonest])
-        if wins <= losses:
-            return False
-        differing = math.ceil((wins + losses) / completions)
-        won = math.floor(wins / completions)
-        tail = sum(math.comb(differing, count) for count in range(won, differing + 1))
-        return bool(2 * tail / 2**differing <= LEVEL)
-
-    @property
-    def no_label(self) -> float:
-        """The share of decisions for none of the labels."""
-        return _share(float(self.confusion[:, -1].sum()), float(self.confusion.sum()))
-
-    @property
-    def precision(self) -> Vector:
-        """(l,) the share of right ones among the decisions for a label; NaN where there is none."""
-        return _shares(np.diagonal(self.confusion), self.confusion[:, :-1].sum(axis=0))
-
-    @property
-    def recall(self) -> Vector:
-        """(l,) the share of right decisions among those that have a label; NaN where none has
-        it.
-        """
-        return _shares(np.diagonal(self.confusion), self.confusion.sum(axis=1))
-
-    @property
-    def f1(self) -> Vector:
-        """(l,) the harmonic mean of precision and recall; 0 for a label that was never right, NaN
-        where none has it.
-        """
-        hits = np.diagonal(self.confusion)
-        totals = self.confusion.sum(axis=1)
-        return np.where(
-            totals > 0, _shares(2 * hits, totals + self.confusion[:, :-1].sum(axis=0)), np.nan
+    truth = np.asarray(right, np.int64)
+    decisions = np.asarray(decided, np.int64)
+    size = len(names)
+    if truth.shape != decisions.shape or truth.ndim != 1:
+        raise InputError(
+            f"{truth.shape} labels and {decisions.shape} decisions; there must be one decision"
+            " a label"
         )
+    if truth.size and not (
+        truth.min() >= 0 and truth.max() < size and decisions.min() >= -1 and decisions.max() < size
+    ):
+        raise InputError(f"a label is none of the {size} that were named")
+    confusion = np.zeros((size, size + 1), np.int64)
+    np.add.at(confusion, (truth, np.where(decisions < 0, size, decisions)), 1)
+    error = None
+    if confidence is not None:
+        error = expected_calibration_error(confidence, truth == decisions)
+    return _scores(names, confusion, error)
 
-    @property
-    def macro_f1(self) -> float:
-        """The mean F1 over the labels that occur; NaN without a decision."""
-        scores = self.f1[~np.isnan(self.f1)]
-        if scores.size:
-            return float(scores.mean())
-        return float("nan")
 
-    def as_json(self) -> dict[str, Any]:
-        """The scores for JSON; null where not known."""
-        rows = zip(
-            self.names,
-            self.precision,
-            self.recall,
-            self.f1,
-            self.confusion.sum(axis=1).tolist(),
-            strict=True,
+def _scores(names: Sequence[str], confusion: Ids, calibration_error: float | None) -> Decisions:
+    hits = np.diagonal(confusion)
+    counts = confusion.sum(axis=1).tolist()
+    decided = confusion[:, :-1].sum(axis=0).tolist()
+    total = int(confusion.sum())
+    labels = []
+    for name, hit, count, chosen in zip(names, hits.tolist(), counts, decided, strict=True):
+        row = LabelScores(
+            label=name,
+            precision=_share(hit, chosen),
+            recall=_share(hit, count),
+            f1=_share(2 * hit, count + chosen) if count else None,
+            count=count,
         )
-        return {
-            "accuracy": _known(self.accuracy),
-            "macro_f1": _known(self.macro_f1),
-            "no_label": _known(self.no_label),
-            "majority": _known(self.majority),
-            "calibration_error": self.calibration_error,
-            "labels": [
-                {
-                    "label": name,
-                    "precision": _known(p),
-                    "recall": _known(r),
-                    "f1": _known(f),
-                    "count": count,
-                }
-                for name, p, r, f, count in rows
-            ],
-            "confusion": self.confusion.tolist(),
-        }
+        labels.append(row)
+    f1 = [row.f1 for row in labels if row.f1 is not None]
+    return Decisions(
+        accuracy=_share(int(hits.sum()), total),
+        majority=_share(max(counts, default=0), total),
+        macro_f1=float(np.mean(f1)) if f1 else None,
+        no_label=_share(int(confusion[:, -1].sum()), total),
+        calibration_error=calibration_error,
+        labels=tuple(labels),
+        confusion=tuple(tuple(row) for row in confusion.tolist()),
+    )
+
+
+def beats_commonest(decisions: Decisions, completions: float = 1.0) -> bool:
+    """Whether the decisions are right more often than always deciding for the commonest label, by
+    an exact sign test over the prompts where the two differ (Conover 1999, "Practical Nonparametric
+    Statistics", section 3.4).
+
+    completions: decisions a prompt; those of one prompt count as one, since they are no independent
+    evidence.
+    """
+    confusion = np.array(decisions.confusion, np.int64)
+    commonest = int(confusion.sum(axis=1).argmax())
+    right = np.diagonal(confusion)
+    losses = int(confusion[commonest].sum() - right[commonest])
+    wins = int(right.sum() - right[commonest])
+    if wins <= losses:
+        return False
+    differing = math.ceil((wins + losses) / completions)
+    won = math.floor(wins / completions)
+    tail = sum(math.comb(differing, count) for count in range(won, differing + 1))
+    return bool(2 * tail / 2**differing <= LEVEL)
 
 
 def expected_calibration_error(confidence: npt.ArrayLike, right: npt.ArrayLike) -> float | None:
@@ -386,19 +318,7 @@ def expected_calibration_error(confidence: npt.ArrayLike, right: npt.ArrayLike) 
     return float(np.abs(gaps).sum() / len(sure))
 
 
-def _share(part: float, total: float) -> float:
+def _share(part: int, total: int) -> float | None:
     if total:
         return part / total
-    return float("nan")
-
-
-def _shares(part: npt.ArrayLike, total: npt.ArrayLike) -> Vector:
-    top = np.asarray(part, np.float64)
-    below = np.asarray(total, np.float64)
-    return np.asarray(np.divide(top, below, out=np.full(top.shape, np.nan), where=below > 0))
-
-
-def _known(value: float) -> float | None:
-    if np.isnan(value):
-        return None
-    return float(value)
+    return None

@@ -18,12 +18,11 @@ from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.examples import ExampleCard, evaluated, judged
 from blackbox_lb.jobs.evaluation.document import (
-    Decisions,
     Evaluation,
     Number,
-    SharesOfGroup,
     ShownAnswers,
 )
+from blackbox_lb.records import Decisions, SharesOfGroup
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 

@@ -14,13 +14,11 @@ from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.data import CandidateRow, DecisionsPair
 from blackbox_lb.extras.report.verdict_text import amount, change, interval
 from blackbox_lb.jobs.evaluation.document import (
-    Decisions,
     Evaluation,
-    LabelScores,
     Mean,
     PolicyResult,
-    SharesOfGroup,
 )
+from blackbox_lb.records import Decisions, LabelScores, SharesOfGroup
 from blackbox_lb.rollouts.progress import short
 
 MOST_ROWS = 2_000
@@ -628,8 +626,8 @@ def _majority(decisions: Decisions) -> str:
     """The accuracy of the commonest label alone, for comparison; "" where it is not known."""
     if decisions.majority is None or not decisions.labels:
         return ""
-    commonest = max(decisions.labels, key=lambda row: row.count)
-    return f"; always saying {commonest.label} would be right {decisions.majority:.0%} of the time"
+    label = decisions.commonest.label
+    return f"; always saying {label} would be right {decisions.majority:.0%} of the time"
 
 
 def _score(row: LabelScores, name: str) -> Cell:

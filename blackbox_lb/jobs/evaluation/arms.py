@@ -12,9 +12,9 @@ import numpy as np
 
 from blackbox_lb.api.wire import asks_logprobs
 from blackbox_lb.errors import InputError, NoLogprobs
-from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.jobs.evaluation.document import BiasedToken, PolicyCompletion, RewardPlace
 from blackbox_lb.jobs.runs.answers import moved_tokens
+from blackbox_lb.records import Decisions
 from blackbox_lb.rollouts.judging.decisions import completion_of, remark_on_others, scores_of
 from blackbox_lb.rollouts.judging.trials import StagePart, Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, Setting, truncation_of
@@ -335,7 +335,7 @@ class ArmResult:
     completion_tokens: float
     first: tuple[PolicyCompletion | None, ...]
     answers: int
-    decisions: DecisionScores | None = None
+    decisions: Decisions | None = None
 
 
 def result_of(

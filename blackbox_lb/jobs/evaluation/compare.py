@@ -11,14 +11,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from blackbox_lb.bias.records import LEVEL, Comparison, Verdict
-from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.jobs.evaluation.arms import BASE, Arm, ArmResult
 from blackbox_lb.jobs.evaluation.document import (
-    Decisions,
     Evaluation,
     Mean,
     PolicyResult,
-    SharesOfGroup,
 )
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.rollouts.judging.decisions import beside_commonest
@@ -26,7 +23,6 @@ from blackbox_lb.rollouts.judging.verdict import (
     POWER,
     REPLICATES,
     Array,
-    PolicyScores,
     bootstrap,
     compare,
     sample_size,
@@ -54,9 +50,6 @@ def policy(result: ArmResult, label: str, limit: int, prices: Prices | None) -> 
     cost = None
     if prices is not None:
         cost = ANSWERS * prices.dollars(result.prompt_tokens, result.completion_tokens)
-    decisions = None
-    if result.decisions is not None:
-        decisions = Decisions.model_validate(result.decisions.as_json())
     return PolicyResult(
         name=arm.name,
         bias=arm.bias_name,
@@ -76,18 +69,9 @@ def policy(result: ArmResult, label: str, limit: int, prices: Prices | None) -> 
         prompt_tokens=result.prompt_tokens,
         completion_tokens=result.completion_tokens,
         cost=cost,
-        decisions=decisions,
-        shares=_shares(result.scores),
+        decisions=result.decisions,
+        shares=() if result.scores.shares is None else result.scores.shares.rows,
     )
-
-
-def _shares(scores: PolicyScores) -> tuple[SharesOfGroup, ...]:
-    """The labels that were drawn, of all prompts and of each group; none where the reward compares
-    with no wanted shares.
-    """
-    if scores.shares is None:
-        return ()
-    return tuple(SharesOfGroup.model_validate(group.as_json()) for group in scores.shares.rows)
 
 
 def mean_of(rows: Sequence[Array]) -> Mean:
@@ -209,17 +193,11 @@ def verdicts(evaluation: Evaluation, name: str) -> list[Verdict]:
         if (row.against, row.policy) == (BASE, name)
     ]
     decisions = {
-        policy.setting: decision_scores_of(policy.decisions)
+        policy.setting: policy.decisions
         for policy in evaluation.policies
         if policy.name == name and policy.decisions is not None
     }
     return beside_commonest(rows, decisions, evaluation.reward)
-
-
-def decision_scores_of(decisions: Decisions) -> DecisionScores:
-    """The decisions of a policy, from its row."""
-    names = tuple(label.label for label in decisions.labels)
-    return DecisionScores(names, np.array(decisions.confusion, np.int64))
 
 
 def figure(value: float, *, sign: bool = False) -> str:

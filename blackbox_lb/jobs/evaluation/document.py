@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AllowInfNan, BaseModel, model_validator
+from pydantic import AllowInfNan, BaseModel
 
 from blackbox_lb.bias.records import Comparison
+from blackbox_lb.records import Decisions, SharesOfGroup
 
 Number = Annotated[float, AllowInfNan(False)]
 MOST_SHOWN = 200
@@ -29,64 +30,6 @@ class Mean(ResultPart):
     mean: Number
     low: Number
     high: Number
-
-
-class LabelScores(BaseModel, frozen=True):
-    """Scores of one label; None where no decision was for it, or no prompt has it."""
-
-    label: str
-    precision: Number | None = None
-    recall: Number | None = None
-    f1: Number | None = None
-    count: int = 0
-
-
-class Decisions(BaseModel, frozen=True):
-    """Decisions between labels; ``confusion``: a row for each right label, a column for each
-    decided one, the last for none; ``majority``: the accuracy of always saying the commonest label.
-    """
-
-    accuracy: Number | None = None
-    majority: Number | None = None
-    macro_f1: Number | None = None
-    no_label: Number | None = None
-    calibration_error: Number | None = None
-    labels: tuple[LabelScores, ...] = ()
-    confusion: tuple[tuple[int, ...], ...] = ()
-
-    @model_validator(mode="after")
-    def _square(self) -> Decisions:
-        size = len(self.labels)
-        if len(self.confusion) != size or any(len(row) != size + 1 for row in self.confusion):
-            raise ValueError(
-                f"a confusion matrix of {size} labels has {size} rows of {size + 1} numbers"
-            )
-        return self
-
-
-class SharesOfGroup(BaseModel, frozen=True):
-    """The labels of one group of prompts beside the wanted shares; ``group``: "" for all prompts.
-
-    ``wanted``, ``drawn``: label -> share; ``no_label``: the share of completions that name none.
-    ``total_variation``: 0 to 1; ``jensen_shannon``: nats. ``chance_level``: the total variation of
-    as many draws from the wanted shares themselves, on average.
-    """
-
-    group: str = ""
-    prompts: int
-    completions: int
-    wanted: dict[str, Number]
-    drawn: dict[str, Number]
-    no_label: Number
-    total_variation: Number
-    jensen_shannon: Number
-    chance_level: Number
-
-    @model_validator(mode="after")
-    def _same_labels(self) -> SharesOfGroup:
-        if self.wanted.keys() != self.drawn.keys():
-            raise ValueError("wanted and drawn shares are of the same labels")
-        return self
 
 
 class PolicyResult(ResultPart):

@@ -8,8 +8,8 @@ from typing import Any
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Comparison, Entry
 from blackbox_lb.estimate.choice.candidates import Candidate
-from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.jobs.fitting.choosing.scorers import Measured, TriedCandidate
+from blackbox_lb.records import Decisions
 from blackbox_lb.rollouts.judging.decisions import DrawnShares
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.training import Training
@@ -125,7 +125,7 @@ class FitResult:
     kl_whole: bool = True
     base_by_setting: tuple[Measured, ...] = ()
     usage: FitUsage | None = None
-    decisions: Mapping[str, tuple[DecisionScores, DecisionScores]] = field(default_factory=dict)
+    decisions: Mapping[str, tuple[Decisions, Decisions]] = field(default_factory=dict)
     beside: tuple[Comparison, ...] = ()
     origin: str = ""
     shares: Mapping[str, tuple[DrawnShares, DrawnShares]] = field(default_factory=dict)
@@ -173,13 +173,13 @@ class FitResult:
             },
             "censoring": None if bias.censoring is None else bias.censoring.model_dump(),
             "decisions": {
-                setting: {"base": base.as_json(), "biased": biased.as_json()}
+                setting: {"base": base.model_dump(), "biased": biased.model_dump()}
                 for setting, (base, biased) in self.decisions.items()
             },
             "shares": {
                 setting: {
-                    "base": [group.as_json() for group in base.rows],
-                    "biased": [group.as_json() for group in biased.rows],
+                    "base": [group.model_dump() for group in base.rows],
+                    "biased": [group.model_dump() for group in biased.rows],
                 }
                 for setting, (base, biased) in self.shares.items()
             },

@@ -21,7 +21,6 @@ from blackbox_lb.bias.request_bias import RequestBias, SentRange, embedding_mode
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.table import ROWS, rule
-from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.recipe import Sweep
@@ -61,7 +60,7 @@ from blackbox_lb.jobs.fitting.unlabelled import calibrated
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, against_others
 from blackbox_lb.jobs.fitting.varying.by_samples import BySamples
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
-from blackbox_lb.records import Censoring, Scalar
+from blackbox_lb.records import Censoring, Decisions, Scalar
 from blackbox_lb.rollouts.answers.given_answers import first_lists
 from blackbox_lb.rollouts.answers.openings import Opening, opening_of
 from blackbox_lb.rollouts.judging.decisions import (
@@ -136,7 +135,7 @@ class _Fit:
     verdict: list[Verdict]
     why: Explanation
     bias: Bias
-    decisions: dict[str, tuple[DecisionScores, DecisionScores]]
+    decisions: dict[str, tuple[Decisions, Decisions]]
     shares: dict[str, tuple[DrawnShares, DrawnShares]]
     features: list[PromptFeatures]
     operating: OperatingCurve | None = None

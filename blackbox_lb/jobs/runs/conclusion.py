@@ -15,10 +15,9 @@ from pathlib import Path
 from blackbox_lb.api.limits.budget import Spent
 from blackbox_lb.bias.operating import OperatingCurve
 from blackbox_lb.bias.records import NOT_THE_TASK, Verdict, overall
-from blackbox_lb.estimate.decisions.prediction import DecisionScores
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, BeforeAfter, cut, example_lines, telling
-from blackbox_lb.records import Finding
+from blackbox_lb.records import Decisions, Finding
 from blackbox_lb.rollouts.judging.verdict import DIVERGENCE
 from blackbox_lb.safety.printable import printable, shell_line
 from blackbox_lb.tasks import Reward, Task
@@ -447,7 +446,7 @@ def point_lines(curve: OperatingCurve) -> list[str]:
 
 
 def decision_lines(
-    decisions: Mapping[str, tuple[DecisionScores, DecisionScores]], rows: Sequence[Verdict]
+    decisions: Mapping[str, tuple[Decisions, Decisions]], rows: Sequence[Verdict]
 ) -> list[str]:
     """Macro-F1, and whether the biased model is shown above always saying the commonest label;
     nothing where there are no labels.
@@ -457,6 +456,8 @@ def decision_lines(
     if not decisions:
         return []
     setting, (base, biased) = list(decisions.items())[-1]
+    if base.macro_f1 is None or biased.macro_f1 is None:
+        return []
     text = f"macro-F1  {number(base.macro_f1)} -> {number(biased.macro_f1)}"
     for row in rows:
         if row.setting == setting and row.commonest is not None:

@@ -27,15 +27,15 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.bias.records import Commonest, Verdict
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.decisions.prediction import DecisionScores, FirstLists
+from blackbox_lb.estimate.decisions.prediction import FirstLists, beats_commonest, decisions_of
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.records import Decisions, SharesOfGroup
 from blackbox_lb.rollouts.answers.given_answers import AnswerTokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import Setting
@@ -167,7 +167,7 @@ async def decision_scores(
     samples: int,
     bias: AnyBias | None,
     labels: Labels,
-) -> DecisionScores:
+) -> Decisions:
     """The decisions of such completions, drawn unless they are in the store; examples without one
     of the labels, and completions that cannot be read, are left out.
     """
@@ -206,11 +206,11 @@ async def decision_scores(
     if bias:
         test += ", biased"
     remark_on_others(trials, test, labels, texts)
-    return DecisionScores.of(labels.names, right, decided, sure)
+    return decisions_of(labels.names, right, decided, sure)
 
 
 def beside_commonest(
-    rows: Sequence[Verdict], decisions: Mapping[str, DecisionScores], reward: str
+    rows: Sequence[Verdict], decisions: Mapping[str, Decisions], reward: str
 ) -> list[Verdict]:
     """The rows, those about right answers with what always giving the commonest label gets.
 
@@ -223,12 +223,12 @@ def beside_commonest(
     result = []
     for row in rows:
         scores = decisions.get(row.setting)
-        if scores is not None and row.metric in counts_right and scores.confusion.any():
+        if scores is not None and row.metric in counts_right and scores.accuracy is not None:
             commonest = Commonest(
-                label=scores.commonest,
+                label=scores.commonest.label,
                 share=scores.majority,
                 accuracy=scores.accuracy,
-                is_beaten=scores.beats_commonest(max(row.n_biased / max(row.n_prompts, 1), 1.0)),
+                is_beaten=beats_commonest(scores, max(row.n_biased / max(row.n_prompts, 1), 1.0)),
             )
             row = row.replacing(commonest=commonest)
         result.append(row)
@@ -237,7 +237,7 @@ def beside_commonest(
 
 def scores_of(
     labels: Labels, reward: Reward, completions: Iterable[tuple[Example, str]]
-) -> DecisionScores:
+) -> Decisions:
     """The scores of these answers as decisions; those of examples without one of the labels are
     left out.
     """
@@ -247,7 +247,7 @@ def scores_of(
         if (number := labels.of(example)) is not None
     ]
     decided = [-1 if number is None else number for _, number in rows]
-    return DecisionScores.of(labels.names, [right for right, _ in rows], decided)
+    return decisions_of(labels.names, [right for right, _ in rows], decided)
 
 
 def completion_of(text: str, tokens: int) -> Completion:
@@ -275,57 +275,6 @@ def _confidence(
 Array = npt.NDArray[np.float64]
 NO_GROUP = "(none)"
 """The group of prompts without a text in the column, where others have one."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GroupShares:
-    """The labels of one group of prompts.
-
-    group: the text of its column, "" for all prompts. wanted: (l,) the mean of the wanted shares,
-    the last for no label, 0. drawn: (l,) the mean over prompts of the shares of their completions.
-    prompts, completions: behind ``drawn``.
-    """
-
-    group: str
-    labels: tuple[str, ...]
-    wanted: Array
-    drawn: Array
-    prompts: int
-    completions: int
-
-    @property
-    def total_variation(self) -> float:
-        """TV, from 0 to 1."""
-        return 0.5 * float(np.abs(self.drawn - self.wanted).sum())
-
-    @property
-    def divergence(self) -> float:
-        """JS in nats, from 0 to ln 2."""
-        return float(self.drawn @ _half_log(self.drawn, self.wanted)) + float(
-            self.wanted @ _half_log(self.wanted, self.drawn)
-        )
-
-    @property
-    def chance_level(self) -> float:
-        """The total variation that as many independent draws from the wanted shares have on
-        average, by the normal approximation.
-        """
-        variances = self.wanted * (1 - self.wanted) / max(self.completions, 1)
-        return 0.5 * math.sqrt(2 / math.pi) * float(np.sqrt(variances).sum())
-
-    def as_json(self) -> dict[str, Any]:
-        """The shares by label, and the distances."""
-        return {
-            "group": self.group,
-            "prompts": self.prompts,
-            "completions": self.completions,
-            "wanted": dict(zip(self.labels, self.wanted.tolist(), strict=False)),
-            "drawn": dict(zip(self.labels, self.drawn.tolist(), strict=False)),
-            "no_label": float(self.drawn[-1]),
-            "total_variation": self.total_variation,
-            "jensen_shannon": self.divergence,
-            "chance_level": self.chance_level,
-        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -362,14 +311,13 @@ class WantedByPrompt:
 class DrawnShares:
     """The labels of a policy's completions.
 
-    overall: of all prompts together. groups: those of the column, one where no prompt has a text
-    there. reward, divergence: (x,) of each prompt, one number a completion: its part of minus the
-    total variation and of the Jensen-Shannon divergence, whose means over prompts are the means
-    over groups, weighted by their prompts.
+    rows: all prompts together, then each group of the column where there are several; none without
+    a completion. reward, divergence: (x,) of each prompt, one number a completion: its part of
+    minus the total variation and of the Jensen-Shannon divergence, whose means over prompts are the
+    means over groups, weighted by their prompts.
     """
 
-    overall: GroupShares
-    groups: tuple[GroupShares, ...]
+    rows: tuple[SharesOfGroup, ...]
     reward: tuple[Array, ...]
     divergence: tuple[Array, ...]
 
@@ -384,38 +332,35 @@ class DrawnShares:
         """
         wanted_by_prompt = WantedByPrompt.of(examples, column)
         labels = wanted_by_prompt.labels
-        target = wanted_by_prompt.shares
-        members = wanted_by_prompt.members
         none = len(labels.names)
         named = []
         for row in texts:
             numbers = [labels.said(text) for text in row]
             named.append(np.array([none if n is None else n for n in numbers], np.int64))
-        overall = _group("", labels, target, named)
-        groups = {
-            name: _group(name, labels, target[places], [named[place] for place in places])
-            for name, places in members.items()
-        }
         reward: list[Array] = [np.zeros(0) for _ in examples]
         divergence: list[Array] = [np.zeros(0) for _ in examples]
-        for name, places in members.items():
-            group = groups[name]
-            signs = np.sign(group.drawn - group.wanted)
-            drawn_slope = _half_log(group.drawn, group.wanted)
-            wanted_slope = _half_log(group.wanted, group.drawn)
+        groups = []
+        for name, members in wanted_by_prompt.members.items():
+            places = [place for place in members if named[place].size]
+            if not places:
+                continue
+            wanted, drawn = _mean_shares(wanted_by_prompt.shares, named, places)
+            groups.append(_record(name, labels, wanted, drawn, [named[place] for place in places]))
+            signs = np.sign(drawn - wanted)
+            drawn_slope = _half_log(drawn, wanted)
+            wanted_slope = _half_log(wanted, drawn)
             for place in places:
-                shares = target[place]
+                shares = wanted_by_prompt.shares[place]
                 reward[place] = -0.5 * (signs[named[place]] - signs @ shares)
                 divergence[place] = drawn_slope[named[place]] + wanted_slope @ shares
-        judged = tuple(group for group in groups.values() if group.prompts)
-        return cls(overall, judged, tuple(reward), tuple(divergence))
-
-    @property
-    def rows(self) -> tuple[GroupShares, ...]:
-        """All prompts together, then each group where there are several."""
-        if len(self.groups) > 1:
-            return (self.overall, *self.groups)
-        return (self.overall,)
+        answered = [place for place, row in enumerate(named) if row.size]
+        rows = []
+        if answered:
+            wanted, drawn = _mean_shares(wanted_by_prompt.shares, named, answered)
+            rows.append(_record("", labels, wanted, drawn, [named[place] for place in answered]))
+        if len(groups) > 1:
+            rows += groups
+        return cls(tuple(rows), tuple(reward), tuple(divergence))
 
 
 def check_wanted(reward: Reward, examples: Sequence[Example], settings: Sequence[Setting]) -> None:
@@ -463,24 +408,41 @@ def _members(examples: Sequence[Example], column: str) -> Mapping[str, list[int]
     return members
 
 
-def _group(
-    name: str, labels: Labels, target: Array, named: Sequence[npt.NDArray[np.int64]]
-) -> GroupShares:
-    """The means over the prompts that have a completion; NaN where none has.
-
-    target: (x, l) shares of the prompts. named: (x,) the categories of their completions.
+def _mean_shares(
+    wanted: Array, named: Sequence[npt.NDArray[np.int64]], places: Sequence[int]
+) -> tuple[Array, Array]:
+    """(l,) the means of the wanted shares (x, l), and of the drawn ones, over the prompts at
+    ``places``.
     """
-    size = len(labels.names) + 1
-    answered = [place for place, row in enumerate(named) if row.size]
-    shares = [np.bincount(named[place], minlength=size) / named[place].size for place in answered]
-    nothing = np.full(size, math.nan)
-    return GroupShares(
+    size = wanted.shape[1]
+    drawn = [np.bincount(named[place], minlength=size) / named[place].size for place in places]
+    return wanted[list(places)].mean(axis=0), np.mean(drawn, axis=0)
+
+
+def _record(
+    name: str,
+    labels: Labels,
+    wanted: Array,
+    drawn: Array,
+    named: Sequence[npt.NDArray[np.int64]],
+) -> SharesOfGroup:
+    """The shares (l,) of a group and their distances.
+
+    named: the categories of the completions of each prompt.
+    """
+    completions = sum(row.size for row in named)
+    divergence = drawn @ _half_log(drawn, wanted) + wanted @ _half_log(wanted, drawn)
+    variances = wanted * (1 - wanted) / completions
+    return SharesOfGroup(
         group=name,
-        labels=labels.names,
-        wanted=target[answered].mean(axis=0) if answered else nothing,
-        drawn=np.mean(shares, axis=0) if answered else nothing,
-        prompts=len(answered),
-        completions=sum(row.size for row in named),
+        prompts=len(named),
+        completions=completions,
+        wanted=dict(zip(labels.names, wanted.tolist(), strict=False)),
+        drawn=dict(zip(labels.names, drawn.tolist(), strict=False)),
+        no_label=float(drawn[-1]),
+        total_variation=0.5 * float(np.abs(drawn - wanted).sum()),
+        jensen_shannon=float(divergence),
+        chance_level=0.5 * math.sqrt(2 / math.pi) * float(np.sqrt(variances).sum()),
     )
 
 

@@ -19,8 +19,9 @@ from blackbox_lb.cli import main
 from blackbox_lb.cli.actions.eval_output import LONGEST_NAME, short_names
 from blackbox_lb.cli.actions.fit import print_decisions
 from blackbox_lb.cli.terminal import WHOLE, print_table, verdict_table
-from blackbox_lb.estimate.decisions.prediction import DecisionScores
+from blackbox_lb.estimate.decisions.prediction import decisions_of
 from blackbox_lb.jobs.evaluation.document import Evaluation
+from blackbox_lb.records import Decisions
 from tests.support.exact import ExactServer
 from tests.support.labelled import DECIDER, labelled_rows
 from tests.support.report_runs import evaluation
@@ -30,11 +31,11 @@ LABELS = ("account access", "billing", "technical problem", "other")
 Rendered = Callable[[int], str]
 
 
-def decisions(seed: int) -> DecisionScores:
+def decisions(seed: int) -> Decisions:
     """60 decisions between four labels."""
     right = [number % 4 for number in range(60)]
     said = [(number * seed) % 5 - 1 for number in range(60)]
-    return DecisionScores.of(LABELS, right, said)
+    return decisions_of(LABELS, right, said)
 
 
 def verdict(metric: str, setting: str) -> Verdict:
@@ -68,8 +69,8 @@ def test_the_table_of_decisions(
     assert max(map(len, out.splitlines())) <= width
     for place, label in enumerate(LABELS):
         assert label in out
-        assert f"{base.confusion[place, place]}" in out
-        assert f"{biased.confusion[place, place]}" in out
+        assert f"{base.confusion[place][place]}" in out
+        assert f"{biased.confusion[place][place]}" in out
 
 
 @pytest.mark.parametrize("width", WIDTHS)

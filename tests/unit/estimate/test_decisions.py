@@ -14,9 +14,9 @@ from scipy.special import logsumexp
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.feasibility import label_fit, pulled_shifts
 from blackbox_lb.estimate.decisions.prediction import (
-    DecisionScores,
     FirstLists,
     begins_right,
+    decisions_of,
     expected_calibration_error,
 )
 from tests.support.errors import raises_naming
@@ -33,14 +33,16 @@ def test_scores_are_scikit_learns(pairs: list[tuple[int, int]]) -> None:
     from sklearn.metrics import confusion_matrix, f1_score, precision_score, recall_score
 
     truth, said = np.array(pairs).T
-    found = DecisionScores.of(NAMES, truth, said)
+    found = decisions_of(NAMES, truth, said)
     there = sorted(set(truth.tolist()))
     common = {"labels": there, "average": None, "zero_division": 0}
-    np.testing.assert_allclose(found.f1[there], f1_score(truth, said, **common))
-    np.testing.assert_allclose(found.recall[there], recall_score(truth, said, **common))
+    f1 = [found.labels[label].f1 for label in there]
+    recall = [found.labels[label].recall for label in there]
+    np.testing.assert_allclose(f1, f1_score(truth, said, **common))
+    np.testing.assert_allclose(recall, recall_score(truth, said, **common))
     decided = [label for label in there if (said == label).any()]
     np.testing.assert_allclose(
-        found.precision[decided],
+        [found.labels[label].precision for label in decided],
         precision_score(truth, said, labels=decided, average=None, zero_division=0),
     )
     assert found.macro_f1 == pytest.approx(
@@ -52,7 +54,7 @@ def test_scores_are_scikit_learns(pairs: list[tuple[int, int]]) -> None:
     assert found.no_label == pytest.approx(np.mean(said < 0))
     always = max(range(3), key=truth.tolist().count)
     assert found.majority == pytest.approx(np.mean(truth == always))
-    assert found.commonest == NAMES[always]
+    assert found.commonest.label == NAMES[always]
 
 
 def test_calibration_error_is_the_gap_between_confidence_and_accuracy() -> None:
@@ -68,10 +70,10 @@ def test_calibration_error_is_the_gap_between_confidence_and_accuracy() -> None:
 def test_what_is_no_decision_is_refused() -> None:
     """Decisions and labels must be as many, and labels must be among those that are named."""
     with raises_naming(InputError, "(2,)", "(1,)"):
-        DecisionScores.of(NAMES, [0, 1], [0])
+        decisions_of(NAMES, [0, 1], [0])
     with raises_naming(InputError, "3"):
-        DecisionScores.of(NAMES, [3], [0])
-    assert DecisionScores.of(NAMES, [], []).as_json()["accuracy"] is None
+        decisions_of(NAMES, [3], [0])
+    assert decisions_of(NAMES, [], []).accuracy is None
 
 
 @settings(max_examples=60)

@@ -17,6 +17,7 @@ import pytest
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.cli.echo import with_option_names
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.decisions.prediction import decisions_of
 from blackbox_lb.extras.report import figures
 from blackbox_lb.extras.report.data import read_run
 from blackbox_lb.extras.report.examples import ExampleCard, Side, compared, status_counts
@@ -272,12 +273,7 @@ def test_hostile_text_in_a_figure_stays_text(
     document = result("helps")
     for row in document["validation"]["tried"]:
         row |= {"estimator": evil, "accuracy": None}
-    side = {
-        "accuracy": 0.5,
-        "no_label": 0.0,
-        "labels": [{"label": evil, "completions": 4}, {"label": "no", "completions": 4}],
-        "confusion": [[2, 2, 0], [2, 2, 0]],
-    }
+    side = decisions_of((evil, "no"), [0] * 4 + [1] * 4, [0, 0, 1, 1] * 2).model_dump()
     document["decisions"] = {evil: {"base": side, "biased": side}}
     (run / "result.json").write_text(json.dumps(document), encoding="utf-8")
     (run / "bias.json").unlink()

@@ -16,7 +16,7 @@ import pytest
 import blackbox_lb
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import NOT_THE_TASK
-from blackbox_lb.estimate.decisions.prediction import DecisionScores
+from blackbox_lb.estimate.decisions.prediction import beats_commonest, decisions_of
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
@@ -233,5 +233,11 @@ def test_the_commonest_label_is_beaten_by_evidence_alone(
     confusion: list[list[int]], completions: int, is_beaten: bool
 ) -> None:
     """A sign test: six prompts won and none lost have p = 1/32; six completions of one prompt are one prompt."""
-    scores = DecisionScores(("a", "b"), np.array(confusion))
-    assert scores.beats_commonest(completions) == is_beaten
+    pairs = [
+        (right, decided)
+        for right, row in enumerate(confusion)
+        for decided, count in zip((0, 1, -1), row, strict=True)
+        for _ in range(count)
+    ]
+    right, decided = zip(*pairs, strict=True)
+    assert beats_commonest(decisions_of(("a", "b"), right, decided), completions) == is_beaten

@@ -26,7 +26,6 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.goal import MEASURES, Goal
 from blackbox_lb.estimate.decisions.prediction import (
-    DecisionScores,
     FirstLists,
     RocArea,
     label_margins,
@@ -37,6 +36,7 @@ from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import against
 from blackbox_lb.jobs.fitting.choosing.decision_goals import decision_parts, label_number
+from blackbox_lb.records import Decisions
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
 from blackbox_lb.tasks.sets.labels import Labels
 
@@ -271,16 +271,17 @@ class PointChoice:
         )
 
 
-def checked_point(curve: OperatingCurve, scores: DecisionScores) -> CheckedPoint:
+def checked_point(curve: OperatingCurve, scores: Decisions) -> CheckedPoint:
     """The chosen point on the decisions of fresh completions."""
-    positive = scores.names.index(curve.positive)
-    confusion = scores.confusion
+    positive = [row.label for row in scores.labels].index(curve.positive)
     return CheckedPoint(
         prompts=PromptCounts(
-            prompts=int(confusion.sum()), positives=int(confusion[positive].sum())
+            prompts=sum(row.count for row in scores.labels),
+            positives=scores.labels[positive].count,
         ),
         decisions=DecisionCounts(
-            decided=int(confusion[:, positive].sum()), right=int(confusion[positive, positive])
+            decided=sum(row[positive] for row in scores.confusion),
+            right=scores.confusion[positive][positive],
         ),
     )
 
