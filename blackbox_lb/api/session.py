@@ -182,10 +182,9 @@ class Session:
         prompt: Prompt | Sequence[int],
         sampling: Sampling,
         bias: Mapping[int, float] | None = None,
-        endpoint: Endpoint | None = None,
     ) -> Completion:
         """One completion; see ``complete_many``."""
-        return (await self.complete_many(prompt, Draw(sampling, bias, endpoint)))[0]
+        return (await self.complete_many(prompt, Draw(sampling, bias)))[0]
 
     async def complete_many(
         self, prompt: Prompt | Sequence[int], draw: Draw, n: int = 1

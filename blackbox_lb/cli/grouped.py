@@ -27,6 +27,8 @@ from typing import (
 import click
 import cloup
 
+from blackbox_lb.cli.removed import refuse_removed
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -59,7 +61,6 @@ class HelpGroup(StrEnum):
     LEARNING = "Learning"
     CHOOSING = "Choosing"
     JUDGING = "Judging"
-    ANALYSIS = "Analysis"
     LIMITS = "Limits"
     OUTPUT = "Output"
 
@@ -258,6 +259,15 @@ def _params(kind: type[DataclassInstance]) -> list[click.Parameter]:
 
 class LayeredCommand(cloup.Command):
     """A command whose help shows the options that most people need; ``--help-all`` shows all."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the words. Raises InputError: one of them is an option no more."""
+        if not ctx.resilient_parsing:
+            for word in args:
+                name = word.partition("=")[0]
+                refuse_removed(name)
+                refuse_removed(f"{self.name} {name}")
+        return super().parse_args(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The help with all options, or with those of the first heading and how to see the rest."""

@@ -65,11 +65,6 @@ def _fitting(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     return fit or [CompletionItem(incomplete, type="file")]
 
 
-POSITIONS = 200
-"""Of --full-vocab: they give a mean over positions to about 7 % of the spread between positions,
-and take a few minutes on a small server."""
-
-
 AT = "Another operating point of BIAS, as in precision=.9, recall=.8 or rate=.2: UNVERIFIED."
 """The help of --at."""
 FIT_PLAN = "blackbox_lb.jobs.fitting.plan:FitPlan"
@@ -159,9 +154,40 @@ class ModelOptions(ServerOptions):
 
 
 @options
-class PromptOptions:
-    """Prompts with their answers, and how long a completion may be, in tokens."""
+class TaskOptions:
+    """Prompts with their answers, the reward, and how long a completion may be, in tokens."""
 
+    reward: str = option(
+        HelpGroup.FIRST,
+        "exact-match, contains, regex:PATTERN, json-schema:FILE, accuracy, log-accuracy, length,"
+        " tokens, correct-and-short, accuracy-gated-length, accuracy-minus-length, avoid:FILE,"
+        " script:NAME, marks:FILE, calls[:NAME], arguments-valid, distribution[:COLUMN],"
+        " module:function, https://HOST/PATH, or judge:FILE.toml.",
+        shell_complete=known(reward_names),
+        required=True,
+    )
+    correct: str | None = option(
+        HelpGroup.TASK,
+        "What counts as correct: exact-match, contains, math or regex:PATTERN. [default: the"
+        " task's]",
+        recorded=True,
+    )
+    thinking: str | None = option(
+        HelpGroup.TASK,
+        "The model's thinking, which is measured then: inside:OPEN..CLOSE, or until:TEXT where it"
+        " begins at once.",
+        metavar="PHASE",
+        sets=PARSE_REWARD,
+        recorded=True,
+    )
+    count: str = option(
+        HelpGroup.TASK,
+        "What rewards by length count: all tokens, those of the thinking, or those of the answer"
+        " after it.",
+        type=click.Choice(("all", "thinking", "answer")),
+        sets=PARSE_REWARD,
+        recorded=True,
+    )
     task: str | None = option(
         HelpGroup.FIRST,
         "A built-in task, capitals or continents; or lm-eval:NAME, a task of"
@@ -263,41 +289,6 @@ class PromptOptions:
         "Documents of lm-eval:NAME sampled from train to choose on. [default: 20 %, at most 500]",
         type=COUNT,
         sets=HARNESS,
-    )
-
-
-@options
-class TaskOptions(PromptOptions):
-    reward: str = option(
-        HelpGroup.FIRST,
-        "exact-match, contains, regex:PATTERN, json-schema:FILE, accuracy, log-accuracy, length,"
-        " tokens, correct-and-short, accuracy-gated-length, accuracy-minus-length, avoid:FILE,"
-        " script:NAME, marks:FILE, calls[:NAME], arguments-valid, distribution[:COLUMN],"
-        " module:function, https://HOST/PATH, or judge:FILE.toml.",
-        shell_complete=known(reward_names),
-        required=True,
-    )
-    correct: str | None = option(
-        HelpGroup.TASK,
-        "What counts as correct: exact-match, contains, math or regex:PATTERN. [default: the"
-        " task's]",
-        recorded=True,
-    )
-    thinking: str | None = option(
-        HelpGroup.TASK,
-        "The model's thinking, which is measured then: inside:OPEN..CLOSE, or until:TEXT where it"
-        " begins at once.",
-        metavar="PHASE",
-        sets=PARSE_REWARD,
-        recorded=True,
-    )
-    count: str = option(
-        HelpGroup.TASK,
-        "What rewards by length count: all tokens, those of the thinking, or those of the answer"
-        " after it.",
-        type=click.Choice(("all", "thinking", "answer")),
-        sets=PARSE_REWARD,
-        recorded=True,
     )
 
 

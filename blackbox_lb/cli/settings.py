@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.cli.found import is_data
+from blackbox_lb.cli.removed import refuse_removed
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.files import expanded
 from blackbox_lb.safety.printable import did_you_mean, shell_line
@@ -35,8 +36,6 @@ EITHER_OR = (
 """Pairs of options: with one set on the command line, the file's value of the other is ignored."""
 OF_THE_PROVIDER = frozenset({"base_url", "model", "endpoint", "tokenizer"})
 """Options that belong to the file's provider: its key must not go to another provider's address."""
-OWN_TABLE = {"analyze": frozenset({"task", "data", "validation_data", "test_data"})}
-"""Options of a command that take no shared value: with a task, ``analyze`` draws."""
 ROOT = 0
 FILES = (".toml", ".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".parquet", ".gguf")
 """Endings of values read as file names, also after = or a colon: mine.toml, judge:judge.toml,
@@ -84,8 +83,6 @@ class SettingsFile:
             for raw, value in self.tables.get(table, {}).items():
                 key = raw.replace("-", "_")
                 self._check_key(table, raw, key, options)
-                if table == SHARED and key in OWN_TABLE.get(name, ()):
-                    continue
                 if key in options and key not in away:
                     for rival in _other_side(key):
                         defaults.pop(rival, None)
@@ -125,6 +122,8 @@ class SettingsFile:
             )
         keys = set(options) if table != SHARED else set(options).union(*_all_keys())
         if key not in keys:
+            refuse_removed(f"--{key.replace('_', '-')}")
+            refuse_removed(f"{table} --{key.replace('_', '-')}")
             where = "no command has an option"
             listed = "blb COMMAND --help"
             if table != SHARED:
@@ -200,7 +199,7 @@ class SettingsFile:
 
     def _single(self, value: Any, option: click.Option) -> Any:
         if isinstance(value, bool):
-            return _bare(value, option)
+            raise TypeError("it takes a value, not true or false")
         types: tuple[type, ...] = (str, int, float)
         if isinstance(option.type, click.types.IntParamType):
             types = (int,)
@@ -274,17 +273,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return value
-
-
-def _bare(value: bool, option: click.Option) -> Any:
-    """Whether an option may stand without its value, as --full-vocab may: true is that, false is
-    not given.
-    """
-    if not isinstance(option.flag_value, str | int | float) or isinstance(option.flag_value, bool):
-        raise TypeError("it takes a value, not true or false")
-    if value:
-        return option.flag_value
-    return None
 
 
 def _displaced(name: str, arguments: Sequence[str]) -> set[str]:

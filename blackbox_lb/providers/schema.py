@@ -256,19 +256,14 @@ class ChatRoute(ProfileRow):
 
 
 class ReferenceRules(ProfileRow):
-    """How to ask for the next token's distribution over the whole vocabulary.
-
-    The prompt of such a request is a prefix in token ids.
+    """How to ask for what follows a prompt and a part of its completion, as a prompt of token ids.
 
     endpoint: the endpoint that takes such a prompt.
-    whole: the number of alternatives that means all; None for the size of the vocabulary; False
-        where no list holds all.
     chat: the route that applies the chat template.
     text: fields for the route tokenizer.tokenize that make it split a text like a prompt.
     """
 
     endpoint: Endpoint
-    whole: Literal[-1, False] | None = None
     chat: ChatRoute
     text: dict[str, Json]
 

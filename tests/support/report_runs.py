@@ -236,31 +236,21 @@ def analysis(n: int = 1_200) -> dict[str, Any]:
         {
             "id": i, "text": f" tok{i}" if i else HOSTILE, "bytes": "20", "bias": 0.5,
             "score": math.sin(i) * 2 * math.exp(-i / 300),
-            "se": None if i % 7 == 0 else 0.1, "count": 1 + i % 40, "surface": ("word start", "punctuation", "digits")[i % 3],
+            "se": None if i % 7 == 0 else 0.1, "count": 1 + i % 40,
             "family": ("word start", "punctuation", "digits")[i % 3], "contexts": [f"The capital «tok{i}» of", "ends «.»"],
         }
         for i in range(n)
     ]  # fmt: skip
     return {
-        "provider": "vllm", "model": "SmolLM2-135M-Instruct", "source": "tail model", "rollouts": "stored, temperature 1",
-        "completions": 438, "left_out": 2, "positions": 7_884, "unscored": 3, "outside": 120, "unvisited": 47_000,
-        "usage": {"kl_per_token": 0.07, "se": 0.004, "promoted_share": 0.41},
-        "delta": [
-            {"of": of, "vocabulary": 49_152, "entries": k, "sampled_fraction": 0.092, "sigma": 0.055, "min": -1.3, "max": 2.97,
-             "selected_fraction": 0.18}
-            for of, k in (("learned", 8_784), ("sent", 300))
-        ],
+        "provider": "vllm", "model": "SmolLM2-135M-Instruct",
+        "completions": 438, "left_out": 2, "positions": 7_884, "unlisted": 0.031, "unvisited": 47_000,
+        "kl_per_token": 0.07, "kl_se": 0.004, "promoted_share": 0.41,
         "bands": [
             {"low": None, "high": -1.0, "label": "S < -1", "count": 12, "meaning": "strongly suppressed"},
             {"low": 1.0, "high": None, "label": "S >= 1", "count": 9, "meaning": "strongly promoted"},
         ],
-        "grouping": "surface",
         "families": [
             {"name": "digits", "side": "promoted", "size": 3, "count": 40, "mean_score": 0.4, "examples": ["1", " 2", "\n"]},
-        ],
-        "pairs": [
-            {"promoted": 1, "suppressed": 2, "promoted_text": " Use", "suppressed_text": "Using", "relation": "leading space",
-             "promoted_score": 0.8, "suppressed_score": -0.4, "promoted_count": 12, "suppressed_count": 3, "weight": 18.0},
         ],
         "tokens": tokens, "summary": ["Most of the shift is on the end token."],
         "provenance": {**PROVENANCE, "command": "blb analyze runs/capitals/bias.json", "remarks": []},

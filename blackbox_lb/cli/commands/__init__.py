@@ -12,7 +12,7 @@ __all__ = ["COMMANDS", "GONE", "GROUPS", "load_command"]
 COMMANDS = {
     "analyze": (
         "learning",
-        "Show the effect of a bias on each token: scores, families, minimal pairs.",
+        "Show the effect of a bias on each token: scores, bands, families.",
     ),
     "check": ("learning", "Say whether a bias can mend a decision, before a fit is paid for."),
     "collect": (

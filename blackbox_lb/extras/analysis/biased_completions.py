@@ -1,13 +1,14 @@
-"""Biased: completions drawn with a bias, from the store of fit and eval, and the shift of each
-token.
+"""Completions that were drawn with a bias, from the store of fit and eval, and the shift of each of
+their tokens.
 """
 
-import re
+from __future__ import annotations
+
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -15,28 +16,19 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import Groups
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.request_bias import phases_of_features, store_key, to_request_bias
-from blackbox_lb.errors import BiasError, CorruptResponse, InputError, ProfileError, StoreError
-from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.errors import BiasError, InputError, ProfileError, StoreError
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.reweighting import (
-    exact_shifts,
-    listed_shifts,
-    shifts_after_bias,
-)
-from blackbox_lb.extras.analysis.document import Source
-from blackbox_lb.jobs.compiling.logged_prefixes import logged_prefixes
+from blackbox_lb.estimate.reweighting import divergence
+from blackbox_lb.jobs.compiling.logged_prefixes import end_tokens, logged_prefixes
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.rollouts.judging.trials import StagePart, Trials
-from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.phased import bias_at_positions, phase_of_positions
-from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.rollouts.reading import BROKEN_OFF
-from blackbox_lb.rollouts.reference import ask_reference, check_reference
 from blackbox_lb.rollouts.training import scored
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.types import Endpoint, EndTokens, Example, Prompt
+from blackbox_lb.types import EndTokens, Example, Prompt
 from blackbox_lb.vocabulary import Vocabulary
 
 COUNT = parse_reward("length", max_tokens=1)
@@ -45,77 +37,52 @@ COUNT = parse_reward("length", max_tokens=1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Biased:
-    """Completions drawn with the bias at temperature 1. examples: (x,) the numbering of
-    ``rollouts.prompts``.
+    """Completions drawn with the bias at temperature 1, with the base model's lists.
 
-    endpoint: their source. left_out: number of unreadable completions. phases: (m,) of positions,
-    where the bias changes within an answer.
+    prompts: (x,) the numbering of ``rollouts.prompts``.
+    left_out: number of unreadable completions.
+    phases: (m,) of positions, where the bias changes within an answer.
     """
 
     rollouts: Rollouts
-    examples: tuple[Example, ...]
-    endpoint: Endpoint
+    prompts: tuple[Prompt, ...]
     left_out: int
     phases: Ids
 
-    @property
-    def words(self) -> str:
-        """The source of the completions, in words."""
-        return (
-            f"{len(self.rollouts.keys)} completions with this bias at temperature 1, of"
-            f" {len(self.examples)} prompts, {len(self.rollouts.token_ids):,} tokens"
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Shifts:
-    """values: (m,) nats at the positions of the biased completions, NaN where none is known; and
-    their source.
-    """
-
-    values: Vector
-    source: Source
-
-
-async def draw(trials: Trials, examples: Sequence[Example], bias: Bias, samples: int) -> None:
-    """Draw ``samples`` completions of each example with the bias, and without it where whole lists
-    of the base are needed.
-
-    Raises ProviderError: the API failed; what was received is kept.
-    """
-    where = trials.session.biased_endpoint
-    policies = {"biased": to_request_bias(bias), "base": None}
-    parts = [
-        StagePart(f"analysis, {name}", examples, trials.draw(SAMPLED, sent, where), samples)
-        for name, sent in policies.items()
-    ]
-    await trials.collect_all("analysis", parts)
-
 
 def biased_completions(
-    path: Path,
-    bias: Bias,
-    profile: Profile,
-    vocabulary: Vocabulary | None,
-    report: Reporter,
-    rows: Sequence[Example] = (),
+    path: Path, bias: Bias, profile: Profile, vocabulary: Vocabulary | None
 ) -> Biased:
     """Read the completions under this bias from the rollout store ``path``, for the bias's model
-    and the profile's provider.
+    and the profile's provider, without any request.
 
-    rows: of the data, with the columns that no store keeps.
+    Of several lengths of lists the longest is read, which is the whole vocabulary where a vLLM
+    server was asked for it.
 
-    Raises StoreError: no such store. InputError: the bias is empty, or no such completion is in it.
-    BiasError: it depends on a column, and no row is given. NoLogprobs: none lists tokens.
+    Raises:
+        StoreError: no such store.
+        InputError: no such completion is in it.
+        BiasError: the bias is empty, or depends on a column, which no store keeps.
+        ProfileError: the provider is not known to list the base model's logprobs.
+        NoLogprobs: none of the completions lists tokens.
     """
-    if any(isinstance(feature, Groups) for feature in bias.features) and not rows:
+    if any(isinstance(feature, Groups) for feature in bias.features):
         raise BiasError(
             f"the bias depends on {printable(bias.depends_on)}, and the store keeps prompts without"
-            " the columns of their rows; give the data with ``data`` or ``task``"
+            " the columns of their rows, so that nothing says which vector a completion was drawn"
+            " with; blb show lists the vector of each group"
         )
     if not bias.entries:
         raise BiasError(
             "the bias has no entries, so there is no policy to analyse; give one that lists tokens"
+        )
+    if profile.logprobs.meaning != "before bias":
+        raise ProfileError(
+            "intervention scores are read from the base model's lists along completions with the"
+            f" bias, and those of {profile.name} are not known to be the base model's"
+            f" (logprobs.meaning is {profile.logprobs.meaning}): let blb doctor find out and set"
+            " the row in a profile of your own, or draw the completions through vllm, llamacpp or"
+            " local"
         )
     if not path.is_file():
         raise StoreError(
@@ -126,141 +93,53 @@ def biased_completions(
         if not requests:
             raise InputError(
                 f"{path} holds no completion of {printable(bias.model)} through {profile.name} with"
-                " this bias at temperature 1 and with logprobs; give ``task`` or ``data``, as in"
-                " blb fit, to draw some"
+                " this bias at temperature 1 and with logprobs; blb eval draws some, with"
+                " ``deploy=temperature=1``"
             )
-        ends = _end_tokens(profile, vocabulary)
-        columns = {example.prompt: example.prompt for example in rows}
-        rollouts, examples, left_out_count = _read(
-            store, _as_learned(bias, requests), ends, columns
-        )
+        ends = end_tokens([profile.name], profile, vocabulary)
+        rollouts, prompts, counts = _read(store, requests, ends)
         phases = _phases(phases_of_features(bias.features), rollouts, store, bias, vocabulary)
-        left_out = sum(
-            number
-            for category, number in left_out_count.items()
-            if category in ("incomplete", "filtered") or category.startswith(BROKEN_OFF)
-        )
-        unused = sum(len(store.keys(name)) for name in requests) - len(rollouts.keys) - left_out
-    endpoints = Counter(settings["endpoint"] for settings in requests.values())
-    endpoint = cast("Endpoint", endpoints.most_common(1)[0][0])
-    biased = Biased(rollouts, examples, endpoint, left_out, phases)
-    report.notice(biased.words)
-    if unused:
-        report.notice(
-            f"{unused} more are not read: drawn with an instruction after the prompt or with"
-            " another max_tokens"
-        )
-    if biased.left_out:
-        report.notice(
-            f"{biased.left_out} completions are left out: filtered, broken off by the host, or"
-            " not all of their tokens are listed"
-        )
-    return biased
+    left_out = sum(
+        number
+        for category, number in counts.items()
+        if category in ("incomplete", "filtered") or category.startswith(BROKEN_OFF)
+    )
+    return Biased(rollouts, prompts, left_out, phases)
 
 
-def _requests(store: RolloutStore, bias: Bias, profile: Profile) -> dict[str, Any]:
-    """Hash -> settings of the requests at temperature 1 with logprobs and exactly this bias."""
+def _requests(store: RolloutStore, bias: Bias, profile: Profile) -> list[str]:
+    """The hashes of the requests at temperature 1 with exactly this bias and the longest lists."""
     key = store_key(to_request_bias(bias))
     same = (profile.name, bias.model, bias.tokenizer)
-    return {
-        name: request
-        for name, request in store.requests().items()
-        if (request.get("provider"), request.get("model"), request.get("tokenizer")) == same
-        and request.get("bias") == key
-        and request["sampling"]["temperature"] == 1
-        and request["sampling"]["top_logprobs"] > 0
-        and store.keys(name)
-    }
-
-
-def _as_learned(bias: Bias, requests: Mapping[str, Any]) -> list[str]:
-    """The requests with the ``max_tokens`` of the bias's training, if there are any, else all."""
-    limit = None if bias.sampling is None else bias.sampling.max_tokens
-    same = [
-        name for name, request in requests.items() if request["sampling"]["max_tokens"] == limit
-    ]
-    return same or list(requests)
-
-
-def _end_tokens(profile: Profile, vocabulary: Vocabulary | None) -> EndTokens:
-    listed = profile.logprobs.end_token_listed
-    if listed is not True and vocabulary is None:
-        raise ProfileError(
-            f"{profile.name} is not known to list the token that ends a completion, so its id must"
-            " be known to leave it alone: give the model's vocabulary with ``tokenizer``"
-        )
-    return EndTokens(listed, frozenset(vocabulary.special.values() if vocabulary else ()))
+    listed: dict[str, int] = {}
+    for name, request in store.requests().items():
+        sampling: Mapping[str, Any] = request["sampling"]
+        if (
+            (request.get("provider"), request.get("model"), request.get("tokenizer")) == same
+            and request.get("bias") == key
+            and sampling["temperature"] == 1
+            and sampling["top_logprobs"] > 0
+            and store.keys(name)
+        ):
+            listed[name] = sampling["top_logprobs"]
+    longest = max(listed.values(), default=0)
+    return [name for name, length in listed.items() if length == longest]
 
 
 def _read(
-    store: RolloutStore,
-    requests: Iterable[str],
-    ends: EndTokens,
-    columns: Mapping[Prompt, Prompt],
-) -> tuple[Rollouts, tuple[Example, ...], Counter[str]]:
-    """The completions of these requests with their lists in memory, their examples, and the number
-    left out.
-
-    Prompts with an instruction of ``blb eval`` are not those that the bias is for, and are skipped.
+    store: RolloutStore, requests: Iterable[str], ends: EndTokens
+) -> tuple[Rollouts, tuple[Prompt, ...], Counter[str]]:
+    """The completions of these requests with their lists in memory, their prompts, and the number
+    left out, by its reason.
     """
     by_prompt: dict[Prompt, list[str]] = {}
     for request in requests:
         for key, prompt in store.prompts(request).items():
             by_prompt.setdefault(prompt, []).append(key)
-    for prompt in instructed(by_prompt):
-        del by_prompt[prompt]
-    examples = tuple(
-        Example(str(number), columns.get(prompt, prompt)) for number, prompt in enumerate(by_prompt)
-    )
+    prompts = tuple(by_prompt)
+    examples = [Example(str(number), prompt) for number, prompt in enumerate(prompts)]
     rollouts, left_out = scored(store, examples, list(by_prompt.values()), COUNT, ends)
-    return rollouts, examples, left_out
-
-
-def instructed(prompts: Iterable[Prompt]) -> list[Prompt]:
-    """The prompts that equal another one plus an instruction after its last message, the same one
-    for several prompts.
-    """
-    bare = set(prompts)
-    tails: dict[str, list[Prompt]] = {}
-    for prompt in bare:
-        *before, last = prompt.messages
-        for gap in re.finditer(r"\n\n| ", last.content):
-            shorter = replace(last, content=last.content[: gap.start()])
-            if replace(prompt, messages=(*before, shorter)) in bare:
-                tails.setdefault(last.content[gap.end() :], []).append(prompt)
-    return [prompt for same in tails.values() if len(same) > 1 for prompt in same]
-
-
-def shifts_by_lists(
-    path: Path, biased: Biased, bias: Bias, profile: Profile, vocabulary: Vocabulary | None
-) -> Shifts:
-    """Compute the shifts from the completions' own lists and base completions of the same store,
-    without any request.
-
-    Raises InputError: the policy of the provider's logprobs is not known. NoLogprobs: no base
-    completions.
-    """
-    meaning = profile.logprobs.meaning
-    if meaning in ("before bias", "after bias"):
-        base = logged_prefixes(path, bias, profile, vocabulary).next_token
-        before = meaning == "before bias"
-        shifts = listed_shifts if before else shifts_after_bias
-        values = np.full(len(biased.rollouts.token_ids), np.nan)
-        for rows, sent in _sent(biased, bias):
-            values[rows] = shifts(biased.rollouts.with_positions(rows)[1], sent, base)
-        return Shifts(values, "tail model" if before else "logprobs after the bias")
-    raise ProfileError(
-        f"it is not known whether {profile.name} returns logprobs of the base or of the biased"
-        f" policy (logprobs.meaning is {meaning}), so nothing tells how far they are apart; let blb"
-        " doctor find out and set the row in a profile of your own"
-    )
-
-
-def _sent(biased: Biased, bias: Bias) -> Iterator[tuple[Bools, Mapping[int, float]]]:
-    """Each map that requests got, and the positions (m,) where it acted."""
-    prompts = [example.prompt for example in biased.examples]
-    prompt_of = biased.rollouts.prompts[biased.rollouts.rollout_of]
-    return bias_at_positions(to_request_bias(bias), prompts, prompt_of, biased.phases)
+    return rollouts, prompts, left_out
 
 
 def _phases(
@@ -292,38 +171,20 @@ def _phases(
     return phase_of_positions(phases, rollouts, token_bytes)
 
 
-async def ask_shifts(trials: Trials, biased: Biased, bias: Bias, count: int, seed: int) -> Shifts:
-    """Compute the shifts from the base's whole distribution at ``count`` of the positions; stored
-    ones are not asked for again.
+def shifts(
+    path: Path, biased: Biased, bias: Bias, profile: Profile, vocabulary: Vocabulary | None
+) -> Vector:
+    """(m,) ``log pi_delta - log pi_0`` in nats of each token, from the completions' own lists; what
+    they leave out is spread as base completions of the same store have it.
 
-    Raises ProfileError, InputError: the provider gives no whole distributions, or lists of another
-    policy. CorruptResponse: the answer does not fit the lists of the completions. ProviderError:
-    the API failed; what was received is kept.
+    Raises NoLogprobs: the store has no base completions with lists.
     """
-    if not trials.session.tells_base_logprobs:
-        raise ProfileError(
-            "``full_vocab`` compares with the lists of the completions, which are not the base"
-            f" model's on {trials.session.profile.name}; leave it out"
-        )
-    await check_reference(trials, biased.examples, count)
-    answer = await ask_reference(trials, biased.examples, biased.rollouts, count, seed)
-    trials.report.notice(answer.sentence)
-    if not answer.agrees:
-        raise CorruptResponse(
-            "the distributions asked for now are not those the completions were drawn from (total"
-            f" variation {answer.distance:.2f} on average): is this the same model, endpoint and"
-            " chat template? Leave ``full_vocab`` out to go by the lists"
-        )
-    values = np.full(len(biased.rollouts.token_ids), np.nan)
-    for where, sent in _sent(biased, bias):
-        rows = where[answer.positions]
-        if not rows.any():
-            continue
-        delta = np.zeros(answer.exact.shape[1])
-        listed_bias = {token: value for token, value in sent.items() if token < len(delta)}
-        delta[list(listed_bias)] = list(listed_bias.values())
-        positions = answer.positions[rows]
-        values[positions] = exact_shifts(
-            answer.exact[rows], biased.rollouts.token_ids[positions], delta
-        )
-    return Shifts(values, "exact")
+    base = logged_prefixes(path, bias, profile, vocabulary).next_token
+    values = np.zeros(len(biased.rollouts.token_ids))
+    prompt_of = biased.rollouts.prompts[biased.rollouts.rollout_of]
+    contexts = bias_at_positions(to_request_bias(bias), biased.prompts, prompt_of, biased.phases)
+    for positions, sent in contexts:
+        _, part = biased.rollouts.with_positions(positions)
+        ratios = divergence(part, list(sent), list(sent.values()), base)
+        values[positions] = ratios.per_position
+    return values

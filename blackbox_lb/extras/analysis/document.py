@@ -11,10 +11,6 @@ from typing import Any, Literal
 
 from blackbox_lb.jobs.evaluation.document import Number, ResultPart
 
-Source = Literal["exact", "tail model", "logprobs after the bias"]
-"""Source of the log ratio: distributions of the base model over the whole vocabulary, its lists at
-the biased positions, or lists of the biased policy.
-"""
 Side = Literal["promoted", "suppressed", "unmoved"]
 """By the sign of S: R+ and R- of the paper, and exactly 0."""
 
@@ -28,8 +24,7 @@ class TokenScore(ResultPart):
     se: the standard error of the score, completions being independent; None for a token in a single
         completion.
     count: positions with the token.
-    surface: the surface class.
-    family: the name of the family.
+    family: the name of the family, a class of what tokens look like.
     contexts: short pieces of completions with the token marked, as in
         "The capital of France is «Paris».", safe to print.
     """
@@ -41,7 +36,6 @@ class TokenScore(ResultPart):
     score: Number
     se: Number | None
     count: int
-    surface: str
     family: str
     contexts: tuple[str, ...] = ()
 
@@ -57,25 +51,6 @@ class Band(ResultPart):
     label: str
     count: int
     meaning: str
-
-
-class MinimalPair(ResultPart):
-    """Two tokens of nearly equal spelling, of which the bias promotes one and suppresses one.
-
-    relation: what the spellings share, see ``token_classes.nearly_equal``.
-    weight: positions with either token times the difference of the scores.
-    """
-
-    promoted: int
-    suppressed: int
-    promoted_text: str
-    suppressed_text: str
-    relation: str
-    promoted_score: Number
-    suppressed_score: Number
-    promoted_count: int
-    suppressed_count: int
-    weight: Number
 
 
 class Family(ResultPart):
@@ -95,74 +70,37 @@ class Family(ResultPart):
     examples: tuple[str, ...]
 
 
-class DeltaRow(ResultPart):
-    """Statistics of a bias with mean 0 over the vocabulary (the paper, "Logit-bias statistics").
-
-    of: "learned" is the vector over the whole vocabulary before the compile, of which the file has
-        these numbers only. "sent" is the bias in use, or the common part of one that depends on the
-        prompt.
-    sampled_fraction: the share of the vocabulary that was sampled.
-    sigma, min, max: nats.
-    selected_fraction: the share of the vocabulary with ``|delta| >= 5 median |delta|``.
-    """
-
-    of: Literal["learned", "sent"]
-    vocabulary: int
-    entries: int | None
-    sampled_fraction: Number | None
-    sigma: Number
-    min: Number
-    max: Number
-    selected_fraction: Number
-
-
-class PolicyEffect(ResultPart):
-    """The effect on the policy as a whole.
-
-    kl_per_token: mean over positions of the log ratio, an estimate of KL(pi_delta || pi_0) in nats.
-    se: its standard error, completions being independent.
-    promoted_share: share of positions with a promoted token.
-    """
-
-    kl_per_token: Number
-    se: Number | None
-    promoted_share: Number
-
-
 class Analysis(ResultPart):
     """The result of ``blb analyze``.
 
-    rollouts: the source of the completions, in words.
     completions: number read.
     left_out: number not read (cut by a filter, unreadable).
-    positions: places with a score.
-    unscored: places without a score (not asked about, or without a list).
-    outside: scored places whose token is missing from the list there.
+    positions: their tokens.
+    unlisted: mean probability under the base model of what its lists leave out, which the tail
+        model spreads; about 0 where a server lists the whole vocabulary, and the scores are exact.
     unvisited: tokens of the vocabulary never generated under the bias; None where the size of the
         vocabulary is not known.
-    grouping: the method for families.
+    kl_per_token: mean over positions of the log ratio, an estimate of KL(pi_delta || pi_0) in nats.
+    kl_se: its standard error, completions being independent; None for a single completion.
+    promoted_share: share of positions with a promoted token.
     tokens: from the most promoted to the most suppressed.
     summary: sentences for the reader, the most important first.
     """
 
     format: Literal["blackbox-lb/analysis"] = "blackbox-lb/analysis"
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     provider: str
     model: str
-    source: Source
-    rollouts: str
     completions: int
     left_out: int = 0
     positions: int
-    unscored: int = 0
-    outside: int = 0
+    unlisted: Number
     unvisited: int | None
-    usage: PolicyEffect
-    delta: tuple[DeltaRow, ...]
+    kl_per_token: Number
+    kl_se: Number | None
+    promoted_share: Number
     bands: tuple[Band, ...]
-    grouping: Literal["surface", "embedding"]
     families: tuple[Family, ...]
-    pairs: tuple[MinimalPair, ...]
     tokens: tuple[TokenScore, ...]
     summary: tuple[str, ...]
     provenance: dict[str, Any]

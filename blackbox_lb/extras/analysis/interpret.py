@@ -1,18 +1,17 @@
-"""From intervention scores to bands, families, minimal pairs, and tokens in their contexts."""
+"""From intervention scores to bands, families, and tokens in their contexts."""
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.reweighting import InterventionScores
-from blackbox_lb.extras.analysis.document import Band, Family, MinimalPair, Side, TokenScore
-from blackbox_lb.extras.analysis.token_classes import nearly_equal, surface_class
+from blackbox_lb.extras.analysis.document import Band, Family, Side, TokenScore
+from blackbox_lb.extras.analysis.token_classes import surface_class
 from blackbox_lb.safety.printable import printable
 
 CONTEXTS = 3
@@ -64,7 +63,7 @@ class Texts:
         """The text, safe to print and never empty."""
         return printable(self.text(token)) or f"<token {token}>"
 
-    def surface(self, token: int) -> str:
+    def family(self, token: int) -> str:
         """The token's surface class."""
         return surface_class(self.raw.get(token), self.text(token), special=token in self.special)
 
@@ -100,7 +99,6 @@ def token_scores(
     bias: Mapping[int, float],
     texts: Texts,
     rollouts: Rollouts,
-    shifts: Vector,
 ) -> tuple[TokenScore, ...]:
     """A row for each token of ``scores``, the most promoted first.
 
@@ -108,17 +106,15 @@ def token_scores(
         scores: the intervention score of each token.
         bias: nats by token id.
         texts: the texts of tokens.
-        rollouts: the completions, with m positions.
-        shifts: (m,) nats, NaN where unknown.
+        rollouts: the completions.
     """
-    positions = _positions(rollouts, np.isfinite(shifts))
+    positions = _positions(rollouts)
     rows = []
     for row in np.argsort(-scores.scores, kind="stable").tolist():
         token = int(scores.token_ids[row])
         error: float | None = float(scores.errors[row])
         if math.isnan(scores.errors[row]):
             error = None
-        surface = texts.surface(token)
         rows.append(
             TokenScore(
                 id=token,
@@ -128,26 +124,22 @@ def token_scores(
                 score=float(scores.scores[row]),
                 se=error,
                 count=int(scores.counts[row]),
-                surface=surface,
-                family=surface,
+                family=texts.family(token),
                 contexts=_contexts(rollouts, texts, positions[token]),
             )
         )
     return tuple(rows)
 
 
-def _positions(
-    rollouts: Rollouts, is_scored: np.ndarray[tuple[int], np.dtype[np.bool_]]
-) -> dict[int, list[int]]:
-    """Token -> up to ``CONTEXTS`` of its scored positions.
+def _positions(rollouts: Rollouts) -> dict[int, list[int]]:
+    """Token -> up to ``CONTEXTS`` of its positions.
 
     Each is in another completion where there are as many.
     """
     first: dict[int, list[int]] = defaultdict(list)  # the first of each completion
     later: dict[int, list[int]] = defaultdict(list)  # further ones of the same completion
     owner = rollouts.rollout_of
-    for position in np.flatnonzero(is_scored).tolist():
-        token = int(rollouts.token_ids[position])
+    for position, token in enumerate(rollouts.token_ids.tolist()):
         positions = first[token]
         if len(positions) == CONTEXTS:
             continue
@@ -215,39 +207,4 @@ def _family(name: str, side: Side, members: Sequence[TokenScore]) -> Family:
         count=sum(member.count for member in members),
         mean_score=float(np.mean([member.score for member in members])),
         examples=tuple(member.text for member in ordered[:EXAMPLES]),
-    )
-
-
-def minimal_pairs(tokens: Sequence[TokenScore], texts: Texts) -> tuple[MinimalPair, ...]:
-    """Pairs of nearly equal tokens, one promoted and one suppressed, by ``weight``.
-
-    A pair with several relations is listed once, by the closest (see ``nearly_equal``).
-    """
-    groups: dict[tuple[str, str], list[TokenScore]] = defaultdict(list)
-    for token in tokens:
-        if token.surface not in ("special", "not known", "part of a character"):
-            for key in nearly_equal(texts.text(token.id)):
-                groups[key].append(token)
-    closeness = {"space": 0, "case": 1, "repetition": 2, "whitespace": 3}
-    pairs: dict[tuple[int, int], MinimalPair] = {}
-    for (relation, _), members in sorted(groups.items(), key=lambda item: closeness[item[0][0]]):
-        promoted_members = [member for member in members if member.score > 0]
-        suppressed_members = [member for member in members if member.score < 0]
-        for promoted, suppressed in product(promoted_members, suppressed_members):
-            if (promoted.id, suppressed.id) not in pairs:
-                count = promoted.count + suppressed.count
-                pairs[promoted.id, suppressed.id] = MinimalPair(
-                    promoted=promoted.id,
-                    suppressed=suppressed.id,
-                    promoted_text=promoted.text,
-                    suppressed_text=suppressed.text,
-                    relation=relation,
-                    promoted_score=promoted.score,
-                    suppressed_score=suppressed.score,
-                    promoted_count=promoted.count,
-                    suppressed_count=suppressed.count,
-                    weight=count * (promoted.score - suppressed.score),
-                )
-    return tuple(
-        sorted(pairs.values(), key=lambda pair: (-pair.weight, pair.promoted, pair.suppressed))
     )

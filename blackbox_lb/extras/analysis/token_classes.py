@@ -1,8 +1,7 @@
-"""The surface class of a token, by its text alone, and spellings that are nearly equal."""
+"""The surface class of a token, by its text alone."""
 
 import re
 import unicodedata
-from collections.abc import Iterator
 
 SPECIAL = re.compile(
     r"<\|[^|]*\|>|</?s>|<(bos|eos|pad|unk|mask|start_of_turn|end_of_turn)>|\[(BOS|EOS|PAD|UNK|MASK|/?INST)\]"
@@ -69,25 +68,3 @@ def _is_utf8(raw: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def nearly_equal(text: str) -> Iterator[tuple[str, str]]:
-    """(relation, key) pairs of a text, the closest relation first.
-
-    Two texts are related if they share a pair. The relations are
-
-    space: both are equal but for whitespace around them.
-    case: both are equal but for capitals and whitespace around them.
-    repetition: both repeat the same symbol (``$``, `` $$``).
-    whitespace: both have nothing but whitespace.
-    """
-    core = text.strip()
-    if not core:
-        if text:
-            yield "whitespace", ""
-        return
-    yield "space", core
-    if core[0].isalpha():
-        yield "case", core.casefold()
-    if len(set(core)) == 1 and not core[0].isalnum():
-        yield "repetition", core[0]

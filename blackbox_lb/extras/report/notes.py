@@ -167,20 +167,14 @@ def _compiled(run: RunDocuments) -> Facts:
 def _analysed(analysis: Analysis) -> Facts:
     yield (
         "analysed",
-        f"{analysis.positions:,} positions of {analysis.completions:,} completions"
-        f" ({analysis.rollouts})",
+        f"{analysis.positions:,} positions of {analysis.completions:,} completions",
     )
-    yield "scores come from", analysis.source
+    yield "not analysed", f"{analysis.left_out:,} completions left out"
     yield (
-        "not analysed",
-        f"{analysis.left_out:,} completions left out, {analysis.unscored:,} positions without"
-        " a score",
+        "outside the lists",
+        f"a share of {short(analysis.unlisted)} of the probability, which rests on the model of the"
+        " tail",
     )
-    if analysis.outside:
-        yield (
-            "outside the lists",
-            f"{analysis.outside:,} positions whose score rests on the model of the tail",
-        )
     unvisited = "not known"
     if analysis.unvisited is not None:
         unvisited = f"{analysis.unvisited:,} tokens of the vocabulary"
@@ -241,7 +235,7 @@ def missing(run: RunDocuments) -> Iterator[tuple[str, str, str]]:
             f"{judge} --baseline-prompt 'Answer in one short sentence.'",
         )
     if run.analysis is None:
-        purpose = f"How far each token moves, score bands, families and minimal pairs, {same}:"
+        purpose = "How far each token moves, score bands and families:"
         yield "scores of tokens", purpose, _blb("analyze", run)
     if not run.examples:
         yield (

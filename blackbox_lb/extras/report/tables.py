@@ -357,8 +357,7 @@ def token_tables(bias: Bias, analysis: Analysis | None) -> list[PageTable]:
     if analysis is None:
         return tables
     of_analysis = [
-        make_table(analysis)
-        for make_table in (scores_table, bands_table, families_table, pairs_table, delta_table)
+        make_table(analysis) for make_table in (scores_table, bands_table, families_table)
     ]
     return [*tables, *(table for table in of_analysis if table.rows)]
 
@@ -400,7 +399,6 @@ def scores_table(analysis: Analysis) -> PageTable:
         "std. error",
         "bias (nats)",
         "positions",
-        "class",
         "family",
         "contexts",
     )
@@ -412,7 +410,6 @@ def scores_table(analysis: Analysis) -> PageTable:
             number(row.se),
             signed(row.bias),
             count(row.count),
-            Cell(row.surface),
             Cell(row.family),
             Cell("\n".join(row.contexts), kind="lines"),
         ]
@@ -443,80 +440,15 @@ def families_table(analysis: Analysis) -> PageTable:
         ]
         for family in analysis.families
     ]
-    kind = "clusters of their embedding"
-    if analysis.grouping == "surface":
-        kind = "surface class"
     columns = ("family", "side", "tokens", "positions", "mean S (nats)", "moved most")
     return table(
         "families",
-        f"Families of tokens, by {kind}",
+        "Families of tokens, by what they look like",
         columns,
         rows,
         searchable=len(rows) > 12,
         where="analysis.json",
     )
-
-
-def pairs_table(analysis: Analysis) -> PageTable:
-    rows = [
-        [
-            token(pair.promoted_text),
-            signed(pair.promoted_score),
-            count(pair.promoted_count),
-            token(pair.suppressed_text),
-            signed(pair.suppressed_score),
-            count(pair.suppressed_count),
-            Cell(pair.relation),
-        ]
-        for pair in analysis.pairs
-    ]
-    columns = (
-        "promoted",
-        "S (nats)",
-        "positions",
-        "suppressed",
-        "S (nats)",
-        "positions",
-        "they share all but",
-    )
-    caption = (
-        "Minimal pairs: two spellings of nearly the same thing, one promoted and one suppressed"
-    )
-    return table("pairs", caption, columns, rows, searchable=len(rows) > 12, where="analysis.json")
-
-
-def delta_table(analysis: Analysis) -> PageTable:
-    """The statistics of the paper's table."""
-    rows = [
-        [
-            Cell(row.of),
-            count(row.vocabulary),
-            count(row.entries),
-            _percent(row.sampled_fraction),
-            number(row.sigma),
-            number(row.min),
-            number(row.max),
-            _percent(row.selected_fraction),
-        ]
-        for row in analysis.delta
-    ]
-    columns = (
-        "bias",
-        "vocabulary",
-        "entries",
-        "sampled",
-        "std. deviation",
-        "least",
-        "largest",
-        "above 5 medians",
-    )
-    return table("delta", "The bias over the whole vocabulary, centred, in nats", columns, rows)
-
-
-def _percent(share: float | None) -> Cell:
-    if share is None:
-        return number(None)
-    return number(share, f"{share:.2%}".replace("%", " %"))
 
 
 def tried_table(tried: Sequence[CandidateRow]) -> PageTable:

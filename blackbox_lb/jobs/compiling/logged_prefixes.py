@@ -58,7 +58,7 @@ def logged_prefixes(
             if _listed(str(settings.get("provider")), profile) is True
         }
         requests = base if vocabulary is not None else listing
-        ends = _end_tokens(_providers(requests or base), profile, vocabulary)
+        ends = end_tokens(_providers(requests or base), profile, vocabulary)
         return _read(store, requests or base, bias, ends, _left_out(store, base, requests or base))
 
 
@@ -120,10 +120,14 @@ def _left_out(
     ]
 
 
-def _end_tokens(
+def end_tokens(
     providers: Collection[str], profile: Profile, vocabulary: Vocabulary | None
 ) -> EndTokens:
-    """The listing of end tokens by these providers, as a fit would read it."""
+    """The listing of end tokens by these providers, as a fit would read it.
+
+    profile: of one of them, which may be no packaged one. Raises InputError: they are not known to
+    list the token that ends a completion, and no vocabulary says which it is.
+    """
     listed = {_listed(name, profile) for name in providers}
     if listed == {True}:
         return EndTokens(True)

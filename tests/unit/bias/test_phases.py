@@ -411,7 +411,7 @@ def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(
     told = blb("analyze", out / "bias.json", "--json", "--quiet")
     assert told.exit_code == 0, told.output
     kl = found["kl_nats_per_completion"] / 4
-    assert json.loads(told.stdout)["usage"]["kl_per_token"] == pytest.approx(kl, rel=0.1)
+    assert json.loads(told.stdout)["kl_per_token"] == pytest.approx(kl, rel=0.1)
     small = out / "small.json"
     told = blb(
         "compile", out / "bias.json", "--provider", "fireworks", "--entries", 3, "--out", small
@@ -495,7 +495,7 @@ def test_prompt_and_phase_together_say_what_neither_can_alone(
     assert "Depends on route:red=red, first: 2 of 2 vectors" in told.output
     told = blb("analyze", tmp_path / "run" / "bias.json", "--json", "--quiet")
     assert told.exit_code == 0, told.output
-    kl = json.loads(told.stdout)["usage"]["kl_per_token"]
+    kl = json.loads(told.stdout)["kl_per_token"]
     assert kl == pytest.approx(run.result.kl / 4, rel=0.2)  # both are of few drawn completions
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from blackbox_lb.cli import main
 from blackbox_lb.cli.actions.fit import _plan
-from blackbox_lb.cli.commands.learning.analyze import AnalyzeOptions
 from blackbox_lb.cli.commands.learning.check import CheckOptions
 from blackbox_lb.cli.commands.learning.collect import CollectOptions
 from blackbox_lb.cli.commands.learning.compile import CompileOptions
@@ -37,13 +36,12 @@ from blackbox_lb.cli.grouped import (
     values_of,
 )
 from blackbox_lb.cli.resources import load
-from blackbox_lb.cli.settings import EITHER_OR, OF_THE_PROVIDER, OWN_TABLE, PER_COMMAND
+from blackbox_lb.cli.settings import EITHER_OR, OF_THE_PROVIDER, PER_COMMAND
 from blackbox_lb.estimate.inputs.recipe import ANSWERS_L2
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.types import Endpoint
 
 KINDS = (
-    AnalyzeOptions,
     CheckOptions,
     CollectOptions,
     CompileOptions,
@@ -171,7 +169,7 @@ def test_help_that_names_values_of_the_plan_names_all_of_them() -> None:
 def test_what_is_said_of_options_by_name_is_said_of_options() -> None:
     """Rules of settings files and of the help name no option that is gone."""
     keys = {*PER_COMMAND, *OF_THE_PROVIDER, *TEXTS, *FLAGS, *PATHS}
-    keys = keys.union(MOST_USED, *EITHER_OR, *OWN_TABLE.values())
+    keys = keys.union(MOST_USED, *EITHER_OR)
     assert keys <= OPTIONS
 
 

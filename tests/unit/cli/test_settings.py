@@ -13,7 +13,6 @@ import pytest
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.cli.settings import (
-    OWN_TABLE,
     PER_COMMAND,
     SettingsFile,
     find_settings,
@@ -95,8 +94,7 @@ def test_every_option_arrives_from_the_file(
     """
     monkeypatch.chdir(tmp_path)
     written, wanted = sample(option)
-    own = PER_COMMAND | OWN_TABLE.get(name, frozenset())
-    for table in [name, *([] if key_of(option) in own else ["defaults"])]:
+    for table in [name, *([] if key_of(option) in PER_COMMAND else ["defaults"])]:
         (tmp_path / "blb.toml").write_text(toml(table, key_of(option), written))
         got = received(["--config", "blb.toml", name], name, monkeypatch)[option.name or ""]
         assert plain(got) == wanted, table
@@ -310,11 +308,11 @@ def test_quiet_in_the_file_hides_nothing_about_the_file(
     assert "gives --base-url" in blb("fit", "--reward", "length").stderr
 
 
-def test_shared_data_is_not_analyze_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """analyze with data draws completions: only its own table gives it data."""
+def test_own_data_goes_before_a_shared_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data in a command's table displaces the task that all commands share."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "blb.toml").write_text('[defaults]\ndata = "train.jsonl"\n')
-    assert received(["analyze", "b.json"], "analyze", monkeypatch)["data"] is None
     (tmp_path / "blb.toml").write_text(
         '[defaults]\ntask = "capitals"\n[fit]\ndata = "train.jsonl"\n'
     )

@@ -1,20 +1,16 @@
-"""``blb analyze``: from a bias and its store to analysis.json, with no request more than is
-needed.
-"""
+"""``blb analyze``: from a bias and its store to analysis.json, without a request."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Entry
-from blackbox_lb.extras.analysis.biased_completions import instructed
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
@@ -65,12 +61,8 @@ def test_it_reads_what_a_fit_left_and_asks_for_nothing(fitted: tuple[Path, Exact
             and settings["sampling"]["temperature"] == 1
         ]
     assert sum(drawn) >= 4 * 10  # of the test prompts at least
-    assert (found.source, found.completions, found.left_out, found.unscored) == (
-        "tail model",
-        sum(drawn),
-        0,
-        0,
-    )
+    assert (found.completions, found.left_out) == (sum(drawn), 0)
+    assert 0 < found.unlisted < 0.5
     assert (
         found.positions
         == sum(each.count for each in found.tokens)
@@ -83,52 +75,13 @@ def test_it_reads_what_a_fit_left_and_asks_for_nothing(fitted: tuple[Path, Exact
     )
     assert found.unvisited == V - len(found.tokens)
     mean = sum(each.score * each.count for each in found.tokens) / found.positions
-    assert found.usage.kl_per_token == pytest.approx(mean)
+    assert found.kl_per_token == pytest.approx(mean)
     end = next(each for each in found.tokens if each.id == V - 1)
-    assert (end.surface, end.bytes, end.text) == ("special", "", f"<token {V - 1}>")
+    assert (end.family, end.bytes, end.text) == ("special", "", f"<token {V - 1}>")
     assert (
         end.score == max(each.score for each in found.tokens) > 0
     )  # short completions were rewarded
     assert all("«" in context for each in found.tokens for context in each.contexts)
-    assert found.provenance["remarks"][0].startswith(
-        f"{sum(drawn)} completions with this bias at temperature 1, of"
-    )
-
-
-def test_what_an_evaluation_tried_beside_is_not_read(
-    fitted: tuple[Path, ExactServer], tmp_path: Path
-) -> None:
-    """An instruction makes other prompts, and a lower limit other completions: the scores stay what
-    they were.
-    """
-    folder, server = fitted
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    before = analyzed(tmp_path / "bias.json")
-    where = asking(server, out=tmp_path, data=tmp_path / "data.jsonl")
-    tried = options(baseline_prompt="Be brief.", baseline_max_tokens=3, test_samples=5, seed=9)
-    small = options(reward="length", max_tokens=6, top_logprobs=TOP, deploy="temperature=1")
-    result = blb("eval", tmp_path / "bias.json", *where, *small, *tried)
-    assert result.exit_code == 0, result.output
-    after = analyzed(tmp_path / "bias.json")
-    assert after.completions > before.completions  # the same prompts without any of it count
-    assert after.provenance["remarks"][1].startswith(f"{2 * 4 * 5} more are not read")
-
-
-def test_an_instruction_is_what_several_prompts_have_more_than_others() -> None:
-    """One prompt that goes on where another ends is another question."""
-    texts = (
-        "the capital of Guinea",
-        "the capital of Guinea Bissau",
-        "two and two",
-        "lines\nof text",
-    )
-    plain = [Prompt.user(text) for text in texts]
-    told = [
-        Prompt.user(f"{texts[0]} Be brief."),
-        Prompt.user(f"{texts[2]} Be brief."),
-        Prompt.user(f"{texts[3]}\n\nBe brief."),
-    ]
-    assert set(instructed([*plain, *told])) == set(told)
 
 
 def test_the_tables(fitted: tuple[Path, ExactServer]) -> None:
@@ -138,54 +91,33 @@ def test_the_tables(fitted: tuple[Path, ExactServer]) -> None:
     assert result.exit_code == 0, result.output
     for title in (
         "Intervention scores S by band",
-        "Families of tokens by surface",
+        "Families of tokens by what they look like",
         "Promoted tokens, by S times use: ",
         "Suppressed tokens, by S times use: 2 of",
     ):
         assert title in result.stdout
 
 
-def test_whole_distributions_agree_with_the_lists(fitted: tuple[Path, ExactServer]) -> None:
-    """Asked at every position, the exact KL is that of the tail model within 3 errors; at some, the
-    others have no score.
+def test_whole_lists_are_exact_and_read_alone(
+    fitted: tuple[Path, ExactServer], tmp_path: Path
+) -> None:
+    """An evaluation with lists of the whole vocabulary leaves nothing to the tail model, and the KL
+    by shorter lists is within 3 errors of it; the shorter ones are not mixed in.
     """
     folder, server = fitted
-    listed = analyzed(folder / "bias.json")
-    asked = ("--base-url", server.base_url, "--full-vocab")
-    some = analyzed(folder / "bias.json", *asked, 20)
-    assert (some.source, some.positions, some.unscored) == ("exact", 20, listed.positions - 20)
-    exact = analyzed(folder / "bias.json", *asked, 10_000)
-    assert (exact.positions, exact.unscored) == (listed.positions, 0)
-    assert exact.usage.se is not None
-    assert abs(exact.usage.kl_per_token - listed.usage.kl_per_token) < 3 * exact.usage.se
-    before = len(server.calls)
-    again = analyzed(folder / "bias.json", *asked, 10_000)
-    assert again.tokens == exact.tokens
-    wholes = [body for path, body in server.calls[before:] if isinstance(body.get("prompt"), list)]
-    assert len(wholes) <= 1  # the stored ones are not asked for again
-
-
-def test_what_is_missing_is_drawn(fitted: tuple[Path, ExactServer], tmp_path: Path) -> None:
-    """An empty store is refused with the remedy; with a task, biased and base completions of its
-    test prompts are drawn.
-    """
-    folder, server = fitted
-    store = tmp_path / "new.db"
-    arguments = (
-        folder / "bias.json",
-        "--store",
-        store,
-        "--out",
-        tmp_path,
-        "--base-url",
-        server.base_url,
-    )
-    assert f"no rollout store {store}" in refused("analyze", *arguments)
-    task = options(data=folder / "data.jsonl", samples=6, max_tokens=6, top_logprobs=TOP)
-    found = analyzed(*arguments, *task)
-    assert (found.completions, found.source) == (4 * 6, "tail model")
-    with RolloutStore(store) as kept:
-        assert kept.size().completions == 2 * 4 * 6
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    listed = analyzed(tmp_path / "bias.json")
+    where = asking(server, out=tmp_path, data=tmp_path / "data.jsonl")
+    drawn = options(reward="length", max_tokens=6, top_logprobs=V, test_samples=40, seed=9)
+    result = blb("eval", tmp_path / "bias.json", *where, *drawn, "--deploy", "temperature=1")
+    assert result.exit_code == 0, result.output
+    whole = analyzed(tmp_path / "bias.json")
+    assert (whole.completions, whole.left_out) == (4 * 40, 0)
+    assert whole.unlisted < 1e-6 < listed.unlisted
+    assert whole.kl_se is not None
+    assert listed.kl_se is not None
+    apart = abs(whole.kl_per_token - listed.kl_per_token)
+    assert apart < 3 * np.hypot(whole.kl_se, listed.kl_se)
 
 
 def test_a_bias_that_nobody_sampled_is_refused(
@@ -194,7 +126,9 @@ def test_a_bias_that_nobody_sampled_is_refused(
     """Another bias than the one that was drawn, an empty one, and folders that are not there."""
     folder, _ = fitted
     sentence = refused("analyze", folder / "learned.json")
-    assert "with this bias at temperature 1 and with logprobs; give --task or --data" in sentence
+    assert "blb eval draws some, with --deploy temperature=1" in sentence
+    store = tmp_path / "new.db"
+    assert f"no rollout store {store}" in refused("analyze", folder / "bias.json", "--store", store)
     bias = Bias.load(folder / "bias.json")
     bias.replacing(entries=()).save(tmp_path / "empty.json")
     assert "no entries" in refused(
@@ -211,69 +145,34 @@ def test_a_bias_that_nobody_sampled_is_refused(
     assert "let blb doctor find out" in refused("analyze", folder / "bias.json", "--provider", own)
 
 
-def stored(path: Path, provider: str, delta: np.ndarray[Any, Any], *, after: bool) -> None:
-    """Completions of an exact model, with the bias and without, as a provider of this meaning lists
-    them.
-    """
-    settings = {
-        "provider": provider,
-        "model": "m",
-        "tokenizer": "t",
-        "endpoint": "chat",
-        "sampling": {"temperature": 1.0, "max_tokens": 3, "top_logprobs": V, "seed": None},
-    }
-    model = ExactModel(V, 3, seed=4)
-    biased = ExactModel(V, 3, seed=4, unigram=delta) if after else model
-    drawn = biased.rollouts(100, lambda *_: 0.0, 1, delta=None if after else delta)
-    base = model.rollouts(100, lambda *_: 0.0, 2)
-    with RolloutStore(path) as store:
-        for rollouts, bias in (
-            (drawn, sorted([n, float(value)] for n, value in enumerate(delta))),
-            (base, []),
-        ):
-            for n in range(100):
-                rows = slice(3 * n, 3 * n + 3)
-                ids = rollouts.token_ids[rows]
-                completion = Completion(
-                    text="x",
-                    finish_reason="length",
-                    token_ids=ids,
-                    logprobs=rollouts.logprobs[rows],
-                    top_ids=rollouts.top_ids[rows],
-                    top_logprobs=rollouts.top_logprobs[rows],
-                    token_bytes={int(token): f" w{token}".encode() for token in ids},
-                )
-                store.add({**settings, "bias": bias}, Prompt.user("question"), n, completion)
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (("--full-vocab", 20), "--max-logprobs -1"),
+        (("--full-vocab",), "--top-logprobs"),
+        (("--data", "rows.jsonl"), "blb eval BIAS --deploy temperature=1"),
+        (("--task", "capitals"), "blb eval BIAS --deploy temperature=1"),
+        (("--samples=4",), "blb eval BIAS --deploy temperature=1"),
+        (("--base-url", "http://127.0.0.1:1/v1"), "--tokenizer"),
+        (("--max-cost", 1), "--tokenizer"),
+    ],
+)
+def test_options_that_went_name_the_way_that_remains(
+    words: tuple[object, ...], remedy: str
+) -> None:
+    """One sentence and exit code 2, whatever else is on the line."""
+    assert remedy in refused("analyze", "bias.json", *words)
 
 
-def test_lists_after_the_bias_tell_the_same(tmp_path: Path) -> None:
-    """SGLang's lists of the biased policy and vLLM's of the base, of the very same completions: the
-    same scores.
-    """
-    delta = np.random.default_rng(3).normal(size=V)
-    entries = tuple(Entry(id=n, bias=float(value), text=f" w{n}") for n, value in enumerate(delta))
-    found = {}
-    for provider, source in (("vllm", "tail model"), ("sglang", "logprobs after the bias")):
-        folder = tmp_path / provider
-        stored(folder / "rollouts.db", provider, delta, after=provider == "sglang")
-        Bias(
-            provider=provider,
-            model="m",
-            tokenizer="t",
-            vocab_size=V,
-            reward="length",
-            estimator="projection",
-            entries=entries,
-        ).save(folder / "bias.json")
-        found[provider] = analyzed(folder / "bias.json")
-        assert found[provider].source == source
-        assert found[provider].unvisited == V - len(found[provider].tokens)
-        assert found[provider].delta[0].max == pytest.approx(delta.max() - delta.mean())
-    one, other = found["vllm"].tokens, {each.id: each for each in found["sglang"].tokens}
-    assert len(one) == len(other)
-    for each in one:
-        assert each.score == pytest.approx(other[each.id].score, abs=1e-5)
-        assert (each.count, each.contexts) == (other[each.id].count, other[each.id].contexts)
+def test_an_analysis_of_an_earlier_version_is_refused_by_name(
+    fitted: tuple[Path, ExactServer], tmp_path: Path
+) -> None:
+    """The report says which command writes the file anew."""
+    folder, _ = fitted
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    old = analyzed(tmp_path / "bias.json").model_dump(mode="json") | {"version": 1, "pairs": []}
+    (tmp_path / "analysis.json").write_text(json.dumps(old))
+    assert "write it again with blb analyze" in refused("report", tmp_path)
 
 
 def test_the_store_tells_what_was_asked(tmp_path: Path) -> None:

@@ -1,12 +1,10 @@
-"""From scores to bands, families, pairs and contexts, by example."""
+"""From scores to bands, families and contexts, by example."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import pytest
 
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.reweighting import intervention_scores
@@ -15,7 +13,6 @@ from blackbox_lb.extras.analysis.interpret import (
     Texts,
     bands,
     families,
-    minimal_pairs,
     token_scores,
 )
 
@@ -54,11 +51,11 @@ def rollouts(*completions: Sequence[int]) -> Rollouts:
     )
 
 
-def rows(drawn: Rollouts, shifts: Sequence[float], **more: Any) -> dict[int, TokenScore]:
+def rows(drawn: Rollouts, shifts: Sequence[float]) -> dict[int, TokenScore]:
     """The token rows by id."""
     values = np.array(shifts, dtype=float)
     scores = intervention_scores(drawn.token_ids, drawn.rollout_of, values)
-    return {each.id: each for each in token_scores(scores, {5: 1.5}, TEXTS, drawn, values, **more)}
+    return {each.id: each for each in token_scores(scores, {5: 1.5}, TEXTS, drawn)}
 
 
 def test_bands_are_the_papers() -> None:
@@ -98,7 +95,7 @@ def test_a_token_is_shown_in_its_contexts() -> None:
         4,
         b" Paris".hex(),
     )
-    assert (found[7].surface, found[7].bytes) == ("special", "")
+    assert (found[7].family, found[7].bytes) == ("special", "")
 
 
 def test_a_context_is_cut_and_split_characters_are_joined() -> None:
@@ -107,19 +104,12 @@ def test_a_context_is_cut_and_split_characters_are_joined() -> None:
     drawn = rollouts([0] * 6 + [1, 2, 0, 0, 0])
     values = np.full(11, 0.1)
     scores = intervention_scores(drawn.token_ids, drawn.rollout_of, values)
-    by_id = {each.id: each for each in token_scores(scores, {}, texts, drawn, values)}
+    by_id = {each.id: each for each in token_scores(scores, {}, texts, drawn)}
     assert by_id[0].contexts[2] == "abcdefghijabcdefghij«abcdefghij»abcdefghijabcdefghij…"
-    assert by_id[1].surface == "part of a character"
+    assert by_id[1].family == "part of a character"
     assert by_id[2].contexts == (
         "…bcdefghij" + "abcdefghij" * 3 + "\ufffd«\ufffd»abcdefghijabcdefghij…",
     )
-
-
-def test_only_scored_positions_count() -> None:
-    """A position without a shift gives neither a row nor a context."""
-    found = rows(rollouts([0, 5], [1, 5]), [np.nan, np.nan, 0.2, 0.3])
-    assert sorted(found) == [1, 5]
-    assert found[5].contexts == (" capital« Paris»",)
 
 
 def test_families_by_surface() -> None:
@@ -136,14 +126,3 @@ def test_families_by_surface() -> None:
         ("suppressed", "punctuation", 1, -0.1),
     ]
     assert found[1].examples == (" Paris", " France")
-
-
-def test_minimal_pairs() -> None:
-    """Opposite signs only; by use times distance; the weight of the one below is (2 + 1) (0.2 +
-    0.4).
-    """
-    found = rows(rollouts([1, 11, 1, 0, 5]), [0.1, -0.4, 0.3, 0.5, -0.2])
-    (pair,) = minimal_pairs(list(found.values()), TEXTS)
-    assert (pair.promoted, pair.suppressed, pair.relation) == (1, 11, "case")
-    assert pair.weight == pytest.approx(3 * 0.6)
-    assert minimal_pairs(list(rows(rollouts([1, 11]), [0.1, 0.4]).values()), TEXTS) == ()

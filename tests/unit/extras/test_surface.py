@@ -1,10 +1,10 @@
-"""Surface classes and near spellings, by example."""
+"""Surface classes, by example."""
 
 from __future__ import annotations
 
 import pytest
 
-from blackbox_lb.extras.analysis.token_classes import nearly_equal, surface_class
+from blackbox_lb.extras.analysis.token_classes import surface_class
 
 TABLE = {
     "special": ["<|im_end|>", "</s>", "<end_of_turn>", "[INST]"],
@@ -18,15 +18,6 @@ TABLE = {
     "capitalised": ["The", "Final", "TH", "J"],
     "fragment": ["ing", "frac", "'s", "ß"],
 }
-UNRELATED = [
-    ("the", "thing"),
-    ("one", "on"),
-    ("cat", "dog"),
-    ("$", "#"),
-    ("<|a|>", " "),
-    ("2", "22"),
-    ("base", "bass"),
-]
 
 
 @pytest.mark.parametrize(
@@ -46,34 +37,3 @@ def test_what_the_text_does_not_tell() -> None:
     assert surface_class(None, "", special=True) == "special"
     assert surface_class(None, "") == "not known"
     assert surface_class(None, " answer") == "word start"
-
-
-def related(one: str, other: str) -> str | None:
-    """The closest relation of two texts."""
-    keys = set(nearly_equal(other))
-    return next((key[0] for key in nearly_equal(one) if key in keys), None)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "relation"),
-    [
-        (" Answer", "Answer", "space"),
-        (" the", "The", "case"),
-        ("$", " $", "space"),
-        ("$", " $$", "repetition"),
-        (" ##", " ###", "repetition"),
-        ("\n", " \n\n", "whitespace"),
-        ("'s", " 's", "space"),
-    ],
-)
-def test_near_spellings(one: str, other: str, relation: str) -> None:
-    """The closest of several relations is found, from either side."""
-    assert related(one, other) == related(other, one) == relation
-
-
-@pytest.mark.parametrize(("one", "other"), UNRELATED)
-def test_other_spellings(one: str, other: str) -> None:
-    """Words that only look like forms of each other, other symbols and other numbers are not
-    related.
-    """
-    assert related(one, other) is None

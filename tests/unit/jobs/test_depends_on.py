@@ -145,7 +145,7 @@ def test_what_the_prompt_decides_is_learned(
         again = fit(server, data, out, "--depends-on", kind, "--json")
         assert json.loads(again.stdout) | {"provenance": found["provenance"]} == found
         told = blb("analyze", out / "bias.json", "--json", "--quiet")
-        assert json.loads(told.stdout)["usage"]["kl_per_token"] == pytest.approx(
+        assert json.loads(told.stdout)["kl_per_token"] == pytest.approx(
             found["kl_nats_per_completion"], rel=1e-6
         )
         page = (out / "report.html").read_text()

@@ -165,7 +165,7 @@ def test_macro_f1_is_chosen_by(server: ExactServer, data: Path, tmp_path: Path) 
     [
         (("--learn-from", "answers"), "length", {}, "the reward length has none"),
         (("--learn-from", "answers", "--estimator", "ips"), "contains", {}, "not by ips"),
-        (("--learn-from", "answers", "--full-vocab"), "contains", {}, "No such option"),
+        (("--learn-from", "answers", "--full-vocab"), "contains", {}, "is no more"),
         (("--rounds", "2"), "contains", {}, "No such option"),
         (("--labels", "b"), "contains", {}, "at least two labels"),
         (("--labels", "b,d"), "contains", {}, "none of the labels"),

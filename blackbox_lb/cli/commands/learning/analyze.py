@@ -4,57 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
-from blackbox_lb.cli.grouped import COUNT, PATH, HelpGroup, argument, command, option, options
-from blackbox_lb.cli.options import (
-    POSITIONS,
-    LimitOptions,
-    OutputOptions,
-    PromptOptions,
-    SamplingOptions,
-    ServerOptions,
-    bias_files,
-    provider,
-)
+from blackbox_lb.cli.grouped import COUNT, PATH, argument, command, option, options
+from blackbox_lb.cli.options import bias_files, provider
 
 ANALYSIS = "analysis.json"
 """The file that the command writes into the run's folder."""
-SAMPLES = 4
 
 
 @options
-class AnalyzeOptions(PromptOptions, ServerOptions, SamplingOptions, LimitOptions, OutputOptions):
-    """Options of ``blb analyze``; a settings file may give it the reward of other commands, which
-    is not read.
-    """
+class AnalyzeOptions:
+    """Options of ``blb analyze``, which sends no request."""
 
     bias_file: Path = argument(metavar="BIAS", type=PATH, shell_complete=bias_files)
-    provider: str | None = provider(HelpGroup.FIRST, "the bias's own")
-    store: Path | None = option(
-        HelpGroup.OUTPUT, "Rollout store. [default: rollouts.db beside BIAS]"
+    provider: str | None = provider(None, "the bias's own")
+    store: Path | None = option(None, "Rollout store. [default: rollouts.db beside BIAS]")
+    tokenizer: str | None = option(
+        None, "The model's vocabulary, for the texts of tokens that the store does not have."
     )
-    out: Path | None = option(
-        HelpGroup.FIRST, f"Folder that gets {ANALYSIS}. [default: the folder of BIAS]"
-    )
-    full_vocab: int | None = option(
-        HelpGroup.ANALYSIS,
-        f"Exact scores, from all logprobs at so many biased positions, {POSITIONS} by default."
-        " vllm, llamacpp and local only.",
-        type=click.IntRange(2),
-        is_flag=False,
-        flag_value=POSITIONS,
-        metavar="[POSITIONS]",
-    )
-    top: int = option(HelpGroup.ANALYSIS, "Rows of each table of tokens.", type=COUNT, default=15)
-    samples: int = option(
-        HelpGroup.SAMPLING,
-        "Completions a test prompt to draw with --task or --data.",
-        type=COUNT,
-        default=SAMPLES,
-    )
-    reward: str | None = option(None, "", hidden=True)
-    correct: str | None = option(None, "", hidden=True)
+    top: int = option(None, "Rows of each table of tokens.", type=COUNT, default=15)
+    out: Path | None = option(None, f"Folder that gets {ANALYSIS}. [default: the folder of BIAS]")
+    as_json: bool = option(None, "Print the result as JSON on stdout.", "--json")
+    quiet: bool = option(None, "No remarks.")
 
 
 @command("analyze", AnalyzeOptions, example="blb analyze runs/train/bias.json")
@@ -62,9 +32,10 @@ def analyze_command(options: AnalyzeOptions) -> None:
     """Show the effect of the bias file BIAS on each token: its intervention score.
 
     S is the mean of log p(token | with the bias) - log p(token | without it), in nats, over the
-    places where completions drawn with the bias have the token. It is read from the completions at
-    temperature 1 that blb fit and blb eval left in the store; with --task or --data, completions of
-    its test prompts are drawn first.
+    places where completions drawn with the bias have the token. It is read from the base model's
+    lists along the completions at temperature 1 that blb fit and blb eval left in the store; no
+    server is asked. Where the server listed its whole vocabulary (vLLM with --max-logprobs -1), the
+    scores are exact.
     """
     from blackbox_lb.cli.actions.analyze import execute
 

@@ -1,0 +1,34 @@
+"""Options, and values of options, that users may still name, and what to use instead."""
+
+from blackbox_lb.errors import InputError
+
+ANALYZE_SAMPLES = (
+    "blb analyze draws no completions any more: blb eval BIAS --deploy temperature=1 draws them"
+    " into the store beside BIAS, and blb analyze BIAS reads them there"
+)
+ANALYZE_ASKS = (
+    "blb analyze asks no server any more: leave out what names the server and limits spending;"
+    " --tokenizer with the model's vocabulary gives the texts of tokens"
+)
+REMOVED = {
+    "--full-vocab": (
+        "--full-vocab is no more: blb analyze reads the lists of stored completions, and its scores"
+        " are exact where these hold the whole vocabulary; draw such with blb eval BIAS --deploy"
+        " temperature=1 --top-logprobs SIZE, from vLLM with --max-logprobs -1"
+    ),
+    "analyze --task": ANALYZE_SAMPLES,
+    "analyze --data": ANALYZE_SAMPLES,
+    "analyze --samples": ANALYZE_SAMPLES,
+    "analyze --base-url": ANALYZE_ASKS,
+    "analyze --model": ANALYZE_ASKS,
+    "analyze --max-cost": ANALYZE_ASKS,
+    "analyze --max-requests": ANALYZE_ASKS,
+}
+"""The option, with its command or its value where that went alone -> what went, and the way that
+remains."""
+
+
+def refuse_removed(name: str) -> None:
+    """Raise InputError for the ``name`` of an option, or an option with a value, that went."""
+    if name in REMOVED:
+        raise InputError(REMOVED[name])
