@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 
 from bench.gallery.rewards import LETTERS_HAN
 from bench.gallery.use import Place, Step, Use, by_completions, options, split_column
 from bench.measuring import write_rows
-from blackbox_lb.vocabulary.tokenizer_files import read_gguf
+from blackbox_lb.vocabulary import load_vocabulary
 
 __all__ = ["OPENERS", "SCRIPT"]
 
@@ -238,7 +237,7 @@ def _han_ban(place: Place) -> dict[str, str]:
     if not model.endswith(".gguf"):
         return {}
     texts = (
-        raw.decode(errors="replace").strip() for raw in read_gguf(Path(model)).ordinary.values()
+        raw.decode(errors="replace").strip() for raw in load_vocabulary(model).ordinary.values()
     )
     banned = sorted({text for text in texts if LETTERS_HAN.search(text)})
     ban = place.out / "han.txt"

@@ -145,11 +145,13 @@ class Vocabulary:
         """The token ids of ``text``; the names of special tokens in it are read as text.
 
         Raises:
-            InputError: a byte of the text has no token in this vocabulary.
+            InputError: a byte of the text has no token in this vocabulary, or its library fails.
         """
         # JSON allows half a surrogate pair, which has no UTF-8: tiktoken reads it as U+FFFD, and so
         # does all code here.
-        return self.encoder(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        paired = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        with rust_errors(f"the tokenizer {self.name} cannot encode {paired[:40]!r}"):
+            return self.encoder(paired)
 
     @cached_property
     def _ids(self) -> dict[bytes, tuple[int, ...]]:

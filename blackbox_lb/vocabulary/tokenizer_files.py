@@ -35,6 +35,8 @@ SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """U+2581, SentencePiece's sign for a space."""
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 """The piece of a single byte, in SentencePiece vocabularies."""
+MISSING = "\0 no token \0"
+"""The piece of a character that has no token: no text is split into it."""
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Stands for a byte of a piece that is no UTF-8; no text has one."""
 
@@ -122,12 +124,7 @@ def byte_level_encoder(
     """
     tokenizer = _tokenizer(ids, dict.fromkeys(merges), literal, whole_words=pre in WHOLE_WORDS)
     tokenizer.pre_tokenizer = splitter(pre)
-    single_bytes = {byte for byte, character in CHARACTER_OF.items() if character in ids}
-
-    def unknown(text: str) -> list[bytes]:
-        return [bytes([byte]) for byte in text.encode() if byte not in single_bytes]
-
-    return _encoder(tokenizer, unknown)
+    return _encoder(tokenizer)
 
 
 def sentencepiece_encoder(
@@ -159,13 +156,7 @@ def sentencepiece_encoder(
     if prefix:
         steps.insert(0, normalizers.Prepend(SPACE))
     tokenizer.normalizer = normalizers.Sequence(steps)
-
-    def unknown(text: str) -> list[bytes]:
-        characters = [character for character in text.replace(" ", SPACE) if character not in ids]
-        encoded = [character.encode() for character in characters]
-        return [raw for raw in encoded if not byte_ids.keys() >= set(raw)]
-
-    return _encoder(tokenizer, unknown)
+    return _encoder(tokenizer)
 
 
 def splitter(pre: str) -> PreTokenizer:
@@ -213,28 +204,35 @@ def _tokenizer(
     pairs = [
         pair for pair in merges if pair[0] in vocab and pair[1] in vocab and "".join(pair) in vocab
     ]
-    tokenizer = Tokenizer(models.BPE(vocab, pairs, byte_fallback=True, ignore_merges=whole_words))
+    tokenizer = Tokenizer(
+        models.BPE(
+            {**vocab, MISSING: 1 + max(vocab.values(), default=-1)},
+            pairs,
+            unk_token=MISSING,
+            byte_fallback=True,
+            ignore_merges=whole_words,
+        )
+    )
     tokenizer.add_tokens(
         [AddedToken(piece, normalized=False) for piece in literal if piece in vocab]
     )
     return tokenizer
 
 
-def _encoder(tokenizer: Tokenizer, unknown: Callable[[str], list[bytes]]) -> Encoder:
-    """The encoding function of a tokenizer.
-
-    It refuses a text in which ``unknown`` finds bytes without a token, because the library silently
-    leaves them out.
-    """
+def _encoder(tokenizer: Tokenizer) -> Encoder:
+    """The encoding function of a tokenizer, which refuses a text with bytes without a token."""
+    missing = tokenizer.token_to_id(MISSING)
 
     def encode(text: str) -> list[int]:
-        missing = unknown(text)
-        if missing:
+        encoding = tokenizer.encode(text, add_special_tokens=False)
+        ids: list[int] = encoding.ids
+        if missing in ids:
+            start, end = encoding.offsets[ids.index(missing)]
             raise InputError(
                 "the text cannot be encoded: this vocabulary has no token for its bytes"
-                f" {missing[0]!r}; leave them out"
+                f" {text[start:end].encode()!r}; leave them out"
             )
-        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+        return ids
 
     return encode
 
@@ -281,11 +279,7 @@ def read_tokenizer_json(path: Path) -> Vocabulary:
     size = 1 + max(table, default=-1)
     ordinary = {number: raw for number, raw in sorted(table.items()) if raw is not None}
 
-    def encode(text: str) -> list[int]:
-        with rust_errors(f"the tokenizer in {path} cannot encode {text[:40]!r}"):
-            return list(tokenizer.encode(text, add_special_tokens=False).ids)
-
-    return Vocabulary(str(path), ordinary, special, size, encode)
+    return Vocabulary(str(path), ordinary, special, size, _encoder(tokenizer))
 
 
 def _load_tokenizer(path: Path, text: str) -> Tokenizer:
@@ -619,11 +613,7 @@ def read_encoding(name: str) -> Vocabulary:
         sorted(special.items(), key=lambda item: (item[1], "reserved" in item[0], item[0]))
     )
 
-    def encode(text: str) -> list[int]:
-        with rust_errors(f"tiktoken cannot encode {text[:40]!r}"):
-            return encoding.encode_ordinary(text)
-
-    return Vocabulary(name, ordinary, ordered, encoding.n_vocab, encode)
+    return Vocabulary(name, ordinary, ordered, encoding.n_vocab, encoding.encode_ordinary)
 
 
 def cache_folder() -> Path | None:
