@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from blackbox_lb.estimate.inputs.recipe import Sweep
     from blackbox_lb.estimate.inputs.rollouts import GivenAnswers, RewardTilt, RewardToGo, Rollouts
     from blackbox_lb.jobs.compiling.compile import compile_bias
+    from blackbox_lb.jobs.evaluation.document import Answer
     from blackbox_lb.jobs.fitting.plan import FitPlan
     from blackbox_lb.jobs.fitting.result import FitResult
-    from blackbox_lb.jobs.runs.answers import Answer, AnswerPair
+    from blackbox_lb.jobs.runs.answers import AnswerPair
     from blackbox_lb.jobs.runs.fit import fit, fit_async
     from blackbox_lb.jobs.runs.run import Run
     from blackbox_lb.providers.profile import Profile, load_profile
@@ -83,7 +84,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "Answer": "jobs.runs.answers",
+    "Answer": "jobs.evaluation.document",
     "AnswerPair": "jobs.runs.answers",
     "Bias": "bias.document",
     "BlbError": "errors",

@@ -11,12 +11,13 @@ from pydantic import ValidationError
 
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.evaluation.document import Mean, Number, ResultPart
+from blackbox_lb.jobs.evaluation.document import Mean
+from blackbox_lb.records import Finite, Row
 
 Name = Literal["base", "clusters", "ips", "projection", "lora"]
 
 
-class MethodResult(ResultPart):
+class MethodResult(Row):
     """One method on the test problems, greedy. ``rollouts`` it learned from; ``params``: trained
     numbers.
 
@@ -39,7 +40,7 @@ class MethodResult(ResultPart):
     verdict: tuple[Verdict, ...] = ()
 
 
-class BenchmarkResult(ResultPart):
+class BenchmarkResult(Row):
     """All methods on one benchmark; counts are of problems."""
 
     benchmark: str
@@ -55,7 +56,7 @@ class BenchmarkResult(ResultPart):
         return next((each for each in self.methods if each.method == name), None)
 
 
-class Reproduction(ResultPart):
+class Reproduction(Row):
     """One run of ``python -m bench.paper``. ``notes``: everything in which it differs from the
     paper.
     """
@@ -65,13 +66,13 @@ class Reproduction(ResultPart):
     table: Literal["accuracy", "compression"]
     model: str
     provider: str
-    scale: Number
+    scale: Finite
     benchmarks: tuple[BenchmarkResult, ...]
     notes: tuple[str, ...]
     provenance: dict[str, Any]
 
 
-class LoraResult(ResultPart):
+class LoraResult(Row):
     """The file of ``bench/paper/lora_grpo.py``: the reference with weights, with the same test
     problems, reward and matcher.
 
@@ -95,7 +96,7 @@ class LoraResult(ResultPart):
     tokens: Mean
     base: dict[str, Mean]
     verdict: tuple[Verdict, ...]
-    validation: tuple[dict[str, Number], ...]
+    validation: tuple[dict[str, Finite], ...]
     log: tuple[dict[str, Any], ...]
     settings: dict[str, Any]
     provenance: dict[str, Any]

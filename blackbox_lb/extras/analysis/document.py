@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from blackbox_lb.jobs.evaluation.document import Number, ResultPart
+from blackbox_lb.records import Finite, Row
 
 Side = Literal["promoted", "suppressed", "unmoved"]
 """By the sign of S: R+ and R- of the paper, and exactly 0."""
 
 
-class TokenScore(ResultPart):
+class TokenScore(Row):
     """One token that was generated under the bias.
 
     bytes: in hexadecimal; "" where not known.
@@ -32,28 +32,28 @@ class TokenScore(ResultPart):
     id: int
     text: str
     bytes: str
-    bias: Number
-    score: Number
-    se: Number | None
+    bias: Finite
+    score: Finite
+    se: Finite | None
     count: int
     family: str
     contexts: tuple[str, ...] = ()
 
 
-class Band(ResultPart):
+class Band(Row):
     """A row of the paper's table of score bands: tokens with ``low <= S < high``.
 
     None is unlimited. The band from 0 on leaves out 0 itself.
     """
 
-    low: Number | None
-    high: Number | None
+    low: Finite | None
+    high: Finite | None
     label: str
     count: int
     meaning: str
 
 
-class Family(ResultPart):
+class Family(Row):
     """Tokens of one kind on one side.
 
     size: tokens.
@@ -66,11 +66,11 @@ class Family(ResultPart):
     side: Side
     size: int
     count: int
-    mean_score: Number
+    mean_score: Finite
     examples: tuple[str, ...]
 
 
-class Analysis(ResultPart):
+class Analysis(Row):
     """The result of ``blb analyze``.
 
     completions: number read.
@@ -94,11 +94,11 @@ class Analysis(ResultPart):
     completions: int
     left_out: int = 0
     positions: int
-    unlisted: Number
+    unlisted: Finite
     unvisited: int | None
-    kl_per_token: Number
-    kl_se: Number | None
-    promoted_share: Number
+    kl_per_token: Finite
+    kl_se: Finite | None
+    promoted_share: Finite
     bands: tuple[Band, ...]
     families: tuple[Family, ...]
     tokens: tuple[TokenScore, ...]

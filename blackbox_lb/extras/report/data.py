@@ -19,10 +19,9 @@ from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.examples import ExampleCard, evaluated, judged
 from blackbox_lb.jobs.evaluation.document import (
     Evaluation,
-    Number,
     ShownAnswers,
 )
-from blackbox_lb.records import Decisions, SharesOfGroup
+from blackbox_lb.records import Decisions, Finite, SharesOfGroup
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
@@ -38,9 +37,9 @@ class Point(_Known):
     known.
     """
 
-    reward: Number | None = None
-    accuracy: Number | None = None
-    tokens: Number | None = None
+    reward: Finite | None = None
+    accuracy: Finite | None = None
+    tokens: Finite | None = None
 
 
 class CandidateRow(Point):
@@ -51,7 +50,7 @@ class CandidateRow(Point):
     estimator: str
     settings: dict[str, float | int | str | None] = Field(default_factory=dict)
     entries: int
-    kl_nats_per_completion: Number | None = None
+    kl_nats_per_completion: Finite | None = None
     samples: int = 0
     status: str = Field("", alias="fate")
     origin: str = ""
@@ -107,7 +106,7 @@ class Result(_Known):
     """The displayed part of ``result.json``. ``origin``: where the chosen bias comes from."""
 
     origin: str = ""
-    kl_nats_per_completion: Number | None = None
+    kl_nats_per_completion: Finite | None = None
     kl_missing: str | None = None
     kl_whole: bool = True
     validation: Validation = Validation()

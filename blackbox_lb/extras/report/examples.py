@@ -10,9 +10,9 @@ from difflib import SequenceMatcher
 from typing import Literal
 
 from blackbox_lb.jobs.evaluation.document import (
-    BiasedToken,
+    Answer,
     Evaluation,
-    PolicyCompletion,
+    MovedToken,
     ShownAnswers,
     ShownPrompt,
 )
@@ -104,7 +104,7 @@ class Side:
     marked: bool = False
     pieces: tuple[Piece, ...] = ()
     spans: tuple[Span, ...] = ()
-    moved: tuple[BiasedToken, ...] = ()
+    moved: tuple[MovedToken, ...] = ()
 
     @property
     def passages(self) -> tuple[TextPart, ...]:
@@ -290,10 +290,8 @@ def _cards(rows: Iterable[ShownPrompt]) -> tuple[ExampleCard, ...]:
     )
 
 
-def _side(completion: PolicyCompletion) -> Side:
-    fields = dict(completion)
-    spans = tuple(Span(place.start, place.end, place.amount) for place in completion.spans)
-    return Side(**{**fields, "spans": spans})
+def _side(completion: Answer) -> Side:
+    return Side(**dict(completion))
 
 
 def _caption(listed: int, total: int, where: str) -> str:

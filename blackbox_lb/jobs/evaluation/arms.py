@@ -5,14 +5,14 @@ with each bias.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from blackbox_lb.api.wire import asks_logprobs
 from blackbox_lb.errors import InputError, NoLogprobs
-from blackbox_lb.jobs.evaluation.document import BiasedToken, PolicyCompletion, RewardPlace
+from blackbox_lb.jobs.evaluation.document import Answer
 from blackbox_lb.jobs.runs.answers import moved_tokens
 from blackbox_lb.records import Decisions
 from blackbox_lb.rollouts.judging.decisions import completion_of, remark_on_others, scores_of
@@ -333,7 +333,7 @@ class ArmResult:
     scores: PolicyScores
     prompt_tokens: float
     completion_tokens: float
-    first: tuple[PolicyCompletion | None, ...]
+    first: tuple[Answer | None, ...]
     answers: int
     decisions: Decisions | None = None
 
@@ -572,7 +572,7 @@ def _first(
     arm: Arm,
     completions: Sequence[Completion | None],
     scores: PolicyScores,
-) -> tuple[PolicyCompletion | None, ...]:
+) -> tuple[Answer | None, ...]:
     """The first answer of each example, with the places of its reward and its moved tokens; None
     for an unreadable one.
     """
@@ -580,7 +580,7 @@ def _first(
     spelled = trials.store.token_bytes(trials.tokenizer.fingerprint)
     correct = scores.correct or [None] * len(completions)
     rows = zip(examples, completions, scores.reward, correct, strict=True)
-    answers: list[PolicyCompletion | None] = []
+    answers: list[Answer | None] = []
     for example, completion, values, right in rows:
         if completion is None:
             answers.append(None)
@@ -588,16 +588,15 @@ def _first(
         spans = None
         if reward.has_spans:
             spans = reward.spans(example, completion)
-        moved = moved_tokens(completion, spelled, arm.marked, example.prompt)
-        answer = PolicyCompletion(
+        answer = Answer(
             policy=arm.name,
             text=completion.text,
             tokens=completion.n_tokens,
             correct=None if right is None else bool(right[0]),
             reward=float(values[0]),
             finish_reason=completion.finish_reason,
-            spans=tuple(RewardPlace(**asdict(span)) for span in spans or ()),
-            moved=tuple(BiasedToken(**asdict(token)) for token in moved),
+            spans=spans or (),
+            moved=moved_tokens(completion, spelled, arm.marked, example.prompt),
         )
         answers.append(answer)
     return tuple(answers)

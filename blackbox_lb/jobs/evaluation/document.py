@@ -6,33 +6,27 @@ tried on the same prompts.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
-
-from pydantic import AllowInfNan, BaseModel
+from typing import Any, Literal
 
 from blackbox_lb.bias.records import Comparison
-from blackbox_lb.records import Decisions, SharesOfGroup
+from blackbox_lb.records import Count, Decisions, Finite, Flag, Name, Row, SharesOfGroup
+from blackbox_lb.types import Span
 
-Number = Annotated[float, AllowInfNan(False)]
 MOST_SHOWN = 200
 """Test prompts whose completions a result file holds side by side."""
 
 
-class ResultPart(BaseModel, frozen=True, extra="forbid"):
-    """Base of all parts of a result file: frozen, without unknown fields."""
-
-
-class Mean(ResultPart):
+class Mean(Row):
     """A mean over prompts and its 95 % percentile bootstrap interval, unpaired (the paper, appendix
     on bootstrap intervals).
     """
 
-    mean: Number
-    low: Number
-    high: Number
+    mean: Finite
+    low: Finite
+    high: Finite
 
 
-class PolicyResult(ResultPart):
+class PolicyResult(Row):
     """One policy and its results on the test prompts.
 
     ``name``: unique among the policies of one ``setting``. ``temperature``: of its draws.
@@ -56,7 +50,7 @@ class PolicyResult(ResultPart):
     bias: str | None
     entries: int
     setting: str
-    temperature: Number
+    temperature: Finite
     max_tokens: int
     instruction: str | None = None
     best_of: int = 1
@@ -65,64 +59,55 @@ class PolicyResult(ResultPart):
     prompts: int
     completions: int
     left_out: int = 0
-    cut: Number = 0.0
+    cut: Finite = 0.0
     metrics: dict[str, Mean]
-    prompt_tokens: Number
-    completion_tokens: Number
-    cost: Number | None = None
+    prompt_tokens: Finite
+    completion_tokens: Finite
+    cost: Finite | None = None
     decisions: Decisions | None = None
     shares: tuple[SharesOfGroup, ...] = ()
 
 
-class RewardPlace(ResultPart):
-    """A place in a completion and the part of the reward that is earned there: ``start`` and
-    ``end`` in characters of its text, ``amount`` in nats.
+class MovedToken(Row):
+    """A token of a text that a bias moves: ``start`` and ``end`` in characters of the text,
+    ``bias`` in nats.
     """
 
-    start: int
-    end: int
-    amount: Number
+    start: Count
+    end: Count
+    bias: Finite
 
 
-class BiasedToken(ResultPart):
-    """A token of a completion that the shown bias moves: ``start`` and ``end`` in characters of its
-    text, ``bias`` in nats.
+class Answer(Row):
+    """One completion of a policy.
+
+    reward: as it is displayed, so exp(nats) of a logarithmic reward; None where all completions
+    together have one. correct: None where no right answer is known. tokens: generated, by the
+    provider's count. finish_reason: the provider's. spans: where the reward is earned, none where
+    it is no sum over places. moved: the tokens that the policy's bias moves, for a policy without
+    one those that the first bias would move.
     """
 
-    start: int
-    end: int
-    bias: Number
-
-
-class PolicyCompletion(ResultPart):
-    """One completion of a policy. ``correct`` is None where no right answer is known, ``reward``
-    where only all completions together have one; ``finish_reason`` is the provider's.
-
-    ``spans``: where the reward is earned, none where it is no sum over places. ``moved``: the
-    tokens that the policy's bias moves, for a policy without one those that the first bias would
-    move.
-    """
-
-    policy: str
+    policy: Name
     text: str
-    tokens: int
-    correct: bool | None
-    reward: Number | None
+    tokens: Count
+    correct: Flag | None
+    reward: Finite | None
     finish_reason: str
-    spans: tuple[RewardPlace, ...] = ()
-    moved: tuple[BiasedToken, ...] = ()
+    spans: tuple[Span, ...] = ()
+    moved: tuple[MovedToken, ...] = ()
 
 
-class ShownPrompt(ResultPart):
+class ShownPrompt(Row):
     """One test prompt with the completions of several policies side by side."""
 
     id: str
     prompt: str
     answers: tuple[str, ...]
-    completions: tuple[PolicyCompletion, ...]
+    completions: tuple[Answer, ...]
 
 
-class ShownAnswers(ResultPart):
+class ShownAnswers(Row):
     """Test prompts with both answers at ``setting``; ``prompts``: how many have both."""
 
     setting: str
@@ -130,7 +115,7 @@ class ShownAnswers(ResultPart):
     shown: tuple[ShownPrompt, ...]
 
 
-class Evaluation(ResultPart):
+class Evaluation(Row):
     """The result of ``blb eval``.
 
     ``summary``: sentences for the reader, the most important first; ``notes``: the methods behind
@@ -150,6 +135,6 @@ class Evaluation(ResultPart):
     comparisons: tuple[Comparison, ...]
     summary: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    effect: Number | None = None
+    effect: Finite | None = None
     examples: tuple[ShownPrompt, ...] = ()
     provenance: dict[str, Any]

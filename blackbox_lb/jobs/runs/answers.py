@@ -6,15 +6,14 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.jobs.evaluation.document import (
     MOST_SHOWN,
-    BiasedToken,
-    PolicyCompletion,
-    RewardPlace,
+    Answer,
+    MovedToken,
     ShownAnswers,
     ShownPrompt,
 )
@@ -25,15 +24,6 @@ from blackbox_lb.types import AnyBias, Completion, Draw, Example, Prompt, Sampli
 
 MOVED = 0.01
 """Nats below which a token counts as not moved."""
-
-
-@dataclass(frozen=True, slots=True)
-class MovedToken:
-    """A token of a text that a bias moves. start, end: its characters. bias: nats."""
-
-    start: int
-    end: int
-    bias: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +107,7 @@ def moved_tokens(
         end = min(start + len(text), length)
         value = values.get(token, 0.0)
         if abs(value) >= MOVED and start < end:
-            moved.append(MovedToken(start, end, value))
+            moved.append(MovedToken(start=start, end=end, bias=value))
         start = end
     return tuple(moved)
 
@@ -137,25 +127,6 @@ ARROW = "  ->  "
 NOTHING = "(nothing)"
 BASE = "without the bias"
 BIASED = "with the bias"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One completion.
-
-    reward: as it is displayed, so exp(nats) of a logarithmic reward; None where all completions
-    together have one. correct: None where no right answer is known. tokens: generated, by the
-    provider's count. finish_reason: the provider's. spans: where the reward is earned, none where
-    it is no sum over places. moved: its tokens whose bias is not 0.
-    """
-
-    text: str
-    reward: float | None
-    correct: bool | None
-    tokens: int
-    finish_reason: str = ""
-    spans: tuple[Span, ...] = ()
-    moved: tuple[MovedToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,14 +194,15 @@ async def answer_pairs(
             for base, biased in zip(base_completions, biased_completions, strict=False):
                 if base.readable and biased.readable:
                     answers = [
-                        _answer(trials, example, completion, spelled, bias)
-                        for completion in (base, biased)
+                        _answer(policy, trials, example, completion, spelled, bias)
+                        for policy, completion in ((BASE, base), (BIASED, biased))
                     ]
                     pairs.append(AnswerPair(setting.name, example, *answers))
     return tuple(pairs)
 
 
 def _answer(
+    policy: str,
     trials: Trials,
     example: Example,
     completion: Completion,
@@ -245,13 +217,14 @@ def _answer(
         value = reward.value(measured.reward)
         spans = measured.spans or ()
     return Answer(
-        completion.text,
-        value,
-        reward.correct(example, completion),
-        completion.n_tokens,
-        completion.finish_reason,
-        spans,
-        moved_tokens(completion, spelled, bias, example.prompt),
+        policy=policy,
+        text=completion.text,
+        tokens=completion.n_tokens,
+        correct=reward.correct(example, completion),
+        reward=value,
+        finish_reason=completion.finish_reason,
+        spans=spans,
+        moved=moved_tokens(completion, spelled, bias, example.prompt),
     )
 
 
@@ -272,24 +245,11 @@ def shown_answers(pairs: Sequence[AnswerPair]) -> ShownAnswers | None:
 
 
 def _shown_prompt(pair: AnswerPair) -> ShownPrompt:
-    completions = [
-        PolicyCompletion(
-            policy=policy,
-            text=answer.text,
-            tokens=answer.tokens,
-            correct=answer.correct,
-            reward=answer.reward,
-            finish_reason=answer.finish_reason,
-            spans=tuple(RewardPlace(**asdict(span)) for span in answer.spans),
-            moved=tuple(BiasedToken(**asdict(token)) for token in answer.moved),
-        )
-        for policy, answer in ((BASE, pair.base), (BIASED, pair.biased))
-    ]
     return ShownPrompt(
         id=pair.example.id,
         prompt=pair.example.prompt.text,
         answers=pair.example.answers,
-        completions=tuple(completions),
+        completions=(pair.base, pair.biased),
     )
 
 

@@ -33,7 +33,7 @@ from blackbox_lb.extras.report.verdict_text import (
     plain,
     rows_of,
 )
-from blackbox_lb.jobs.evaluation.document import BiasedToken
+from blackbox_lb.jobs.evaluation.document import MovedToken
 from blackbox_lb.types import Span
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
@@ -369,7 +369,7 @@ def test_moved_tokens_stand_in_the_text() -> None:
     """Each is a stretch of its own with its nats, without the white space that it begins with; a
     place of the reward may begin inside a token; differences stay marked.
     """
-    moved = (BiasedToken(start=2, end=7, bias=2.5), BiasedToken(start=7, end=8, bias=-1.25))
+    moved = (MovedToken(start=2, end=7, bias=2.5), MovedToken(start=7, end=8, bias=-1.25))
     _, side = compared(
         [
             Side("a", "In Lima.", 3, "stop"),

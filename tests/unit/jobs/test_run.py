@@ -20,7 +20,8 @@ from blackbox_lb.cli import main
 from blackbox_lb.errors import BudgetExhausted, InputError
 from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, diagnose
 from blackbox_lb.estimate.diagnosis.headroom import Rarity
-from blackbox_lb.jobs.runs.answers import Answer, AnswerPair, BeforeAfter, example_lines, telling
+from blackbox_lb.jobs.evaluation.document import Answer
+from blackbox_lb.jobs.runs.answers import AnswerPair, BeforeAfter, example_lines, telling
 from blackbox_lb.jobs.runs.conclusion import MOST_LINES, WIDTH, Conclusion, NextStep, reason
 from blackbox_lb.records import Finding
 from tests.support.errors import raises_naming
@@ -303,10 +304,17 @@ def test_no_sentence_of_a_conclusion_is_cut() -> None:
     assert shown == words.split() * 2
 
 
+def answer(text: str, reward: float) -> Answer:
+    """One token with this reward."""
+    return Answer(
+        policy="base", text=text, tokens=1, correct=None, reward=reward, finish_reason="stop"
+    )
+
+
 def pair(number: int, base: float, biased: float, text: str = "x") -> AnswerPair:
     """A greedy pair with these rewards."""
     example = blb.Example(str(number), blb.Prompt.user(f"prompt {number}"))
-    return AnswerPair("greedy", example, Answer("x", base, None, 1), Answer(text, biased, None, 1))
+    return AnswerPair("greedy", example, answer("x", base), answer(text, biased))
 
 
 def test_the_examples_show_what_the_bias_did() -> None:
@@ -328,8 +336,8 @@ def test_a_pair_is_one_line(width: int) -> None:
     long = AnswerPair(
         "greedy",
         blb.Example("a", blb.Prompt.user("word\n" * 40)),
-        Answer("yes\n" * 30, 0.0, None, 1),
-        Answer("", 0.0, None, 1),
+        answer("yes\n" * 30, 0.0),
+        answer("", 0.0),
     )
     (line,) = example_lines([BeforeAfter.of(long)], width)
     assert len(line) <= width
