@@ -1,7 +1,6 @@
 """Every estimator with every setting of its own, behind one call: rollouts in, biases out.
 
-Each traces a frontier of its own: the strength tau and one more setting (l2, alpha, kappa) are
-swept.
+Each traces a frontier of its own: the strength tau and one more setting (l2, alpha) are swept.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.estimate.counting.statistics import TokenIPS, TokenRatio
+from blackbox_lb.estimate.counting.statistics import TokenIPS
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from tests.support.fits import projection
@@ -23,7 +22,6 @@ from tests.support.statistics import statistics_of
 __all__ = ["ESTIMATORS", "Fitted", "shortened"]
 
 L2 = (80.0, 20.0, 5.0, 1.0)
-KAPPA = (4.0, 16.0, 64.0)
 RELATIVE = (0.03, 0.1, 0.3)
 """Multiples of the mean weight around the paper's values."""
 PAPER = (0.007, 0.052, 0.11, 0.465, 0.738)
@@ -88,18 +86,10 @@ def _ips(relative: tuple[float, ...], absolute: tuple[float, ...] = ()) -> Estim
     return fits
 
 
-def _ratio(rollouts: Rollouts, taus: tuple[float, ...]) -> Iterator[Fitted]:
-    ratio = TokenRatio(statistics_of(rollouts, taus))
-    for tau in taus:
-        for kappa in KAPPA:
-            yield Fitted(tau, f"kappa {kappa:g}", ratio.token_ids, ratio.delta(tau, kappa))
-
-
 ESTIMATORS: dict[str, Estimator] = {
     "projection, all logprobs": _projection(None),
     "projection, top-20": _projection(20),
     "projection, top-5": _projection(5),
     "ips": _ips(RELATIVE, PAPER),
     "ips, heavy smoothing": _ips(HEAVY),
-    "ratio": _ratio,
 }

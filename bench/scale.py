@@ -187,9 +187,7 @@ def swept(gathered: Statistics) -> Vector:
 
 def ours(folder: Path) -> Vector:
     """Blocks from the files into exact sums, on all cores."""
-    return swept(
-        Statistics.gather(blocks(folder), Recipe(TAUS, highest_reward(folder), estimators=("ips",)))
-    )
+    return swept(Statistics.gather(blocks(folder), Recipe(TAUS, highest_reward(folder))))
 
 
 def from_store(folder: Path, workers: int) -> Vector:
@@ -204,7 +202,7 @@ def from_store(folder: Path, workers: int) -> Vector:
 def part_of_store(folder: Path, between: tuple[int, int]) -> Statistics:
     """Statistics of some of the stored completions."""
     keys = (folder / "keys").read_text(encoding="utf-8").split()[slice(*between)]
-    recipe = Recipe(TAUS, highest_reward(folder), estimators=("ips",))
+    recipe = Recipe(TAUS, highest_reward(folder))
 
     def read() -> Iterator[Rollouts]:
         first, rewards = 0, np.fromfile(folder / "rewards")[slice(*between)]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from blackbox_lb.deploy.batch_files import apply_batch
     from blackbox_lb.deploy.client import apply
     from blackbox_lb.errors import BlbError
-    from blackbox_lb.estimate.choice.estimators import IPS, Projection, Ratio
+    from blackbox_lb.estimate.choice.estimators import IPS, Projection
     from blackbox_lb.estimate.choice.goal import Goal
     from blackbox_lb.estimate.inputs.recipe import Sweep
     from blackbox_lb.estimate.inputs.rollouts import GivenAnswers, RewardTilt, RewardToGo, Rollouts
@@ -57,7 +57,6 @@ __all__ = [
     "Progress",
     "Projection",
     "Prompt",
-    "Ratio",
     "Reward",
     "RewardTilt",
     "RewardToGo",
@@ -101,7 +100,6 @@ _HOME = {
     "Progress": "rollouts.progress",
     "Projection": "estimate.choice.estimators",
     "Prompt": "types",
-    "Ratio": "estimate.choice.estimators",
     "Reward": "tasks",
     "RewardTilt": "estimate.inputs.rollouts",
     "RewardToGo": "estimate.inputs.rollouts",

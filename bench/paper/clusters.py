@@ -113,7 +113,7 @@ class IPSOfClusters:
     """
 
     labels: Ids
-    facts: ClassVar[EstimatorFacts] = EstimatorFacts(("alpha",), "ips", reads_propensities=True)
+    facts: ClassVar[EstimatorFacts] = EstimatorFacts(("alpha",), reads_propensities=True)
 
     def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
         """At each tau and alpha, with a value for every token of the vocabulary."""

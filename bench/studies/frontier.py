@@ -20,7 +20,7 @@ from bench.studies.plot import Panel, draw
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "runs" / "frontier"
-QUICK = Plan(rollouts=(100, 500), draws=2, completions=800, estimators=(SUBJECT, PEER, "ratio"))
+QUICK = Plan(rollouts=(100, 500), draws=2, completions=800, estimators=(SUBJECT, PEER))
 LEAST_FIFTHS, MOST_KL = 1.0, 0.25
 
 

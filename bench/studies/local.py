@@ -72,7 +72,6 @@ PLANNED = (
     Planned(PEER, 1, 1.0, "alpha 0.3 x mean weight"),
     Planned(HEAVY, 1, 0.5, "alpha 3 x mean weight"),
     Planned(HEAVY, 1, 0.5, "alpha 10 x mean weight"),
-    Planned("ratio", 1, 0.5, "kappa 16"),
 )
 
 

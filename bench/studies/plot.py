@@ -17,7 +17,6 @@ COLOURS = {
     "projection, top-5": "#6baed6",
     "ips": "#d94801",
     "ips, heavy smoothing": "#fdae6b",
-    "ratio": "#6a51a3",
 }
 
 

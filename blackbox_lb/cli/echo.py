@@ -70,7 +70,6 @@ OPTIONS = frozenset(
         "hosts",
         "integers",
         "json",
-        "kappa",
         "kl_price",
         "l2",
         "labels",

@@ -23,6 +23,14 @@ REMOVED = {
     "analyze --model": ANALYZE_ASKS,
     "analyze --max-cost": ANALYZE_ASKS,
     "analyze --max-requests": ANALYZE_ASKS,
+    "--estimator ratio": (
+        "--estimator ratio is no more, nor is a fit to completions without logprobs; use projection"
+        " (the default) or ips, with a provider that returns logprobs"
+    ),
+    "--kappa": (
+        "--kappa is no more: it was a setting of --estimator ratio; use projection (the default),"
+        " with --l2"
+    ),
 }
 """The option, with its command or its value where that went alone -> what went, and the way that
 remains."""

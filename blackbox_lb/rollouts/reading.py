@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -252,8 +252,6 @@ about eight times as much.
 KEPT_IN_MEMORY = 1 << 26
 """Bytes of the lists that ``ReadOnce`` keeps in memory. The rest goes to a scratch file."""
 
-Encode: TypeAlias = Callable[[str], Sequence[int]]
-
 
 class CompletionSource(Protocol):
     """A source of stored completions: a ``RolloutStore``, or ``ReadOnce`` over one."""
@@ -338,7 +336,6 @@ class Reading:
     reward: Reward
     end_tokens: EndTokens
     open: Callable[[], RolloutStore]
-    encode: Encode | None = None
     vocab_size: int | None = None
 
     def blocks(self, store: CompletionSource, count: Counter[str]) -> Iterator[Rollouts]:
@@ -346,7 +343,7 @@ class Reading:
         completion.
         """
         token_bytes = cache(lambda: store.token_bytes_for(next(iter(self.owner))))
-        for batch in _batches(kept_completions(store, self.owner, self.encode, count)):
+        for batch in _batches(kept_completions(store, self.owner, count)):
             prompts = [self.owner[key] for key in batch]
             completions = list(batch.values())
             with computing():
@@ -354,15 +351,13 @@ class Reading:
                     self.reward.measure(self.examples[prompt], completion)
                     for prompt, completion in zip(prompts, completions, strict=True)
                 ]
-                costs = None
-                if self.encode is None:  # such tokens have lists, which credit needs
-                    costs = costs_of(completions, measured, self.reward, token_bytes, count)
+                costs = costs_of(completions, measured, self.reward, token_bytes, count)
             rewards = [located.reward for located in measured]
             yield columns(batch, prompts, rewards, self.end_tokens, costs)
 
     def nothing(self, count: Counter[str]) -> NoLogprobs:
         """The error where ``blocks``, after reporting to ``count``, hold no position."""
-        return nothing_to_learn(len(self.owner), count["filtered"], self.encode)
+        return nothing_to_learn(len(self.owner), count["filtered"])
 
     def parts(self, count: int) -> list[Reading]:
         """Up to ``count`` parts of about as many completions each, in order."""
@@ -385,7 +380,6 @@ def reading_of(
     reward: Reward,
     end_tokens: EndTokens = LISTED,
     *,
-    encode: Encode | None = None,
     vocab_size: int | None = None,
 ) -> Reading:
     """The reading of ``training_set`` from ``store``, in the cheapest order."""
@@ -393,56 +387,38 @@ def reading_of(
     owner = {key: owner[key] for key in store.order(owner)}
     if end_tokens.listed is None or end_tokens.stop_prefix_ids:
         end_tokens = resolve_end_tokens(
-            end_tokens, sampled_ids(kept_completions(store, owner, encode, Counter()))
+            end_tokens, sampled_ids(kept_completions(store, owner, Counter()))
         )
     again = store.again(owner)
-    return Reading(dict(enumerate(examples)), owner, reward, end_tokens, again, encode, vocab_size)
+    return Reading(dict(enumerate(examples)), owner, reward, end_tokens, again, vocab_size)
 
 
 BROKEN_OFF = "broken off: "
 """The category of what the host broke off, before the finish reason."""
 
 
-def _read(completion: Completion, encode: Encode | None) -> tuple[str, Completion]:
-    """The category of a completion, and the completion to learn from."""
+def _category(completion: Completion) -> str:
+    """What is counted of a completion; one to learn from is "listed"."""
     if completion.filtered:
-        return "filtered", completion
+        return "filtered"
     if completion.broken_off:
-        return f"{BROKEN_OFF}{completion.finish_reason}", completion
-    if completion.text and not len(completion.token_ids):
-        if encode is None:
-            return "incomplete", completion
-        return "encoded", _encoded(completion, encode)
-    if not completion.whole:
-        return "incomplete", completion
-    return "listed", completion
-
-
-def _encoded(completion: Completion, encode: Encode) -> Completion:
-    ids = np.array(encode(completion.text), dtype=np.int32)
-    table = np.zeros((len(ids), 0))
-    return replace(
-        completion,
-        token_ids=ids,
-        logprobs=np.zeros(len(ids), dtype=np.float32),
-        top_ids=table.astype(np.int32),
-        top_logprobs=table.astype(np.float32),
-        whole=True,
-        propensities=None,
-        bounded=np.ones(len(ids), dtype=np.bool_),
-    )
+        return f"{BROKEN_OFF}{completion.finish_reason}"
+    has_no_list = bool(completion.text) and not len(completion.token_ids)
+    if has_no_list or not completion.whole:
+        return "incomplete"
+    return "listed"
 
 
 def kept_completions(
-    store: CompletionSource, keys: Collection[str], encode: Encode | None, count: Counter[str]
+    store: CompletionSource, keys: Collection[str], count: Counter[str]
 ) -> Iterator[tuple[str, Completion]]:
     """The completions to learn from by key; ``count`` receives the category of each."""
     for key, completion in zip(keys, store.completions(keys), strict=True):
-        reason, read = _read(completion, encode)
-        count[reason] += 1
+        category = _category(completion)
+        count[category] += 1
         count["cut"] += _cut(completion)
-        if reason in ("listed", "encoded"):
-            yield key, read
+        if category == "listed":
+            yield key, completion
 
 
 def _batches(completions: Iterable[tuple[str, Completion]]) -> Iterator[dict[str, Completion]]:
@@ -459,14 +435,11 @@ def _batches(completions: Iterable[tuple[str, Completion]]) -> Iterator[dict[str
         yield batch
 
 
-def nothing_to_learn(sampled: int, filtered: int, encode: Encode | None) -> NoLogprobs:
-    remedy = ""
-    if encode is None:
-        remedy = ", take ``estimator=ratio`` with ``tokenizer``, which needs none"
+def nothing_to_learn(sampled: int, filtered: int) -> NoLogprobs:
     return NoLogprobs(
         f"none of {sampled} completions has a complete list of token logprobs ({filtered} were"
-        f" stopped by a content filter); choose a model or server that gives them{remedy}, or other"
-        " prompts; of a model that thinks, turn the thinking off"
+        " stopped by a content filter); choose a model or server that gives them, or other prompts;"
+        " of a model that thinks, turn the thinking off"
     )
 
 

@@ -24,7 +24,6 @@ from blackbox_lb.rollouts.reading import (
     WITH_SPANS,
     WITHOUT_SPANS,
     CompletionSource,
-    Encode,
     Reading,
     costs_of,
     kept_completions,
@@ -50,10 +49,9 @@ class Training:
     ``NextToken`` that shares them.
     ``base``: (n,) whether the base model drew each, None for all. ``incomplete``: the provider
     listed fewer tokens than it generated, or one without an id; ``filtered``: its content filter
-    withheld text; ``broken_off``: finish reason -> those that the host broke off; ``encoded``: it
-    listed no token, and the text's own were used; ``cut``: the tokens of the stop text that ended
-    it are counted and not listed; ``without_spans``: the reward gave none, and gave some for
-    others; ``unlocated``: no token was found for a part of the reward.
+    withheld text; ``broken_off``: finish reason -> those that the host broke off; ``cut``: the
+    tokens of the stop text that ended it are counted and not listed; ``without_spans``: the reward
+    gave none, and gave some for others; ``unlocated``: no token was found for a part of the reward.
     ``whole``: all rollouts, where an engine holds them; ``rollouts`` and ``next_token`` are then a
     sample of them, on the support of all.
     """
@@ -62,7 +60,6 @@ class Training:
     next_token: NextToken
     incomplete: int
     filtered: int
-    encoded: int = 0
     base: BoolArray | None = None
     cut: int = 0
     whole: ShardedDataset | None = None
@@ -76,7 +73,6 @@ class Training:
             self,
             incomplete=count["incomplete"],
             filtered=count["filtered"],
-            encoded=count["encoded"],
             cut=count["cut"] if reading.end_tokens.stop_prefix_ids else 0,
             without_spans=count[WITHOUT_SPANS] if count[WITH_SPANS] else 0,
             unlocated=count[UNLOCATED],
@@ -116,17 +112,8 @@ class Training:
 
     @property
     def notices(self) -> list[str]:
-        """``left_out``, and a sentence on the completions whose tokens are not the provider's own
-        list.
-        """
+        """``left_out``, and a sentence on the completions that are learned from in part."""
         reasons = (
-            (
-                self.encoded,
-                (
-                    "came without token logprobs: their tokens are those of the text under the"
-                    " vocabulary, the end token not among them"
-                ),
-            ),
             (
                 self.cut,
                 (
@@ -186,24 +173,19 @@ def training_set(
     reward: Reward,
     end_tokens: EndTokens = LISTED,
     *,
-    encode: Encode | None = None,
     vocab_size: int | None = None,
     answers: Rollouts | None = None,
 ) -> Training:
     """Score the completions ``keys[p]`` of ``examples[p]``. A completion that two equal prompts
     share counts once.
 
-    The store is read in blocks, so memory grows with the positions and not with the lists. encode:
-    the ids of a text in the vocabulary, for completions without any token; their positions have no
-    list, and logprobs 0 that are bounds. Without it they are left out. vocab_size: lists of that
-    many tokens are complete. answers: those given, which come after the completions and are
-    learned with them.
+    The store is read in blocks, so memory grows with the positions and not with the lists.
+    vocab_size: lists of that many tokens are complete. answers: those given, which come after the
+    completions and are learned with them.
 
     Raises NoLogprobs: no completion has a complete list of tokens with alternatives.
     """
-    reading = reading_of(
-        store, examples, keys, reward, end_tokens, encode=encode, vocab_size=vocab_size
-    )
+    reading = reading_of(store, examples, keys, reward, end_tokens, vocab_size=vocab_size)
     return _gathered(store, reading, answers)
 
 
@@ -254,9 +236,9 @@ def scored(
     """
     owner = {key: p for p, row in enumerate(keys) for key in row}
     count: Counter[str] = Counter(incomplete=0, filtered=0)
-    readable = dict(kept_completions(store, owner, None, count))
+    readable = dict(kept_completions(store, owner, count))
     if not any(completion.top_ids.size for completion in readable.values()):
-        raise nothing_to_learn(len(owner), count["filtered"], None)
+        raise nothing_to_learn(len(owner), count["filtered"])
     prompts = [owner[key] for key in readable]
     completions = list(readable.values())
     with computing():

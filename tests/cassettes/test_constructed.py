@@ -570,9 +570,7 @@ def test_lmstudio_an_answer_without_logprobs() -> None:
     where.
     """
     options = {"tokenizer": str(resolve_model(None))}
-    with raises_naming(
-        NoLogprobs, "lmstudio", "responses", "``top_logprobs=0``", "``estimator=ratio``"
-    ):
+    with raises_naming(NoLogprobs, "lmstudio", "responses", "``top_logprobs=0``"):
         talk("lmstudio", lambda session: session.complete(QUESTION, RESPONSES), **options)
 
 

@@ -132,7 +132,7 @@ def fit_facts(left: Left) -> Facts:
     return {
         "chosen": {**settings(result["chosen"]), **counts},
         "kl": picked(result, "kl_nats_per_completion kl_whole"),
-        "training": picked(result["training"], "rollouts tokens incomplete filtered encoded"),
+        "training": picked(result["training"], "rollouts tokens incomplete filtered"),
         "usage": picked(result["usage"], "completions prompt_tokens completion_tokens"),
         "validation base": picked(result["validation"]["base"], "reward tokens accuracy"),
     }

@@ -149,7 +149,7 @@ def result(kind: Kind) -> dict[str, Any]:
     return {
         "status": "", "answers": answers() if kind == "hurts" else None, "kl_nats_per_completion": 1.29, "kl_missing": None, "kl_whole": True, "uncompiled_entries": 8_784,
         "validation": {"base": {"reward": 0.48, "accuracy": 0.2, "tokens": 33.8}, "tried": tried},
-        "training": {"rollouts": 766, "tokens": 26_641, "incomplete": 34, "filtered": 1, "encoded": 5},
+        "training": {"rollouts": 766, "tokens": 26_641, "incomplete": 34, "filtered": 1},
         "usage": {"requests": 900, "completions": 1_800, "prompt_tokens": 54_000, "completion_tokens": 61_000},
         "provenance": PROVENANCE,
     }  # fmt: skip

@@ -5,15 +5,14 @@ want them.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import get_args
 
 import numpy as np
 
 from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.checks import Vector
-from blackbox_lb.estimate.inputs.recipe import Counted, Recipe, Unobserved
+from blackbox_lb.estimate.inputs.recipe import Recipe, Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 
 
@@ -26,7 +25,6 @@ def statistics_of(
     seed: int = 0,
     unobserved: Unobserved = "bound",
     clip: float | None = None,
-    estimators: Collection[Counted] = get_args(Counted),
 ) -> Statistics:
     """Statistics of these rollouts for one or several tau; ``highest`` None: the highest reward of
     these rollouts.
@@ -34,7 +32,7 @@ def statistics_of(
     if highest is None:
         highest = float(rollouts.rewards[rollouts.lengths > 0].max(initial=-np.inf))
     taus = (tau,) if isinstance(tau, int | float) else tuple(tau)
-    recipe = Recipe(taus, highest, positions, seed, unobserved, clip, tuple(estimators))
+    recipe = Recipe(taus, highest, positions, seed, unobserved, clip)
     return (
         Statistics.gather(rollouts.blocks(BLOCK_POSITIONS), recipe)
         if rollouts.keys
@@ -48,15 +46,11 @@ def close(one: Statistics, other: Statistics) -> bool:
     """
     for each in fields(Statistics):
         mine, theirs = getattr(one, each.name), getattr(other, each.name)
-        tables = mine if isinstance(mine, dict) else {"": mine}
-        others = theirs if isinstance(theirs, dict) else {"": theirs}
-        for name in tables.keys() | others.keys():
-            a, b = tables.get(name), others.get(name)
-            if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-                if a.shape != b.shape or not np.allclose(a, b, rtol=1e-12, atol=0):
-                    return False
-            elif a != b:
+        if isinstance(mine, np.ndarray):
+            if mine.shape != theirs.shape or not np.allclose(mine, theirs, rtol=1e-12, atol=0):
                 return False
+        elif mine != theirs:
+            return False
     return True
 
 

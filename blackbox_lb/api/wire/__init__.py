@@ -13,7 +13,12 @@ from blackbox_lb.api.wire.request import (
     most_completions,
     takes_messages,
 )
-from blackbox_lb.api.wire.response import parse_response, read_answer, with_prompt
+from blackbox_lb.api.wire.response import (
+    parse_response,
+    read_answer,
+    with_logprobs,
+    with_prompt,
+)
 
 __all__ = [
     "AnswerReader",
@@ -26,5 +31,6 @@ __all__ = [
     "parse_response",
     "read_answer",
     "takes_messages",
+    "with_logprobs",
     "with_prompt",
 ]

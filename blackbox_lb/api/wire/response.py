@@ -360,8 +360,8 @@ def _read(
         raise NoLogprobs(
             f"{reader.profile.name} returned no logprobs on its {endpoint} endpoint; learning needs"
             " the logprobs of sampled tokens: choose a model or server that returns"
-            f" them{_others(reader.profile, endpoint)}, or ask for none with ``top_logprobs=0``,"
-            " which leaves ``estimator=ratio``"
+            f" them{with_logprobs(reader.profile, endpoint)}, or, where nothing is learned, ask for"
+            " none with ``top_logprobs=0``"
         )
     content = choice["logprobs"].get("content")
     if isinstance(content, LogprobColumns):
@@ -369,8 +369,8 @@ def _read(
     return reader.dialect.positions(reader, choice)
 
 
-def _others(profile: Profile, endpoint: Endpoint) -> str:
-    """A remedy: the other endpoints that give logprobs, if there are any."""
+def with_logprobs(profile: Profile, endpoint: Endpoint) -> str:
+    """The end of a remedy: the endpoints beside this one that give logprobs, if there are any."""
     names = [
         name
         for name, rules in profile.endpoints.items()
@@ -565,7 +565,7 @@ def _check_counted(profile: Profile, endpoint: Endpoint, completions: Sequence[C
                 f"{profile.name} gave no logprobs on its {endpoint} endpoint, and its `usage` does"
                 f" not tell how many tokens a text of {len(completion.text)} characters has; choose"
                 " a model or server that reports completion_tokens, with one completion a"
-                f" request{_others(profile, endpoint)}"
+                f" request{with_logprobs(profile, endpoint)}"
             )
 
 

@@ -18,6 +18,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.reweighting import censoring_of
 from blackbox_lb.extras.batches import OfflineSession, Pending, cancel_batches, collect_batches
 from blackbox_lb.extras.batches.plan import Shard, no_batch, tokenizer_beside
+from blackbox_lb.jobs.fitting.plan_check import check_logprobs
 from blackbox_lb.jobs.forecast import ForecastStage
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -104,6 +105,7 @@ async def _run(
         recorded={"shard": None if shard is None else str(shard)},
         session_type=session_type,
     ) as trials:
+        check_logprobs(trials)
         if task.note:
             trials.report.notice(task.note)
         if not examples:

@@ -8,20 +8,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, TypeAlias, get_args
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.estimate.counting.distributed import ShardedDataset
-from blackbox_lb.estimate.counting.statistics import (
-    BLOCK_POSITIONS,
-    Statistics,
-    TokenIPS,
-    TokenRatio,
-)
+from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.inputs.recipe import L2, Counted, Recipe, Sweep
+from blackbox_lb.estimate.inputs.recipe import L2, Recipe, Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts, Weighting, weighting
 from blackbox_lb.estimate.next_token.next_token import LoggedPositions, NextToken
 from blackbox_lb.estimate.projection.cross_validation import L2Choice, choose_l2
@@ -42,24 +36,15 @@ class EstimatorFacts:
     """Facts on an estimator for other parts.
 
     swept: fields of ``Sweep`` beside tau; each of their values makes a candidate.
-    sums: its running sums, None for others.
     reads_propensities: it divides by the probability of each sampled token.
     reads_lists: it reads the listed alternatives.
     learns_answers: it learns from answers that nobody drew.
-    spreads: it learns from rollouts that are spread over processes.
     """
 
     swept: tuple[str, ...] = ()
-    sums: Counted | None = None
     reads_propensities: bool = False
     reads_lists: bool = False
     learns_answers: bool = False
-    spreads: bool = True
-
-    @property
-    def needs_logprobs(self) -> bool:
-        """Whether it learns nothing from completions without logprobs."""
-        return self.reads_propensities or self.reads_lists
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,8 +115,7 @@ class EstimatorInput:
         return self.whole.positions
 
     def statistics(self, sweep: Sweep) -> Statistics:
-        """The sums for all estimators of ``sweep``, gathered in one pass and kept."""
-        sums = {estimator.facts.sums for estimator in estimators(sweep).values()}
+        """The sums for every tau of ``sweep``, gathered in one pass and kept."""
         rollouts = self.drawn
         recipe = Recipe(
             sweep.tau,
@@ -140,7 +124,6 @@ class EstimatorInput:
             sweep.seed,
             sweep.unobserved,
             sweep.clip,
-            tuple(name for name in get_args(Counted) if name in sums),
         )
         if recipe not in self._made:
             self._made[recipe] = self._gathered(recipe)
@@ -185,23 +168,7 @@ class Smoothed:
             yield LearnedVector({"tau": tau, "alpha": alpha, **shared}, ips.token_ids, values)
 
 
-@dataclass(frozen=True, slots=True)
-class Shrunk:
-    """A mean for each token, shrunk to the mean of all by each kappa."""
-
-    facts: EstimatorFacts
-
-    def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
-        """At each tau and kappa."""
-        ratio = TokenRatio(data.statistics(sweep))
-        for tau, kappa in itertools.product(sweep.tau, sweep.kappa):
-            yield LearnedVector(
-                {"tau": tau, "kappa": kappa}, ratio.token_ids, ratio.delta(tau, kappa)
-            )
-
-
-IPS_OF_TOKENS = Smoothed(EstimatorFacts(("alpha",), "ips", reads_propensities=True), TokenIPS)
-RATIO_OF_TOKENS = Shrunk(EstimatorFacts(("kappa",), "ratio"))
+IPS_OF_TOKENS = Smoothed(EstimatorFacts(("alpha",), reads_propensities=True), TokenIPS)
 
 
 TERMINAL_L2: tuple[L2, ...] = (5.0, 1.25)

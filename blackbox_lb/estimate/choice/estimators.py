@@ -15,14 +15,9 @@ from typing import Protocol, Self
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.statistics import (
-    BLOCK_POSITIONS,
-    Statistics,
-    TokenIPS,
-    TokenRatio,
-)
+from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
-from blackbox_lb.estimate.inputs.recipe import AlphaScale, Counted, Recipe, Unobserved
+from blackbox_lb.estimate.inputs.recipe import AlphaScale, Recipe, Unobserved
 from blackbox_lb.estimate.inputs.rollouts import RewardTilt, Rollouts, Weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Fit, fit_sets, posterior_shares, projection
@@ -129,61 +124,25 @@ class IPS(FittedEstimator):
         self.unobserved = unobserved
         self.seed = seed
 
-    def fit(self, positions: Logged, weights: RewardTilt) -> Self:
+    def fit(self, positions: Logged, weights: Weighting) -> Self:
         """Learn from the completions of ``positions``. Raises InputError: other weights than
         ``RewardTilt(tau)``, given answers, or no completion earned a reward.
         """
-        recipe = _recipe(
-            "ips", positions, weights, self.draws, self.seed, self.unobserved, self.clip
-        )
-        estimate = TokenIPS(_gathered(positions, recipe))
+        if not isinstance(weights, RewardTilt) or weights.scale != "global":
+            raise InputError(
+                "ips weighs completions by exp(r / tau), all on one scale; give RewardTilt(tau), or"
+                " use Projection"
+            )
+        rollouts = positions.rollouts
+        if rollouts.given.any():
+            raise InputError("ips learns from drawn completions only; use Projection for answers")
+        highest = float(rollouts.rewards[rollouts.lengths > 0].max(initial=-np.inf))
+        recipe = Recipe((weights.tau,), highest, self.draws, self.seed, self.unobserved, self.clip)
+        statistics = Statistics.zero()
+        if rollouts.keys:
+            statistics = Statistics.gather(rollouts.blocks(BLOCK_POSITIONS), recipe)
+        estimate = TokenIPS(statistics)
         relative = self.alpha_scale == "relative"
         self.token_ids_ = estimate.token_ids
         self.values_ = estimate.delta(weights.tau, self.alpha, relative=relative)
         return self
-
-
-class Ratio(FittedEstimator):
-    """The mean weight where a token was sampled against that everywhere; it needs no logprobs.
-
-    kappa: in samples; a token sampled kappa times counts half.
-    """
-
-    def __init__(self, kappa: float = 16.0) -> None:
-        """Raise InputError: ``kappa`` is not a finite number above 0."""
-        self.kappa = positive("kappa", kappa)
-
-    def fit(self, positions: Logged, weights: RewardTilt) -> Self:
-        """Learn from the completions of ``positions``. Raises InputError: as ``IPS.fit``."""
-        estimate = TokenRatio(_gathered(positions, _recipe("ratio", positions, weights)))
-        self.token_ids_ = estimate.token_ids
-        self.values_ = estimate.delta(weights.tau, self.kappa)
-        return self
-
-
-def _recipe(
-    name: Counted,
-    positions: Logged,
-    weights: Weighting,
-    draws: int | None = None,
-    seed: int = 0,
-    unobserved: Unobserved = "bound",
-    clip: float | None = None,
-) -> Recipe:
-    """The settings of the sums of one estimator."""
-    if not isinstance(weights, RewardTilt) or weights.scale != "global":
-        raise InputError(
-            f"{name} weighs completions by exp(r / tau), all on one scale; give"
-            " RewardTilt(tau), or use Projection"
-        )
-    rollouts = positions.rollouts
-    if rollouts.given.any():
-        raise InputError(f"{name} learns from drawn completions only; use Projection for answers")
-    highest = float(rollouts.rewards[rollouts.lengths > 0].max(initial=-np.inf))
-    return Recipe((weights.tau,), highest, draws, seed, unobserved, clip, (name,))
-
-
-def _gathered(positions: Logged, recipe: Recipe) -> Statistics:
-    if not positions.rollouts.keys:
-        return Statistics.zero()
-    return Statistics.gather(positions.rollouts.blocks(BLOCK_POSITIONS), recipe)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 ROWS = {
     "projection": "blackbox_lb.estimate.choice.estimator:PROJECTION",
     "ips": "blackbox_lb.estimate.choice.estimator:IPS_OF_TOKENS",
-    "ratio": "blackbox_lb.estimate.choice.estimator:RATIO_OF_TOKENS",
 }
 """Name, as users and bias files spell it -> module and object, an ``Estimator``."""
 

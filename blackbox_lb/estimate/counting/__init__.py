@@ -1,1 +1,1 @@
-"""Estimators that count sampled tokens, by sums over any sharding (``ips``, ``ratio``)."""
+"""The estimator that counts sampled tokens, by sums over any sharding (``ips``)."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from scipy import sparse
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
-from blackbox_lb.estimate.inputs.recipe import Counted, Recipe
+from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts, clean_logprobs
 from blackbox_lb.estimate.next_token.sparse_table import in_order
 
@@ -40,24 +40,18 @@ there; censoring marks (-9999) do.
 class Cells:
     """The tokens of one block of rollouts.
 
-    starts: (v + 1,) where the cells of each token begin. rows: (c,) the rollout of each. begins:
-    (c,) where its positions begin, all positions being sorted by token and rollout. inverse: (c,)
-    ``1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)`` over the P_n drawn positions, which is M without
-    its 1/N. drawn: (n,) P_n. sampled, drawn_tokens: (v,) times each token was sampled, and drawn.
+    starts: (v + 1,) where the cells of each token begin. rows: (c,) the rollout of each. inverse:
+    (c,) ``1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)`` over the P_n drawn positions, which is M
+    without its 1/N. drawn: (n,) P_n. sampled, drawn_tokens: (v,) times each token was sampled, and
+    drawn.
     """
 
     starts: Ids
     rows: npt.NDArray[np.int32]
-    begins: Ids
     inverse: Vector
     drawn: Ids
     sampled: Ids
     drawn_tokens: Ids
-
-    @property
-    def counts(self) -> Ids:
-        """(c,) times the token was sampled, at any position."""
-        return np.diff(self.begins, append=self.sampled.sum())
 
     @classmethod
     def of(
@@ -102,7 +96,6 @@ class Cells:
         return cls(
             starts=np.append(cell_of, len(begins))[positions_from],
             rows=cell_rows,
-            begins=begins,
             inverse=_summed(
                 cell_of, inverse if clip == np.inf else np.minimum(inverse, clip), len(begins)
             )
@@ -193,15 +186,14 @@ BLOCK_POSITIONS = 1 << 20
 REMEMBERED = 4096
 """Keys kept to detect sets that share rollouts: every overlap of sets this small, and in larger
 ones any overlap of half a per cent, because the keys of a store are random."""
-TOTALS = ("counts", "drawn_tokens")
+TOTALS = ("counts", "drawn_tokens", "inverse")
 NUMBERS = ("rollouts", "n_empty", "tokens", "observed", "drawn")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statistics:
     """Sums over rollouts, a monoid: ``zero()`` and ``+``. Index letters: ``v`` tokens by id, ``j``
-    the taus of the recipe; v_n = exp((r_n - highest) / tau) and T_n are the weight and the
-    positions of rollout n.
+    the taus of the recipe; v_n = exp((r_n - highest) / tau) is the weight of rollout n.
 
     Attributes:
         rollouts: number of all rollouts.
@@ -212,10 +204,9 @@ class Statistics:
         counts: (v,) times each token was sampled.
         drawn_tokens: (v,) times each token was drawn.
         keys: the least keys, at most 4,096.
-        weights: (2, j) ``sum_n v_n`` and ``sum_n T_n v_n``.
-        sums: (v, j) by name: "inverse" is ``sum_n v_n inverse_n(y)``, N times Zhat, with
-            ``inverse_n(y) = 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``; "counted" is
-            ``sum_n v_n c_n(y)``, c_n(y) the samples of y in rollout n.
+        weights: (j,) ``sum_n v_n``.
+        inverse: (v, j) ``sum_n v_n inverse_n(y)``, N times Zhat, with
+            ``inverse_n(y) = 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``.
 
     **Estimand.** With rows v = exp(r / tau), ``mean_n v_n inverse_n(y)`` has the expectation
 
@@ -252,8 +243,8 @@ class Statistics:
     counts: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
     drawn_tokens: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
     keys: tuple[str, ...] = ()
-    weights: Vector = field(default_factory=lambda: np.zeros((2, 0)))
-    sums: Mapping[str, Vector] = field(default_factory=dict)
+    weights: Vector = field(default_factory=lambda: np.zeros(0))
+    inverse: Vector = field(default_factory=lambda: np.zeros((0, 0)))
 
     @classmethod
     def zero(cls) -> Statistics:
@@ -281,25 +272,12 @@ class Statistics:
             clip=np.inf if recipe.clip is None else recipe.clip,
         )
         weights = recipe.weights(block)
-        lengths = block.lengths.astype(np.float64)
         n = len(block.keys)
         if not n:
             return cls.zero()
-
-        def sums(values: Vector, factors: Vector) -> Vector:
-            """(v, j) ``sum_c values[c] factors[rows[c], j]`` over the cells of each token."""
-            return np.asarray(
-                sparse.csr_array(
-                    (values, cells.rows, cells.starts), shape=(len(cells.starts) - 1, n)
-                )
-                @ factors
-            )
-
-        totals = dict[str, Vector]()
-        if "ips" in recipe.estimators:
-            totals["inverse"] = sums(cells.inverse, weights)
-        if "ratio" in recipe.estimators:
-            totals["counted"] = sums(cells.counts.astype(np.float64), weights)
+        matrix = sparse.csr_array(
+            (cells.inverse, cells.rows, cells.starts), shape=(len(cells.starts) - 1, n)
+        )
         return cls(
             recipe=recipe,
             rollouts=n,
@@ -311,8 +289,8 @@ class Statistics:
             counts=cells.sampled,
             drawn_tokens=cells.drawn_tokens,
             keys=tuple(sorted(block.keys)[:REMEMBERED]),
-            weights=np.stack((weights.sum(axis=0), lengths @ weights)),
-            sums=totals,
+            weights=weights.sum(axis=0),
+            inverse=np.asarray(matrix @ weights),
         )
 
     def __add__(self, other: Statistics) -> Statistics:
@@ -333,7 +311,7 @@ class Statistics:
             raise InputError(
                 f"two parts of the statistics have another {', '.join(names)}: use one highest"
                 " reward, one number of positions, one seed, one clip and one rule for bounded"
-                " positions for all of them, and the same tau and estimators"
+                " positions for all of them, and the same tau"
             )
         both = set(self.keys).intersection(other.keys)
         if both:
@@ -349,7 +327,6 @@ class Statistics:
             recipe=self.recipe,
             keys=tuple(sorted(self.keys + other.keys)[:REMEMBERED]),
             weights=self.weights + other.weights,
-            sums={name: _padded_sum(self.sums[name], other.sums[name]) for name in self.sums},
             **counted,
         )
 
@@ -393,29 +370,9 @@ class Statistics:
             return 0.0
         return self.recipe.highest / tau
 
-    def total_weights(self, tau: float) -> tuple[float, float]:
-        """``sum_n v_n`` and ``sum_n T_n v_n``, both over exp(log_scale)."""
-        plain, by_length = self.weights[:, self.column(tau)]
-        return float(plain), float(by_length)
-
-    def require(self, estimator: Counted) -> None:
-        """Raise InputError if no completion has a token, no token the needed logprob, or the sums
-        were not gathered.
-        """
-        if self.n_used == 0:
-            raise InputError(
-                f"{len(self)} rollouts hold no token position; collect completions first"
-            )
-        if estimator != "ratio" and not self.observed:
-            raise InputError(
-                f"none of the {self.tokens} sampled tokens has a logprob, which inverse"
-                " propensities are made of; use ``estimator=ratio``, which needs none"
-            )
-        if self.recipe is None or estimator not in self.recipe.estimators:
-            raise InputError(
-                f"these statistics were not gathered for {estimator}; name it among the estimators"
-                " of the recipe"
-            )
+    def total_weight(self, tau: float) -> float:
+        """``sum_n v_n`` over exp(log_scale)."""
+        return float(self.weights[self.column(tau)])
 
 
 def _padded_sum(first: Any, second: Any) -> Any:
@@ -435,12 +392,20 @@ class TokenIPS:
 
     def __init__(self, statistics: Statistics) -> None:
         """Raise InputError if there is no completion with a token, or no token with a logprob."""
-        statistics.require("ips")
+        if statistics.n_used == 0:
+            raise InputError(
+                f"{len(statistics)} rollouts hold no token position; collect completions first"
+            )
+        if not statistics.observed:
+            raise InputError(
+                f"none of the {statistics.tokens} sampled tokens has a logprob, which inverse"
+                " propensities are made of; use a provider that returns them, or the projection"
+            )
         self._statistics = statistics
         self.n_used = statistics.n_used
         self.token_ids: Ids = np.flatnonzero(statistics.drawn_tokens)
         self.counts: Ids = statistics.counts[self.token_ids]
-        self._inverse = statistics.sums["inverse"][self.token_ids]
+        self._inverse = statistics.inverse[self.token_ids]
 
     def scaled(self, tau: float) -> tuple[Vector, float]:
         """(s,) ``Zhat / exp(log_scale)`` and log_scale = max r / tau in nats, without overflow or
@@ -472,52 +437,5 @@ class TokenIPS:
         log_alpha = math.log(positive("alpha", alpha))
         if not relative:
             return log_alpha
-        total, _ = self._statistics.total_weights(tau)
+        total = self._statistics.total_weight(tau)
         return log_alpha + self._statistics.log_scale(tau) + math.log(total / self.n_used)
-
-
-class TokenRatio:
-    """``log[(kappa zbar + sum_n v_n c_n(y)) / (kappa + sum_n c_n(y))] - log zbar``, with
-    v = exp(r / tau) and c_n(y) the samples of y in rollout n.
-
-    A mean for each token, shrunk to that of all; a constant reward gives exactly 0.
-    ``zbar = sum_n T_n v_n / sum_n T_n`` is the mean over token positions, T_n of each completion:
-    the average of the tokens' means over the tokens sampled there. The mean over completions would
-    lie above it where long ones are bad, and so every common token below every token that was
-    never sampled.
-
-    It needs no logprobs. It estimates ``E[v | y was sampled]``, observation and not intervention:
-    a token that good prefixes tend to sample gets credit for their reward without it.
-
-    Attributes:
-        token_ids: (s,) the sampled tokens, sorted; all others are at 0.
-        counts: (s,) times each was sampled.
-    """
-
-    token_ids: Ids
-    counts: Vector
-
-    def __init__(self, statistics: Statistics) -> None:
-        """Raise InputError if there is no completion with a token."""
-        statistics.require("ratio")
-        self.token_ids = statistics.token_ids
-        self.counts = statistics.counts[self.token_ids].astype(np.float64)
-        self._sums = statistics.sums["counted"][self.token_ids]
-        self._statistics = statistics
-
-    def relative(self, tau: float) -> Vector:
-        """(s,) each token's mean weight over ``zbar``, without shrinkage.
-
-        Raises InputError: the statistics lack this tau, or no completion earned a reward (all are
-        -inf).
-        """
-        sums: Vector = self._sums[:, self._statistics.column(tau)]
-        zbar = self._statistics.total_weights(tau)[1] / self._statistics.tokens
-        return sums / (self.counts * zbar)
-
-    def delta(self, tau: float, kappa: float) -> Vector:
-        """(s,) the bias in nats. kappa: samples above 0; a token sampled ``kappa`` times counts
-        half.
-        """
-        prior = positive("kappa", kappa)
-        return np.log(prior + self.counts * self.relative(tau)) - np.log(prior + self.counts)

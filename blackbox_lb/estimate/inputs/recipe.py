@@ -13,7 +13,6 @@ from blackbox_lb.estimate.inputs.checks import Vector, positive
 from blackbox_lb.estimate.inputs.rollouts import Rollouts, Scale
 
 Unobserved: TypeAlias = Literal["bound", "drop"]
-Counted: TypeAlias = Literal["ips", "ratio"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +23,7 @@ class Recipe:
     weighs 1, in nats: at least the highest of all completions with a token (-inf where none earned
     one). positions: number drawn of each completion, None for all; the draw is seeded by (seed,
     rollout key). unobserved: the rule for bounded positions. clip: the largest 1 / pi_0 that
-    counts, None for any. estimators: those to gather sums for.
+    counts, None for any.
     """
 
     tau: tuple[float, ...]
@@ -33,7 +32,6 @@ class Recipe:
     seed: int = 0
     unobserved: Unobserved = "bound"
     clip: float | None = None
-    estimators: tuple[Counted, ...] = get_args(Counted)
 
     def __post_init__(self) -> None:
         """Raise InputError: a setting out of range."""
@@ -95,11 +93,10 @@ class Sweep:
     tau: a completion weighs exp(r / tau). l2, weights: of ``projection``; "cv" stands for the l2
     with the largest held-out likelihood and for the smallest that keeps most of it, and puts those
     with the larger held-out likelihood first. alpha: of ``ips``, a multiple of the mean weight, or
-    absolute as in the paper. kappa: of ``ratio``, in samples of a token. gamma: of ``projection``,
-    where the rollouts have costs: rewards to go with each of these (see ``RewardToGo``), beside the
-    weights by the reward of the whole completion, which are always tried. positions: drawn of each
-    completion, None for all; seed: of this draw. clip: the largest inverse propensity that counts,
-    None for any.
+    absolute as in the paper. gamma: of ``projection``, where the rollouts have costs: rewards to go
+    with each of these (see ``RewardToGo``), beside the weights by the reward of the whole
+    completion, which are always tried. positions: drawn of each completion, None for all; seed: of
+    this draw. clip: the largest inverse propensity that counts, None for any.
     unobserved: of ``ips``, the rule where the provider gave only a bound for the sampled token's
     logprob (see ``Statistics``).
     """
@@ -111,7 +108,6 @@ class Sweep:
     gamma: tuple[float, ...] = (1.0, 0.5)
     alpha: tuple[float, ...] = (0.05, 0.3)
     alpha_scale: AlphaScale = "relative"
-    kappa: tuple[float, ...] = (4.0, 16.0, 64.0)
     positions: int | None = None
     clip: float | None = None
     seed: int = 0
@@ -124,7 +120,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         """Raise InputError: a setting that is not a finite number above 0, or no value of one."""
-        for name in ("tau", "l2", "alpha", "kappa"):
+        for name in ("tau", "l2", "alpha"):
             values = getattr(self, name)
             if not values:
                 raise InputError(f"the sweep has no {name}; give at least one")

@@ -80,7 +80,6 @@ class TrainingSummary(_Known):
     tokens: int = 0
     incomplete: int = 0
     filtered: int = 0
-    encoded: int = 0
 
 
 class UsageSummary(_Known):

@@ -113,10 +113,6 @@ def counts(run: RunDocuments) -> Facts:
             "filtered",
             f"{training.filtered:,} completions left out of the fit, stopped by a content filter",
         )
-        yield (
-            "encoded",
-            f"{training.encoded:,} completions whose tokens are not the provider’s own list",
-        )
     listed = None
     if bias.sampling:
         listed = bias.sampling.top_logprobs

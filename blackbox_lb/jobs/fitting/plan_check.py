@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blackbox_lb.api.wire import asks_logprobs, check_stop
+from blackbox_lb.api.wire import asks_logprobs, check_stop, with_logprobs
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.goal import OF_DECISIONS
@@ -42,10 +42,9 @@ class PlanCheck:
         plan = self.plan
         for endpoint in dict.fromkeys((trials.session.endpoint, trials.session.biased_endpoint)):
             check_stop(trials.session.profile, endpoint, trials.stop)
-        self._check_logprobs()
+        check_logprobs(trials)
         self._check_shares()
         self._check_goal()
-        self._check_engine()
         if plan.uses_given_answers:
             self._check_answers()
         check_features(plan.depends_on, self.task, plan.limit)
@@ -66,8 +65,10 @@ class PlanCheck:
         """Check a plan that learns a decision between an opening and everything else.
 
         Raises:
-            InputError: the plan asks for what an open label has not.
+            InputError: the plan asks for what an open label has not. NoLogprobs: see
+            ``check_logprobs``.
         """
+        check_logprobs(self.trials)
         self._refuse_beside_a_shift(
             f"``decide={labels.spec}`` learns one shift of the opening's tokens"
         )
@@ -99,7 +100,9 @@ class PlanCheck:
 
         Raises:
             InputError: there are no labels, or something was asked for that needs answers.
+            NoLogprobs: see ``check_logprobs``.
         """
+        check_logprobs(self.trials)
         if self.plan.labels is None:
             raise InputError(
                 "without answers nobody knows what the labels are; name them, as in"
@@ -219,42 +222,6 @@ class PlanCheck:
                     f" {option}"
                 )
 
-    def _check_engine(self) -> None:
-        if self.trials.engine is None:
-            return
-        alone = {"``top_logprobs=0``": self.trials.top_logprobs == 0}
-        alone |= {
-            f"``estimator={name}``": not estimator.facts.spreads
-            for name, estimator in estimators(self.plan.sweep).items()
-        }
-        for option, is_set in alone.items():
-            if is_set:
-                raise InputError(
-                    f"{option} works in one process only; leave out ``engine``, or {option}"
-                )
-
-    def _check_logprobs(self) -> None:
-        session = self.trials.session
-        if asks_logprobs(session.profile.endpoint(session.endpoint), self.trials.top_logprobs):
-            return
-        names = ", ".join(
-            name
-            for name, estimator in estimators(self.plan.sweep).items()
-            if estimator.facts.needs_logprobs
-        )
-        if names:
-            raise NoLogprobs(
-                f"completions come without logprobs here, and {names} cannot learn from those; use"
-                " ``estimator=ratio`` alone, ``top_logprobs`` from 1, or a provider that gives"
-                " them"
-            )
-        if session.vocabulary is None:
-            raise NoLogprobs(
-                "completions come without logprobs here, so their tokens are those of the text,"
-                " for which ratio needs the vocabulary: give it with ``tokenizer``, or use"
-                " ``top_logprobs`` from 1"
-            )
-
     def _check_goal(self) -> None:
         session = self.trials.session
         objective = self.plan.goal.objective
@@ -300,6 +267,27 @@ class PlanCheck:
                 f"an operating point of ``objective={goal.spec}`` is a shift that all prompts"
                 " share; leave out ``depends_on``, or ``positive``"
             )
+
+
+def check_logprobs(trials: Trials) -> None:
+    """Refuse to collect completions that nothing can be learned from, before they cost anything.
+
+    Raises:
+        NoLogprobs: the endpoint gives no logprobs, or none are asked for.
+    """
+    session = trials.session
+    rules = session.profile.endpoint(session.endpoint)
+    if rules.ask_logprobs == "no":
+        raise NoLogprobs(
+            f"{session.profile.name} gives no logprobs on its {session.endpoint} endpoint, and a"
+            " bias is learned from those of sampled tokens; choose a model or server that returns"
+            f" them{with_logprobs(session.profile, session.endpoint)}"
+        )
+    if not asks_logprobs(rules, trials.top_logprobs):
+        raise NoLogprobs(
+            "a bias is learned from the logprobs of sampled tokens, and ``top_logprobs=0`` asks for"
+            " none; use ``top_logprobs`` from 1, or leave it out"
+        )
 
 
 def unequal(labels: Labels, task: Task, limit: int | None = None) -> list[str]:

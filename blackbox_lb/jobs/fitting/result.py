@@ -103,8 +103,7 @@ class FitResult:
     where the end token is not listed, or those of a stop text, so that it is the KL of the tokens
     given that the completion goes on, which is less than the whole. ``base``, ``base_by_setting``
     and ``tried``: of the validation prompts, which chose. ``incomplete``, ``filtered``: completions
-    left out of the fit; ``encoded``: those whose tokens are not the provider's own list (see
-    ``Training``).
+    left out of the fit.
     ``decisions``: setting -> those of the base and of the biased model on the test prompts, where
     there are labels. ``beside``: a bias that depends on the prompt against the fixed one, and
     against a classifier on the same features, on the test prompts. ``shares``: setting -> the
@@ -121,7 +120,6 @@ class FitResult:
     kl_missing: str | None
     incomplete: int
     filtered: int
-    encoded: int = 0
     kl_whole: bool = True
     base_by_setting: tuple[Measured, ...] = ()
     usage: FitUsage | None = None
@@ -169,7 +167,6 @@ class FitResult:
                 "tokens": bias.tokens,
                 "incomplete": self.incomplete,
                 "filtered": self.filtered,
-                "encoded": self.encoded,
             },
             "censoring": None if bias.censoring is None else bias.censoring.model_dump(),
             "decisions": {

@@ -550,7 +550,6 @@ class _Fit:
             kl_missing=why_no_kl,
             incomplete=training.incomplete,
             filtered=training.filtered,
-            encoded=training.encoded,
             kl_whole=trials.session.end_tokens.listed is True
             and not (trials.may_cut_stops and training.cut),
             base_by_setting=choice.base_by_setting,

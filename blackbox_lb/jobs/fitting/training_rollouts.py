@@ -9,7 +9,6 @@ from hashlib import blake2b
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
@@ -276,13 +275,6 @@ class TrainingData:
     ) -> Training:
         """Read in this process."""
         trials = self.trials
-        vocabulary = self.trials.session.vocabulary
-        needed = any(
-            estimator.facts.needs_logprobs for estimator in estimators(self.plan.sweep).values()
-        )
-        encode = None
-        if vocabulary and not needed:
-            encode = vocabulary.encode
         size = trials.tokenizer.vocabulary_size
         return training_set(
             self._source,
@@ -290,7 +282,6 @@ class TrainingData:
             keys,
             trials.reward,
             trials.end_tokens,
-            encode=encode,
             vocab_size=size,
             answers=answers,
         )

@@ -14,6 +14,7 @@ import pytest
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Compiled, Entry, ExactEffects, HeldOutGain, Verdict
 from blackbox_lb.cli.commands import COMMANDS
+from blackbox_lb.cli.removed import REMOVED
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.records import Finding
 from tests.support.commands import blb, refused
@@ -209,7 +210,19 @@ def test_an_unknown_provider(data: Path) -> None:
 def test_an_unknown_estimator(data: Path) -> None:
     """The known ones are named."""
     said = refused("fit", "--data", data, "--reward", "contains", "--estimator", "groups")
-    assert "'ratio'" in said
+    assert "'ips'" in said
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_what_went_is_one_sentence_with_what_remains(name: str, data: Path, tmp_path: Path) -> None:
+    """On the command line and in a settings file; nothing is asked of anybody."""
+    option, _, value = name.partition(" ")
+    typed = refused("fit", "--data", data, "--reward", "contains", option, value or "1")
+    assert " ".join(typed.split()) == f"Error: {REMOVED[name]}"
+    settings = tmp_path / "mine.toml"
+    settings.write_text(f'[fit]\n{option[2:]} = "{value or 1}"\n')
+    written = refused("--config", settings, "fit", "--data", data, "--reward", "contains")
+    assert " ".join(written.split()) == f"Error: {REMOVED[name]}"
 
 
 def test_an_unknown_task_reward_and_setting(data: Path) -> None:

@@ -77,7 +77,6 @@ ARRIVALS: list[tuple[list[str], str | None, str, object]] = [
     (["--weights", "prompt"], "sweep", "weights", "prompt"),
     (["--alpha", "0.5"], "sweep", "alpha", (0.5,)),
     (["--alpha-scale", "absolute"], "sweep", "alpha_scale", "absolute"),
-    (["--kappa", "9"], "sweep", "kappa", (9.0,)),
     (["--positions", "11"], "sweep", "positions", 11),
     (["--clip", "12"], "sweep", "clip", 12.0),
     (["--unobserved", "drop"], "sweep", "unobserved", "drop"),

@@ -303,7 +303,7 @@ def test_what_is_completed(bias_file: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (run_folder / name).write_text("{}")
     assert completions("comp") == ["compile", "completion"]
     assert "--top-logprobs" in completions("fit", "--top")
-    assert completions("fit", "--estimator", "r") == ["ratio"]
+    assert completions("fit", "--estimator", "i") == ["ips"]
     assert completions("fit", "--provider", "az") == ["azure", "azure-classic"]
     assert completions("eval", "x.json", "--task", "cap") == ["capitals"]
     assert "correct-and-short" in completions("fit", "--reward", "c")

@@ -25,7 +25,7 @@ def long_options(command: click.Command) -> Iterator[str]:
     ("message", "shown"),
     [
         ("lower ``max_tokens``", "lower --max-tokens"),
-        ("use ``estimator=ratio``, which", "use --estimator ratio, which"),
+        ("use ``estimator=ips``, which", "use --estimator ips, which"),
         ("``depends_on='a b'`` is not known", "--depends-on 'a b' is not known"),
         (
             "its words: `max_tokens` and ``usage``",

@@ -31,7 +31,7 @@ TABLE = NextToken.of(ROLLOUTS)
 HIGHEST = 16
 """Three of the twenty tokens, the end token among them, are above it."""
 NAMES = (*ROWS, "clusters")
-SWEEPS = {name: Sweep((name,), tau=(TAU,), l2=(5.0,), alpha=(0.3,), kappa=(3.0,)) for name in NAMES}
+SWEEPS = {name: Sweep((name,), tau=(TAU,), l2=(5.0,), alpha=(0.3,)) for name in NAMES}
 CLUSTERS = np.append(np.arange(19) % 7, 7)
 
 
@@ -122,10 +122,8 @@ def test_a_limit_that_forbids_nothing_changes_nothing(estimator: str, entries: i
 
 
 def test_only_ips_has_a_rule_for_bounded_tokens() -> None:
-    """The projection and ratio read no probability of a sampled token, so nothing is done about
-    one.
-    """
-    assert rule(Sweep(("projection", "ratio"), unobserved="drop")) is None
+    """The projection reads no probability of a sampled token, so nothing is done about one."""
+    assert rule(Sweep(("projection",), unobserved="drop")) is None
     assert rule(Sweep(("ips",), unobserved="drop")) == "drop"
     assert rule(Sweep(("ips",))) == "bound"
 
@@ -135,17 +133,16 @@ def test_every_combination_is_one_candidate() -> None:
     are given.
     """
     sweep = Sweep(
-        ("projection", "ratio", "ips"),
+        ("projection", "ips"),
         tau=(0.5, 1.0),
         l2=(7.0, "cv"),
-        kappa=(1.0,),
         alpha=(0.1, 0.3),
     )
     made = list(candidates(ROLLOUTS, TABLE, sweep, limits()))
     projected = [each.projected for each in made if each.projected]
     assert 4 <= len(projected) <= 6, "cross-validation gives one or two for each tau"
     assert sum(each.cross_validation is None for each in projected) == 2
-    assert [each.estimator for each in made[len(projected) :]] == ["ratio"] * 2 + ["ips"] * 4
+    assert [each.estimator for each in made[len(projected) :]] == ["ips"] * 4
     assert len({each.label for each in made}) == len(made)
 
 
@@ -277,5 +274,5 @@ def test_clusters_bias_tokens_that_were_never_seen() -> None:
 def test_clusters_have_left_the_package() -> None:
     """Without their row, which has the labels, they are refused, and the others are named."""
     assert with_clusters(ROLLOUTS, SWEEPS["clusters"], limits())
-    with raises_naming(InputError, "'clusters'", "projection", "ips", "ratio"):
+    with raises_naming(InputError, "'clusters'", "projection", "ips"):
         list(candidates(ROLLOUTS, TABLE, SWEEPS["clusters"], limits()))

@@ -20,11 +20,9 @@ from tests.support.questions import write_rows
 
 
 class Toy:
-    """Every sampled token at alpha; only in one process, only from the base model, and without
-    logprobs.
-    """
+    """Every sampled token at alpha."""
 
-    facts = EstimatorFacts(swept=("alpha",), spreads=False)
+    facts = EstimatorFacts(swept=("alpha",))
 
     def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
         """At each tau and alpha."""

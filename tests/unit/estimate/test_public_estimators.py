@@ -11,7 +11,7 @@ import pytest
 
 import blackbox_lb as blb
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.statistics import TokenIPS, TokenRatio
+from blackbox_lb.estimate.counting.statistics import TokenIPS
 from blackbox_lb.types import EndTokens
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
@@ -25,7 +25,7 @@ ROLLOUTS = MODEL.rollouts(400, lambda tokens, _: -0.3 * len(tokens), 1, top=8)
 POSITIONS = blb.Positions.of(ROLLOUTS)
 
 
-def dense(fitted: blb.Projection | blb.IPS | blb.Ratio) -> np.ndarray:
+def dense(fitted: blb.Projection | blb.IPS) -> np.ndarray:
     """(v,) the bias of every token."""
     return np.array([fitted.bias_.get(token, 0.0) for token in range(MODEL.vocab_size)])
 
@@ -44,9 +44,7 @@ def test_they_are_the_estimators_of_the_program() -> None:
     np.testing.assert_allclose(relative.values_, TokenIPS(sums).delta(TAU, 0.1, relative=True))
     absolute = blb.IPS(alpha=0.052, alpha_scale="absolute").fit(POSITIONS, weights)
     np.testing.assert_allclose(absolute.values_, TokenIPS(sums).delta(TAU, 0.052))
-    conditional = blb.Ratio(kappa=4.0).fit(POSITIONS, weights)
-    np.testing.assert_allclose(conditional.values_, TokenRatio(sums).delta(TAU, 4.0))
-    for fitted in (ours, relative, absolute, conditional):
+    for fitted in (ours, relative, absolute):
         assert dense(fitted)[MODEL.vocab_size - 1] > max(dense(fitted)[:-1]), "shorter is better"
 
 
@@ -78,18 +76,16 @@ def test_other_weights() -> None:
 
 def test_what_they_cannot_do_they_say() -> None:
     """Reading before fitting, sums of completions with weights of positions, and bad settings."""
-    for unfitted in (blb.Projection(), blb.IPS(), blb.Ratio()):
+    for unfitted in (blb.Projection(), blb.IPS()):
         with pytest.raises(InputError):
             _ = unfitted.bias_
     with pytest.raises(InputError):
         _ = blb.Projection().standard_errors_
     rule = blb.RewardToGo(tau=TAU)
-    for estimator in (blb.IPS(), blb.Ratio()):
+    for weights in (rule, blb.RewardTilt(TAU, "prompt")):
         with pytest.raises(InputError):
-            estimator.fit(POSITIONS, rule)  # type: ignore[arg-type]
-        with pytest.raises(InputError):
-            estimator.fit(POSITIONS, blb.RewardTilt(TAU, "prompt"))
-    for make in (lambda: blb.Projection(l2=0.0), lambda: blb.IPS(alpha=-1), lambda: blb.Ratio(0)):
+            blb.IPS().fit(POSITIONS, weights)
+    for make in (lambda: blb.Projection(l2=0.0), lambda: blb.IPS(alpha=-1)):
         with pytest.raises(InputError):
             make()
 

@@ -105,7 +105,6 @@ def entries(folder: Path) -> list[dict[str, Any]]:
     [
         ("projection", "--l2", "cv"),
         pytest.param(("ips", "--alpha", 0.3), marks=pytest.mark.slow),
-        ("ratio", "--kappa", 16),
     ],
 )
 def test_two_workers_learn_the_same_bias(
@@ -253,10 +252,6 @@ def test_a_workers_error_is_ours(reading: tuple[RolloutStore, Reading]) -> None:
     ("options", "said"),
     [
         (("--workers", 2), "--engine ray"),
-        (
-            ("--engine", "ray", "--estimator", "ratio", "--top-logprobs", 0),
-            "works in one process only|vocabulary",
-        ),
     ],
 )
 def test_what_ray_cannot_do_is_told(

@@ -179,11 +179,9 @@ def test_the_first_look_is_part_of_the_whole(
 
 def test_several_estimators_compete(fit: Call, tmp_path: Path) -> None:
     """Every estimator, in one run: each was tried, and the file names the one that was chosen."""
-    names = ("projection", "ips", "ratio")
+    names = ("projection", "ips")
     chosen = [word for name in names for word in ("--estimator", name)]
-    said = fit(
-        "length", *chosen, "--tau", 0.3, "--l2", 5, "--alpha", 0.3, "--kappa", 3, "--clip", 50
-    )
+    said = fit("length", *chosen, "--tau", 0.3, "--l2", 5, "--alpha", 0.3, "--clip", 50)
     assert said.exit_code == 0, said.output
     document = json.loads((tmp_path / "run" / "result.json").read_text())
     assert {row["estimator"] for row in document["validation"]["tried"]} == set(names)
@@ -191,17 +189,15 @@ def test_several_estimators_compete(fit: Call, tmp_path: Path) -> None:
     assert bias.estimator == document["estimator"] in names
     assert bias.settings["tau"] == 0.3
     assert bias.censoring is not None
-    assert (bias.censoring.unobserved is None) == (bias.estimator in ("projection", "ratio"))
+    assert (bias.censoring.unobserved is None) == (bias.estimator == "projection")
 
 
 def test_another_estimator_pays_for_its_own_bias_only(fit: Call, server: ExactServer) -> None:
     """Training and base completions are shared by every fit with one store."""
     assert fit("length", "--limit", 20, "--l2", 5).exit_code == 0
     before = len(server.calls)
-    assert (
-        fit("length", "--limit", 20, "--estimator", "ratio", "--tau", 0.7, "--kappa", 4).exit_code
-        == 0
-    )
+    again = fit("length", "--limit", 20, "--estimator", "ips", "--tau", 0.7, "--alpha", 0.3)
+    assert again.exit_code == 0
     asked = [body for path, body in server.calls[before:] if path.endswith("/completions")]
     assert len(asked) == (2 + 1) * 12, (
         "test at two settings; a single candidate needs no validation"
@@ -286,14 +282,10 @@ def test_a_training_completion_is_read_and_scored_once(
 
 
 def test_what_cannot_work_costs_nothing(fit: Call, server: ExactServer) -> None:
-    """No logprobs for an estimator that reads them, no vocabulary for the one that does not, and
-    numbers that are none.
-    """
+    """No logprobs, and numbers that are none."""
     refused = {
-        "ips cannot learn": ("--top-logprobs", 0, "--estimator", "ips", "--estimator", "ratio"),
-        "give it with --tokenizer": ("--top-logprobs", 0, "--estimator", "ratio"),
+        "use --top-logprobs from 1": ("--top-logprobs", 0),
         "l2 is inf": ("--l2", "inf"),
-        "kappa is inf": ("--kappa", "inf"),
         "alpha is nan": ("--alpha", "nan"),
         "clip is inf": ("--clip", "inf"),
     }

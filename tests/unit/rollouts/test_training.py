@@ -47,11 +47,6 @@ def completion(text: str = "hi", tokens: int = 3) -> Completion:
     )
 
 
-def encode(text: str) -> list[int]:
-    """Two tokens a character."""
-    return [value for letter in text for value in (ord(letter), 1)]
-
-
 def trained(
     folder: Path, drawn: Sequence[Completion], end_tokens: EndTokens | None = None, **options: Any
 ) -> Training:
@@ -311,50 +306,9 @@ def test_an_end_token_that_nobody_lists_is_hidden_in_every_block(
     assert not trained(tmp_path / "b", [completion(), ended], ends).next_token.unnamed.any()
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_text_without_tokens_is_encoded(tmp_path: Path, whole: bool) -> None:
-    """Completions without logprobs have the tokens of their text, no list, and bounds that say
-    nothing; they are counted.
-    """
-    drawn = [replace(completion(text, tokens=0), whole=whole) for text in ("ab", "b", "")]
-    training = trained(tmp_path, drawn, encode=encode)
-    rollouts = training.rollouts
-    assert rollouts.lengths.tolist() == ([4, 2, 0] if whole else [4, 2])
-    assert rollouts.token_ids.tolist() == [97, 1, 98, 1, 98, 1]
-    assert rollouts.rewards[:2].tolist() == pytest.approx([np.log(9 / 4), np.log(9 / 2)])
-    assert rollouts.is_bounded.all()
-    assert not rollouts.logprobs.any()
-    assert (training.next_token.tail_mass == 1).all()
-    assert training.next_token.unigram.tolist() == [3, 1, 2]
-    assert (training.encoded, training.incomplete) == (2, int(not whole))
-    assert training.notices[-1].startswith(
-        "2 completions came without token logprobs: their tokens are those of the text"
-    )
-    assert projection(rollouts, next_token=training.next_token).converged
-
-
-def test_encoded_completions_stand_beside_listed_ones(tmp_path: Path) -> None:
-    """A provider that sometimes gives logprobs: the encoded positions are told apart, and the lists
-    keep their tails.
-    """
-    drawn = [
-        completion(),
-        replace(completion("ab", tokens=0), generated=7),
-        Completion.empty("content_filter"),
-    ]
-    training = trained(tmp_path, drawn, encode=encode)
-    assert (training.encoded, training.filtered, training.incomplete) == (1, 1, 0)
-    assert training.rollouts.rewards.tolist() == pytest.approx([np.log(9 / 3), np.log(9 / 7)])
-    assert training.next_token.tail_mass[:3] == pytest.approx(
-        1 - np.exp(-0.4) - np.exp(-1.5), abs=1e-6
-    )
-    assert np.flatnonzero(training.next_token.unigram).tolist() == [1, 2]
-    assert trained(tmp_path, drawn).incomplete == 1
-
-
 def test_what_is_kept_of_a_mixture(tmp_path: Path) -> None:
-    """Listed, encoded and empty completions are learned from, in the order drawn; filtered and
-    incomplete ones are counted.
+    """Listed and empty completions are learned from, in the order drawn; filtered and incomplete
+    ones are counted, and so are texts without tokens.
     """
     ended = replace(completion(), token_ids=np.array([0, 1, 9], dtype=np.int32))
     text, empty = completion("ab", tokens=0), completion("", tokens=0)
@@ -362,9 +316,9 @@ def test_what_is_kept_of_a_mixture(tmp_path: Path) -> None:
     drawn = [completion(), ended, text, blank, empty, cut]
     for listed, hidden in ((None, False), (True, False), (False, True)):
         ends = EndTokens(listed, frozenset({9}))
-        training = trained(tmp_path / str(listed), drawn, ends, encode=encode, vocab_size=5_000)
-        assert (training.incomplete, training.filtered, training.encoded) == (1, 1, 1)
-        assert sorted(training.rollouts.lengths.tolist()) == [0, 3, 3, 4]
+        training = trained(tmp_path / str(listed), drawn, ends, vocab_size=5_000)
+        assert (training.incomplete, training.filtered) == (2, 1)
+        assert sorted(training.rollouts.lengths.tolist()) == [0, 3, 3]
         assert training.next_token.unnamed.any() == hidden
         assert projection(training.rollouts, next_token=training.next_token).converged
 
@@ -380,12 +334,7 @@ def test_equal_prompts_share_their_completions(tmp_path: Path) -> None:
     assert training.rollouts.prompts.tolist() == [1, 1]
 
 
-def test_without_a_vocabulary_the_remedy_is_named(tmp_path: Path) -> None:
-    """Text without tokens and nothing to encode it with: the error says which estimator can do
-    without.
-    """
-    drawn = [completion("ab", tokens=0)]
-    with raises_naming(NoLogprobs, "``estimator=ratio``", "``tokenizer``"):
-        trained(tmp_path, drawn)
+def test_texts_without_tokens_teach_nothing(tmp_path: Path) -> None:
+    """The error says of how many completions."""
     with raises_naming(NoLogprobs, "1", "0"):
-        trained(tmp_path / "empty", [replace(each, text="") for each in drawn], encode=encode)
+        trained(tmp_path, [completion("ab", tokens=0)])

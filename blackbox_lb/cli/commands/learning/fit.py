@@ -110,7 +110,7 @@ class FitOptions(TaskOptions, TrialOptions, VerboseOptions):
     )
     estimator: tuple[str, ...] = option(
         HelpGroup.LEARNING,
-        "projection; the paper's ips; ratio, which needs no logprobs. Repeatable.",
+        "projection, or the paper's ips. Repeatable.",
         type=LateChoice(_estimator_names),
         sets=SWEEP,
         parameter="estimators",
@@ -144,12 +144,6 @@ class FitOptions(TaskOptions, TrialOptions, VerboseOptions):
     alpha_scale: AlphaScale = option(
         HelpGroup.LEARNING,
         "alpha is a multiple of the mean weight, or absolute as in the paper.",
-        sets=SWEEP,
-    )
-    kappa: tuple[float, ...] = option(
-        HelpGroup.LEARNING,
-        "Shrinkage of ratio, in samples of a token. Repeatable.",
-        type=AMOUNT,
         sets=SWEEP,
     )
     positions: int | None = option(
