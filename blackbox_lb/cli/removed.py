@@ -27,6 +27,9 @@ REMOVED = {
         "--estimator ratio is no more, nor is a fit to completions without logprobs; use projection"
         " (the default) or ips, with a provider that returns logprobs"
     ),
+    "--learn-from both": (
+        "--learn-from both is no more; use --learn-from answers, or --learn-from samples"
+    ),
     "--kappa": (
         "--kappa is no more: it was a setting of --estimator ratio; use projection (the default),"
         " with --l2"

@@ -168,8 +168,9 @@ def fit_stages(task: Task, plan: FitPlan, reward: Reward) -> list[ForecastStage]
     candidates = most_candidates(plan.sweep)
     if plan.searches != "named":
         candidates += most_beside(reward)
-    firsts = [ForecastStage(task.train[: plan.limit], 1, 1)] if plan.uses_given_answers else []
+    firsts = []
     if plan.learn_from == "answers":
+        firsts.append(ForecastStage(task.train[: plan.limit], 1, 1))
         firsts += _answer_stages(task.train[: plan.limit], reward)
     if plan.selects_offline:
         firsts += _answer_stages(task.validation, reward)

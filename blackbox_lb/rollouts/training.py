@@ -32,7 +32,7 @@ from blackbox_lb.rollouts.reading import (
 )
 from blackbox_lb.rollouts.scratch import Scratch
 from blackbox_lb.tasks import Reward
-from blackbox_lb.types import BoolArray, EndTokens, Example, broken_off_by_host
+from blackbox_lb.types import EndTokens, Example, broken_off_by_host
 
 LISTS_IN_MEMORY = 1 << 28
 """Bytes of the table that stay in memory: 20 listed tokens at a million positions. The rest goes to
@@ -47,7 +47,7 @@ class Training:
 
     The lists are in memory or in a scratch file beside the store, which goes with the last
     ``NextToken`` that shares them.
-    ``base``: (n,) whether the base model drew each, None for all. ``incomplete``: the provider
+    ``given``: they are the answers of the data, and no completions. ``incomplete``: the provider
     listed fewer tokens than it generated, or one without an id; ``filtered``: its content filter
     withheld text; ``broken_off``: finish reason -> those that the host broke off; ``cut``: the
     tokens of the stop text that ended it are counted and not listed; ``without_spans``: the reward
@@ -60,7 +60,7 @@ class Training:
     next_token: NextToken
     incomplete: int
     filtered: int
-    base: BoolArray | None = None
+    given: bool = False
     cut: int = 0
     whole: ShardedDataset | None = None
     without_spans: int = 0
@@ -174,25 +174,21 @@ def training_set(
     end_tokens: EndTokens = LISTED,
     *,
     vocab_size: int | None = None,
-    answers: Rollouts | None = None,
 ) -> Training:
     """Score the completions ``keys[p]`` of ``examples[p]``. A completion that two equal prompts
     share counts once.
 
     The store is read in blocks, so memory grows with the positions and not with the lists.
-    vocab_size: lists of that many tokens are complete. answers: those given, which come after the
-    completions and are learned with them.
+    vocab_size: lists of that many tokens are complete.
 
     Raises NoLogprobs: no completion has a complete list of tokens with alternatives.
     """
     reading = reading_of(store, examples, keys, reward, end_tokens, vocab_size=vocab_size)
-    return _gathered(store, reading, answers)
+    return _gathered(store, reading)
 
 
-def _gathered(
-    store: CompletionSource, reading: Reading, answers: Rollouts | None = None
-) -> Training:
-    """Gather all of ``reading``, and after it the given ``answers``, in this process."""
+def _gathered(store: CompletionSource, reading: Reading) -> Training:
+    """Gather all of ``reading`` in this process."""
     count: Counter[str] = Counter()
     parts: list[Rollouts] = []
 
@@ -202,22 +198,11 @@ def _gathered(
             yield block
         if not any(part.token_ids.size for part in parts):
             raise reading.nothing(count)
-        if answers is not None:
-            parts.append(_without_costs(answers, parts).without_lists())
-            yield answers
 
     scratch = Scratch(store.path.parent, LISTS_IN_MEMORY)
     next_token = NextToken.gather(blocks(), vocab_size=reading.vocab_size, allocate=scratch)
     rollouts = Rollouts.join(parts)
-    base = None if answers is None else ~rollouts.given
-    return Training(rollouts, next_token, 0, 0, base=base).leaving(count, reading)
-
-
-def _without_costs(answers: Rollouts, sampled: Sequence[Rollouts]) -> Rollouts:
-    """Given answers, which have no reward, with costs of 0 where what was ``sampled`` has costs."""
-    if any(part.costs is None for part in sampled):
-        return answers
-    return replace(answers, costs=np.zeros(len(answers.token_ids)))
+    return Training(rollouts, next_token, 0, 0).leaving(count, reading)
 
 
 def scored(

@@ -490,10 +490,12 @@ class SumOfWeightings:
 
 
 def weighting(tau: float, scale: Scale = "global", gamma: float | None = None) -> Weighting:
-    """That of a fit: rewards (to go, with a ``gamma``) for what was drawn, shares for answers."""
-    if gamma is None:
-        return RewardTilt(tau, scale) + GivenAnswers(scale)
-    return RewardToGo(tau, gamma, scale) + GivenAnswers(scale)
+    """That of a fit: rewards for what was drawn, and shares for given answers; or, with a
+    ``gamma``, rewards to go.
+    """
+    if gamma is not None:
+        return RewardToGo(tau, gamma, scale)
+    return RewardTilt(tau, scale) + GivenAnswers(scale)
 
 
 def rewards_to_go(costs: Vector, lengths: Ids, gamma: float) -> Vector:

@@ -19,7 +19,7 @@ from blackbox_lb.estimate.diagnosis.diagnose import (
 from blackbox_lb.estimate.diagnosis.headroom import Headroom, Rarity, headroom
 from blackbox_lb.estimate.diagnosis.reliability import Precision
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
-from blackbox_lb.estimate.inputs.checks import Bools, Vector
+from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts, weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
@@ -54,30 +54,17 @@ class Explanation:
     learned: Learned | None
 
 
-def room_for_gain(
-    rollouts: Rollouts, reward: Reward, tau: float, base: Bools | None = None
-) -> Headroom | None:
-    """The room for a gain in the base's completions (``base`` (n,), None: all); None where no
-    prompt has two.
-    """
-    base_rollouts = rollouts if base is None else rollouts.take(base)
+def room_for_gain(rollouts: Rollouts, reward: Reward, tau: float) -> Headroom | None:
+    """The room for a gain in the base's completions; None where no prompt has two."""
     try:
         return headroom(
-            base_rollouts.rewards,
-            base_rollouts.prompts,
-            [reward.value(measured) for measured in base_rollouts.rewards],
+            rollouts.rewards,
+            rollouts.prompts,
+            [reward.value(measured) for measured in rollouts.rewards],
             tau=tau,
         )
     except InputError:
         return None
-
-
-def _rarity(rollouts: Rollouts, reward: Reward, base: Bools | None) -> Rarity | None:
-    """How few of the base's completions (``base`` (n,), None: all) have another reward; None where
-    that is no reason.
-    """
-    base_rollouts = rollouts if base is None else rollouts.take(base)
-    return Rarity.of([reward.value(measured) for measured in base_rollouts.rewards])
 
 
 def explain(
@@ -113,13 +100,18 @@ def explain(
     effect = None
     if effects:
         effect = effects[0]
+    room = None
+    rarity = None
+    if not training.given:
+        room = room_for_gain(rollouts, reward, tau)
+        rarity = Rarity.of([reward.value(measured) for measured in rollouts.rewards])
     facts = Facts(
         estimator=learned.estimator,
         effect=effect,
         further_effects=effects[1:],
-        headroom=room_for_gain(rollouts, reward, tau, training.base),
+        headroom=room,
         precision=precision,
-        rarity=_rarity(rollouts, reward, training.base),
+        rarity=rarity,
         effective_sample=effective_sample_size(weights),
         completions=len(weights),
         censoring=None if rollouts.given.any() else censoring_of(rollouts, next_token),
@@ -127,7 +119,7 @@ def explain(
         touched=Touched.of(rollouts, next_token, sent),
         top_logprobs=top_logprobs,
         truncation=truncation,
-        given=training.base is not None and not training.base.any(),
+        given=training.given,
         no_precision=no_precision,
     )
     record = None

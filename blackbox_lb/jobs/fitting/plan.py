@@ -10,7 +10,7 @@ from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting
 from blackbox_lb.tasks.sets.labels import Labels
 
-LearnFrom: TypeAlias = Literal["samples", "answers", "both", "unlabelled"]
+LearnFrom: TypeAlias = Literal["samples", "answers", "unlabelled"]
 SearchExtent: TypeAlias = Literal["named", "brief", "thorough"]
 
 BUDGETS: dict[SearchExtent, int] = {"brief": 3, "thorough": 10}
@@ -28,8 +28,8 @@ class FitPlan:
     that count, None for all. settings: those to deploy with, for which the bias is chosen and at
     which it is judged. go_on: collect on although the first prompts show nothing to learn.
     only_stored: draw no training completion. learn_from: the completions that are drawn, the
-    answers that the training rows have, the sum of both objectives, or the model's mean answer over
-    prompts without one ("unlabelled"); listed: alternatives at the place of an answer, None for as
+    answers that the training rows have, or the model's mean answer over prompts without one
+    ("unlabelled"); listed: alternatives at the place of an answer, None for as
     many as help. labels: of a decision, None where there are none to score. depends_on: features of
     the prompt that a bias may depend on, each tried beside the fixed one. phases: of completions,
     each of which may get a vector of its own, or the first tokens that confine the bias; None for
@@ -77,11 +77,6 @@ class FitPlan:
         if self.phases is not None and self.phases.confined:
             return self.phases
         return None
-
-    @property
-    def uses_given_answers(self) -> bool:
-        """Whether the fit learns from given answers."""
-        return self.learn_from in ("answers", "both")
 
     @property
     def selects_offline(self) -> bool:

@@ -33,7 +33,7 @@ class PlanCheck:
     plan: FitPlan
 
     def check(self) -> None:
-        """Check a plan that learns from samples, from given answers or from both.
+        """Check a plan that learns from samples or from given answers.
 
         Raises:
             InputError, ProfileError or NoLogprobs: the plan is impossible.
@@ -45,14 +45,14 @@ class PlanCheck:
         check_logprobs(trials)
         self._check_shares()
         self._check_goal()
-        if plan.uses_given_answers:
+        if plan.learn_from == "answers":
             self._check_answers()
         check_features(plan.depends_on, self.task, plan.limit)
         self._check_phases()
-        if plan.only_stored and plan.uses_given_answers:
+        if plan.only_stored and plan.learn_from == "answers":
             raise InputError(
-                "``only_stored`` learns from stored samples alone; leave out ``learn_from``"
-                f" {plan.learn_from}, or ``only_stored``"
+                "``only_stored`` learns from stored samples alone; leave out"
+                " ``learn_from=answers``, or ``only_stored``"
             )
         has_features = bool(plan.depends_on) or plan.phases is not None
         if has_features and (self._cannot_learn_answers or trials.engine is not None):
@@ -147,8 +147,8 @@ class PlanCheck:
             )
         if self.trials.engine is not None:
             raise InputError(
-                f"``learn_from={plan.learn_from}`` works in one process; leave out ``engine``, or"
-                " use ``learn_from=samples``"
+                "``learn_from=answers`` works in one process; leave out ``engine``, or use"
+                " ``learn_from=samples``"
             )
         training = self.task.train[: plan.limit]
         has_shares = any(example.weights for example in training)
@@ -213,7 +213,7 @@ class PlanCheck:
         """Refuse phases whose vectors cannot be learned."""
         options = {
             "the task's stop texts": bool(self.trials.stop),
-            f"``learn_from={self.plan.learn_from}``": self.plan.uses_given_answers,
+            "``learn_from=answers``": self.plan.learn_from == "answers",
         }
         for option, is_set in options.items():
             if is_set:

@@ -111,9 +111,7 @@ async def given_answers(
     # A label that no training row has, or that a list misses, is not impossible.
     first = first.with_tokens(of_labels.tolist())
     begins = np.unique(np.concatenate([of_labels, *first.accepted]))
-    after = None
-    if plan.learn_from == "answers":
-        after = await followed(trials, first)
+    after = await followed(trials, first)
     weights = None
     if plan.labels is not None:
         weights = label_weights(plan.goal, plan.labels, first.labels_of(plan.labels))
@@ -138,9 +136,7 @@ def alone(rollouts: Rollouts, vocab_size: int | None) -> Training:
     complete.
     """
     table = NextToken.of(rollouts, vocab_size=vocab_size)
-    return Training(
-        rollouts.without_lists(), table, 0, 0, base=np.zeros(len(rollouts.keys), np.bool_)
-    )
+    return Training(rollouts.without_lists(), table, 0, 0, given=True)
 
 
 DIAGNOSED = 2_000_000
@@ -198,8 +194,7 @@ class TrainingData:
             )
             return
         trials.report.notice(f"first {len(first)} prompts: {room.sentence}")
-        going_on = self.plan.go_on or self.plan.uses_given_answers
-        if room.decision == "nothing" and len(first) < len(self.examples) and not going_on:
+        if room.decision == "nothing" and len(first) < len(self.examples) and not self.plan.go_on:
             remedy = "use another reward, or prompts that the model sometimes gets right"
             raise InputError(
                 f"{room.sentence}; stopped after {len(first)} of {len(self.examples)} prompts,"
@@ -219,23 +214,16 @@ class TrainingData:
         Raises:
             InputError: all rewards are equal, or one is not finite or too large.
         """
-        if self.plan.uses_given_answers:
+        if self.plan.learn_from == "answers":
             self.given = await given_answers(self.trials, self.examples, self.plan)
-        answers = None
-        if self.given is not None:
-            answers = self.given.rollouts
-        if answers is not None and self.plan.learn_from == "answers":
-            return alone(answers, self.trials.tokenizer.vocabulary_size)
+            return alone(self.given.rollouts, self.trials.tokenizer.vocabulary_size)
         keys = await self._drawn("training", self.examples)
         await spell_tokens(self.trials, self._source, self.examples, keys)
         engine = self.trials.engine
-        if engine:
-            training = self._spread(engine, keys)
-        else:
-            training = self._read(self.examples, keys, answers)
+        training = self._spread(engine, keys) if engine else self._read(self.examples, keys)
         self._source.let_go()
         values = _announce(training, self.trials)
-        if np.ptp(values) == 0 and not training.everything.given.any():
+        if np.ptp(values) == 0:
             label = self.trials.reward.label
             remedy = self._longer_or(_remedy_for_equal(self.trials.reward, float(values[0])))
             raise InputError(
@@ -267,12 +255,7 @@ class TrainingData:
             )
         return keys
 
-    def _read(
-        self,
-        examples: Sequence[Example],
-        keys: Sequence[Sequence[str]],
-        answers: Rollouts | None = None,
-    ) -> Training:
+    def _read(self, examples: Sequence[Example], keys: Sequence[Sequence[str]]) -> Training:
         """Read in this process."""
         trials = self.trials
         size = trials.tokenizer.vocabulary_size
@@ -283,7 +266,6 @@ class TrainingData:
             trials.reward,
             trials.end_tokens,
             vocab_size=size,
-            answers=answers,
         )
 
     def _spread(self, engine: FitEngine, keys: Sequence[Sequence[str]]) -> Training:
@@ -325,7 +307,7 @@ def _announce(training: Training, trials: Trials) -> Vector:
     unit.
     """
     reward = trials.reward
-    values = _check(reward, training.everything.rewards[~training.everything.given])
+    values = _check(reward, training.everything.rewards)
     trials.report.notice(
         f"{len(values)} rollouts, {len(training.everything.token_ids):,} tokens, mean"
         f" {reward.label} {short(values.mean())}"

@@ -142,8 +142,9 @@ def completed_plan(
             phases, of which those that confine a bias need none.
 
     Raises:
-        InputError: the reward has no right answers to learn from, a setting cannot be read, or
-            the reward compares with wanted shares and the data, the source or a setting has none.
+        InputError: the source is unknown, the reward has no right answers to learn from, a setting
+            cannot be read, or the reward compares with wanted shares and the data, the source or a
+            setting has none.
     """
     if reward.of_shares:
         return _plan_of_shares(plan, task, reward, learn_from, deploy)
@@ -165,12 +166,16 @@ def completed_plan(
     too_few = None
     if plan.labels is not None and not labels_named:
         too_few = _too_few_rows(plan.labels, task, plan.limit)
+    if learn_from not in (None, *get_args(LearnFrom)):
+        raise InputError(
+            f"``learn_from={learn_from}`` is unknown; choose {', '.join(get_args(LearnFrom))}"
+        )
     source: LearnFrom = learn_from or "samples"
     if learn_from is None and suits_answers and too_few is None:
         source = "answers"
-    if source in ("answers", "both") and not reward.needs_answer:
+    if source == "answers" and not reward.needs_answer:
         raise InputError(
-            f"``learn_from={source}`` needs right answers, and the reward {reward.spec} has none;"
+            f"``learn_from=answers`` needs right answers, and the reward {reward.spec} has none;"
             " use a reward such as contains or exact-match, or ``learn_from=samples``"
         )
     settings = tuple(dict.fromkeys(parse_setting(spec) for spec in deploy))

@@ -506,7 +506,7 @@ def test_what_cannot_be_learned_by_phase(
     for more, sentence in (
         (("--phases", "second"), "is not known"),
         (("--phases", "first", "--estimator", "ips"), "leave out --engine and --estimator"),
-        (("--phases", "first", "--learn-from", "both"), "--learn-from"),
+        (("--phases", "first", "--learn-from", "answers"), "--learn-from"),
         (("--phases", "only-first"), "--learn-from answers"),
     ):
         result = fit(server, data, tmp_path / "none", *more)

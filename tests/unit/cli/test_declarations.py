@@ -70,7 +70,7 @@ ARRIVALS: list[tuple[list[str], str | None, str, object]] = [
     (["--validation-samples", "5"], None, "validation_samples", 5),
     (["--test-samples", "7"], None, "test_samples", 7),
     (["--top-logprobs", "8"], None, "listed", 8),
-    (["--learn-from", "both"], None, "learn_from", "both"),
+    (["--learn-from", "answers"], None, "learn_from", "answers"),
     (["--estimator", "ips", "--estimator", "ips"], "sweep", "estimators", ("ips",)),
     (["--tau", "0.25", "--tau", "2"], "sweep", "tau", (0.25, 2.0)),
     (["--l2", "cv", "--l2", "7"], "sweep", "l2", ("cv", 7.0)),

@@ -216,7 +216,7 @@ SAYS = ExactModel(14, 2, seed=3, prompts=1, unigram=OFTEN, end=True)
 """Says its labels often enough for samples to show which is right."""
 
 
-@pytest.mark.parametrize(("kind", "source"), [("groups:colour", "samples"), ("words", "both")])
+@pytest.mark.parametrize(("kind", "source"), [("groups:colour", "samples"), ("words", "answers")])
 def test_it_is_learned_from_samples_too(kind: str, source: str, data: Path, tmp_path: Path) -> None:
     """Where opposite answers are rewarded, and judged by fresh completions at temperature 1; a
     feature of noise is declined.

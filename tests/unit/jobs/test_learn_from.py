@@ -112,27 +112,6 @@ def test_answers_are_learned_from_one_token_a_prompt(
         assert store.size().completions == size
 
 
-def test_both_reads_samples_too(server: ExactServer, data: Path, tmp_path: Path) -> None:
-    """The sum of both objectives, judged where the user says."""
-    more = (
-        "--learn-from",
-        "both",
-        "--samples-per-prompt",
-        3,
-        "--deploy",
-        "greedy",
-        "--l2",
-        1.5,
-        "--json",
-    )
-    result = fit(server, data, tmp_path / "run", *more)
-    assert result.exit_code == 0, result.output
-    (verdict,) = [
-        each for each in json.loads(result.stdout)["verdict"] if each["metric"] == "accuracy"
-    ]
-    assert verdict["biased"] > verdict["base"] + 0.1
-
-
 def test_macro_f1_is_chosen_by(server: ExactServer, data: Path, tmp_path: Path) -> None:
     """With one label rare, the goal macro-F1 weighs labels alike, and the rare one is said."""
     rare = [each for each in ROWS if each["split"] != "train"]

@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.estimate.counting.distributed import Share
-from blackbox_lb.estimate.inputs.rollouts import GivenAnswers, RewardToGo, Rollouts
-from blackbox_lb.rollouts.columns import columns
+from blackbox_lb.estimate.inputs.rollouts import RewardToGo, Rollouts
 from blackbox_lb.rollouts.reading import UNLOCATED, position_costs, reading_of
 from blackbox_lb.rollouts.spelling import spell_tokens
 from blackbox_lb.rollouts.training import Training, scored, training_set
@@ -562,20 +561,6 @@ def test_shares_of_an_engine_have_the_same_costs(avoid: WriteList, tmp_path: Pat
     assert len(parts) == 2
     assert Rollouts.join(parts).costs == pytest.approx(training.rollouts.costs)
     assert not count[UNLOCATED]
-
-
-def test_given_answers_do_not_take_credit_away(avoid: WriteList, tmp_path: Path) -> None:
-    """Answers that are learned beside samples have no reward, and their positions cost nothing."""
-    reward = avoid("lone\n")
-    _, (store, keys) = stored(tmp_path, reward, completion("A lone lamp", 3))
-    given_answers = replace(
-        columns({"answer": completion("A", 1)}, [0], [0.0]), shares=np.array([1.0])
-    )
-    training = training_set(store, EXAMPLES, keys, reward, answers=given_answers)
-    store.close()
-    assert training.rollouts.costs == pytest.approx([0, -100 / 3, 0, 0])
-    weights = (RewardToGo(tau=20.0) + GivenAnswers()).weights(training.rollouts)
-    assert weights.values[-1] == 1.0
 
 
 def test_every_token_costs_the_same(tmp_path: Path) -> None:

@@ -87,8 +87,8 @@ class FitOptions(TaskOptions, TrialOptions, VerboseOptions):
     learn_from: LearnFrom | None = option(
         HelpGroup.LEARNING,
         "samples: completions that are drawn and rewarded; answers: those of the data, one token a"
-        " prompt; both; unlabelled: the model's mean answer over prompts without one, of a decision"
-        " whose --labels are named. [default: answers, where the reward is correctness and the"
+        " prompt; unlabelled: the model's mean answer over prompts without one, of a decision whose"
+        " --labels are named. [default: answers, where the reward is correctness and the"
         " answers are few labels; else samples]",
         type=literal("blackbox_lb.jobs.fitting.plan:LearnFrom"),
     )
