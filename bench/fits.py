@@ -27,7 +27,7 @@ from bench.measuring import OUT, markdown, ratio, row, write
 from blackbox_lb.estimate.choice.candidates import CompileLimits, boosts, candidates, rules
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.recipe import Sweep
-from blackbox_lb.estimate.inputs.rollouts import NOT_KNOWN, Rollouts
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import TokenCosts
 from blackbox_lb.jobs.fitting.choosing.scorers import FromSamples
@@ -114,7 +114,7 @@ def _exact(name: str) -> Gain:
 def _before(rollouts: Rollouts, problem: Problem, seed: int) -> Vector:
     """Samples counted whole, the strength by cross-validation."""
     del seed
-    counted = replace(rollouts, costs=None, origins=np.full(len(rollouts.keys), NOT_KNOWN))
+    counted = replace(rollouts, costs=None, drawn_by_base=np.zeros(len(rollouts.keys), np.bool_))
     table = NextToken.of(counted)
     sweep = Sweep(tau=(problem.tau,), l2=("cv",))
     made = list(candidates(counted, table, sweep, LIMITS))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.estimate.inputs.rollouts import BASE, NOT_KNOWN, Rollouts, padded
+from blackbox_lb.estimate.inputs.rollouts import Rollouts, padded
 from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, EndTokens
 
 LISTED = EndTokens()
@@ -31,10 +31,10 @@ def columns(
     end. costs: (m,) what each of their positions adds to the reward, see ``Rollouts``.
 
     The logprob of a sampled token is that of the policy that sampled it, where the provider gives
-    it; where that policy is not the one that the lists are of, its origin is not known. End tokens,
-    and tokens that begin a stop text, lose their ids if they stand among the
-    alternatives and never among the sampled tokens: they teach nothing, and a fit that saw them
-    predicted and never drawn would treat them as forbidden.
+    it; where that policy is not the one that the lists are of, it is not the base model. End
+    tokens, and tokens that begin a stop text, lose their ids if they stand among the alternatives
+    and never among the sampled tokens: they teach nothing, and a fit that saw them predicted and
+    never drawn would treat them as forbidden.
     """
     rows = list(completions.values())
     width = max((completion.top_ids.shape[1] for completion in rows), default=0)
@@ -59,14 +59,14 @@ def columns(
                 for row in rows
             ]
         ),
-        origins=_origins(rows),
+        drawn_by_base=_drawn_by_base(rows),
         costs=costs,
     )
 
 
-def _origins(completions: Sequence[Completion]) -> npt.NDArray[np.int64] | None:
-    """(n,) the policies that drew ``completions``, for ``Rollouts``; None where nothing says that
-    it was not the base model.
+def _drawn_by_base(completions: Sequence[Completion]) -> npt.NDArray[np.bool_] | None:
+    """(n,) whether the base model drew each of ``completions``, for ``Rollouts``; None where
+    nothing says that it did not.
 
     All completions together decide, so that no choice depends on the tokens of one.
     """
@@ -82,9 +82,7 @@ def _origins(completions: Sequence[Completion]) -> npt.NDArray[np.int64] | None:
     apart = np.concatenate(gaps) if gaps else np.zeros(0)
     if not apart.size or float(apart.mean()) <= ONE_POLICY:
         return None
-    return np.array(
-        [BASE if completion.propensities is None else NOT_KNOWN for completion in completions]
-    )
+    return np.array([completion.propensities is None for completion in completions], np.bool_)
 
 
 def _stacked(tables: Sequence[npt.NDArray[Any]], width: int, fill: float) -> npt.NDArray[Any]:

@@ -17,9 +17,6 @@ from blackbox_lb.estimate.counting.distributed import ShardedDataset, Share
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import (
-    BASE,
-    NOT_KNOWN,
-    BiasedPolicy,
     GivenAnswers,
     PositionWeights,
     RewardTilt,
@@ -244,51 +241,37 @@ def test_rewards_to_go_are_the_sums_that_they_say() -> None:
     np.testing.assert_allclose(weights, told / told.mean(), rtol=1e-9)
 
 
-def test_another_known_policy_has_its_own_expectation() -> None:
-    """Completions drawn with a bias: their baseline has the mean of their counts and less noise;
-    without knowing the bias there is none, and the base model's in its place would be wrong.
+def test_the_expectation_of_the_base_is_not_that_of_another_policy() -> None:
+    """Completions drawn with a bias have no baseline where that is known; the base model's in its
+    place would be wrong.
     """
-    bias = {token: float(value) for token, value in enumerate(DELTA)}
-    policy = BiasedPolicy.of(bias)
     plain: list[Vector] = []
-    ours: list[Vector] = []
     wrong: list[Vector] = []
     for seed in range(DRAWS):
         own = MODEL.rollouts(N, contains, seed, delta=DELTA)
-        known = replace(own, origins=np.ones(N, np.int64), policies=(policy,))
-        unknown = replace(own, origins=np.full(N, NOT_KNOWN))
+        unknown = replace(own, drawn_by_base=np.zeros(N, np.bool_))
         table, rule = NextToken.of(own, extra_ids=np.arange(VOCAB)), RewardTilt(TAU)
-        for kind, rollouts in ((plain, unknown), (ours, known), (wrong, own)):
+        for kind, rollouts in ((plain, unknown), (wrong, own)):
             weights = rule.weights(rollouts)
             kind.append(linear_term(rollouts, table, weights) / N)
-    differences = np.array(ours) - np.array(plain)
-    z = differences.mean(axis=0) / (differences.std(axis=0, ddof=1) / np.sqrt(DRAWS))
-    assert_zero(z)
-    assert noise(np.array(ours)) < noise(np.array(plain))
     off = np.array(wrong) - np.array(plain)
     assert np.abs(off.mean(axis=0) / (off.std(axis=0, ddof=1) / np.sqrt(DRAWS))).max() > 5
 
 
 def mixed() -> Rollouts:
-    """Completions of the base, of a bias and of nobody knows whom, and answers."""
-    bias = {token: float(value) for token, value in enumerate(DELTA)}
+    """Completions of the base and of nobody knows whom, and answers."""
     own = replace(
-        MODEL.rollouts(80, count, 8, delta=DELTA, top=6),
-        origins=np.resize([1, NOT_KNOWN], 80),
-        policies=(BiasedPolicy.of(bias),),
+        MODEL.rollouts(80, count, 8, delta=DELTA, top=6), drawn_by_base=np.zeros(80, np.bool_)
     )
     answers = replace(MODEL.rollouts(10, count, 9, top=6), shares=np.ones(10))
     return Rollouts.join([MODEL.rollouts(90, count, 7, top=6), own, answers])
 
 
 def test_parts_of_the_linear_term_add_up() -> None:
-    """Completion by completion and prompt by prompt, for joined rollouts of several policies; the
-    same in one place and spread.
-    """
+    """Completion by completion and prompt by prompt, for joined rollouts of several policies."""
     rollouts, delta = mixed(), np.random.default_rng(2).normal(size=VOCAB)
-    assert rollouts.origins is not None
-    assert set(rollouts.origins.tolist()) == {BASE, 1, NOT_KNOWN}
-    assert not RewardTilt(TAU).weights(rollouts).baseline[~rollouts.policy_is_known].any()
+    assert set(rollouts.is_of_base.tolist()) == {True, False}
+    assert not RewardTilt(TAU).weights(rollouts).baseline[~rollouts.is_of_base].any()
     weights = (RewardTilt(TAU) + GivenAnswers()).weights(rollouts)
     table = NextToken.of(rollouts, extra_ids=np.arange(VOCAB))
     whole = linear_term(rollouts, table, weights)
@@ -344,13 +327,13 @@ def test_shares_have_the_same_baseline() -> None:
 
 
 def test_columns_that_make_no_sense_are_refused() -> None:
-    """Costs that are not finite, and policies that nobody named."""
+    """Costs that are not finite, and origins that are no booleans."""
     rollouts = drawn("count", 1)
     assert rollouts.costs is not None
     with raises_naming(InputError, "costs"):
         replace(rollouts, costs=rollouts.costs - np.inf)
-    with raises_naming(InputError, "origins"):
-        replace(rollouts, origins=np.ones(N, np.int64))
+    with raises_naming(InputError, "drawn_by_base"):
+        replace(rollouts, drawn_by_base=np.ones(N, np.int64))
     assert rollouts.at(np.ones(len(rollouts.token_ids), np.bool_)).costs is None
     np.testing.assert_array_equal(
         rollouts.take([1]).costs, rollouts.costs[rollouts.rollout_of == 1]

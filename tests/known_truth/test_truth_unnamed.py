@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.rollouts import NOT_KNOWN, Rollouts
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Fit
 from blackbox_lb.estimate.reweighting import censoring_of, divergence, tail_coverage
@@ -163,7 +163,7 @@ def test_a_provider_that_does_not_list_the_end_token_teaches_no_length(top: int 
     base = exact.expected_reward()
     for rollouts in (unlisted, hidden(unlisted, (VOCAB - 1,))):
         assert not projection(rollouts).delta.any()
-    unlisted = dataclasses.replace(unlisted, origins=np.full(len(unlisted.keys), NOT_KNOWN))
+    unlisted = dataclasses.replace(unlisted, drawn_by_base=np.zeros(len(unlisted.keys), np.bool_))
     assert length(projection(hidden(unlisted, (VOCAB - 1,)))) == pytest.approx(base, rel=0.02)
     assert length(projection(unlisted)) > 1.2 * base
 

@@ -4,12 +4,11 @@ weighs in a fit.
 Index letters: ``n`` rollouts, ``m`` all their token positions laid end to end, ``k`` listed
 alternatives.
 
-A fit raises a token by the weights of the positions where it was sampled. Where the policy that
-drew a completion is known, the sampled token has an expectation, ``E[1{y_t = y}] = pi(y |
-prefix_t)``. So the part ``b`` of the weights that all positions share need not be counted from
-samples:
+A fit raises a token by the weights of the positions where it was sampled. Where the base model
+drew a completion, the sampled token has an expectation, ``E[1{y_t = y}] = pi_0(y | prefix_t)``. So
+the part ``b`` of the weights that all positions share need not be counted from samples:
 
-    sum_t w_t 1{y_t = y}   becomes   sum_t (w_t - b) 1{y_t = y} + b sum_t pi(y | prefix_t).
+    sum_t w_t 1{y_t = y}   becomes   sum_t (w_t - b) 1{y_t = y} + b sum_t pi_0(y | prefix_t).
 
 Both have the same expectation, and the second has less noise: a control variate, or baseline.
 """
@@ -17,7 +16,7 @@ Both have the same expectation, and the second has less noise: a control variate
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, Self, TypeAlias
 
@@ -31,41 +30,13 @@ from blackbox_lb.types import NO_TOKEN, POSITIVE_TOLERANCE
 Scale: TypeAlias = Literal["global", "prompt"]
 """The set over which the reward weights of ``projection`` have mean 1."""
 
-PER_ROLLOUT = ("prompts", "rewards", "lengths", "shares", "answer_sets", "origins")
+PER_ROLLOUT = ("prompts", "rewards", "lengths", "shares", "answer_sets", "drawn_by_base")
 PER_POSITION = ("token_ids", "logprobs", "top_ids", "top_logprobs", "bounded", "costs")
-
-BASE = 0
-"""The origin of a completion that the base model drew."""
-NOT_KNOWN = -1
-"""The origin of a completion of which nobody knows the policy."""
-
-
-@dataclass(frozen=True, slots=True)
-class BiasedPolicy:
-    """The base model with a logit bias at temperature 1; bias: pairs of a token id and nats."""
-
-    bias: tuple[tuple[int, float], ...]
-
-    @classmethod
-    def of(cls, bias: Mapping[int, float]) -> BiasedPolicy:
-        """From token id -> nats."""
-        return cls(tuple(sorted(bias.items())))
-
-    @property
-    def token_ids(self) -> npt.NDArray[np.int64]:
-        """(k,) sorted."""
-        return np.array([token for token, _ in self.bias], dtype=np.int64)
-
-    @property
-    def values(self) -> npt.NDArray[np.float64]:
-        """(k,) nats."""
-        return np.array([value for _, value in self.bias], dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rollouts:
-    """N scored completions, drawn from the untruncated base model at temperature 1, or from a known
-    policy beside it.
+    """N scored completions, drawn from the untruncated base model at temperature 1.
 
     keys: N unique strings, one a rollout (the content-hash keys of the store). prompts: (n,) the
     prompt of each. rewards: (n,) in nats, -inf allowed, NaN and +inf refused. lengths: (n,) token
@@ -81,9 +52,8 @@ class Rollouts:
     given answers of a prompt spell one. It says nothing of drawn completions.
     costs: (m,) what each position adds to the reward, in nats, where the reward is a sum over
     positions; None where it is no such sum.
-    origins: (n,) the policy that drew each completion: 0 the base model, k the k-th of
-    ``policies``, -1 not known. None: the base model drew all. It says nothing of given answers.
-    policies: the other policies.
+    drawn_by_base: (n,) whether the base model drew each completion, as far as is known. None: it
+    drew all. It says nothing of given answers.
     """
 
     keys: tuple[str, ...]
@@ -97,8 +67,7 @@ class Rollouts:
     bounded: npt.NDArray[np.bool_] | None = None
     shares: npt.NDArray[np.float64] | None = None
     costs: npt.NDArray[np.float64] | None = None
-    origins: npt.NDArray[np.int64] | None = None
-    policies: tuple[BiasedPolicy, ...] = ()
+    drawn_by_base: npt.NDArray[np.bool_] | None = None
     answer_sets: npt.NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
@@ -128,14 +97,10 @@ class Rollouts:
             self.costs.shape != (m,) or not np.isfinite(self.costs).all()
         ):
             raise InputError(f"costs must be {m} finite numbers, one a token position")
-        if self.origins is not None and (
-            self.origins.shape != (n,)
-            or not np.isin(self.origins, np.arange(NOT_KNOWN, len(self.policies) + 1)).all()
+        if self.drawn_by_base is not None and (
+            self.drawn_by_base.shape != (n,) or self.drawn_by_base.dtype != np.bool_
         ):
-            raise InputError(
-                f"origins must be {n} numbers from {NOT_KNOWN} to {len(self.policies)}, the number"
-                " of other policies"
-            )
+            raise InputError(f"drawn_by_base must be {n} booleans, one a rollout")
         bad = np.flatnonzero(np.isnan(self.rewards) | (self.rewards == np.inf))
         if bad.size:
             raise InputError(
@@ -168,6 +133,12 @@ class Rollouts:
         return self.answer_sets
 
     @property
+    def _drawn_by_base(self) -> npt.NDArray[np.bool_]:
+        if self.drawn_by_base is None:
+            return np.ones(len(self.keys), dtype=np.bool_)
+        return self.drawn_by_base
+
+    @property
     def weighed_together(self) -> npt.NDArray[np.int64]:
         """(n,) the number of the prompt and answer of each rollout: given answers of one number are
         spellings that share its weight.
@@ -183,10 +154,11 @@ class Rollouts:
         return ~np.isnan(self.shares)
 
     @property
-    def policy_is_known(self) -> npt.NDArray[np.bool_]:
-        """(n,) whether a known policy drew each; False for a given answer."""
-        is_sampled = ~self.given
-        return is_sampled if self.origins is None else is_sampled & (self.origins != NOT_KNOWN)
+    def is_of_base(self) -> npt.NDArray[np.bool_]:
+        """(n,) whether the base model is known to have drawn each; False for a given answer."""
+        if self.drawn_by_base is None:
+            return ~self.given
+        return ~self.given & self.drawn_by_base
 
     def summed(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """(n,) the sum of ``values`` (m,) over each rollout's positions."""
@@ -274,16 +246,15 @@ class Rollouts:
         width = max(part.top_ids.shape[1] for part in parts)
         shared = any(part.shares is not None for part in parts)
         costs = [part.costs for part in parts if part.costs is not None]
-        policies = tuple(dict.fromkeys(policy for part in parts for policy in part.policies))
         all_shares = None
         if shared:
             all_shares = np.concatenate([part._shares for part in parts])
         all_costs = None
         if len(costs) == len(parts):
             all_costs = np.concatenate(costs)
-        origins = None
-        if any(part.origins is not None for part in parts):
-            origins = np.concatenate([part._origins_among(policies) for part in parts])
+        drawn_by_base = None
+        if any(part.drawn_by_base is not None for part in parts):
+            drawn_by_base = np.concatenate([part._drawn_by_base for part in parts])
         answer_sets = None
         if any(part.answer_sets is not None for part in parts):
             answer_sets = np.concatenate([part._answer_sets for part in parts])
@@ -301,17 +272,9 @@ class Rollouts:
             bounded=np.concatenate([part.is_bounded for part in parts]),
             shares=all_shares,
             costs=all_costs,
-            origins=origins,
-            policies=policies,
+            drawn_by_base=drawn_by_base,
             answer_sets=answer_sets,
         )
-
-    def _origins_among(self, policies: Sequence[BiasedPolicy]) -> npt.NDArray[np.int64]:
-        """(n,) ``origins`` where ``policies`` are numbered from 1."""
-        if self.origins is None:
-            return np.full(len(self.keys), BASE)
-        numbers = [BASE, *(1 + policies.index(policy) for policy in self.policies), NOT_KNOWN]
-        return np.array(numbers, dtype=np.int64)[self.origins]
 
 
 def padded(table: npt.NDArray[Any], width: int, fill: float) -> npt.NDArray[Any]:
@@ -326,7 +289,7 @@ class PositionWeights:
     Attributes:
         values: (m,) the weight of each position, at least 0.
         baseline: (n,) the part of the weights of each rollout's positions that is counted by
-            expectation; 0 for a given answer, and where the policy that drew it is not known.
+            expectation; 0 where the base model is not known to have drawn it.
     """
 
     values: Vector
@@ -334,6 +297,10 @@ class PositionWeights:
 
     def __add__(self, other: PositionWeights) -> PositionWeights:
         return PositionWeights(self.values + other.values, self.baseline + other.baseline)
+
+    def baseline_of(self, rollouts: Rollouts) -> Vector:
+        """(m,) the part of each position's weight that is counted by expectation."""
+        return np.repeat(self.baseline, rollouts.lengths)
 
     def of_rollouts(self, rollouts: Rollouts) -> Vector:
         """(n,) the mean weight of each rollout's positions; 0 for one without a position."""
@@ -390,7 +357,7 @@ class RewardTilt:
             exponents, rollouts.prompts, is_sampled, self.scale, rollouts
         )
         return PositionWeights(
-            np.repeat(weights, rollouts.lengths), np.where(rollouts.policy_is_known, shared, 0.0)
+            np.repeat(weights, rollouts.lengths), np.where(rollouts.is_of_base, shared, 0.0)
         )
 
 
@@ -444,7 +411,7 @@ class RewardToGo:
         )
         baseline = np.zeros(len(rollouts.keys))
         baseline[of] = shared  # the positions of one rollout share it
-        return PositionWeights(weights, np.where(rollouts.policy_is_known, baseline, 0.0))
+        return PositionWeights(weights, np.where(rollouts.is_of_base, baseline, 0.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ no penalty: the penalty then counts their distances to the center less the mean 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive, vector, weight_vector
-from blackbox_lb.estimate.inputs.rollouts import BASE, PositionWeights, Rollouts, Weighting
+from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts, Weighting
 from blackbox_lb.estimate.next_token.next_token import LoggedPositions, NextToken, WeightedPotential
 from blackbox_lb.estimate.next_token.sparse_table import dot
 from blackbox_lb.estimate.reweighting import effective_sample_size, log_policy_ratios
@@ -442,14 +442,15 @@ class TokenCosts:
 
 
 def linear_term(rollouts: Rollouts, table: LoggedPositions, weights: PositionWeights) -> Vector:
-    """(s,) ``sum_m (w_m - b_m) 1{y_m = y} + sum_m b_m pi(y | m)``, pi the policy that drew m.
+    """(s,) ``sum_m (w_m - b_m) 1{y_m = y} + sum_m b_m pi_0(y | m)``.
 
     Where all weights are equal, this is bit for bit the expected count: completions of the base
     model then teach exactly 0. table: of these rollouts, given that a token has an id.
     """
-    counts = table.sampled_counts(differences(rollouts, weights))
-    for bias, baseline in by_policy(rollouts, table, weights):
-        counts += table.expected(bias, baseline)
+    baseline = weights.baseline_of(rollouts)
+    counts = table.sampled_counts(weights.values - baseline)
+    if baseline.any():
+        counts += table.expected(np.zeros(len(counts)), baseline)
     return counts
 
 
@@ -457,36 +458,11 @@ def linear_terms(
     rollouts: Rollouts, table: LoggedPositions, weights: PositionWeights, delta: Vector
 ) -> Vector:
     """(n,) each rollout's part of ``linear_term . delta``, for ``delta`` (s,)."""
-    parts = differences(rollouts, weights) * delta[table.sampled]
-    for bias, baseline in by_policy(rollouts, table, weights):
-        parts += baseline * table.mean(delta, bias)
+    baseline = weights.baseline_of(rollouts)
+    parts = (weights.values - baseline) * delta[table.sampled]
+    if baseline.any():
+        parts += baseline * table.mean(delta, np.zeros(len(delta)))
     return rollouts.summed(parts)
-
-
-def differences(rollouts: Rollouts, weights: PositionWeights) -> Vector:
-    """(m,) the part of each weight that samples count: above or below the baseline."""
-    return weights.values - np.repeat(weights.baseline, rollouts.lengths)
-
-
-def by_policy(
-    rollouts: Rollouts, table: LoggedPositions, weights: PositionWeights
-) -> Iterator[tuple[Vector, Vector]]:
-    """The bias (s,) of each policy that drew completions with a baseline, 0 for the base model, and
-    the baseline (m,) of its positions, 0 at the others.
-    """
-    size = len(table.token_ids)
-    for number in range(len(rollouts.policies) + 1):
-        group_baseline = weights.baseline
-        if rollouts.origins is not None:
-            group_baseline = np.where(rollouts.origins == number, group_baseline, 0.0)
-        baseline = np.repeat(group_baseline, rollouts.lengths)
-        if not baseline.any():
-            continue
-        if number == BASE:
-            yield np.zeros(size), baseline
-        else:
-            policy = rollouts.policies[number - 1]
-            yield table.align(policy.token_ids, policy.values), baseline
 
 
 MOST_TURNS = 30

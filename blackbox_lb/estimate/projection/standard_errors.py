@@ -34,7 +34,7 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts, Weighting
 from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.sparse_table import dot, stretches
-from blackbox_lb.estimate.projection.projection import Fit, Penalty, Prior, by_policy, differences
+from blackbox_lb.estimate.projection.projection import Fit, Penalty, Prior
 from blackbox_lb.estimate.reweighting import effective_sample_size
 
 UNFINISHED = 1e-5
@@ -177,14 +177,12 @@ def standard_errors(
     else:
         free = np.isin(table.token_ids, np.asarray(support))
     group = np.repeat(group_of, rollouts.lengths)
-    baselines = by_policy(rollouts, table, weights)
-    problem = _Problem(
-        table, values, weights.values, tuple(baselines), group, positive("l2", l2), free
-    )
+    baseline = weights.baseline_of(rollouts)
+    problem = _Problem(table, values, weights.values, baseline, group, positive("l2", l2), free)
     size = np.bincount(group_of).astype(np.float64)
     shares = (size if rule.scale == "prompt" else np.bincount(group_of, weights=w)) / len(w)
     informants = _informants(problem.tallied(len(shares), problem.weights))
-    scores = problem.tallied(len(shares), differences(rollouts, weights))
+    scores = problem.tallied(len(shares), weights.values - baseline)
     shared = problem.baseline_by(len(shares))
     if shared is not None:
         scores += shared
@@ -210,15 +208,15 @@ def standard_errors(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
-    """The objective around its maximum. baselines: the bias (s,) of each policy with a baseline,
-    and that baseline (m,). group: (m,) of each position. free: (s,) whether each coordinate may
+    """The objective around its maximum. baseline: (m,) the part of each weight that
+    is counted by expectation. group: (m,) of each position. free: (s,) whether each coordinate may
     move.
     """
 
     table: NextToken
     delta: Vector
     weights: Vector
-    baselines: tuple[tuple[Vector, Vector], ...]
+    baseline: Vector
     group: Ids
     l2: float
     free: Bools
@@ -228,22 +226,20 @@ class _Problem:
         return expected_by(self.table, self.delta, self.weights, self.group, groups)
 
     def baseline_by(self, groups: int) -> Vector | None:
-        """(g, s) the expected counts of each group's baselines; None where there is none."""
-        total: Vector | None = None
-        for bias, baseline in self.baselines:
-            # a copy, so that the squares beside it are let go
-            part = expected_by(self.table, bias, baseline, self.group, groups)[0].copy()
-            total = part if total is None else total + part
-        return total
+        """(g, s) the expected counts of each group's baseline; None where there is none."""
+        if not self.baseline.any():
+            return None
+        no_bias = np.zeros(len(self.delta))
+        # a copy, so that the squares beside it are let go
+        return expected_by(self.table, no_bias, self.baseline, self.group, groups)[0].copy()
 
-    def baseline(self, table: NextToken, group: int) -> Vector:
-        """(s,) the expected counts of the baselines under ``table``, without those of ``group``."""
-        total = np.zeros(len(self.delta))
-        for bias, baseline in self.baselines:
-            group_baseline = np.where(self.group == group, 0.0, baseline)
-            if group_baseline.any():
-                total += table.expected(bias, group_baseline)
-        return total
+    def baseline_without(self, table: NextToken, group: int) -> Vector:
+        """(s,) the expected counts of the baseline under ``table``, without that of ``group``."""
+        no_bias = np.zeros(len(self.delta))
+        others = np.where(self.group == group, 0.0, self.baseline)
+        if not others.any():
+            return no_bias
+        return table.expected(no_bias, others)
 
     def tallied(self, groups: int, weights: Vector | Bools) -> Vector:
         """(g, s) the sum of ``weights`` (m,) over each group's samples of each token."""
@@ -315,7 +311,7 @@ class _Problem:
             ridge = self.l2 * (1 - share)
             if gone.any() and part_shared is not None:  # the baseline's expectation changes, too
                 before = part_shared.sum(axis=0) - part_shared[group]
-                moved = part.baseline(table, group) - before
+                moved = part.baseline_without(table, group) - before
                 right -= np.where(self.free, growth * moved, 0.0)
             diagonal = np.maximum(usage_without + change, 0.0) * bend
             if part is not self:
@@ -337,7 +333,7 @@ class _Problem:
             self,
             table=self.table.take(rows),
             weights=self.weights[rows],
-            baselines=tuple((bias, baseline[rows]) for bias, baseline in self.baselines),
+            baseline=self.baseline[rows],
             group=self.group[rows],
         )
 

@@ -30,7 +30,7 @@ from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
 from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.sparse_table import dot
-from blackbox_lb.estimate.projection.projection import by_policy, descend, differences
+from blackbox_lb.estimate.projection.projection import descend
 
 BLOCK = 4_096
 """Contexts of a block: with 300 tokens its bias takes 10 MB."""
@@ -96,8 +96,8 @@ class FeaturePositions:
     token_ids: (s,) sorted. masses: (m, s) their listed probabilities. tails: (m,) the unlisted
     probability that ``unigram`` (s,) shares out. contexts: (m,) ascending. weights: (m,). counts:
     (c, s) the weighted number of times each was the answer, and the baseline's expected count in
-    lists (see ``linear_term``). tail_counts: its expected count in tails, as factors (c, k) and
-    (k, s) of k policies; None without a baseline.
+    lists (see ``linear_term``). tail_counts: (c,) its expected count in tails, that ``unigram``
+    shares out.
     """
 
     token_ids: Ids
@@ -107,7 +107,7 @@ class FeaturePositions:
     contexts: Ids
     weights: Vector
     counts: sparse.csr_array[Any]
-    tail_counts: tuple[Vector, Vector] | None = None
+    tail_counts: Vector
     _rest: Vector = field(init=False)
 
     def __post_init__(self) -> None:
@@ -152,26 +152,22 @@ class FeaturePositions:
         place = np.full(len(named.token_ids), -1)
         place[chosen] = np.arange(len(chosen))
         sampled = place[named.sampled]
-        token_weights = differences(rollouts, weights)
+        baseline = weights.baseline_of(rollouts)
+        token_weights = weights.values - baseline
         is_chosen = (sampled >= 0) & (token_weights != 0)
         counts = sparse.csr_array(
             (token_weights[is_chosen], (contexts[is_chosen], sampled[is_chosen])),
             shape=(size, len(chosen)),
         )
-        by_context: list[Vector] = []
-        of_tokens: list[Vector] = []
-        for bias, baseline in by_policy(rollouts, named, weights):
-            tilt = np.exp(np.minimum(bias[chosen], LARGEST))
-            once = baseline * np.exp(-named.log_normaliser(bias))
+        tail_counts = np.zeros(size)
+        if baseline.any():
+            no_bias = np.zeros(len(named.token_ids))
+            once = baseline * np.exp(-named.log_normaliser(no_bias))
             summing = sparse.csr_array((once, (contexts, np.arange(m))), shape=(size, m))
-            counts = counts + (summing @ all_masses) @ sparse.diags_array(tilt)
-            by_context.append(np.asarray(summing @ named.spread))
-            of_tokens.append(named.unigram[chosen] * tilt)
+            counts = counts + summing @ all_masses
+            tail_counts = np.asarray(summing @ named.spread)
         order = np.argsort(contexts, kind="stable")
         order = order[weights.values[order] > 0]
-        tail_counts = None
-        if by_context:
-            tail_counts = (np.stack(by_context, axis=1), np.stack(of_tokens))
         return cls(
             named.token_ids[chosen],
             all_masses[order],
@@ -194,8 +190,7 @@ class FeaturePositions:
     def occurrence(self) -> Vector:
         """(s,) the weighted number of times that each token was likely or the answer."""
         counted = np.asarray(self.counts.sum(axis=0))
-        if self.tail_counts is not None:
-            counted = counted + self.tail_counts[0].sum(axis=0) @ self.tail_counts[1]
+        counted = counted + self.tail_counts.sum() * self.unigram
         return np.asarray(self.usage + np.abs(counted))
 
     def only(self, chosen: Bools) -> FeaturePositions:
@@ -220,15 +215,10 @@ class FeaturePositions:
             tail_counts=tail_counts,
         )
 
-    def _counted(
-        self, amounts: Vector
-    ) -> tuple[sparse.csr_array[Any], tuple[Vector, Vector] | None]:
+    def _counted(self, amounts: Vector) -> tuple[sparse.csr_array[Any], Vector]:
         """``counts`` and ``tail_counts`` where each context counts ``amounts`` (c,) times."""
         counts = sparse.csr_array(sparse.diags_array(amounts) @ self.counts)
-        if self.tail_counts is None:
-            return counts, None
-        by_context, of_tokens = self.tail_counts
-        return counts, (by_context * amounts[:, None], of_tokens)
+        return counts, self.tail_counts * amounts
 
     def _linear(self, rows: slice) -> npt.NDArray[np.float64]:
         """(b, s) the linear term of some contexts."""
@@ -236,9 +226,7 @@ class FeaturePositions:
         shape = (rows.stop - rows.start, len(self.token_ids))
         counted = np.zeros(shape)
         counted[row, column] = amounts
-        if self.tail_counts is not None:
-            counted += self.tail_counts[0][rows] @ self.tail_counts[1]
-        return counted
+        return counted + np.outer(self.tail_counts[rows], self.unigram)
 
     def loss(
         self, features: FeatureTable, common: Vector, slopes: Vector

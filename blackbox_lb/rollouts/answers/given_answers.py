@@ -25,7 +25,7 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError, NoLogprobs, RequestRejected
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
-from blackbox_lb.estimate.inputs.rollouts import NOT_KNOWN, Rollouts
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.rollouts.answers.continued import lists_along
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -429,7 +429,8 @@ async def followed(
     that ends it.
 
     Both count as completions of reward 0, which weigh 1: so the rest is learned too, and that
-    nothing follows the answer. No known policy drew them, so no part of that weight is a baseline.
+    nothing follows the answer. The base model did not draw them, so no part of that weight is a
+    baseline.
     Where no end token is known or listed, the base model's likeliest token stands for it, so that
     greedy decoding goes on as it did. After an answer with a wanted share stands what the model
     drew there. The end tokens come beside the rollouts. None on a server that is not known to
@@ -470,7 +471,7 @@ async def followed(
     if not rows:
         return None
     rest = columns(rows, places, [0.0] * len(rows), trials.end_tokens)
-    return replace(rest, origins=np.full(len(rows), NOT_KNOWN)), ends
+    return replace(rest, drawn_by_base=np.zeros(len(rows), np.bool_)), ends
 
 
 def _ends(completions: Sequence[Completion], end_tokens: EndTokens) -> frozenset[int]:

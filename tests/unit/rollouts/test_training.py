@@ -124,9 +124,9 @@ def test_a_policy_of_its_own_that_drew_is_not_the_base_model(tmp_path: Path) -> 
     """
     same = replace(completion(), propensities=np.array([-2.0, -2.001, -1.999], dtype=np.float32))
     other = replace(completion(), propensities=np.array([-1.0, -1.25, -1.5], dtype=np.float32))
-    assert trained(tmp_path / "a", [same, completion()]).rollouts.policy_is_known.all()
+    assert trained(tmp_path / "a", [same, completion()]).rollouts.is_of_base.all()
     rollouts = trained(tmp_path / "b", [other, completion()]).rollouts
-    assert rollouts.policy_is_known.tolist() == [False, True]
+    assert rollouts.is_of_base.tolist() == [False, True]
 
 
 def test_bounds_are_kept_position_by_position(tmp_path: Path) -> None:

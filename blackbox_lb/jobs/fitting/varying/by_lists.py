@@ -193,7 +193,7 @@ def classified(
     counts = sparse.csr_array((np.ones(len(places)), (rows, right)), shape=(len(places), size))
     nothing = np.zeros(len(places))
     positions = FeaturePositions(
-        np.arange(size), even, nothing, np.zeros(size), rows, np.ones(len(places)), counts
+        np.arange(size), even, nothing, np.zeros(size), rows, np.ones(len(places)), counts, nothing
     )
     table = features.table[places]
     folds = np.random.default_rng(0).permutation(len(places)) % FOLDS
