@@ -12,6 +12,7 @@ from typing import get_args
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import MEASURES, Costs, Goal, Objective
+from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.estimate.inputs.recipe import ANSWERS_L2, DEFAULT_L2, Sweep
 from blackbox_lb.jobs.fitting.plan import FitPlan, LearnFrom
 from blackbox_lb.rollouts.judging.decisions import check_wanted
@@ -142,10 +143,11 @@ def completed_plan(
             phases, of which those that confine a bias need none.
 
     Raises:
-        InputError: the source is unknown, the reward has no right answers to learn from, a setting
-            cannot be read, or the reward compares with wanted shares and the data, the source or a
-            setting has none.
+        InputError: the source or an estimator is unknown, the reward has no right answers to learn
+            from, a setting cannot be read, or the reward compares with wanted shares and the data,
+            the source or a setting has none.
     """
+    estimators(plan.sweep)  # a name that is none is refused before anything is asked for
     if reward.of_shares:
         return _plan_of_shares(plan, task, reward, learn_from, deploy)
     loss = unseen_loss(len(task.validation))

@@ -258,6 +258,33 @@ def test_a_model_without_logprobs(
     assert "returned no logprobs" in refused("fit", *call())
 
 
+@pytest.mark.parametrize(
+    ("command", "more", "profile", "sentence"),
+    [
+        ("fit", (), "ask_logprobs = 'no'", "no logprobs on its chat endpoint"),
+        ("collect", (), "ask_logprobs = 'no'", "no logprobs on its chat endpoint"),
+        ("fit", ("--learn-from", "unlabelled", "--labels", "a,b"), "ask_logprobs = 'no'", "chat"),
+        ("fit", ("--top-logprobs", 0), "", "--top-logprobs 0 asks for none"),
+        ("collect", ("--top-logprobs", 0), "", "--top-logprobs 0 asks for none"),
+    ],
+)
+def test_completions_without_logprobs_are_not_paid_for(
+    call: Callable[..., tuple[object, ...]],
+    server: ExactServer,
+    tmp_path: Path,
+    command: str,
+    more: tuple[object, ...],
+    profile: str,
+    sentence: str,
+) -> None:
+    """An endpoint that gives none, or an option that asks for none, is refused first."""
+    own = tmp_path / "own.toml"
+    own.write_text(f'extends = "llamacpp"\nname = "own"\n[endpoints.chat]\n{profile}\n')
+    said = refused(command, *call("--provider", own, "--endpoint", "chat", *more))
+    assert sentence in " ".join(said.split())
+    assert not any(path.endswith("completions") for path, _ in server.calls)
+
+
 @pytest.mark.parametrize(("value", "shown"), [(float("nan"), "nan"), (0.25, "0.25")])
 def test_a_logprob_that_is_none(
     call: Callable[..., tuple[object, ...]], server: ExactServer, value: float, shown: str
