@@ -312,9 +312,10 @@ def _possible_distribution(row: Row) -> FloatArray:
 
 
 def _possible_token(row: Row) -> tuple[int, bytes]:
-    token = np.array([row["id"]])
-    _check_ids(token, token < UNNAMED)
-    return token_of(row)
+    token, raw = token_of(row)
+    ids = np.array([token])
+    _check_ids(ids, ids < UNNAMED)
+    return token, raw
 
 
 def _check_ids(ids: npt.NDArray[Any], is_impossible: BoolArray) -> None:

@@ -16,7 +16,8 @@ import pytest
 from blackbox_lb.errors import InputError
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.store.parquet import export_store, import_store
-from blackbox_lb.store.upkeep import check, merge, recover
+from blackbox_lb.store.recovery import recover
+from blackbox_lb.store.upkeep import check, merge
 from blackbox_lb.types import Completion, Prompt
 from tests.support.commands import blb, refused
 from tests.support.errors import names, raises_naming

@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ from blackbox_lb.errors import BlbError, InputError, StoreError
 from blackbox_lb.store import RolloutStore, request_hash
 from blackbox_lb.store.database import TABLES
 from blackbox_lb.store.parquet import export_store, import_store
+from blackbox_lb.store.recovery import recover
 from blackbox_lb.store.rows import check_row
-from blackbox_lb.store.upkeep import check, merge, recover
+from blackbox_lb.store.upkeep import check, merge
 from blackbox_lb.types import Completion, Prompt
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
@@ -201,6 +203,88 @@ def test_flipped_bytes(trials: int, whole: Path, tmp_path: Path) -> None:
         for each in tmp_path.glob(f"{path.name}*"):
             each.unlink()
     assert unnoticed < trials / 2
+
+
+def flipped(data: bytearray, draw: random.Random) -> None:
+    """Change one to eight bytes."""
+    for _ in range(draw.choice((1, 1, 2, 8))):
+        data[draw.randrange(len(data))] ^= draw.randrange(1, 256)
+
+
+def cut(data: bytearray, draw: random.Random) -> None:
+    """Cut the file anywhere behind its first fifth."""
+    del data[draw.randrange(len(data) // 5, len(data)) :]
+
+
+def page_lost(data: bytearray, draw: random.Random) -> None:
+    """Zeros in the place of a page that is not the first."""
+    number = draw.randrange(1, len(data) // 4096)
+    data[number * 4096 : (number + 1) * 4096] = bytes(4096)
+
+
+def first_page_lost(data: bytearray, draw: random.Random) -> None:
+    """Zeros in the place of the magic string, the header or the first page."""
+    size = draw.choice((16, 100, 4096))
+    data[:size] = bytes(size)
+
+
+@pytest.mark.parametrize("trials", [6, pytest.param(75, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("damage", "least"), [(flipped, 0.98), (cut, 0.35), (page_lost, 0.97), (first_page_lost, 1.0)]
+)
+def test_the_share_of_rows_that_is_recovered(
+    damage: Callable[[bytearray, random.Random], None], least: float, trials: int, tmp_path: Path
+) -> None:
+    """By kind of damage, at least the share that was measured less a margin; no wrong row."""
+    data = make(tmp_path / "s.db", 300).read_bytes()
+    before = rows(tmp_path / "s.db")
+    draw = random.Random(7)
+    recovered = 0
+    for trial in range(trials):
+        damaged = bytearray(data)
+        damage(damaged, draw)
+        path = tmp_path / f"damaged{trial}.db"
+        path.write_bytes(damaged)
+        recovered += len(saved(path, before, tmp_path))
+        for file in tmp_path.glob(f"{path.name}*"):
+            file.unlink()
+    share = recovered / trials / len(before)
+    print(f"{damage.__name__}: {share:.2%} of {trials} x {len(before)} rows")
+    assert share >= least
+
+
+def test_a_vacuumed_store_without_its_first_page(whole: Path, tmp_path: Path) -> None:
+    """Completions, prompts and settings come back although other tables were moved."""
+    path = tmp_path / "s.db"
+    with sqlite3.connect(whole) as db:
+        db.execute("VACUUM INTO ?", (str(path),))
+    db.close()
+    data = path.read_bytes()
+    path.write_bytes(bytes(4096) + data[4096:])
+    before = rows(whole)
+    after = saved(path, before, tmp_path)
+    tables = ("completions", "prompts", "requests")
+    assert {name for name in before if name[0] in tables} <= after.keys()
+
+
+def test_a_file_with_a_view_is_read_by_the_schema_of_a_store(whole: Path, tmp_path: Path) -> None:
+    """A view in the place of a table is never run; the rows in the pages come back."""
+    path = tmp_path / "s.db"
+    shutil.copy(whole, path)
+    with sqlite3.connect(path) as db:
+        db.execute("ALTER TABLE prompts RENAME TO hidden")
+        db.execute("CREATE VIEW prompts AS SELECT hash, 'no' || messages AS messages FROM hidden")
+    db.close()
+    before = rows(whole)
+    assert saved(path, before, tmp_path) == before
+
+
+def test_a_row_with_a_value_of_another_kind_is_damaged() -> None:
+    """No value of a damaged row ends a check with another exception."""
+    for values in ({"id": None}, {"tokenizer": 3}, {"bytes": "a"}):
+        row = {"tokenizer": "t", "id": 1, "bytes": b"a", "checksum": 0} | values
+        with raises_naming(StoreError, *values):
+            check_row("token_bytes", row)
 
 
 def test_what_reads_a_damaged_store_says_so(whole: Path, tmp_path: Path) -> None:

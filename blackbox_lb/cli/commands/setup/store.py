@@ -131,10 +131,10 @@ def recover_command(old: Path, new: Path, as_json: bool) -> None:
     """Copy all intact rows of the damaged or truncated store OLD into the new store NEW, and count
     the losses.
 
-    OLD is only read, page by page and without SQLite, its -wal file too; every row is taken or left
-    by its checksum.
+    A temporary copy of OLD and its -wal file, beside NEW, is read in small slices around the
+    damage; every row is taken or left by its checksum.
     """
-    from blackbox_lb.store.upkeep import recover
+    from blackbox_lb.store.recovery import recover
 
     done = recover(old, new)
     if as_json:
