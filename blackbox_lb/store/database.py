@@ -270,11 +270,6 @@ class Database:
             raise StoreError(f"the rollout store {self.path} is not open; open it again")
         return self._connection
 
-    def execute(self, query: str, arguments: Sequence[Any] = ()) -> sqlite3.Cursor:
-        """Run one statement outside a transaction."""
-        with self._translate_errors("use"):
-            return self.connection.execute(query, arguments)
-
     def read(self, query: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of a query."""
         with self._turn, self._translate_errors("read"):

@@ -162,10 +162,14 @@ def test_every_blb_command_line_parses() -> None:
 def test_the_store_tables_are_documented() -> None:
     """Every table and column of the schema stands in the table of the page on stores."""
     store = RolloutStore(":memory:")
-    tables = store._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    tables = store._db.connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table'"
+    ).fetchall()
     for (table,) in tables:
         (row,) = [line for line in DOCS["store"].splitlines() if line.startswith(f"| `{table}` |")]
-        columns = [column[1] for column in store._db.execute(f"PRAGMA table_info({table})")]
+        columns = [
+            column[1] for column in store._db.connection.execute(f"PRAGMA table_info({table})")
+        ]
         assert re.findall(r"`(\w+)`", row) == [table, *columns]
     store.close()
 

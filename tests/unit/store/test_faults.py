@@ -216,7 +216,7 @@ def test_a_limit_on_file_sizes_is_a_full_disk(tmp_path: Path) -> None:
 def test_a_database_at_its_own_limit(tmp_path: Path) -> None:
     """``PRAGMA max_page_count`` fills the file itself, on every system."""
     with RolloutStore(tmp_path / "s.db") as store:
-        store._db.execute("PRAGMA max_page_count = 40").fetchall()
+        store._db.connection.execute("PRAGMA max_page_count = 40").fetchall()
         kept = fill(store)
         assert 0 < kept == store.size().completions
 
