@@ -70,7 +70,7 @@ def outcome_of(scores: PolicyScores) -> Outcome:
         return ByPrompt(np.array([row.mean() if row.size else math.nan for row in rows]))
 
     right = None if scores.correct is None else means(scores.correct)
-    return Outcome(means(scores.reward), means(scores.tokens), right, None)
+    return Outcome(means(scores.reward), means(scores.tokens), right)
 
 
 @dataclass(slots=True)

@@ -70,7 +70,6 @@ OPTIONS = frozenset(
         "hosts",
         "integers",
         "json",
-        "kl_price",
         "l2",
         "labels",
         "labels_only",

@@ -85,6 +85,12 @@ class GroupedOption(cloup.Option):
             return None
         return super().get_default(ctx, call=True)
 
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        """The value as the option's type. Raises InputError: it is a value no more."""
+        for single in value if isinstance(value, list | tuple) else (value,):
+            refuse_removed(f"{max(self.opts, key=len)} {single}")
+        return super().type_cast_value(ctx, value)
+
 
 class LateChoice(click.Choice[str]):
     """One of the values that ``find`` returns; it is called when a value is read, listed or

@@ -34,6 +34,18 @@ REMOVED = {
         "--kappa is no more: it was a setting of --estimator ratio; use projection (the default),"
         " with --l2"
     ),
+    "--objective reward-kl": (
+        "--objective reward-kl is no more; choose reward, and keep the bias nearer to the model"
+        " with a larger --l2 or --tau"
+    ),
+    "--objective macro-f1": (
+        "--objective macro-f1 is no more; choose balanced, the mean recall of the labels, and read"
+        " the macro-F1 that is reported"
+    ),
+    "--kl-price": (
+        "--kl-price is no more: it was a setting of --objective reward-kl; keep the bias nearer to"
+        " the model with a larger --l2 or --tau"
+    ),
 }
 """The option, with its command or its value where that went alone -> what went, and the way that
 remains."""

@@ -175,7 +175,6 @@ def fit_stages(task: Task, plan: FitPlan, reward: Reward) -> list[ForecastStage]
     if plan.selects_offline:
         firsts += _answer_stages(task.validation, reward)
     settings = dict.fromkeys(plan.settings)
-    extra = plan.goal.objective == "reward-kl" and SAMPLED not in settings
     judged = [
         (
             ForecastStage(task.validation, 1, 1)
@@ -185,7 +184,7 @@ def fit_stages(task: Task, plan: FitPlan, reward: Reward) -> list[ForecastStage]
                 _validation_samples(plan, setting, candidates, len(task.validation)),
             )
         )
-        for setting in [*settings, *[SAMPLED] * extra]
+        for setting in settings
     ]
     policies = 2
     if plan.depends_on or plan.phases:

@@ -216,7 +216,6 @@ def test_a_coin_is_declined(tmp_path: Path) -> None:
         {"positive": "other"},
         {"positive": "b"},
         {"deploy": ("temperature=1",)},
-        {"objective": "reward-kl"},
         {"learn_from": "samples"},
         {"phases": "first=1"},
         {"labels": ("begins", "other")},

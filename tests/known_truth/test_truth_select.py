@@ -281,14 +281,11 @@ def outcome(
     reward: Sequence[float],
     tokens: Sequence[float] = (),
     accuracy: Sequence[float] | None = None,
-    kl: float = 0.0,
 ) -> Outcome:
     """By hand: one number a prompt."""
     lengths = np.array(tokens or [1.0] * len(reward))
     right = None if accuracy is None else ByPrompt(np.array(accuracy))
-    return Outcome(
-        ByPrompt(np.array(reward)), ByPrompt(lengths), right, ByPrompt(np.full(len(reward), kl))
-    )
+    return Outcome(ByPrompt(np.array(reward)), ByPrompt(lengths), right)
 
 
 @pytest.mark.parametrize("prompts", [12, 24, 60, 200])
@@ -306,29 +303,23 @@ def test_pareto_keeps_a_loss_that_is_said_to_be_unseen_one_time_in_five(prompts:
     assert kept / 2_000 == pytest.approx(0.2, abs=0.05)
 
 
-def test_the_three_objectives_by_eye() -> None:
-    """Most reward; most reward less the price of its KL; fewest tokens among those that keep the
-    accuracy.
-    """
+def test_both_objectives_by_eye() -> None:
+    """Most reward; fewest tokens among those that keep the accuracy."""
     base = outcome([0.0, 0.0], [10, 10], [0.5, 0.7])
-    bold = outcome([1.0, 1.0], [4, 4], [0.2, 0.4], kl=2.0)
-    mild = outcome([0.6, 0.6], [8, 8], [0.52, 0.65], kl=0.1)
+    bold = outcome([1.0, 1.0], [4, 4], [0.2, 0.4])
+    mild = outcome([0.6, 0.6], [8, 8], [0.52, 0.65])
     lost = outcome([np.nan, np.nan])
     assert Goal("reward").ranking(base, [lost, mild, bold]) == [2, 1, 0]
-    assert Goal("reward-kl", 0.5).ranking(base, [bold, mild]) == [1, 0]
-    assert Goal("reward-kl", 0.1).ranking(base, [bold, mild]) == [0, 1]
     assert Goal("pareto").ranking(base, [bold, mild]) == [1, 0]
     assert Goal("pareto").beats(base, mild)
     assert not Goal("pareto").beats(base, bold)
     # The mild one loses .015 on average, less than the standard error .035; the bold one .3, with
     # no error at all.
     assert Goal("pareto").keeps(base, mild)
-    with raises_naming(InputError, "'pareto'", "'reward'", "'reward-kl'"):
+    with raises_naming(InputError, "'pareto'", "'reward'"):
         Goal("pareto").ranking(outcome([1.0]), [outcome([1.0])])
     with raises_naming(InputError, "'best'"):
         Goal(cast(Objective, "best"))
-    with raises_naming(InputError, "tau", "0"):
-        Goal("reward-kl", 0.0)
 
 
 @pytest.mark.parametrize("candidates", [1, 2, 3, 5, 8, 13, 50])

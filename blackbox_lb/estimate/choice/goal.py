@@ -17,7 +17,6 @@ import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Vector
-from blackbox_lb.estimate.inputs.checks import positive as above_zero
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,9 +48,9 @@ class ByPrompt:
             return float(parts.std(ddof=1) / math.sqrt(parts.size))
         return math.inf
 
-    def minus(self, other: ByPrompt, times: float = 1.0) -> ByPrompt:
-        """``self - times * other``, over the prompts that both have."""
-        return ByPrompt(self.parts - times * other.parts)
+    def minus(self, other: ByPrompt) -> ByPrompt:
+        """``self - other``, over the prompts that both have."""
+        return ByPrompt(self.parts - other.parts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,20 +58,17 @@ class Outcome:
     """Results of a policy on a set of prompts.
 
     reward: in the user's own unit. tokens: of a completion. accuracy: 0 to 1, None where no right
-    answer is known. kl: KL(p_delta || p_0) in nats a completion, None where it is not known.
+    answer is known.
     """
 
     reward: ByPrompt
     tokens: ByPrompt
     accuracy: ByPrompt | None
-    kl: ByPrompt | None
 
 
 Objective: TypeAlias = Literal[
     "reward",
-    "reward-kl",
     "pareto",
-    "macro-f1",
     "accuracy",
     "balanced",
     "cost",
@@ -86,9 +82,7 @@ MEASURES: dict[Objective, Literal["precision", "recall", "rate"]] = {
     "rate": "rate",
 }
 """Objectives that promise something of fresh prompts, and what."""
-OF_DECISIONS: frozenset[Objective] = frozenset(
-    ["macro-f1", "accuracy", "balanced", "cost", *MEASURES]
-)
+OF_DECISIONS: frozenset[Objective] = frozenset(["accuracy", "balanced", "cost", *MEASURES])
 """Objectives of greedy decisions between labels, predicted from lists."""
 Costs: TypeAlias = Mapping[str, Mapping[str, float]]
 """Right label -> decided label -> cost, above 0."""
@@ -181,21 +175,19 @@ def race_cost(plan: Sequence[Rung], cost: Callable[[int], int]) -> int:
 class Goal:
     """The goal of the choice: a mean difference to the base over the same prompts.
 
-    reward: the reward in the user's own unit. reward-kl: that minus ``tau`` for every nat of
-    KL(p_delta || p_0) a completion (the paper, "KL-regularized optimum"). Both read a reward on the
-    log scale as its exponential: in nats one completion of reward -inf gives every policy, the base
-    too, an expectation of -inf, and the objective would rank nothing. So ``tau`` is a price in
-    units of that value, and need not be the tau of any fit. pareto: the fewest tokens among
-    candidates that keep the base's accuracy (the paper, section on the experimental setup): they
-    lose at most one standard error of the paired difference, as without this margin noise alone
-    would exclude half of the candidates that lose nothing.
+    reward: the reward in the user's own unit, one on the log scale as its exponential: in nats one
+    completion of reward -inf gives every policy, the base too, an expectation of -inf, and the
+    objective would rank nothing. pareto: the fewest tokens among candidates that keep the base's
+    accuracy (the paper, section on the experimental setup): they lose at most one standard error
+    of the paired difference, as without this margin noise alone would exclude half of the
+    candidates that lose nothing.
 
-    All others are of greedy decisions predicted from lists. macro-f1: the mean F1 over the labels.
-    accuracy: the share of right decisions. balanced: the mean recall over the labels. cost: less
-    mean cost by ``costs``. recall@precision: the largest recall of the label ``positive`` with a
-    precision of at least ``level``; precision@recall: the mirror image; rate: decide for it as
-    often as possible, at most for a share ``level`` of the prompts. These three choose a point
-    and no candidate. With ``positive``, accuracy, balanced and cost choose a point, too.
+    All others are of greedy decisions predicted from lists. accuracy: the share of right decisions.
+    balanced: the mean recall over the labels. cost: less mean cost by ``costs``. recall@precision:
+    the largest recall of the label ``positive`` with a precision of at least ``level``;
+    precision@recall: the mirror image; rate: decide for it as often as possible, at most for a
+    share ``level`` of the prompts. These three choose a point and no candidate. With ``positive``,
+    accuracy, balanced and cost choose a point, too.
 
     The best candidate wins: to prefer the smallest KL among those within a standard error of it
     (the one-standard-error rule of Breiman et al. 1984) lost between 1 and 60 % of the gain in
@@ -203,21 +195,18 @@ class Goal:
     """
 
     objective: Objective = "reward"
-    tau: float = 1.0
     level: float | None = None
     positive: str | None = None
     costs: Costs | None = None
 
     def __post_init__(self) -> None:
-        """Raise InputError: an unknown objective, or a price that is not above 0; a level, a
-        positive label or costs that the objective needs and lacks, or has no use for.
+        """Raise InputError: an unknown objective; a level, a positive label or costs that the
+        objective needs and lacks, or has no use for.
         """
         if self.objective not in get_args(Objective):
             raise InputError(
                 f"objective {self.objective!r} is unknown; choose {', '.join(get_args(Objective))}"
             )
-        if self.objective == "reward-kl":
-            above_zero("tau", self.tau)
         self._check_decision()
 
     def _check_decision(self) -> None:
@@ -236,7 +225,7 @@ class Goal:
             raise InputError(
                 f"``objective={self.spec}`` is about one label; name it with ``positive``"
             )
-        if self.positive is not None and name not in OF_DECISIONS - {"macro-f1"}:
+        if self.positive is not None and name not in OF_DECISIONS:
             raise InputError(
                 f"``positive={self.positive}`` has no meaning for ``objective={name}``; choose"
                 " accuracy, balanced, cost:FILE, recall@precision=.95, precision@recall=.9 or"
@@ -266,13 +255,7 @@ class Goal:
         """
         if self.objective == "pareto":
             return base.tokens.minus(outcome.tokens)
-        gain = outcome.reward.minus(base.reward)
-        if self.objective != "reward-kl":
-            return gain
-        return gain.minus(
-            ByPrompt(np.full(gain.parts.shape, np.nan)) if outcome.kl is None else outcome.kl,
-            self.tau,
-        )
+        return outcome.reward.minus(base.reward)
 
     def keeps(self, base: Outcome, outcome: Outcome) -> bool:
         """Whether the constraint holds: for pareto, no more accuracy lost than noise explains; else
@@ -306,6 +289,6 @@ class Goal:
         if base.accuracy is None or outcome.accuracy is None:
             raise InputError(
                 "objective 'pareto' needs to know which completions are correct: give every"
-                " validation example an answer, or choose 'reward' or 'reward-kl'"
+                " validation example an answer, or choose 'reward'"
             )
         return outcome.accuracy.minus(base.accuracy)

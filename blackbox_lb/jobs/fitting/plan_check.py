@@ -177,10 +177,10 @@ class PlanCheck:
                 f" ``reward={reward.spec}`` no completion alone has one; use"
                 " ``learn_from=answers``"
             )
-        if plan.goal.objective not in ("reward", "reward-kl"):
+        if plan.goal.objective != "reward":
             raise InputError(
                 f"``objective={plan.goal.objective}`` needs right answers, and rows with wanted"
-                " shares have none; choose 'reward' or 'reward-kl'"
+                " shares have none; choose 'reward'"
             )
         if plan.phases is None and reward.max_tokens > 1:
             self.trials.report.notice(
@@ -223,14 +223,13 @@ class PlanCheck:
                 )
 
     def _check_goal(self) -> None:
-        session = self.trials.session
         objective = self.plan.goal.objective
         self._check_decision_goal()
-        if objective == "reward-kl" and not session.tells_base_logprobs:
+        if objective == "pareto" and self.plan.selects_offline:
             raise InputError(
-                "objective 'reward-kl' needs the KL of each candidate, but"
-                f" {session.profile.name} is not known to return the base model's logprobs with a"
-                " bias, so nothing tells it; choose 'reward' or 'pareto'"
+                "objective 'pareto' compares the tokens of completions, and greedy decisions that"
+                " are learned from answers are predicted without any; use ``learn_from=samples``,"
+                " or choose 'reward'"
             )
         silent = sum(
             self.trials.reward.accuracy_matcher.needs_answer and not example.answers
@@ -240,7 +239,7 @@ class PlanCheck:
             raise InputError(
                 "objective 'pareto' needs to know which completions are correct, but"
                 f" {silent} of {len(self.task.validation)} validation examples have no answer;"
-                " give every one an answer, or choose 'reward' or 'reward-kl'"
+                " give every one an answer, or choose 'reward'"
             )
 
     def _check_decision_goal(self) -> None:

@@ -29,7 +29,6 @@ EXAMPLE = '{"yes": {"no": 5}, "no": {"yes": 1}}'
 
 def parse_goal(
     objective: str = _GOAL.objective,
-    kl_price: float = _GOAL.tau,
     positive: str | None = None,
     labels: Labels | None = None,
 ) -> Goal:
@@ -38,7 +37,6 @@ def parse_goal(
     Args:
         objective: a name of ``Objective``; cost:FILE; recall@precision=, precision@recall= or rate=
             with a share.
-        kl_price: reward that a nat of KL a completion costs in reward-kl.
         positive: the label that an operating point decides for.
         labels: of the task; of open ones the opening is the positive label by default, and accuracy
             the goal.
@@ -52,14 +50,14 @@ def parse_goal(
         objective = "accuracy" if objective == "reward" else objective
     if objective.startswith(COST):
         costs = read_costs(Path(objective.removeprefix(COST)))
-        return Goal("cost", kl_price, positive=positive, costs=costs)
+        return Goal("cost", positive=positive, costs=costs)
     name, equals, number = objective.partition("=")
     level = None
     if equals:
         level = _level(objective, number)
     for metric in get_args(Objective):
         if name == metric:
-            return Goal(metric, kl_price, level, positive)
+            return Goal(metric, level, positive)
     raise InputError(f"``objective={objective}`` is unknown; choose {', '.join(choices())}")
 
 

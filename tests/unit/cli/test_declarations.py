@@ -83,7 +83,6 @@ ARRIVALS: list[tuple[list[str], str | None, str, object]] = [
     (["--seed", "13"], "sweep", "seed", 13),
     (["--objective", "pareto"], "goal", "objective", "pareto"),
     (["--positive", "Rome", "--objective", "accuracy"], "goal", "positive", "Rome"),
-    (["--kl-price", "0.5"], "goal", "tau", 0.5),
 ]
 """Arguments of a fit, the part of the plan that they set (None: the plan itself), its field and
 value.

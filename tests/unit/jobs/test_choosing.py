@@ -174,22 +174,20 @@ def test_a_single_candidate_costs_nothing(chosen: Chooser) -> None:
 
 
 @pytest.mark.parametrize(
-    ("goal", "reward", "tokens", "correct", "kl", "proven"),
+    ("goal", "reward", "tokens", "correct", "proven"),
     [
-        (Goal(), 2.0, 9.0, 1.0, 0.0, True),
-        (Goal(), 0.5, 3.0, 1.0, 0.0, False),
-        (Goal("pareto"), 0.5, 3.0, 1.0, 0.0, True),
-        (Goal("pareto"), 2.0, 9.0, 1.0, 0.0, False),
-        (Goal("pareto"), 0.5, 3.0, 0.0, 0.0, False),
-        (Goal("reward-kl", 0.1), 2.0, 9.0, 1.0, 4.0, True),
-        (Goal("reward-kl", 0.1), 2.0, 9.0, 1.0, 40.0, False),
+        (Goal(), 2.0, 9.0, 1.0, True),
+        (Goal(), 0.5, 3.0, 1.0, False),
+        (Goal("pareto"), 0.5, 3.0, 1.0, True),
+        (Goal("pareto"), 2.0, 9.0, 1.0, False),
+        (Goal("pareto"), 0.5, 3.0, 0.0, False),
     ],
 )
 def test_phases_and_features_must_win_by_the_goal(
-    goal: Goal, reward: float, tokens: float, correct: float, kl: float, proven: bool
+    goal: Goal, reward: float, tokens: float, correct: float, proven: bool
 ) -> None:
     """Beside a fixed bias that earns 1 with 6 right tokens: what counts is the goal of the fit,
-    be it the reward, tokens at the same accuracy, or the reward less a price for KL.
+    be it the reward or tokens at the same accuracy.
     """
     fixed = candidate(0, {0: 1.0})
 
@@ -207,9 +205,6 @@ def test_phases_and_features_must_win_by_the_goal(
                 fixed_scores if bias in (None, fixed.logit_bias) else richer_scores
                 for _, bias in call[-1]
             ]
-
-        async def kl(self, *call: Any) -> float:
-            return 0.0 if call[2] == fixed.logit_bias else kl
 
     class Richer:
         name = "words"
@@ -293,15 +288,12 @@ def test_nothing_beats_the_base(chosen: Chooser) -> None:
 
 
 @pytest.mark.parametrize(
-    ("objective", "tau", "best"),
-    [("reward", 1.0, 1), ("reward-kl", 100.0, 0), ("reward-kl", 0.001, 1), ("pareto", 1.0, 0)],
+    ("objective", "best"),
+    [("reward", 1), ("pareto", 0)],
 )
-def test_objectives(chosen: Chooser, objective: Objective, tau: float, best: int) -> None:
-    """The large step is shortest; a high price of KL prefers the small one, and so does pareto: the
-    large one loses accuracy.
-    """
-    goal = Goal(objective, tau)
-    choice, _, _ = chosen({END: 0.1}, {END: 0.9}, goal=goal)
+def test_objectives(chosen: Chooser, objective: Objective, best: int) -> None:
+    """The large step is shortest; pareto prefers the small one: the large one loses accuracy."""
+    choice, _, _ = chosen({END: 0.1}, {END: 0.9}, goal=Goal(objective))
     assert choice.candidate.settings["tau"] == best
     kl = choice.tried[best].kl
     assert kl is not None

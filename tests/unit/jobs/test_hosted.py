@@ -313,19 +313,6 @@ def test_censored_tokens_are_counted_everywhere(
     assert str(censoring.bounded) in shown.stdout
 
 
-def test_a_kl_that_nothing_can_tell_costs_nothing(
-    engine: ExactServer, small_run: Callable[..., Result]
-) -> None:
-    """No base logprobs beside a bias and no listed end token: the objective that needs the KL is
-    refused before a completion.
-    """
-    with RulesGateway("azure", engine, key=KEY) as gateway:
-        result = small_run("fit", gateway, "azure", "--objective", "reward-kl")
-        assert result.exit_code == 2
-        assert "so nothing tells it; choose 'reward' or 'pareto'" in result.stderr
-        assert posted(gateway) == []
-
-
 def test_a_content_filter_is_counted_and_not_asked_again(
     engine: ExactServer, small_run: Callable[..., Result], tmp_path: Path
 ) -> None:

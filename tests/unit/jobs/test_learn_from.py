@@ -112,8 +112,8 @@ def test_answers_are_learned_from_one_token_a_prompt(
         assert store.size().completions == size
 
 
-def test_macro_f1_is_chosen_by(server: ExactServer, data: Path, tmp_path: Path) -> None:
-    """With one label rare, the goal macro-F1 weighs labels alike, and the rare one is said."""
+def test_balanced_accuracy_is_chosen_by(server: ExactServer, data: Path, tmp_path: Path) -> None:
+    """With one label rare, the goal balanced weighs labels alike, and the rare one is said."""
     rare = [each for each in ROWS if each["split"] != "train"]
     train = [each for each in ROWS if each["split"] == "train"]
     few = [each for each in train if each["answer"] == "b"][:8] + [
@@ -121,7 +121,7 @@ def test_macro_f1_is_chosen_by(server: ExactServer, data: Path, tmp_path: Path) 
     ]
     path = written(tmp_path / "rare.jsonl", [*few, *rare])
     found, store = {}, tmp_path / "rollouts.db"
-    for objective in ("reward", "macro-f1"):
+    for objective in ("reward", "balanced"):
         result = fit(
             server,
             path,
@@ -136,7 +136,7 @@ def test_macro_f1_is_chosen_by(server: ExactServer, data: Path, tmp_path: Path) 
         )
         assert result.exit_code == 0, result.output
         found[objective] = json.loads(result.stdout)["decisions"]["greedy"]["biased"]["labels"]
-    assert found["macro-f1"][0]["recall"] > found["reward"][0]["recall"]
+    assert found["balanced"][0]["recall"] > found["reward"][0]["recall"]
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,9 @@ def test_macro_f1_is_chosen_by(server: ExactServer, data: Path, tmp_path: Path) 
             {"answer": "北"},
             "begins the answer",
         ),
-        (("--objective", "macro-f1", "--learn-from", "samples"), "contains", {}, "macro-f1"),
-        (("--objective", "macro-f1", "--deploy", "temperature=1"), "contains", {}, "macro-f1"),
+        (("--objective", "balanced", "--learn-from", "samples"), "contains", {}, "balanced"),
+        (("--objective", "balanced", "--deploy", "temperature=1"), "contains", {}, "balanced"),
+        (("--objective", "pareto"), "contains", {}, "'pareto' compares the tokens"),
     ],
 )
 def test_what_cannot_be_learned_is_refused(

@@ -313,7 +313,6 @@ def test_costs_and_balance_need_no_positive_label(server: ExactServer, tmp_path:
         ("--objective", "rate=.2", "--positive", "d"),
         ("--objective", "best"),
         ("--objective", "reward", "--positive", "b"),
-        ("--objective", "macro-f1", "--positive", "b"),
         ("--objective", "cost"),
         ("--objective", "cost:missing.json"),
         ("--objective", "accuracy=.9"),

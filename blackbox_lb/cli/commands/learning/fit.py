@@ -200,9 +200,9 @@ class FitOptions(TaskOptions, TrialOptions, VerboseOptions):
     integers: bool = option(HelpGroup.CHOOSING, "Whole numbers only.", sets=FIT_PLAN)
     objective: str = option(
         HelpGroup.CHOOSING,
-        "Choose by reward; reward less --kl-price x KL (reward-kl); fewest tokens that keep the"
-        " base's accuracy (pareto). Of greedy decisions between labels: accuracy; the mean recall"
-        " (balanced); the mean F1 (macro-f1); the least mean cost (cost:FILE, JSON as in"
+        "Choose by reward; fewest tokens that keep the base's accuracy (pareto). Of greedy"
+        " decisions between labels: accuracy; the mean recall (balanced); the least mean cost"
+        " (cost:FILE, JSON as in"
         ' {"yes": {"no": 5}, "no": {"yes": 1}}, the right label first); or an operating point of'
         " --positive: recall@precision=.95, precision@recall=.9, rate=.2. What a point promises"
         " (precision and recall at least, rate at most) holds on fresh prompts with 95 %"
@@ -217,12 +217,6 @@ class FitOptions(TaskOptions, TrialOptions, VerboseOptions):
         "The label that an operating point decides for; with accuracy, balanced and cost:FILE its"
         " tokens are shifted to the best point, too.",
         metavar="LABEL",
-        sets=PARSE_GOAL,
-    )
-    kl_price: float = option(
-        HelpGroup.CHOOSING,
-        "Reward that a nat of KL a completion costs in reward-kl.",
-        type=AMOUNT,
         sets=PARSE_GOAL,
     )
     validation_samples: int = option(

@@ -10,7 +10,6 @@ import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import Costs, Goal
-from blackbox_lb.estimate.decisions.prediction import decisions_of
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.tasks.rewards.matching import normalise
 from blackbox_lb.tasks.sets.labels import Labels
@@ -67,7 +66,7 @@ def label_weights(goal: Goal, labels: Labels, numbers: Ids) -> Vector | None:
 
     numbers: (p,) of their labels, -1 for none of them.
     """
-    if goal.objective not in ("macro-f1", "balanced", "cost"):
+    if goal.objective not in ("balanced", "cost"):
         return None
     has_label = numbers >= 0
     counts = np.bincount(numbers[has_label], minlength=len(labels.names))
@@ -97,9 +96,6 @@ def decision_parts(goal: Goal, labels: Labels, right: Ids, decided: Ids) -> Vect
     """
     has_label = right >= 0
     parts = np.where(has_label, (decided == right).astype(np.float64), np.nan)
-    if goal.objective == "macro-f1":
-        scores = decisions_of(labels.names, right[has_label], decided[has_label])
-        return np.full(len(right), math.nan if scores.macro_f1 is None else scores.macro_f1)
     if goal.objective == "balanced":
         counts = np.bincount(right[has_label], minlength=len(labels.names))
         share = has_label.sum() / np.count_nonzero(counts) / np.maximum(counts, 1)

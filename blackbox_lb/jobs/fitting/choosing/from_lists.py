@@ -32,7 +32,6 @@ from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import AnyBias, Example, Prompt
 
 NAMES: dict[Objective, str] = {
-    "macro-f1": "macro-F1",
     "balanced": "balanced accuracy",
     "cost": "less mean cost",
 }
@@ -155,7 +154,6 @@ class FromLists(_Predicted):
             reward=ByPrompt(parts),
             tokens=ByPrompt(np.full(len(is_right), np.nan)),
             accuracy=ByPrompt(is_right * once),
-            kl=None,
         )
         return Scored(
             outcome,
@@ -292,13 +290,12 @@ class SharesFromLists(_Predicted):
         cls, trials: Trials, examples: Sequence[Example], plan: FitPlan
     ) -> SharesFromLists | None:
         """Collect the lists of ``examples``, unless they are in the store; None where completions
-        must be drawn: the reward compares with no shares, the goal needs a KL, or a label is longer
-        than one token.
+        must be drawn: the reward compares with no shares, or a label is longer than one token.
 
         Raises NoLogprobs, ProviderError: see ``first_tokens``.
         """
         column = trials.reward.grouped_by
-        if column is None or plan.goal.objective == "reward-kl":
+        if column is None:
             return None
         first = await first_tokens(trials, examples, "validation", plan.listed)
         if first.longer:
@@ -321,7 +318,7 @@ class SharesFromLists(_Predicted):
             for setting, part in zip(self.settings, parts, strict=True)
         )
         unknown = ByPrompt(np.full(self.prompts, np.nan))
-        outcome = Outcome(ByPrompt(np.mean(parts, axis=0)), unknown, None, None)
+        outcome = Outcome(ByPrompt(np.mean(parts, axis=0)), unknown, None)
         return Scored(outcome, by_setting)
 
     def described(self, bias: AnyBias, scored: Scored, base: Scored) -> str:

@@ -265,11 +265,7 @@ class FromSamples:
 
     def cost(self, samples: int) -> int:
         """See ``Scorer``: a setting without randomness takes one."""
-        needs_kl = self.goal.objective == "reward-kl" and SAMPLED not in self.settings
-        counts = [1 if setting.deterministic else samples for setting in self.settings]
-        if needs_kl:
-            counts.append(samples)
-        return sum(counts)
+        return sum(1 if setting.deterministic else samples for setting in self.settings)
 
     @property
     def where(self) -> str:
@@ -306,30 +302,18 @@ class FromSamples:
             )
         drawn = 1 if all(setting.deterministic for setting in self.settings) else samples
         found: list[Scored] = []
-        for number, policy in enumerate(policies):
+        for number in range(len(policies)):
             scores = {temperature: rows[number] for temperature, rows in by_setting.items()}
-            kl = await self._kl(policy.bias, examples, samples)
-            outcome = outcome_of(scores.values(), kl)
+            outcome = outcome_of(scores.values())
             if among is not None:
                 outcome = _spread(outcome, among)
             found.append(Scored(outcome, self._by_setting(scores), drawn))
         return found
 
-    async def _kl(
-        self, bias: AnyBias | None, examples: Sequence[Example], samples: int
-    ) -> ByPrompt | None:
-        """Nats a completion, the same for every prompt; None where the goal does not read it."""
-        if self.goal.objective != "reward-kl":
-            return None
-        nats = 0.0
-        if bias is not None:
-            nats = await self.trials.kl(examples, samples, bias, self.next_token)
-        return ByPrompt(np.full(len(examples), nats))
-
     def _by_setting(self, scores: Mapping[float, PolicyScores]) -> tuple[Measured, ...]:
         pairs = zip(self.settings, scores.values(), strict=True)
         return tuple(
-            replace(Scored(outcome_of([parts], None)).measured, setting=setting.name)
+            replace(Scored(outcome_of([parts])).measured, setting=setting.name)
             for setting, parts in pairs
         )
 
@@ -387,9 +371,9 @@ class FromSamples:
         return None
 
 
-def outcome_of(settings: Collection[PolicyScores], kl: ByPrompt | None) -> Outcome:
+def outcome_of(settings: Collection[PolicyScores]) -> Outcome:
     """The outcome of a policy: its mean over settings, prompt by prompt; NaN for a prompt without a
-    completion at one of them. ``kl`` in nats a completion, None where the goal does not read it.
+    completion at one of them.
     """
     correct = [scores.correct for scores in settings if scores.correct is not None]
     is_correct = None
@@ -399,7 +383,6 @@ def outcome_of(settings: Collection[PolicyScores], kl: ByPrompt | None) -> Outco
         reward=_means([scores.reward for scores in settings]),
         tokens=_means([scores.tokens for scores in settings]),
         accuracy=is_correct,
-        kl=kl,
     )
 
 
@@ -433,12 +416,4 @@ def _spread(outcome: Outcome, among: Bools) -> Outcome:
     accuracy = None
     if outcome.accuracy is not None:
         accuracy = placed(outcome.accuracy)
-    kl = None
-    if outcome.kl is not None:
-        kl = placed(outcome.kl)
-    return Outcome(
-        placed(outcome.reward),
-        placed(outcome.tokens),
-        accuracy,
-        kl,
-    )
+    return Outcome(placed(outcome.reward), placed(outcome.tokens), accuracy)

@@ -45,9 +45,7 @@ from blackbox_lb.rollouts.progress import Reporter, short
 
 _OBJECTIVES: dict[Objective, str] = {
     "reward": "reward",
-    "reward-kl": "reward less the price of its KL",
     "pareto": "tokens at the same accuracy",
-    "macro-f1": "macro-F1",
     "accuracy": "accuracy",
     "balanced": "balanced accuracy",
     "cost": "cost",
@@ -380,7 +378,6 @@ class _Race:
         scores = await self.scorer.score(policies, samples, among)
         for entrant, scored in zip(entrants, scores, strict=True):
             entrant.scored = scored
-            entrant.kl = None if scored.outcome.kl is None else scored.outcome.kl.value
 
     def _ranked(self, racing: Sequence[_Entrant]) -> list[_Entrant]:
         """The best by the goal first; among equals the one whose answers are likelier."""
@@ -490,7 +487,7 @@ class _Race:
         """
         for entrant in self.entrants:
             scored = entrant.scored
-            if scored is not None and entrant.kl is None and not self._is_partial(scored):
+            if scored is not None and not self._is_partial(scored):
                 entrant.kl = await self.scorer.kl(entrant.candidate.sent, scored.samples)
 
     def _is_partial(self, scored: Scored) -> bool:
@@ -545,8 +542,7 @@ class _Race:
         gains = gains[~np.isnan(gains)]
         if not gains.size:
             raise InputError(
-                "nothing to compare: no validation prompt has completions with both biases, or no"
-                " KL"
+                "nothing to compare: no validation prompt has completions with both biases"
             )
         if not self.goal.keeps(before.outcome, richer.outcome):
             return False, f"on {len(gains)} validation prompts it loses accuracy"
@@ -568,12 +564,6 @@ class _Race:
         """Mark the winner, say where it comes from, and hand over the table."""
         winner.status = "chosen"
         scored = _scored(winner)
-        gain = self.goal.gain(self.base.outcome, scored.outcome).value
-        if math.isnan(gain) and not math.isnan(scored.outcome.reward.value):
-            raise InputError(
-                "objective 'reward-kl' needs a KL, and no candidate has one: no biased completion"
-                " lists all of its tokens; choose 'reward' or 'pareto'"
-            )
         if not self.goal.beats(self.base.outcome, scored.outcome):
             how = "is predicted to beat" if self.scorer.exact else "beat"
             self.report.notice(
@@ -635,8 +625,6 @@ class _Race:
             f"{self.label} {short(mean.reward)} (base {short(base.reward)}; {scored.samples}"
             f" samples a prompt{self.scorer.where})"
         )
-        if self.goal.objective == "reward-kl" and entrant.kl is not None:
-            text += f", KL {short(entrant.kl)} nats a completion"
         if self.goal.objective == "pareto":
             text += f", tokens {short(mean.tokens)} (base {short(base.tokens)})"
             if mean.accuracy is not None and base.accuracy is not None:
