@@ -30,7 +30,6 @@ from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.choosing.scorers import (
     Choice,
-    Foresight,
     Measured,
     Proposal,
     Proposer,
@@ -251,7 +250,6 @@ class _Race:
     label: str
     entrants: list[_Entrant] = field(default_factory=list)
     base: Scored = field(init=False)
-    foresight: Foresight | None = None
 
     def add(self, candidate: Candidate) -> _Entrant:
         """Let one more take part."""
@@ -285,11 +283,13 @@ class _Race:
         """Drop all but the ``FORESEEN`` candidates of which most is expected, where the completions
         of the base alone tell that. The one that stands stays.
         """
-        self.foresight = await self.scorer.foresight(self.search.samples)
         racing = self.racing
-        if self.foresight is None or not self.search.neighbours or len(racing) <= FORESEEN:
+        if not self.search.neighbours or len(racing) <= FORESEEN:
             return
-        changes = [self._foreseen(entrant.candidate) for entrant in racing]
+        foresight = await self.scorer.foresight(self.search.samples)
+        if foresight is None:
+            return
+        changes = [foresight.change(entrant.candidate.logit_bias) for entrant in racing]
         order = np.argsort(-np.array(changes), kind="stable")
         for place in order[FORESEEN:].tolist():
             if not racing[place].candidate.stands:
@@ -301,12 +301,6 @@ class _Race:
             f"{len(self.racing)} candidates race, of which most is expected from the base's own"
             " completions"
         )
-
-    def _foreseen(self, candidate: Candidate) -> float:
-        """The expected change of the reward, 0 where nothing tells it."""
-        if self.foresight is None:
-            return 0.0
-        return self.foresight.change(candidate.logit_bias)
 
     def _announce(self) -> None:
         count = len(self.racing)
@@ -396,13 +390,10 @@ class _Race:
         if second is not None and self._gain(second) > 0:
             tried.append(added(winner.candidate, second.candidate, next_token, limits))
         biases = [entrant.candidate.logit_bias for entrant in self.entrants]
-        least = self._foreseen(winner.candidate)
         new = [
             self.add(candidate)
             for candidate in tried
-            if candidate.sparse.entries
-            and candidate.logit_bias not in biases
-            and self._foreseen(candidate) >= least
+            if candidate.sparse.entries and candidate.logit_bias not in biases
         ]
         if not new:
             return winner
@@ -420,32 +411,20 @@ class _Race:
     async def fewer_entries(
         self, winner: _Entrant, next_token: NextToken, limits: CompileLimits
     ) -> _Entrant:
-        """The smallest cut of the winner that is not shown to be worse, the largest tried first.
-
-        Where the completions of the base tell what to expect of each, only the chosen one is drawn.
-        """
+        """The smallest cut of the winner that is not shown to be worse, the largest tried first."""
         cuts = list(smaller(winner.candidate, next_token, limits, self.search.sizes))
         if not cuts:
             return winner
         samples = self.search.cut_samples(len(cuts))
-        least_expected = (1 - MOST_LOST) * self._foreseen(winner.candidate)
         smallest = winner
         entrants = [self.add(candidate) for candidate in cuts]
-        if self.foresight is None:
-            await self._score(entrants, samples)
+        await self._score(entrants, samples)
         for entrant in entrants:
-            candidate = entrant.candidate
-            if self.foresight is None:
-                is_as_good = self._is_as_good(entrant, winner)
-            else:
-                is_as_good = self._foreseen(candidate) >= least_expected
-            if not is_as_good:
+            if not self._is_as_good(entrant, winner):
                 entrant.status = "fewer entries earn less"
                 continue
-            smallest.status = f"fewer entries earn as much: {candidate.sparse.entries}"
+            smallest.status = f"fewer entries earn as much: {entrant.candidate.sparse.entries}"
             smallest = entrant
-        if smallest.scored is None:
-            await self._score([smallest], self.search.cut_samples(1))
         return smallest
 
     def _is_as_good(self, entrant: _Entrant, winner: _Entrant) -> bool:
