@@ -102,14 +102,13 @@ def _task(
     )
 
 
-def _rivals(place: Place, cut: int) -> tuple[str, ...]:
-    """A list of words, weight on "Answer:", a cut, no reasoning, and an instruction."""
+def _rivals(place: Place) -> tuple[str, ...]:
+    """A list of words, weight on "Answer:", and an instruction."""
     words = place.out / "words.txt"
     words.write_text("\n".join(WORDS) + "\n")
     return options(
         baseline_words=f"{words}:-2",
         baseline_close=(2, 5),
-        baseline_thinking_tokens=(cut, 0),
         baseline_prompt="Be brief.",
     )
 
@@ -127,7 +126,7 @@ def _shorter(place: Place) -> list[Step]:
     task = _task(place, rows, 120, RIGHT, "thinking")
     taus = 0.5 if place.small else (0.5, 0.25)
     fit = options("fit", *task, samples_per_prompt=samples, tau=taus, out=place.out / "one")
-    evaluation = options("eval", place.bias("bias", "one"), *task, *_rivals(place, 40))
+    evaluation = options("eval", place.bias("bias", "one"), *task, *_rivals(place))
     steps = [
         Step("one", fit),
         Step("eval", options(*evaluation, out=place.out / "eval"), title),
@@ -163,7 +162,7 @@ def _school(place: Place) -> list[Step]:
         for name, objective in objectives.items()
     ]
     biases = [place.bias(name) for name in objectives]
-    evaluation = options("eval", *biases, *task, *_rivals(place, 150), out=place.out / "eval")
+    evaluation = options("eval", *biases, *task, *_rivals(place), out=place.out / "eval")
     return [*fits, Step("eval", evaluation, "Reasoning in school problems")]
 
 
@@ -180,8 +179,7 @@ SHORTER = Use(
     "Shorter reasoning",
     'Word problems of one or two steps, reasoned and then answered behind "Answer:". The reward is'
     " 120 divided by the tokens of the reasoning where the answer is right, else 0; greedy. Rivals:"
-    ' a hand list of words that begin steps at -2, more weight on "Answer:", a hard cut after 40'
-    " tokens, no reasoning at all, and an instruction.",
+    ' a hand list of words that begin steps at -2, more weight on "Answer:", and an instruction.',
     _shorter,
     second_model=True,
 )
@@ -190,8 +188,8 @@ SCHOOL = Use(
     "School problems, reasoned and then answered. The reward is 300 divided by all tokens where the"
     " last number is right, else 0; greedy. Two biases of the same samples: one chosen by the"
     " reward (small: this one alone), one (as-right) for the fewest tokens at equal accuracy."
-    ' Rivals: a hand list of words that begin steps at -2, more weight on "Answer:", a cut after'
-    " 150 tokens, no reasoning at all, and an instruction.",
+    ' Rivals: a hand list of words that begin steps at -2, more weight on "Answer:", and an'
+    " instruction.",
     _school,
     files=("gsm8k/train.jsonl", "gsm8k/test.jsonl"),
     second_model=True,

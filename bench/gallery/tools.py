@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.gallery.use import Place, Step, Use, data_file, options
-from bench.measuring import read_rows, write_rows
 
 __all__ = ["TOOLS"]
 
@@ -19,10 +18,10 @@ FEWER = (10, 40)
 class Prompts:
     """How many prompts the page takes.
 
-    learned: training rows, and as many validation rows, that the bias and its rivals learn from.
+    learned: training rows, and as many validation rows, that the bias learns from.
     judged: test prompts whose decisions are judged by their first lists.
     rivals: those of them on which rivals that change the prompt are judged, and which each policy
-        answers, so that a second request shows what comes of it.
+        answers.
     whole: those that are answered to the end of a call.
     """
 
@@ -36,22 +35,9 @@ WHOLE = Prompts(learned=80, judged=96, rivals=32, whole=12)
 SMALL = Prompts(learned=60, judged=64, rivals=20, whole=6)
 
 
-def _same_rows(data: Path | None, path: Path, learned: int) -> Path:
-    """The rows that the fit learned from, and the test rows, for rivals that learn from all."""
-    if data is None:
-        return path
-    rows = read_rows(data)
-    by_split = {
-        split: [row for row in rows if row["split"] == split]
-        for split in ("train", "validation", "test")
-    }
-    kept = [*by_split["train"][:learned], *by_split["validation"][:learned], *by_split["test"]]
-    return write_rows(path, kept)
-
-
 def _tools(place: Place) -> list[Step]:
     """A fit of the decision, then the decisions of all policies on unseen prompts from one token
-    each, and some whole calls; at last completions beside the threshold with two requests.
+    each, and some whole calls; at last completions beside an instruction.
     """
     prompts = SMALL if place.small else WHOLE
     learned = prompts.learned
@@ -75,24 +61,22 @@ def _tools(place: Place) -> list[Step]:
         Step("call", options("fit", *place.model, *task, *whole)),
         *steps,
         Step("calls", judged, program=CALLS),
-        Step("judged", _carried_out(place, store, prompts), "The decision carried out"),
+        Step("judged", _carried_out(place, data, store, prompts), "The decision carried out"),
     ]
 
 
-def _carried_out(place: Place, store: Path, prompts: Prompts) -> tuple[str, ...]:
-    """The bias beside a threshold in the client, whose second request carries its decision out."""
-    data = data_file(place, "calls.jsonl")
-    rows = _same_rows(data, place.out / "rows.jsonl", prompts.learned)
+def _carried_out(place: Place, data: Path | None, store: Path, prompts: Prompts) -> tuple[str, ...]:
+    """The bias beside an instruction, in completions."""
     return options(
         "eval",
         place.bias("call"),
         *place.model,
-        data=rows,
+        data=data,
         decide="calls-tool",
         reward="accuracy",
         max_tokens=24,
         store=store,
-        threshold=True,
+        rivals=True,
         deploy=("greedy", "temperature=0.6"),
         test_samples=1,
         test_limit=prompts.rivals,
@@ -105,11 +89,10 @@ TOOLS = Use(
     "A chat prompt with one function, which answers it or does not (Berkeley Function Calling"
     " Leaderboard). A bias shifts the tokens that begin a call, so that the same generation goes on"
     " as a call or as an answer, with no second request and no token of prompt; it chooses a point"
-    " on the curve, and the AUC stays the model's own. Rivals: an instruction, two examples,"
-    " `tool_choice`, and a threshold in the client with two requests. 80 prompts to learn from, 80"
-    " to choose on, 96 to judge on, 32 of these by answers (small: 60, 60, 64, 20). Two smaller"
-    " fits before, on 24 and on 40 prompts of each split, ended with NO EVIDENCE on 24 and on 8"
-    " test prompts.",
+    " on the curve, and the AUC stays the model's own. Rivals: an instruction, two examples and"
+    " `tool_choice`. 80 prompts to learn from, 80 to choose on, 96 to judge on, 32 of these by"
+    " answers (small: 60, 60, 64, 20). Two smaller fits before, on 24 and on 40 prompts of each"
+    " split, ended with NO EVIDENCE on 24 and on 8 test prompts.",
     _tools,
     files=("calls.jsonl",),
     second_model=True,

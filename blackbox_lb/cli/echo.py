@@ -31,7 +31,6 @@ OPTIONS = frozenset(
         "baseline_max_tokens",
         "baseline_prompt",
         "baseline_temperature",
-        "baseline_thinking_tokens",
         "baseline_words",
         "batch",
         "batch_requests",

@@ -46,6 +46,10 @@ REMOVED = {
         "--kl-price is no more: it was a setting of --objective reward-kl; keep the bias nearer to"
         " the model with a larger --l2 or --tau"
     ),
+    "--baseline-thinking-tokens": (
+        "--baseline-thinking-tokens is no more; compare with --baseline-close, so many nats on the"
+        " text that ends thinking, or with an instruction by --baseline-prompt"
+    ),
 }
 """The option, with its command or its value where that went alone -> what went, and the way that
 remains."""

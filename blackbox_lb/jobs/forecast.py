@@ -234,8 +234,10 @@ def eval_stages(
     """The most that an evaluation asks for: every arm of every setting on the test prompts, and the
     lists for decisions here.
     """
-    readers = [alternative.decision or alternative.cascade for alternative in plan.alternatives]
-    firsts = [ForecastStage(reader.lists(), 1, 1) for reader in readers if reader is not None]
+    decisions = [alternative.decision for alternative in plan.alternatives]
+    firsts = [
+        ForecastStage(decision.lists(), 1, 1) for decision in decisions if decision is not None
+    ]
     stages = [
         stage
         for setting in dict.fromkeys(plan.settings)

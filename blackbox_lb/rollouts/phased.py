@@ -7,15 +7,13 @@ a bias that changes inside the server, token for token.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.api.session import Session
-from blackbox_lb.bias.features import Scope
 from blackbox_lb.bias.phases import MOST_PARTS, Phases
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts, padded
@@ -50,8 +48,6 @@ async def drawn_by_phase(
     A part that a text ends is drawn up to that text where the server lists the tokens of stop
     texts, else to its own end, and what follows the text is dropped.
     """
-    if isinstance(bias, ThinkingCap):
-        return await bias.drawn(session, prompt, draw)
     rules = session.profile.reference
     phases = bias.phases
     sampling = draw.sampling
@@ -101,89 +97,6 @@ async def drawn_by_phase(
             or len(token_ids) >= sampling.max_tokens
         ):
             return await _joined(session, parts)
-
-
-@dataclass(frozen=True)
-class ThinkingCap:
-    """Thinking that is cut after so many tokens; 0: none at all. It is drawn in parts, as a bias
-    that changes within an answer, and its bias is 0 in each.
-
-    phases: with the thinking as their only feature. tokens: of a completion, after which the text
-    that ends thinking is put there.
-    """
-
-    scopes: ClassVar[frozenset[Scope]] = frozenset({"prefix"})
-
-    phases: Phases
-    tokens: int
-
-    def __len__(self) -> int:
-        return 0
-
-    def __bool__(self) -> bool:  # it has no token with a bias, and is a policy all the same
-        return True
-
-    @property
-    def identity(self) -> str:
-        """What tells it from any other policy, as the store keeps it."""
-        return f"thinking cut after {self.tokens} tokens: {self.phases.spec}"
-
-    def at(self, prompt: Prompt, phase: int | None = None) -> Mapping[int, float]:
-        """No bias."""
-        del prompt, phase
-        return {}
-
-    def prepare(self, prompts: Sequence[Prompt]) -> None:
-        """Nothing takes long here."""
-
-    async def drawn(self, session: Session, prompt: Prompt, draw: Draw) -> Completion:
-        """One completion of a prompt whose thinking ends after at most ``tokens`` tokens. The text
-        that closes the thinking counts as a part of the completion.
-        """
-        phases = self.phases
-        sampling = draw.sampling
-        parts = list[Completion]()
-        assert session.profile.reference is not None  # checked before anything is drawn
-        ids = await session.prompt_ids(prompt)
-        unbiased = replace(draw, bias_of=None, endpoint=session.profile.reference.endpoint)
-        forced = phases.until + phases.back
-        if self.tokens:
-            most = min(self.tokens, sampling.max_tokens)
-            parts += await session.complete_many(
-                ids, replace(unbiased, sampling=replace(sampling, max_tokens=most))
-            )
-            begun = parts[0].token_ids.tolist()
-            token_bytes = await bytes_of(session, begun, parts[0].token_bytes)
-            *_, phase = phases.along(token_bytes[token] for token in begun)
-            forced = ""
-            if phase:
-                forced = phases.closing
-            if not parts[0].cut or not parts[0].whole or most == sampling.max_tokens:
-                return parts[0]
-        if forced:
-            tokens = await session.encode(forced)
-            raw = dict(zip(tokens, await session.bytes_of(tokens), strict=True))
-            size = len(tokens)
-            lists = np.zeros((size, 0), np.int32), np.zeros((size, 0), np.float32)
-            unknown = np.zeros(size, np.float32)
-            all_ = np.ones(size, np.bool_)
-            parts.append(
-                Completion(
-                    forced,
-                    "length",
-                    np.array(tokens, np.int32),
-                    unknown,
-                    *lists,
-                    bounded=all_,
-                    token_bytes=raw,
-                )
-            )
-        token_ids = [token for part in parts for token in part.token_ids.tolist()]
-        remaining = max(1, sampling.max_tokens - len(token_ids))
-        parts += await session.complete_many(
-            [*ids, *token_ids], replace(unbiased, sampling=replace(sampling, max_tokens=remaining))
-        )
-        return replace(await _joined(session, parts), text="".join(part.text for part in parts))
 
 
 async def bytes_of(

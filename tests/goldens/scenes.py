@@ -351,7 +351,7 @@ SCENES: Mapping[str, Scene] = {
         (
             f"eval {DATA} --out run --reward correct-and-short --max-tokens 8"
             " --thinking 'until: f' --count thinking --deploy greedy --baseline-words list.txt:-4"
-            " --baseline-close 5 --baseline-thinking-tokens 0 --baseline-thinking-tokens 3",
+            " --baseline-close 5",
         ),
         ("policies", "comparisons"),
         files={"list.txt": "a\nc\n"},

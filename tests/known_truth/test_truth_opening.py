@@ -22,7 +22,6 @@ from blackbox_lb.bias.records import Calibration, LabelTokens
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.prediction import FirstLists
-from blackbox_lb.extras.rivals.first_lists import accurate_threshold
 from blackbox_lb.jobs.fitting.opening import SPREAD, likeliest_shift
 from blackbox_lb.rollouts.answers.openings import opening_log_odds
 from blackbox_lb.tasks.sets.labels import OpenLabels
@@ -411,100 +410,22 @@ def test_two_labels_without_tokens_are_refused() -> None:
         Calibration(labels=tuple(labels), weight=1.0, prompts=2)
 
 
-TOOL = {"type": "function", "function": {"name": "weather"}}
-CALLER = ExactModel(
-    14, 2, seed=5, prompts=2000, unigram=np.where(np.arange(14) == 1, 2.0, 0.0), end=True
-)
-"""Token 1 begins a call; it begins about a third of the completions."""
-
-
-def call_odds(prompt: str) -> float:
-    """The log odds that a completion begins with a call."""
-    share = float(np.exp(CALLER.logprobs([], CALLER.prompt_of(prompt))[1]))
-    return float(np.log(share) - np.log1p(-share))
-
-
-def call_data(path: Path) -> Path:
-    """Prompts with a tool that want a call where the model's own odds are above their median, but
-    for every seventh, which wants the other.
-    """
-    names = [f"{split} {number}" for split, count in COUNTS.items() for number in range(count)]
-    middle = float(np.median([call_odds(name) for name in names]))
-    rows = []
-    for number, name in enumerate(names):
-        is_call = (call_odds(name) > middle) != (number % 7 == 0)
-        want = "call" if is_call else "answer"
-        split = name.split()[0]
-        rows.append({"prompt": name, "want": want, "split": split, "tools": [TOOL]})
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
-
-
-@pytest.mark.parametrize("setting", ["greedy", "temperature=0.6"])
-def test_a_threshold_with_two_requests_decides_by_the_first_list(
-    tmp_path: Path, setting: str
-) -> None:
-    """The policy calls exactly where the probability is above the training rows' most accurate
-    threshold, at every temperature; it is paid for with two requests a completion, and the second
-    one carries it out with ``tool_choice`` required or without tools.
-    """
-    path = call_data(tmp_path / "data.jsonl")
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    odds = np.array([call_odds(row["prompt"]) for row in rows])
-    wanted = np.array([row["want"] == "call" for row in rows])
-    is_test = np.array([row["split"] == "test" for row in rows])
-    is_training = np.array([row["split"] == "train" for row in rows])
-    limit = accurate_threshold(odds[is_training], wanted[is_training])
-    with ExactServer(CALLER, call_token=1) as server:
-        result = run_blb(
-            *("eval", "--provider", "llamacpp", "--base-url", server.base_url, "--data", path),
-            *("--decide", "calls-tool", "--reward", "accuracy", "--max-tokens", 2, "--rivals"),
-            *("--deploy", setting, "--test-samples", 2, "--seed", 1, "--json"),
-            *("--out", tmp_path / "out"),
-        )
-        bodies = [body for body in server.requests if "messages" in body]
-    assert result.exit_code == 0, result.output
-    policies = {row["name"]: row for row in json.loads(result.stdout)["policies"]}
-    policy = policies["threshold, 2 requests"]
-    decided = odds[is_test] > limit
-    assert policy["metrics"]["accuracy"]["mean"] == pytest.approx(
-        (decided == wanted[is_test]).mean()
-    )
-    names = np.array([row["prompt"] for row in rows if row["split"] == "test"])
-    forced = {body["messages"][0]["content"] for body in bodies if "tool_choice" in body}
-    bare = {body["messages"][0]["content"] for body in bodies if "tools" not in body}
-    assert forced == set(names[decided])
-    assert bare == set(names[~decided])
-    assert {body["tool_choice"] for body in bodies if "tool_choice" in body} == {"required"}
-    base = policies["base"]
-    assert policy["prompt_tokens"] == pytest.approx(2 * base["prompt_tokens"])
-    assert policy["completion_tokens"] > 2
-
-
-def test_the_most_accurate_threshold() -> None:
-    """The point between the prompts that most of them are right with; with none better, even
-    odds.
-    """
-    odds = np.array([-2.0, -1.0, 1.0, 3.0])
-    assert accurate_threshold(odds, np.array([False, False, False, True])) == 2.0
-    assert accurate_threshold(odds, np.array([False, False, True, True])) == 0.0
-    assert accurate_threshold(odds, np.ones(4, np.bool_)) == -3.0
-
-
 @pytest.mark.parametrize("decide", ["begins-with:b", "calls-tool"])
-def test_a_threshold_needs_tools_and_a_call(tmp_path: Path, decide: str) -> None:
-    """Nothing carries out another opening, and servers refuse ``tool_choice`` without tools."""
+def test_a_threshold_needs_labels_that_are_spelled(tmp_path: Path, decide: str) -> None:
+    """Everything else begins with no token of its own; it is refused before a request."""
     want = OpenLabels.parse(decide).names
     rows = [{"prompt": f"Q{number}", "want": want[number % 2]} for number in range(60)]
     path = tmp_path / "data.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    with ExactServer(CALLER, call_token=1) as server:
+    with ExactServer(MODEL) as server:
         result = run_blb(
             *("eval", "--provider", "llamacpp", "--base-url", server.base_url, "--data", path),
             *("--decide", decide, "--reward", "accuracy", "--max-tokens", 1, "--threshold"),
             *("--out", tmp_path / "out"),
         )
+        assert not server.requests
     assert result.exit_code == 2
+    assert "--threshold needs labels that are spelled" in " ".join(result.output.split())
 
 
 def run_blb(*arguments: object) -> Result:

@@ -151,12 +151,7 @@ def _plan(options: EvalOptions, task: Task, reward: Reward, biases: Sequence[Bia
             limit=reward.max_tokens,
             hotter=reward.of_shares,
         )
-        + written(
-            options.baseline_words,
-            options.baseline_close,
-            options.baseline_thinking_tokens,
-            reward.thinking,
-        )
+        + written(options.baseline_words, options.baseline_close, reward.thinking)
         + rivals(rival_settings, task, labels, seed=options.seed or 0, listed=options.top_logprobs)
         + rivals_of_shares(of_shares, task, reward, options.seed or 0),
         labels=labels,

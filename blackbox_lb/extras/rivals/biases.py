@@ -10,7 +10,6 @@ from blackbox_lb.extras.rivals.case import Case
 from blackbox_lb.jobs.evaluation.arms import Alternative
 from blackbox_lb.rollouts.answers.given_answers import AnswerTokens
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.phased import ThinkingCap
 from blackbox_lb.safety.untrusted import read_bounded, text_of_file
 from blackbox_lb.tasks.rewards.thinking import Thinking
 from blackbox_lb.tasks.sets.labels import Labels
@@ -75,22 +74,21 @@ async def lifted(trials: Trials, labels: Labels) -> tuple[Mapping[int, float], i
 
 
 def written(
-    words: Sequence[str], close: Sequence[float], budgets: Sequence[int], thinking: Thinking | None
+    words: Sequence[str], close: Sequence[float], thinking: Thinking | None
 ) -> tuple[Alternative, ...]:
     """The alternatives that somebody writes down.
 
     Args:
         words: values of ``baseline_words``, lists of words with a bias.
         close: values of ``baseline_close``, biases in nats on the text that ends the thinking.
-        budgets: values of ``baseline_thinking_tokens``, most tokens of thinking.
         thinking: how the model marks its thinking.
 
     Raises:
         InputError: a list cannot be read, or ``thinking`` is needed and not given.
     """
-    if (close or budgets) and thinking is None:
+    if close and thinking is None:
         raise InputError(
-            "``baseline_close`` and ``baseline_thinking_tokens`` are about thinking; name it, as in"
+            "``baseline_close`` is about thinking; name it, as in"
             " ``thinking='inside:<think>..</think>'``"
         )
     alternatives = [hand_list(spec) for spec in words]
@@ -99,12 +97,6 @@ def written(
         for value in close:
             bias = partial(_of_text, text=text, value=value)
             alternatives.append(Alternative(f"'{text}' at {value:+g}", own_bias=bias))
-        for tokens in budgets:
-            name = "no thinking"
-            if tokens:
-                name = f"thinking cut after {tokens}"
-            cap = ThinkingCap(thinking.phases, tokens)
-            alternatives.append(Alternative(name, budget=cap))
     return tuple(dict.fromkeys(alternatives))
 
 

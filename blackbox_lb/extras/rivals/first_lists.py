@@ -2,8 +2,7 @@
 
 The base model's probability of each label is read from the list, and offsets are added to the
 logprobs in this program. A bias on the label tokens with everything else forbidden would decide
-alike, where labels are one token. Whether a function is called is decided in the same way, and a
-second request carries it out.
+alike, where labels are one token.
 """
 
 from __future__ import annotations
@@ -15,19 +14,17 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit
 
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.decisions.feasibility import label_fit
-from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.extras.rivals.case import Case
-from blackbox_lb.jobs.evaluation.arms import Alternative, Decided, SecondRequests
-from blackbox_lb.rollouts.answers.given_answers import bound_of, first_lists, has_list, lists_with
-from blackbox_lb.rollouts.answers.openings import opening_log_odds, opening_of
+from blackbox_lb.jobs.evaluation.arms import Alternative, Decided
+from blackbox_lb.rollouts.answers.given_answers import bound_of, first_lists, has_list
 from blackbox_lb.rollouts.judging.decisions import label_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.tasks.sets.labels import CALLS_TOOL, OPENING, Labels, OpenLabels
-from blackbox_lb.types import NO_TOKEN, Completion, Example, Prompt
+from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.types import NO_TOKEN, Completion, Example
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,17 +145,12 @@ def _row(completion: Completion, tokens: Sequence[Ids]) -> tuple[Vector, int]:
 def threshold(case: Case, _value: object) -> Alternative:
     """``threshold``: an offset for each label, learned from the training answers.
 
-    Of a decision to call a tool: a threshold on the probability of a call, and a second request.
-
     Raises:
-        InputError: all training rows have the same label; an opening that is no call, or test
-            prompts without tools.
+        InputError: all training rows have the same label.
     """
     case.right()
     rows = len(case.task.train)
     prompts = len(case.task.test)
-    if isinstance(case.labels, OpenLabels):
-        return _call_threshold(case, case.labels)
     return Alternative(
         "thresholds",
         decision=Thresholds(case),
@@ -208,97 +200,6 @@ def offsets(logprobs: npt.ArrayLike, right: npt.ArrayLike) -> Vector:
         _, best = label_fit(table[usable][:, occurs], columns, l2=0.0, ftol=1e-12)
         result[occurs] = best - best.mean()
     return result
-
-
-def _call_threshold(case: Case, labels: OpenLabels) -> Alternative:
-    """The alternative of ``CallThreshold``. Raises InputError: see ``threshold``."""
-    if labels.spec != CALLS_TOOL:
-        raise InputError(
-            f"``threshold`` carries out a decision by ``tool_choice`` and the tools, and"
-            f" ``decide={labels.spec}`` is about another opening than a call; use"
-            f" ``decide={CALLS_TOOL}``, or drop ``threshold``"
-        )
-    without = [example.place for example in case.task.test if not example.prompt.tools]
-    if without:
-        raise InputError(
-            f"{without[0]} offers no tools, and ``threshold`` sends ``tool_choice``, which servers"
-            " refuse there; give the tools, or drop ``threshold``"
-        )
-    return Alternative(
-        "threshold, 2 requests",
-        cascade=CallThreshold(case, labels),
-        cost=(
-            "2 requests a test prompt and sample: 1 token with its list, then the completion with"
-            " tool_choice required, or without tools; and once 1 token a training row"
-            f" ({len(case.task.train):,}) for the threshold"
-        ),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class CallThreshold:
-    """A call wherever its probability at the first position is above a threshold, which is the most
-    accurate one on the training rows.
-
-    The second request has ``tool_choice`` required, or no tools: with ``tool_choice`` none servers
-    of open models leave the tools in the prompt, and the model writes its call as text.
-    """
-
-    case: Case
-    labels: OpenLabels
-
-    def lists(self) -> Sequence[Example]:
-        return (*self.case.task.train, *self.case.task.test)
-
-    async def second_requests(self, trials: Trials) -> SecondRequests:
-        training, _ = await first_lists(
-            trials, self.case.task.train, "training, threshold", self.case.listed
-        )
-        examples = self.case.task.test
-        test, _ = await first_lists(trials, examples, "test, threshold", self.case.listed)
-        is_listed = np.array([has_list(completion) for completion in training], np.bool_)
-        if not is_listed.any():
-            raise NoLogprobs(
-                f"none of {len(training)} first tokens came with a list of alternatives, which an"
-                " API that hides the tokens of a call does not give; drop ``threshold``, or use"
-                " vllm, sglang, llamacpp or local"
-            )
-        opening = await opening_of(trials, self.labels, training)
-        listed = [completion for completion in training if has_list(completion)]
-        log_odds = opening_log_odds(lists_with(listed, opening.tokens), opening.tokens)
-        is_wanted = (self.case.right() == OPENING)[is_listed]
-        limit = accurate_threshold(log_odds, is_wanted)
-        called: dict[Prompt, dict[str, str]] = {}
-        answered: dict[Prompt, Prompt] = {}
-        for example, completion in zip(examples, test, strict=True):
-            if not has_list(completion):
-                continue
-            lists = lists_with([completion], opening.tokens)
-            if opening_log_odds(lists, opening.tokens)[0] > limit:
-                called[example.prompt] = {"tool_choice": "required"}
-            else:
-                answered[example.prompt] = replace(example.prompt, tools="")
-        trials.report.notice(
-            f"threshold: a call where its probability is above {expit(limit):.3g}, the most"
-            f" accurate on {len(listed)} training rows; so on {len(called)} of"
-            f" {len(called) + len(answered)} test prompts"
-        )
-        lengths = [completion.prompt_tokens for completion in test]
-        return SecondRequests(answered, called, float(np.mean(lengths)))
-
-
-def accurate_threshold(log_odds: Vector, is_wanted: Bools) -> float:
-    """The threshold in nats above which most of these prompts are decided right; of several the one
-    nearest to even odds.
-
-    log_odds: (p,) of the opening. is_wanted: (p,) whether it is right.
-    """
-    ordered = np.unique(log_odds)
-    between = (ordered[1:] + ordered[:-1]) / 2
-    limits = np.concatenate([[ordered[0] - 1.0], between, [ordered[-1] + 1.0, 0.0]])
-    right = ((log_odds > limits[:, None]) == is_wanted).sum(axis=1)
-    best = limits[right == right.max()]
-    return float(best[np.abs(best).argmin()])
 
 
 # --- calibrate

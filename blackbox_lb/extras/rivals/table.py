@@ -29,9 +29,6 @@ RIVALS: Mapping[str, Callable[[Case, object], Alternative]] = MappingProxyType(
 )
 """Option -> maker of an alternative, from a case and a value of the option (True for a flag)."""
 
-RIVALS_OF_OPENINGS = frozenset({"threshold"})
-"""Those of ``RIVALS`` that take open labels, too."""
-
 LEARNING_RIVALS = frozenset({"threshold", "few_shot", "classifier"})
 """Those of ``RIVALS`` that use the answers of training rows."""
 
@@ -111,12 +108,12 @@ def rivals(
             f"``{learning[0]}`` learns from training rows, and the data has only test rows; give"
             f" both with ``data``, or drop ``{learning[0]}``"
         )
-    spelled = [name for name, _ in requested if name not in RIVALS_OF_OPENINGS]
-    if isinstance(labels, OpenLabels) and spelled:
+    if isinstance(labels, OpenLabels):
+        name = requested[0][0]
         raise InputError(
-            f"``{spelled[0]}`` needs labels that are spelled, and with"
-            f" ``decide={labels.spec}`` one of them is everything else; try ``threshold``, or an"
-            " instruction with ``baseline_prompt``, or drop it"
+            f"``{name}`` needs labels that are spelled, and with ``decide={labels.spec}`` one of"
+            f" them is everything else; try an instruction with ``baseline_prompt``, or drop"
+            f" ``{name}``"
         )
     case = Case(task, labels, seed, listed)
     return tuple(dict.fromkeys(RIVALS[name](case, value) for name, value in requested))
@@ -187,7 +184,7 @@ def standard_rivals(
     if reward.of_shares:
         return StandardRivals(temperatures=(HIGHER,), asked_shares=True, drawn_label=True)
     if isinstance(labels, OpenLabels):
-        return _for_opening(labels, has_training)
+        return _for_opening(labels)
     if labels is not None:
         return _for_labels(takes_messages, has_training)
     instructions = []
@@ -210,12 +207,9 @@ def standard_rivals(
     )
 
 
-def _for_opening(labels: OpenLabels, has_training: bool) -> StandardRivals:
+def _for_opening(labels: OpenLabels) -> StandardRivals:
     if labels.spec == CALLS_TOOL:
-        notices = () if has_training else (NO_TRAINING,)
-        return StandardRivals(
-            threshold=has_training, instructions=(CALL_OR_ANSWER,), notices=notices
-        )
+        return StandardRivals(instructions=(CALL_OR_ANSWER,))
     notice = "``rivals`` knows no instruction for this opening; give yours with ``baseline_prompt``"
     return StandardRivals(notices=(notice,))
 

@@ -18,10 +18,9 @@ from blackbox_lb.records import Decisions
 from blackbox_lb.rollouts.judging.decisions import completion_of, remark_on_others, scores_of
 from blackbox_lb.rollouts.judging.trials import StagePart, Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, Setting, truncation_of
-from blackbox_lb.rollouts.phased import ThinkingCap
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import AnyBias, Completion, Example, Message, Prompt
+from blackbox_lb.types import AnyBias, Completion, Example, Message
 
 HOTTEST = 2.0
 """The highest temperature that is judged."""
@@ -59,32 +58,6 @@ class Decision(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SecondRequests:
-    """The second request of each prompt, chosen by a first one of one token.
-
-    prompts: prompt -> the prompt of its second request, where that is another one.
-    fields: prompt -> further fields of its second request, where it has some.
-    prompt_tokens: mean length of the first requests' prompts.
-    """
-
-    prompts: Mapping[Prompt, Prompt]
-    fields: Mapping[Prompt, Mapping[str, str]]
-    prompt_tokens: float
-
-
-class Cascade(Protocol):
-    """A way to choose the request of each prompt by a first one of one token."""
-
-    def lists(self) -> Sequence[Example]:
-        """The prompts with a first list to read, one token each."""
-        ...
-
-    async def second_requests(self, trials: Trials) -> SecondRequests:
-        """Choose for each test prompt, without learning from the answers of these."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
 class Alternative:
     """An alternative to a bias: one of these fields is set, the others keep their defaults.
 
@@ -93,10 +66,8 @@ class Alternative:
     of the setting, a higher one too where ``hotter`` says so;
     ``max_tokens`` cuts completions earlier or later, while the reward keeps its own T; ``best_of``
     completions are drawn for an answer (see ``draw``). ``shots`` are messages before the prompt;
-    ``budget`` cuts thinking; ``own_bias`` makes a ``bias`` (token id -> nats) of its own once there
-    is a session; ``decision`` chooses a label for each prompt without drawing; ``cascade`` chooses
-    the request of each prompt by a first one, and ``second`` holds what it chose once there is a
-    session. ``cost``: in requests, in words.
+    ``own_bias`` makes a ``bias`` (token id -> nats) of its own once there is a session;
+    ``decision`` chooses a label for each prompt without drawing. ``cost``: in requests, in words.
     """
 
     name: str
@@ -108,11 +79,8 @@ class Alternative:
     best_of: int = 1
     shots: tuple[Message, ...] = ()
     bias: Mapping[int, float] = field(default_factory=dict, repr=False, compare=False)
-    budget: ThinkingCap | None = None
     own_bias: OwnBias | None = field(default=None, repr=False, compare=False)
     decision: Decision | None = field(default=None, repr=False, compare=False)
-    cascade: Cascade | None = field(default=None, repr=False, compare=False)
-    second: SecondRequests | None = field(default=None, repr=False, compare=False)
     cost: str = ""
 
     @property
@@ -120,16 +88,14 @@ class Alternative:
         """Whether no bias can be sent with it: it sends its own, draws nothing, or decides what a
         bias would.
         """
-        if self.own_bias is not None or self.budget is not None:
-            return True
-        return self.decision is not None or self.cascade is not None
+        return self.own_bias is not None or self.decision is not None
 
     async def ready(self, trials: Trials) -> Alternative:
-        """The alternative with its own bias, or its second requests. Raises InputError, BiasError:
-        the task has none, or the provider does not take it; ProviderError: the API failed.
+        """The alternative with its own bias.
+
+        Raises InputError, BiasError: the task has none, or the provider does not take it;
+        ProviderError: the API failed.
         """
-        if self.cascade is not None:
-            return replace(self, second=await self.cascade.second_requests(trials))
         if self.own_bias is None:
             return self
         bias, longest = await self.own_bias(trials)
@@ -270,7 +236,7 @@ class Arm:
 
     @property
     def sent(self) -> AnyBias:
-        return self.alternative.budget or self.alternative.bias or self.bias
+        return self.alternative.bias or self.bias
 
     @property
     def drawn_at(self) -> Setting:
@@ -409,9 +375,6 @@ def result_of(
     if cut is not None and cut.hides_lengths and arm.name == BASE:
         trials.report.notice(f"{title}: {cut.warning}")
     prompt_tokens, completion_tokens = np.mean(paid, axis=0).tolist() if paid else (0.0, 0.0)
-    if arm.alternative.second is not None and paid:
-        prompt_tokens += arm.alternative.second.prompt_tokens
-        completion_tokens += 1.0  # of the first request
     answers = sum(row.size for row in scores.tokens)
     if labels is not None:
         remark_on_others(trials, title, labels, decided)
@@ -460,7 +423,7 @@ def _parts(
     trials: Trials, examples: Sequence[Example], arm: Arm, samples: int
 ) -> Iterator[tuple[StagePart, list[int]]]:
     """What is to be collected for an arm, and which examples it is of: requests for one number of
-    completions and with the same further fields together.
+    completions together.
     """
     draw_with = trials.draw(
         arm.drawn_at,
@@ -471,21 +434,15 @@ def _parts(
     count_of_arm = 1
     if not arm.drawn_at.deterministic:
         count_of_arm = samples + -samples % arm.alternative.best_of
-    second = arm.alternative.second
-    alike: dict[tuple[int, tuple[tuple[str, str], ...]], list[tuple[int, Example]]] = {}
+    by_count: dict[int, list[tuple[int, Example]]] = {}
     for place, example in enumerate(examples):
-        fields: Mapping[str, str] = {}
-        asked = example
-        if second is not None:
-            fields = second.fields.get(example.prompt, {})
-            asked = replace(example, prompt=second.prompts.get(example.prompt, example.prompt))
-        for request, count in arm.alternative.requests(asked, count_of_arm):
-            alike.setdefault((count, tuple(fields.items())), []).append((place, request))
-    for (count, further), requests in alike.items():
+        for request, count in arm.alternative.requests(example, count_of_arm):
+            by_count.setdefault(count, []).append((place, request))
+    for count, requests in by_count.items():
         part = StagePart(
             _title(arm),
             [request for _, request in requests],
-            replace(draw_with, fields=dict(further)),
+            draw_with,
             count,
             scored_as=[examples[place] for place, _ in requests],
         )

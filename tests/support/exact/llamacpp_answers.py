@@ -39,9 +39,7 @@ class Dialect:
 
     prompt_of maps the text of a request to a prompt number of the model. Requests without a seed
     are numbered by the caller, and the number and ``seed`` fix their draw. call_token begins a
-    call: its text is <tool_call>, ``tool_choice`` required makes it the first token of a
-    completion, and without tools no completion begins with it. As there, ``tool_choice`` none
-    leaves the tools in the prompt and forbids nothing.
+    call: its text is <tool_call>.
     """
 
     def __init__(
@@ -202,27 +200,12 @@ class Dialect:
         prompt_number = self._prompt_of(prompt)
         while len(ids) < most:
             scores = self._next(model, (*before, *ids), prompt_number)[0] + delta
-            if not before and not ids:
-                scores = self._chosen(scores, body)
             ids.append(_draw(scores, body, rng))
             if ids[-1] == model.end or (
                 stops and any(stop in "".join(self.texts[token] for token in ids) for stop in stops)
             ):
                 return ids, "stop"
         return ids, "length"
-
-    def _chosen(self, scores: npt.NDArray[np.float64], body: JSON) -> npt.NDArray[np.float64]:
-        """The scores of the first token under the request's tools and ``tool_choice``."""
-        if self.call_token is None:
-            return scores
-        is_call = np.arange(len(scores)) == self.call_token
-        if not body.get("tools"):
-            if "tool_choice" in body:
-                raise RefusedRequest(400, "tool_choice needs tools")
-            return np.where(is_call, -np.inf, scores)
-        if body.get("tool_choice") == "required":
-            return np.where(is_call, scores, -np.inf)
-        return scores
 
     def _rng(self, body: JSON, prompt: str, number: int) -> np.random.Generator:
         seed = body.get("seed")

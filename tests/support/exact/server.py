@@ -30,7 +30,7 @@ class ExactServer:
     body). delay: seconds before each completion. prompt_of maps the text of a request to a prompt
     number of the model; the default hashes it. Every token has a text of its own in ``texts`` ("
     a", " b", ...); the end token has text "" and no bytes, and ``call_token`` begins a call of a
-    tool, which ``tool_choice`` required forces and a request without tools forbids.
+    tool.
     """
 
     def __init__(

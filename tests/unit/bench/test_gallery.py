@@ -747,7 +747,6 @@ RIVALS = {
     "--rivals": ("T = 1.5", "shares in words", "label drawn in code"),
     "--baseline-words": ("words at -3", "words at -100"),
     "--baseline-close": ("'Answer:' at +2", "'Answer:' at +5"),
-    "--baseline-thinking-tokens": ("no thinking", "thinking cut after 40"),
     "--baseline-prompt": (INSTRUCTION,),
 }
 

@@ -4,7 +4,6 @@ down.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blackbox_lb.api.session import Session
 from blackbox_lb.errors import InputError
-from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import LOWER, score
-from blackbox_lb.rollouts.phased import ThinkingCap
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.tasks.rewards.thinking import LOOP, TIMES, Thinking, loops
-from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
+from blackbox_lb.types import Completion, Example, Prompt
 from tests.support.commands import asking, blb, options
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
@@ -171,47 +167,9 @@ MODEL = ExactModel(6, 8, seed=3, sharpness=0.6)
 """Tokens " a" to " f"."""
 
 
-@pytest.mark.parametrize("tokens", [0, 2, 9])
-def test_a_hard_budget(tokens: int) -> None:
-    """The text that ends thinking stands after so many tokens at the latest, and once; what follows
-    is drawn as after any text.
-    """
-    budget = ThinkingCap(Thinking.parse("until: f").phases, tokens)
-
-    async def draw() -> list[Completion]:
-        async with Session(load_profile("llamacpp"), base_url=server.base_url) as session:
-            return [
-                await budget.drawn(session, Prompt.user("go"), Draw(Sampling(1.0, 8, 6)))
-                for _ in range(60)
-            ]
-
-    with ExactServer(MODEL, seed=2) as server:
-        found = asyncio.run(draw())
-    for each in found:
-        letters = each.text.split()
-        assert letters == ["abcdef"[token] for token in each.token_ids.tolist()]
-        assert len(letters) == 8
-        assert "f" in letters[: tokens + 1] or tokens >= 8
-        own = [
-            MODEL.logprobs(each.token_ids.tolist()[:place])[token]
-            for place, token in enumerate(each.token_ids.tolist())
-        ]
-        known = ~each.bounded if each.bounded is not None else np.ones(8, np.bool_)
-        assert each.logprobs[known] == pytest.approx(np.array(own)[known], abs=1e-5)
-        assert (~known).sum() == (
-            letters.index("f") == tokens if tokens < 8 and not _early(letters, tokens) else 0
-        )
-    assert budget.identity != ThinkingCap(budget.phases, 1).identity
-
-
-def _early(letters: list[str], tokens: int) -> bool:
-    """Whether the text came by itself."""
-    return "f" in letters[:tokens]
-
-
 def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:
-    """A hand list, a number on the closing text and hard budgets stand in the table, with the
-    metrics of thinking.
+    """A hand list and a number on the closing text stand in the table, with the metrics of
+    thinking.
     """
     data, words = tmp_path / "data.jsonl", tmp_path / "words.txt"
     rows = [
@@ -236,9 +194,7 @@ def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:
             "--count",
             "thinking",
         )
-        arms = options(
-            baseline_words=f"{words}:-4", baseline_close=5, baseline_thinking_tokens=[0, 3]
-        )
+        arms = options(baseline_words=f"{words}:-4", baseline_close=5)
         told = blb("eval", *task, *arms, "--deploy", "greedy", "--seed", 1, "--json")
         assert told.exit_code == 0, told.output
         assert (
@@ -254,11 +210,7 @@ def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:
             "base",
             "words at -4",
             "' f' at +5",
-            "no thinking",
-            "thinking cut after 3",
         ]
-        assert policies["no thinking"]["thinking tokens"] == 1
-        assert policies["thinking cut after 3"]["thinking tokens"] <= 4
         assert policies["' f' at +5"]["thinking tokens"] < policies["base"]["thinking tokens"]
         assert policies["base"]["finished"] == 0
         assert {row["metric"] for row in found["comparisons"]} >= {
@@ -278,12 +230,11 @@ def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:
                 True,
             ), refused.output
         plain = (*where, "--reward", "contains", "--deploy", "greedy")
-        for option, value in (("--baseline-close", 2), ("--baseline-thinking-tokens", 0)):
-            refused = blb("eval", *plain, option, value)
-            assert (
-                refused.exit_code,
-                "name it, as in --thinking" in " ".join(refused.output.split()),
-            ) == (2, True), refused.output
+        refused = blb("eval", *plain, "--baseline-close", 2)
+        assert (
+            refused.exit_code,
+            "name it, as in --thinking" in " ".join(refused.output.split()),
+        ) == (2, True), refused.output
         refused = blb("eval", *plain, "--count", "thinking")
         assert (
             refused.exit_code,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import click
-
 from blackbox_lb.cli.grouped import (
     AMOUNT,
     COUNT,
@@ -75,12 +73,6 @@ class EvalOptions(TaskOptions, TrialOptions, VerboseOptions):
         HelpGroup.JUDGING,
         "Try so many nats on the first token of the text that ends --thinking instead. Repeatable.",
     )
-    baseline_thinking_tokens: tuple[int, ...] = option(
-        HelpGroup.JUDGING,
-        "Try to cut --thinking after so many tokens instead, 0 for no thinking. vllm, llamacpp and"
-        " local only. Repeatable.",
-        type=click.IntRange(0),
-    )
     labels: str | None = labels()
     decide: str | None = decide()
     labels_only: bool = option(
@@ -92,8 +84,7 @@ class EvalOptions(TaskOptions, TrialOptions, VerboseOptions):
         HelpGroup.JUDGING,
         "Of a decision: decide here by the returned logprobs of the labels, each with an offset"
         " learned from the training answers, instead. For labels of one token the same as a bias on"
-        " them with all else forbidden. With --decide calls-tool: a threshold on the probability of"
-        " a call, and a second request with tool_choice required, or without tools.",
+        " them with all else forbidden.",
     )
     calibrate: tuple[str, ...] = option(
         HelpGroup.JUDGING,
