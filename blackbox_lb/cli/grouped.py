@@ -105,12 +105,6 @@ class LateChoice(click.Choice[str]):
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]  # a plain attribute of click's
         return tuple(self._find())
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """One of the values. Raises InputError: it is one no more."""
-        if param is not None:
-            refuse_removed(f"{max(param.opts, key=len)} {value}")
-        return super().convert(value, param, ctx)
-
 
 def literal(path: str) -> LateChoice:
     """The values of a Literal, "module:name", imported when they are shown or used."""

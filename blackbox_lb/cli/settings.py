@@ -167,6 +167,8 @@ class SettingsFile:
             )
 
     def _converted(self, table: str, raw: str, value: Any, option: click.Option, name: str) -> Any:
+        for single in value if isinstance(value, list) else (value,):
+            refuse_removed(f"{max(option.opts, key=len)} {single}")
         try:
             return self._fitted(value, option)
         except (click.BadParameter, TypeError) as error:

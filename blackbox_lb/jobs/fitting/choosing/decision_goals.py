@@ -3,7 +3,6 @@
 Index letters: ``p`` prompts, ``l`` labels; a decision of -1 says none of the labels.
 """
 
-import math
 from collections.abc import Iterable
 
 import numpy as np
