@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from blackbox_lb.estimate.inputs.rollouts import GivenAnswers, RewardTilt, RewardToGo, Rollouts
     from blackbox_lb.jobs.compiling.compile import compile_bias
     from blackbox_lb.jobs.evaluation.document import Answer
+    from blackbox_lb.jobs.fitting.document import FitResult
     from blackbox_lb.jobs.fitting.plan import FitPlan
-    from blackbox_lb.jobs.fitting.result import FitResult
     from blackbox_lb.jobs.runs.answers import AnswerPair
     from blackbox_lb.jobs.runs.fit import fit, fit_async
     from blackbox_lb.jobs.runs.run import Run
@@ -90,7 +90,7 @@ _HOME = {
     "Completion": "types",
     "Example": "types",
     "FitPlan": "jobs.fitting.plan",
-    "FitResult": "jobs.fitting.result",
+    "FitResult": "jobs.fitting.document",
     "GivenAnswers": "estimate.inputs.rollouts",
     "Goal": "estimate.choice.goal",
     "IPS": "estimate.choice.estimators",

@@ -21,7 +21,7 @@ from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.jobs.evaluation.compare import mean_of
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.result import FitResult
+from blackbox_lb.jobs.fitting.result import Fitted
 from blackbox_lb.jobs.fitting.run import fit
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, compare, together
@@ -176,7 +176,7 @@ async def _learned(job: BenchmarkRun, trials: Trials, method: Learner) -> _Learn
     )
 
 
-def _describe(method: Learner, result: FitResult, trials: Trials, clusters: int) -> MethodResult:
+def _describe(method: Learner, result: Fitted, trials: Trials, clusters: int) -> MethodResult:
     bias, size = result.bias, trials.tokenizer.vocabulary_size
     params = {"ips": size, "clusters": clusters}.get(method, len(bias.entries))
     keys = ("tau", "l2", "alpha")

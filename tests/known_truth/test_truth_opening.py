@@ -147,9 +147,9 @@ def test_the_curve_of_an_opening_is_the_truth(tmp_path: Path) -> None:
         assert point.validation.decided == is_decided.sum()
         assert point.validation.right == (is_decided & is_wanted).sum()
     assert curve.checked is not None
-    base, biased = run.result.decisions["greedy"]
-    assert sum(row.count for row in biased.labels) == COUNTS["test"]
-    assert biased.no_label == base.no_label == 0
+    decisions = run.result.decisions["greedy"]
+    assert sum(row.count for row in decisions.biased.labels) == COUNTS["test"]
+    assert decisions.biased.no_label == decisions.base.no_label == 0
     test_margins = np.array([margin(example.prompt.text) for example in run.task.test])
     assert curve.checked.decisions.decided == (test_margins + sent > 0).sum()
 

@@ -109,6 +109,7 @@ def test_the_number_printed_for_the_best_of_fifty_noise_candidates_is_not_flatte
         choice = selected(trials, field)
         biased, difference = reported(trials, choice)
         row = next(row for row in choice.tried if row.status == "chosen")
+        assert row.reward is not None
         errors.append((biased - 0.5, difference, row.reward - 0.5))
     table = np.array(errors)
     mean, error = table.mean(axis=0), table.std(axis=0, ddof=1) / np.sqrt(sweeps)
@@ -138,6 +139,7 @@ def test_the_printed_number_is_true_for_biases_that_differ() -> None:
         delta = choice.candidate.learned
         errors.append(reported(trials, choice)[0] - exact.expectation(on_test, delta))
         row = next(row for row in choice.tried if row.status == "chosen")
+        assert row.reward is not None
         optimism.append(row.reward - exact.expectation(on_validation, delta))
     assert abs(np.mean(errors)) < 2 * np.std(errors, ddof=1) / 10
     assert np.mean(optimism) > 4 * np.std(optimism, ddof=1) / 10

@@ -141,16 +141,16 @@ def result(kind: Kind) -> dict[str, Any]:
             "accuracy": 0.2 + sign * 0.06 / (1 + tau) - 0.01 * number,
             "kl_nats_per_completion": 2.4 / (1 + tau),
             "samples": 6,
-            "fate": "chosen" if (tau, number) == (0.5, 0) else "after 6 samples a prompt",
+            "status": "chosen" if (tau, number) == (0.5, 0) else "after 6 samples a prompt",
         }
         for number, estimator in enumerate(("projection", "ips"))
         for tau in taus
     ]
     return {
-        "status": "", "answers": answers() if kind == "hurts" else None, "kl_nats_per_completion": 1.29, "kl_missing": None, "kl_whole": True, "uncompiled_entries": 8_784,
+        "status": "HELPS", "estimator": "projection", "chosen": {"tau": 0.5, "l2": 2.5}, "entries": 300, "answers": answers() if kind == "hurts" else None, "kl_nats_per_completion": 1.29, "kl_missing": None, "kl_whole": True, "uncompiled_entries": 8_784,
         "validation": {"base": {"reward": 0.48, "accuracy": 0.2, "tokens": 33.8}, "tried": tried},
         "training": {"rollouts": 766, "tokens": 26_641, "incomplete": 34, "filtered": 1},
-        "usage": {"requests": 900, "completions": 1_800, "prompt_tokens": 54_000, "completion_tokens": 61_000},
+        "usage": {"completions": 1_800, "prompt_tokens": 54_000, "completion_tokens": 61_000},
         "provenance": PROVENANCE,
     }  # fmt: skip
 

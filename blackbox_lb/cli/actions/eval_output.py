@@ -16,6 +16,7 @@ from blackbox_lb.cli.terminal import command_with_same, print_table
 from blackbox_lb.jobs.evaluation.arms import BASE
 from blackbox_lb.jobs.evaluation.compare import figure, verdicts
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
+from blackbox_lb.jobs.fitting.document import BothDecisions
 from blackbox_lb.jobs.runs.answers import BeforeAfter
 from blackbox_lb.jobs.runs.conclusion import (
     HELP_PAGE,
@@ -239,7 +240,7 @@ def eval_conclusion(
     )
 
 
-def decisions_of(evaluation: Evaluation, subject: str) -> dict[str, tuple[Decisions, Decisions]]:
+def decisions_of(evaluation: Evaluation, subject: str) -> dict[str, BothDecisions]:
     """Setting -> the decisions of the base and of ``subject``, where the task has labels."""
     scores: dict[tuple[str, str], Decisions] = {}
     for row in evaluation.policies:
@@ -247,7 +248,7 @@ def decisions_of(evaluation: Evaluation, subject: str) -> dict[str, tuple[Decisi
             scores[row.setting, row.name] = row.decisions
     settings = dict.fromkeys(row.setting for row in evaluation.policies)
     return {
-        setting: (scores[setting, BASE], scores[setting, subject])
+        setting: BothDecisions(base=scores[setting, BASE], biased=scores[setting, subject])
         for setting in settings
         if (setting, BASE) in scores and (setting, subject) in scores
     }

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from blackbox_lb.api.limits.budget import SpendLimit, Spent
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import parse_feature
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import settings_text
@@ -38,15 +39,16 @@ from blackbox_lb.cli.terminal import (
 )
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.recipe import Sweep
+from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.fitting.plan import MOST_ENTRIES, FitPlan
-from blackbox_lb.jobs.fitting.result import FitResult
+from blackbox_lb.jobs.fitting.result import Fitted
 from blackbox_lb.jobs.fitting.run import fit
 from blackbox_lb.jobs.forecast import RequestSettings, fit_stages, forecast
 from blackbox_lb.jobs.records.run_record import Remembering, provenance, work_in
 from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
 from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, spent_words, understood
 from blackbox_lb.jobs.runs.names import BIAS, FEW, FIT_FILES, TOP_LOGPROBS
-from blackbox_lb.jobs.runs.opening import check_written, result_document, write_result
+from blackbox_lb.jobs.runs.opening import check_written, whole_result, write_result
 from blackbox_lb.jobs.runs.plan import completed_plan, parse_goal
 from blackbox_lb.providers.prices import find_prices, parse_prices
 from blackbox_lb.providers.profile import load_profile
@@ -126,19 +128,20 @@ class _FitCommand:
         announce = reporter(quiet=self.options.quiet)
         announce.notice(understood(self.task, self.reward, self.plan.labels, limit=self.plan.limit))
         fitted = run(self.options, self._fitted)
-        result = fitted.result
-        document = result_document(result, fitted.pairs, folder, provenance(fitted.notices))
-        unwritten = write_result(result, document, folder)
+        learned = fitted.learned
+        bias = learned.bias
+        result = whole_result(learned, fitted.pairs, folder, provenance(fitted.notices))
+        unwritten = write_result(learned, result, folder)
         if self.options.as_json:
-            print_json(document)
+            print_json(result.model_dump(mode="json"))
         else:
-            if result.bias.operating is not None:
-                print_curve(result.bias.operating)
+            if bias.operating is not None:
+                print_curve(bias.operating)
             if self.options.verbose:
-                _print_everything(result, folder, unwritten)
+                _print_everything(bias, result, folder, unwritten)
             spent = spent_words(fitted.spent, time.monotonic() - started, fitted.priced)
             conclusion = fit_conclusion(
-                result, self.reward.label, fitted.pairs, folder, spent, _next_steps(folder)
+                bias, result, self.reward.label, fitted.pairs, folder, spent, _next_steps(folder)
             )
             if unwritten:
                 conclusion = replace(conclusion, saved=f"{folder}/  without {', '.join(unwritten)}")
@@ -159,15 +162,15 @@ class _FitCommand:
         ) as trials:
             report = Remembering(trials.report)
             with _engine(self.options) as engine:
-                result = await fit(
+                learned = await fit(
                     replace(trials, report=report, engine=engine), self.task, self.plan
                 )
             silent = replace(trials, report=Silent())
-            sent = to_request_bias(result.bias)
+            sent = to_request_bias(learned.bias)
             pairs = await answer_pairs(
                 silent, self.task.test, self.plan.settings[-1:], sent, samples=1
             )
-            return _Fitted(result, pairs, report.notices, budget.spent, budget.prices is not None)
+            return _Fitted(learned, pairs, report.notices, budget.spent, budget.prices is not None)
 
 
 def _next_steps(folder: Path) -> list[NextStep]:
@@ -183,7 +186,7 @@ def _next_steps(folder: Path) -> list[NextStep]:
 class _Fitted:
     """What the fit left for the screen. priced: whether the price of a token is known."""
 
-    result: FitResult
+    learned: Fitted
     pairs: tuple[AnswerPair, ...]
     notices: list[str]
     spent: Spent
@@ -242,14 +245,14 @@ def _engine(options: FitOptions) -> AbstractContextManager[FitEngine | None]:
     return Cluster(options.workers)
 
 
-def _print_everything(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
-    bias = result.bias
+def _print_everything(
+    bias: Bias, result: FitResult, folder: Path, unwritten: Collection[str]
+) -> None:
     verdict_table(bias.verdict)
-    for setting, (base, biased) in result.decisions.items():
-        print_decisions(setting, base, biased)
-    for setting, (base_shares, biased_shares) in result.shares.items():
-        rows = {"base": base_shares.rows, "biased": biased_shares.rows}
-        shares_table(setting, base_shares.rows, rows)
+    for setting, decisions in result.decisions.items():
+        print_decisions(setting, decisions.base, decisions.biased)
+    for setting, shares in result.shares.items():
+        shares_table(setting, shares.base, {"base": shares.base, "biased": shares.biased})
     if result.beside:
         print_table(
             f"This bias (depends on {bias.depends_on or 'nothing'}) against what else decides, same"
@@ -290,7 +293,7 @@ def _print_everything(result: FitResult, folder: Path, unwritten: Collection[str
         echo(f"wrote {bias_file}; look into it with: {shell_line('blb', 'show', bias_file)}")
     if "learned.json" not in unwritten:
         echo(
-            f"wrote {folder / 'learned.json'}: all {len(result.uncompiled.entries):,} learned"
+            f"wrote {folder / 'learned.json'}: all {result.uncompiled_entries:,} learned"
             " values, for blb compile"
         )
 

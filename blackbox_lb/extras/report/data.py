@@ -9,112 +9,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from blackbox_lb.bias.document import MAX_BYTES, Bias
-from blackbox_lb.bias.records import settings_text
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.examples import ExampleCard, evaluated, judged
 from blackbox_lb.jobs.evaluation.document import (
     Evaluation,
-    ShownAnswers,
 )
-from blackbox_lb.records import Decisions, Finite, SharesOfGroup
+from blackbox_lb.jobs.fitting.document import FitResult
+from blackbox_lb.records import SharesOfGroup
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
 Model = TypeVar("Model", bound=BaseModel)
-
-
-class _Known(BaseModel, frozen=True):
-    """The displayed part of a document that grows from version to version."""
-
-
-class Point(_Known):
-    """Results of a policy on the validation prompts at the settings to deploy with; None where not
-    known.
-    """
-
-    reward: Finite | None = None
-    accuracy: Finite | None = None
-    tokens: Finite | None = None
-
-
-class CandidateRow(Point):
-    """A candidate. ``samples``: fresh completions a prompt, 0 where none were drawn. ``status``:
-    "chosen", or why it was dropped; the file calls it fate. ``origin``: where it comes from.
-    """
-
-    estimator: str
-    settings: dict[str, float | int | str | None] = Field(default_factory=dict)
-    entries: int
-    kl_nats_per_completion: Finite | None = None
-    samples: int = 0
-    status: str = Field("", alias="fate")
-    origin: str = ""
-
-    @property
-    def name(self) -> str:
-        """Its estimator and settings; where it comes from, where no estimator made it."""
-        if self.origin and self.estimator not in ROWS:
-            return self.origin
-        settings = settings_text(self.settings)
-        if settings:
-            return f"{self.estimator}, {settings}"
-        return self.estimator
-
-
-class Validation(_Known):
-    """``base`` and what was ``tried``, in the order of the sweep."""
-
-    base: Point = Point()
-    tried: tuple[CandidateRow, ...] = ()
-
-
-class TrainingSummary(_Known):
-    """Counts of the training completions, and of those left out."""
-
-    rollouts: int = 0
-    tokens: int = 0
-    incomplete: int = 0
-    filtered: int = 0
-
-
-class UsageSummary(_Known):
-    requests: int | None = None
-    completions: int
-    prompt_tokens: int
-    completion_tokens: int
-
-
-class DecisionsPair(_Known):
-    base: Decisions
-    biased: Decisions
-
-
-class SharesPair(_Known):
-    """The labels that both draw, of all prompts and then of each group."""
-
-    base: tuple[SharesOfGroup, ...]
-    biased: tuple[SharesOfGroup, ...]
-
-
-class Result(_Known):
-    """The displayed part of ``result.json``. ``origin``: where the chosen bias comes from."""
-
-    origin: str = ""
-    kl_nats_per_completion: Finite | None = None
-    kl_missing: str | None = None
-    kl_whole: bool = True
-    validation: Validation = Validation()
-    training: TrainingSummary | None = None
-    usage: UsageSummary | None = None
-    decisions: dict[str, DecisionsPair] = Field(default_factory=dict)
-    shares: dict[str, SharesPair] = Field(default_factory=dict)
-    answers: ShownAnswers | None = None
-    provenance: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +37,7 @@ class RunDocuments:
     folder: Path
     bias: Bias
     learned: Bias | None
-    result: Result | None
+    result: FitResult | None
     evaluation: Evaluation | None
     analysis: Analysis | None
     examples: tuple[ExampleCard, ...]
@@ -211,7 +120,7 @@ def read_run(folder: Path) -> RunDocuments:
         )
     bias = Bias.load(folder / "bias.json")
     learned = folder / "learned.json"
-    result = _read(folder / "result.json", Result)
+    result = _read(folder / "result.json", FitResult)
     evaluation = _read(folder / "evaluation.json", Evaluation)
     outdated = any(_older(bias, evaluation, "evaluation.json", "blb eval"))
     answers = None if result is None else result.answers

@@ -9,10 +9,11 @@ from typing import Any
 
 from blackbox_lb.bias.operating import OperatingCurve
 from blackbox_lb.errors import InputError
-from blackbox_lb.extras.report.data import CandidateRow, Point, Result, RunDocuments
+from blackbox_lb.extras.report.data import RunDocuments
 from blackbox_lb.extras.report.page_text import drawn
 from blackbox_lb.extras.report.tables import PageTable, numbers_table, tried_table
 from blackbox_lb.extras.report.verdict_text import amount
+from blackbox_lb.jobs.fitting.document import FitResult, Measured, TriedCandidate
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.printable import first_line, printable
 
@@ -61,7 +62,7 @@ def plots(run: RunDocuments, label: str) -> dict[str, Plot]:
     return {plot.name: plot for plot in candidates if plot is not None}
 
 
-def _confusion(result: Result) -> Plot | None:
+def _confusion(result: FitResult) -> Plot | None:
     """Both confusion matrices of the first setting with judged decisions, side by side."""
     if not result.decisions:
         return None
@@ -243,7 +244,7 @@ def _legend(axis: Any) -> None:
         text.set_color(COLOURS["ink"])
 
 
-def _taus(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) -> None:
+def _taus(axis: Any, rows: Sequence[tuple[TriedCandidate, float, float]]) -> None:
     """Write tau beside the candidates, but not over one another."""
     wide, high = (
         max(spread) - min(spread) or 1.0
@@ -262,7 +263,7 @@ def _taus(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) -> None:
             labelled.append((x, y))
 
 
-def _candidates(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) -> None:
+def _candidates(axis: Any, rows: Sequence[tuple[TriedCandidate, float, float]]) -> None:
     """The candidates by estimator, joined in the order of tau, with the chosen one ringed."""
     estimators = list(dict.fromkeys(candidate.estimator for candidate, _, _ in rows))
     marks = "os^Dv"
@@ -295,7 +296,7 @@ def _candidates(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) ->
     _taus(axis, rows)
 
 
-def _base_lines(axis: Any, base: Point, x: float | None, y: float | None) -> None:
+def _base_lines(axis: Any, base: Measured, x: float | None, y: float | None) -> None:
     style = {"color": COLOURS["base"], "linestyle": (0, (4, 3)), "linewidth": 1.1}
     if y is not None:
         axis.axhline(y, **style, label="base model")
@@ -307,7 +308,7 @@ def _base_lines(axis: Any, base: Point, x: float | None, y: float | None) -> Non
         axis.plot([x], [y], "X", color=COLOURS["base"], markersize=8, linestyle="none")
 
 
-def _pareto(result: Result, label: str) -> Plot | None:
+def _pareto(result: FitResult, label: str) -> Plot | None:
     """Validation accuracy against tokens over the candidates, as the paper draws it; the reward
     where no accuracy is known.
     """
@@ -325,7 +326,7 @@ def _pareto(result: Result, label: str) -> Plot | None:
         scale = 100
         axis_label = "accuracy (%)"
 
-    def of(point: Point) -> float | None:
+    def of(point: Measured) -> float | None:
         value = point.reward
         if metric == "accuracy":
             value = point.accuracy
@@ -371,7 +372,7 @@ def _pareto(result: Result, label: str) -> Plot | None:
     )
 
 
-def _reward_kl(result: Result, label: str) -> Plot | None:
+def _reward_kl(result: FitResult, label: str) -> Plot | None:
     base = result.validation.base.reward
     rows = [
         (candidate, kl, candidate.reward)

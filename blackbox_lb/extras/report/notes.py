@@ -8,8 +8,9 @@ from blackbox_lb.bias.features import PromptText
 from blackbox_lb.bias.records import settings_text
 from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.extras.analysis.document import Analysis
-from blackbox_lb.extras.report.data import Result, RunDocuments
+from blackbox_lb.extras.report.data import RunDocuments
 from blackbox_lb.extras.report.verdict_text import rows_of
+from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.printable import shell_line
 
@@ -63,8 +64,6 @@ def costs(run: RunDocuments) -> Facts:
             "tokens paid",
             f"{used.prompt_tokens:,} of prompts, {used.completion_tokens:,} of completions",
         )
-        if used.requests is not None:
-            yield "requests", f"{used.requests:,}"
     yield "learned from", f"{run.bias.rollouts:,} completions with {run.bias.tokens:,} tokens"
     for row in rows_of(run):
         if row.metric == "tokens" and row.base > 0:
@@ -84,7 +83,7 @@ def costs(run: RunDocuments) -> Facts:
     yield "distance from the base", _kl(result)
 
 
-def _kl(result: Result | None) -> str:
+def _kl(result: FitResult | None) -> str:
     if result is None:
         return "not known without result.json"
     if result.kl_nats_per_completion is None:

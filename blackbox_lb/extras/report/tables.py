@@ -11,13 +11,13 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.bias.request_bias import strongest
 from blackbox_lb.extras.analysis.document import Analysis
-from blackbox_lb.extras.report.data import CandidateRow, DecisionsPair
 from blackbox_lb.extras.report.verdict_text import amount, change, interval
 from blackbox_lb.jobs.evaluation.document import (
     Evaluation,
     Mean,
     PolicyResult,
 )
+from blackbox_lb.jobs.fitting.document import BothDecisions, TriedCandidate
 from blackbox_lb.records import Decisions, LabelScores, SharesOfGroup
 from blackbox_lb.rollouts.progress import short
 
@@ -451,7 +451,7 @@ def families_table(analysis: Analysis) -> PageTable:
     )
 
 
-def tried_table(tried: Sequence[CandidateRow]) -> PageTable:
+def tried_table(tried: Sequence[TriedCandidate]) -> PageTable:
     """All candidates of the search on the validation prompts."""
     columns = (
         "candidate",
@@ -488,7 +488,7 @@ def tried_table(tried: Sequence[CandidateRow]) -> PageTable:
     )
 
 
-def labels_table(setting: str, pair: DecisionsPair) -> PageTable:
+def labels_table(setting: str, pair: BothDecisions) -> PageTable:
     """Precision, recall and F1 of each label, without and with the bias."""
     columns = (
         "label",

@@ -40,11 +40,11 @@ from blackbox_lb.jobs.fitting.choosing.proposing import (
 from blackbox_lb.jobs.fitting.choosing.scorers import (
     Choice,
     FromSamples,
-    Measured,
     Proposer,
     Scorer,
 )
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
+from blackbox_lb.jobs.fitting.document import BothDecisions, BothShares, Measured, Validation
 from blackbox_lb.jobs.fitting.explain import Explanation, explain, explain_test
 from blackbox_lb.jobs.fitting.opening import (
     OpeningLists,
@@ -54,17 +54,16 @@ from blackbox_lb.jobs.fitting.opening import (
 )
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.plan_check import PlanCheck
-from blackbox_lb.jobs.fitting.result import FitResult, FitUsage, sent_entries, uncompiled_of
+from blackbox_lb.jobs.fitting.result import Fitted, recorded, sent_entries, uncompiled_of
 from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn, TrainingData
 from blackbox_lb.jobs.fitting.unlabelled import calibrated
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, against_others
 from blackbox_lb.jobs.fitting.varying.by_samples import BySamples
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
-from blackbox_lb.records import Censoring, Decisions, Scalar
+from blackbox_lb.records import Censoring, Scalar
 from blackbox_lb.rollouts.answers.given_answers import first_lists
 from blackbox_lb.rollouts.answers.openings import Opening, opening_of
 from blackbox_lb.rollouts.judging.decisions import (
-    DrawnShares,
     about_labels,
     beside_commonest,
     decision_scores,
@@ -85,7 +84,7 @@ KL_PROMPTS = 40
 """
 
 
-async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
+async def fit(trials: Trials, task: Task, plan: FitPlan) -> Fitted:
     """Learn a bias and judge it on fresh completions. The trials' store keeps everything received:
     the same call resumes.
 
@@ -135,8 +134,8 @@ class _Fit:
     verdict: list[Verdict]
     why: Explanation
     bias: Bias
-    decisions: dict[str, tuple[Decisions, Decisions]]
-    shares: dict[str, tuple[DrawnShares, DrawnShares]]
+    decisions: dict[str, BothDecisions]
+    shares: dict[str, BothShares]
     features: list[PromptFeatures]
     operating: OperatingCurve | None = None
     calibration: Calibration | None = None
@@ -410,11 +409,11 @@ class _Fit:
                 )
                 for candidate in (None, bias)
             ]
-            self.decisions[setting.name] = (pair[0], pair[1])
+            self.decisions[setting.name] = BothDecisions(base=pair[0], biased=pair[1])
             if self.operating is not None:
                 checked = checked_point(self.operating, pair[1])
                 self.operating = self.operating.replacing(checked=checked)
-        biased = {setting: scores for setting, (_, scores) in self.decisions.items()}
+        biased = {setting: both.biased for setting, both in self.decisions.items()}
         self.verdict = beside_commonest(self.verdict, biased, self.trials.reward.spec)
         await self._compare_shares(bias)
         if plan.depends_on or self.choice.richer is not None:
@@ -452,7 +451,9 @@ class _Fit:
             base = await silent.scores("test", self.task.test, setting, samples)
             biased = await silent.scores("test, biased", self.task.test, setting, samples, bias)
             if base.shares is not None and biased.shares is not None:
-                self.shares[setting.name] = (base.shares, biased.shares)
+                self.shares[setting.name] = BothShares(
+                    base=base.shares.rows, biased=biased.shares.rows
+                )
 
     def explain(self) -> None:
         """Find out why the bias helped or did not."""
@@ -524,7 +525,7 @@ class _Fit:
             settings["phases"] = self.plan.confined_to.spec
         return settings
 
-    async def result(self) -> FitResult:
+    async def result(self) -> Fitted:
         """Measure the KL of the chosen policy, and report everything."""
         trials = self.trials
         training = self.training
@@ -541,19 +542,18 @@ class _Fit:
         why_no_kl = None
         if math.isnan(kl):
             why_no_kl = _why_no_kl(trials.session)
-        return FitResult(
-            bias=self.bias,
-            uncompiled=uncompiled_of(trials, self.bias, choice.candidate, training),
-            base=choice.base,
-            tried=choice.tried,
+        return recorded(
+            self.bias,
+            uncompiled_of(trials, self.bias, choice.candidate, training),
+            training,
             kl=kl,
+            usage=trials.store.spent(trials.used),
             kl_missing=why_no_kl,
-            incomplete=training.incomplete,
-            filtered=training.filtered,
             kl_whole=trials.session.end_tokens.listed is True
             and not (trials.may_cut_stops and training.cut),
-            base_by_setting=choice.base_by_setting,
-            usage=FitUsage(*trials.store.spent(trials.used)),
+            validation=Validation(
+                base=choice.base, base_by_setting=choice.base_by_setting, tried=choice.tried
+            ),
             decisions=self.decisions,
             beside=self.beside,
             origin=choice.sentence,

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blackbox_lb.api.limits.budget import Spent
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.operating import OperatingCurve
 from blackbox_lb.bias.records import NOT_THE_TASK, Verdict, overall
-from blackbox_lb.jobs.fitting.result import FitResult
+from blackbox_lb.jobs.fitting.document import BothDecisions, FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, BeforeAfter, cut, example_lines, telling
-from blackbox_lb.records import Decisions, Finding
+from blackbox_lb.records import Finding
 from blackbox_lb.rollouts.judging.verdict import DIVERGENCE
 from blackbox_lb.safety.printable import printable, shell_line
 from blackbox_lb.tasks import Reward, Task
@@ -243,6 +244,7 @@ def _command_lines(command: str, room: int) -> list[str]:
 
 
 def fit_conclusion(
+    bias: Bias,
     result: FitResult,
     label: str,
     pairs: Sequence[AnswerPair],
@@ -256,7 +258,6 @@ def fit_conclusion(
         label: the reward's name among the metrics.
         steps: what to do next where the bias helps.
     """
-    bias = result.bias
     check = None
     if bias.operating is not None:
         check = bias.operating.check
@@ -445,9 +446,7 @@ def point_lines(curve: OperatingCurve) -> list[str]:
     return lines
 
 
-def decision_lines(
-    decisions: Mapping[str, tuple[Decisions, Decisions]], rows: Sequence[Verdict]
-) -> list[str]:
+def decision_lines(decisions: Mapping[str, BothDecisions], rows: Sequence[Verdict]) -> list[str]:
     """Macro-F1, and whether the biased model is shown above always saying the commonest label;
     nothing where there are no labels.
 
@@ -455,10 +454,10 @@ def decision_lines(
     """
     if not decisions:
         return []
-    setting, (base, biased) = list(decisions.items())[-1]
-    if base.macro_f1 is None or biased.macro_f1 is None:
+    setting, both = list(decisions.items())[-1]
+    if both.base.macro_f1 is None or both.biased.macro_f1 is None:
         return []
-    text = f"macro-F1  {number(base.macro_f1)} -> {number(biased.macro_f1)}"
+    text = f"macro-F1  {number(both.base.macro_f1)} -> {number(both.biased.macro_f1)}"
     for row in rows:
         if row.setting == setting and row.commonest is not None:
             comparison = "NOT shown to be beaten"

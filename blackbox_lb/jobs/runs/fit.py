@@ -15,6 +15,7 @@ from typing import Any, Literal
 from blackbox_lb.api.connect import connect
 from blackbox_lb.api.drift import OnDrift
 from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import PromptFeature, parse_feature
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.request_bias import to_request_bias
@@ -22,8 +23,9 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.recipe import L2, AlphaScale, Sweep, Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Scale
+from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.fitting.plan import MOST_ENTRIES, FitPlan, LearnFrom, SearchExtent
-from blackbox_lb.jobs.fitting.result import FitResult
+from blackbox_lb.jobs.fitting.result import Fitted
 from blackbox_lb.jobs.fitting.run import fit as fit_plan
 from blackbox_lb.jobs.records.run_record import (
     Manifest,
@@ -42,8 +44,8 @@ from blackbox_lb.jobs.runs.opening import (
     price_judge,
     price_model,
     recorded,
-    result_document,
     trials_in,
+    whole_result,
     write_result,
 )
 from blackbox_lb.jobs.runs.plan import completed_plan, parse_goal
@@ -320,22 +322,22 @@ class _Job:
                 price_judge(budget, self.reward, self.prices)
                 trials.drift.policy = self.on_drift
                 async with recorded(trials, self._record(trials)):
-                    result, pairs = await self._fitted(trials)
+                    fitted, pairs = await self._fitted(trials)
                 origin = provenance(self.report.notices, command="blackbox_lb.fit(...)")
-                document = result_document(result, pairs, self.folder, origin)
-                check_written(write_result(result, document, self.folder))
+                result = whole_result(fitted, pairs, self.folder, origin)
+                check_written(write_result(fitted, result, self.folder))
         priced = budget.prices is not None
         spent = spent_words(budget.spent, time.monotonic() - started, priced)
-        return self._run_of(result, pairs, spent)
+        return self._run_of(fitted.bias, result, pairs, spent)
 
-    async def _fitted(self, trials: Trials) -> tuple[FitResult, tuple[AnswerPair, ...]]:
+    async def _fitted(self, trials: Trials) -> tuple[Fitted, tuple[AnswerPair, ...]]:
         """The result of the plan, and all answers to the test prompts."""
         plan = self.plan
-        result = await fit_plan(trials, self.task, plan)
-        sent = to_request_bias(result.bias)
+        fitted = await fit_plan(trials, self.task, plan)
+        sent = to_request_bias(fitted.bias)
         silent = replace(trials, report=Silent())
         pairs = await answer_pairs(silent, self.task.test, plan.settings, sent, plan.test_samples)
-        return result, pairs
+        return fitted, pairs
 
     def _record(self, trials: Trials) -> Manifest:
         splits = (self.task.train, self.task.validation, self.task.test)
@@ -344,12 +346,18 @@ class _Job:
         results = RunResults(FIT_FILES, self.about)
         return Manifest(self.folder, "fit", settings, results=results, restart=self.restart)
 
-    def _run_of(self, result: FitResult, pairs: tuple[AnswerPair, ...], spent: str) -> Run:
+    def _run_of(
+        self, bias: Bias, result: FitResult, pairs: tuple[AnswerPair, ...], spent: str
+    ) -> Run:
         report = NextStep(shell_line("blb", "report", self.folder), "look at every answer")
-        conclusion = fit_conclusion(result, self.reward.label, pairs, self.folder, spent, [report])
+        conclusion = fit_conclusion(
+            bias, result, self.reward.label, pairs, self.folder, spent, [report]
+        )
         notices = tuple(self.report.notices)
         server = {**self.server, "concurrency": self.sampling["concurrency"]}
-        return Run(self.folder, result, self.task, self.reward, pairs, notices, conclusion, server)
+        return Run(
+            self.folder, bias, result, self.task, self.reward, pairs, notices, conclusion, server
+        )
 
 
 fit = blocking(fit_async)

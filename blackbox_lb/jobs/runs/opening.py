@@ -26,7 +26,8 @@ from blackbox_lb.errors import (
     Interrupted,
     ProfileError,
 )
-from blackbox_lb.jobs.fitting.result import FitResult
+from blackbox_lb.jobs.fitting.document import FitResult
+from blackbox_lb.jobs.fitting.result import Fitted
 from blackbox_lb.jobs.records.run_record import Manifest, work_in
 from blackbox_lb.jobs.runs.answers import AnswerPair, shown_answers
 from blackbox_lb.jobs.runs.names import (
@@ -124,31 +125,30 @@ def _judge_prices(base_url: str, model: str, table: Path | None) -> Prices | Non
     return None
 
 
-def result_document(
-    result: FitResult,
+def whole_result(
+    fitted: Fitted,
     pairs: Sequence[AnswerPair],
     folder: Path,
     provenance: dict[str, Any],
-) -> dict[str, Any]:
+) -> FitResult:
     """The content of result.json."""
-    answers = shown_answers(pairs)
-    return {
-        **result.as_json(),
-        "answers": None if answers is None else answers.model_dump(mode="json"),
-        "bias": str(folder / BIAS),
-        "uncompiled": str(folder / LEARNED),
-        "provenance": provenance,
-    }
+    return fitted.result.replacing(
+        answers=shown_answers(pairs),
+        bias=str(folder / BIAS),
+        uncompiled=str(folder / LEARNED),
+        provenance=provenance,
+    )
 
 
-def write_result(result: FitResult, document: dict[str, Any], folder: Path) -> dict[str, str]:
+def write_result(fitted: Fitted, result: FitResult, folder: Path) -> dict[str, str]:
     """Write the three files, the most wanted first; return name -> reason for each failure."""
     unwritten = {}
+    text = json.dumps(result.model_dump(mode="json"), indent=2) + "\n"
     try:
-        write_whole(folder / RESULT, (json.dumps(document, indent=2) + "\n").encode())
+        write_whole(folder / RESULT, text.encode())
     except OSError as error:
         unwritten[RESULT] = f"{folder / RESULT}: cannot be written ({error.strerror or error})"
-    for name, bias in ((BIAS, result.bias), (LEARNED, result.uncompiled)):
+    for name, bias in ((BIAS, fitted.bias), (LEARNED, fitted.uncompiled)):
         try:
             bias.save(folder / name)
         except BiasError as error:

@@ -24,7 +24,7 @@ from blackbox_lb.jobs.deciding import (
     calibration_of_bias,
     label_decision,
 )
-from blackbox_lb.jobs.fitting.result import FitResult
+from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, telling
 from blackbox_lb.jobs.runs.conclusion import Conclusion
 from blackbox_lb.jobs.runs.names import STORE
@@ -181,7 +181,8 @@ class Run:
 
     Attributes:
         folder: the run's folder with bias.json, result.json and the completions.
-        result: every number of the fit.
+        bias: the learned bias with its verdict.
+        result: every number of the fit, as result.json has it.
         task: the prompts, in three splits.
         reward: what was rewarded.
         pairs: the answers of both models to the test prompts, by setting, prompt and sample.
@@ -191,6 +192,7 @@ class Run:
     """
 
     folder: Path
+    bias: Bias
     result: FitResult
     task: Task
     reward: Reward
@@ -198,11 +200,6 @@ class Run:
     notices: tuple[str, ...]
     conclusion: Conclusion
     server: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-    @property
-    def bias(self) -> Bias:
-        """The learned bias with its verdict."""
-        return self.result.bias
 
     @property
     def status(self) -> str:

@@ -496,7 +496,9 @@ def test_prompt_and_phase_together_say_what_neither_can_alone(
     told = blb("analyze", tmp_path / "run" / "bias.json", "--json", "--quiet")
     assert told.exit_code == 0, told.output
     kl = json.loads(told.stdout)["kl_per_token"]
-    assert kl == pytest.approx(run.result.kl / 4, rel=0.2)  # both are of few drawn completions
+    of_completion = run.result.kl_nats_per_completion
+    assert of_completion is not None
+    assert kl == pytest.approx(of_completion / 4, rel=0.2)  # both are of few drawn completions
 
 
 def test_what_cannot_be_learned_by_phase(

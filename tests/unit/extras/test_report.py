@@ -445,7 +445,11 @@ def test_a_whole_vocabulary_is_cut_and_counted() -> None:
     ("name", "content", "said"),
     [
         ("result.json", "{", "not JSON"),
-        ("result.json", '{"validation": {"tried": [{"estimator": 3}]}}', "validation.tried.0"),
+        (
+            "result.json",
+            '{"validation": {"tried": [{"estimator": 3}]}}',
+            "write it again with blb fit",
+        ),
         ("result.json", '{"kl_nats_per_completion": NaN}', "NaN is no JSON number"),
         ("evaluation.json", "{}", "write it again with blb eval"),
         ("analysis.json", "[]", "write it again with blb analyze"),

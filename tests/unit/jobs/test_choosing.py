@@ -25,6 +25,7 @@ from blackbox_lb.estimate.sparse.sparsify import Sparse
 from blackbox_lb.jobs.fitting.choosing.proposing import with_labels_of
 from blackbox_lb.jobs.fitting.choosing.scorers import Choice, FromSamples, Proposal
 from blackbox_lb.jobs.fitting.choosing.select import PROVEN, Search, is_proven, select
+from blackbox_lb.jobs.fitting.document import Measured
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import NamedBias, Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting
@@ -113,10 +114,13 @@ def test_every_candidate_is_sampled_and_the_best_one_wins(chosen: Chooser) -> No
     choice, said, asked = chosen(FEWER_ENDS, MORE_ENDS, WILD)
     assert choice.candidate.logit_bias == MORE_ENDS
     assert choice.tried[1].status == "chosen"
-    assert choice.tried[1].reward > choice.base.reward
+    best = choice.tried[1].reward
+    assert best is not None
+    assert choice.base.reward is not None
+    assert best > choice.base.reward
     assert "its validation number is too good: the test prompts say what it is worth" in said[-1]
     assert len(chosen(FEWER_ENDS, MORE_ENDS, WILD)[2]) == len(asked)
-    json.dumps([row.as_json() for row in choice.tried], allow_nan=False)
+    json.dumps([row.model_dump() for row in choice.tried], allow_nan=False)
 
 
 def test_what_no_estimator_made_is_named_once(chosen: Chooser) -> None:
@@ -170,7 +174,7 @@ def test_a_single_candidate_costs_nothing(chosen: Chooser) -> None:
         "the only candidate: with nothing to choose between, nothing is drawn on the validation"
         " prompts" in said[-1]
     )
-    assert choice.base.as_json() == {"reward": None, "tokens": None, "accuracy": None}
+    assert choice.base == Measured()
 
 
 @pytest.mark.parametrize(
@@ -235,7 +239,7 @@ def test_every_candidate_is_drawn_at_every_setting(chosen: Chooser) -> None:
     for row in choice.tried:
         assert [each.setting for each in row.by_setting] == ["temperature 0.5", "greedy"]
         assert row.tokens == pytest.approx(np.mean([each.tokens for each in row.by_setting]))
-        assert row.kl is None
+        assert row.kl_nats_per_completion is None
     assert [each.setting for each in choice.base_by_setting] == ["temperature 0.5", "greedy"]
     assert choice.base.tokens == pytest.approx(
         np.mean([each.tokens for each in choice.base_by_setting])
@@ -295,7 +299,7 @@ def test_objectives(chosen: Chooser, objective: Objective, best: int) -> None:
     """The large step is shortest; pareto prefers the small one: the large one loses accuracy."""
     choice, _, _ = chosen({END: 0.1}, {END: 0.9}, goal=Goal(objective))
     assert choice.candidate.settings["tau"] == best
-    kl = choice.tried[best].kl
+    kl = choice.tried[best].kl_nats_per_completion
     assert kl is not None
     assert kl > 0
 
@@ -347,7 +351,7 @@ def test_a_candidate_without_completions_is_never_preferred(
     choice = asyncio.run(choose(trials, EXAMPLES[:1], field, TAIL, samples=1))
     assert choice.candidate is field[best]
     assert choice.base.reward == 0.15
-    json.dumps([row.as_json() for row in choice.tried], allow_nan=False)
+    json.dumps([row.model_dump() for row in choice.tried], allow_nan=False)
 
 
 def test_validation_prompts_that_are_all_filtered() -> None:

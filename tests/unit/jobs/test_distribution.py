@@ -108,7 +108,7 @@ def test_only_labels_of_one_token_are_raced_by_lists(
     result = run("fit", server, data, "--reward", "distribution", "--out", out, "--json", *few)
     assert result.exit_code == 0, result.output
     tried = json.loads(result.stdout)["validation"]["tried"]
-    (chosen,) = [candidate for candidate in tried if candidate["fate"] == "chosen"]
+    (chosen,) = [candidate for candidate in tried if candidate["status"] == "chosen"]
     assert (chosen["samples"] == 0) == is_predicted
 
 

@@ -15,8 +15,15 @@ from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.jobs.fitting.choosing.scorers import Measured, TriedCandidate
-from blackbox_lb.jobs.fitting.result import FitResult
+from blackbox_lb.jobs.fitting.document import (
+    FitResult,
+    FitUsage,
+    Measured,
+    TrainingCounts,
+    TriedCandidate,
+    Validation,
+    known,
+)
 from blackbox_lb.store import RolloutStore
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
@@ -224,7 +231,7 @@ def test_the_settings_that_are_deployed_with(
         assert [each["setting"] for each in row["by_setting"]] == ["temperature 0.5", "greedy"]
         assert row["tokens"] == pytest.approx(sum(each["tokens"] for each in row["by_setting"]) / 2)
         assert row["kl_nats_per_completion"] is None
-    assert set(document["validation"]["base"]) == {"reward", "tokens", "accuracy"}
+    assert document["validation"]["base"].keys() == {"reward", "tokens", "accuracy", "setting"}
     biased = [
         body["temperature"]
         for path, body in server.calls
@@ -289,14 +296,23 @@ def result(kl: float, missing: str | None, reward: float = 0.5) -> FitResult:
         entries=(Entry(id=1, bias=1.0),),
     )
     return FitResult(
-        bias,
-        bias,
-        Measured(0.4, 7.0),
-        (TriedCandidate("ips", {"tau": 0.5}, 1, reward),),
-        kl,
-        missing,
-        2,
-        3,
+        status=bias.status,
+        estimator=bias.estimator,
+        chosen={},
+        entries=1,
+        uncompiled_entries=1,
+        kl_nats_per_completion=known(kl),
+        kl_missing=missing,
+        validation=Validation(
+            base=Measured.of(0.4, 7.0),
+            tried=(
+                TriedCandidate(
+                    estimator="ips", settings={"tau": 0.5}, entries=1, reward=known(reward)
+                ),
+            ),
+        ),
+        training=TrainingCounts(rollouts=9, tokens=9, incomplete=2, filtered=3),
+        usage=FitUsage(completions=9, prompt_tokens=9, completion_tokens=9),
     )
 
 
@@ -304,11 +320,11 @@ def test_what_is_not_known_is_null() -> None:
     """NaN is no JSON: a KL and a validation reward that could not be computed are null; left-out
     completions are counted.
     """
-    document = result(math.nan, "why", math.nan).as_json()
+    document = result(math.nan, "why", math.nan).model_dump(mode="json")
     json.dumps(document, allow_nan=False)
     assert document["validation"]["tried"][0]["reward"] is None
     assert (document["training"]["incomplete"], document["training"]["filtered"]) == (2, 3)
     assert result(math.nan, "why").kl_sentence == "KL to the base not computed: why"
-    known = result(0.125, None)
-    assert known.kl_sentence == "KL to the base 0.12 nats a completion at temperature 1"
-    assert known.as_json()["kl_nats_per_completion"] == 0.125
+    measured = result(0.125, None)
+    assert measured.kl_sentence == "KL to the base 0.12 nats a completion at temperature 1"
+    assert measured.kl_nats_per_completion == 0.125

@@ -85,7 +85,7 @@ def test_answers_are_learned_from_one_token_a_prompt(
         for notice in found["provenance"]["remarks"]
     )
     assert verdict["biased"] > 0.9
-    chosen = next(each for each in found["validation"]["tried"] if each["fate"] == "chosen")
+    chosen = next(each for each in found["validation"]["tried"] if each["status"] == "chosen")
     assert chosen["accuracy"] == pytest.approx(verdict["biased"], abs=0.1)
     decisions = found["decisions"]["greedy"]
     assert decisions["biased"]["accuracy"] == pytest.approx(verdict["biased"])

@@ -103,7 +103,7 @@ def test_a_fit_holds_its_curve(fitted: blackbox_lb.Run) -> None:
     assert curve.auc_low > 0.5
     assert curve.validation.prompts == COUNTS["validation"]
     assert curve.checked is not None
-    biased = fitted.result.decisions["greedy"][1]
+    biased = fitted.result.decisions["greedy"].biased
     assert curve.checked.decisions.decided == sum(row[0] for row in biased.confusion)
     assert curve.checked.decisions.right == biased.confusion[0][0]
     document = json.loads((fitted.folder / "result.json").read_text())["operating"]

@@ -18,7 +18,7 @@ from blackbox_lb.errors import ProfileError
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.result import FitResult
+from blackbox_lb.jobs.fitting.result import Fitted
 from blackbox_lb.jobs.fitting.run import fit
 from blackbox_lb.jobs.records.run_record import Remembering
 from blackbox_lb.providers.profile import Profile, load_profile
@@ -89,29 +89,29 @@ def test_a_fit_with_a_stop_text(server: ExactServer, tmp_path: Path) -> None:
     """
     heard: list[str] = []
 
-    async def work(trials: Trials) -> FitResult:
+    async def work(trials: Trials) -> Fitted:
         assert isinstance(trials.report, Remembering)
         result = await fit(trials, TASK, PLAN)
         heard.extend(trials.report.notices)
         return result
 
-    result = trying(tmp_path, server.base_url, work)
+    fitted = trying(tmp_path, server.base_url, work)
+    result = fitted.result
     asked = [body for path, body in server.calls if path.endswith("completions")]
     assert all(body["stop"] == [STOP] for body in asked)
-    assert (result.incomplete, result.filtered) == (0, 0)
-    assert result.bias.rollouts == 6 * 12
+    assert (result.training.incomplete, result.training.filtered) == (0, 0)
+    assert fitted.bias.rollouts == 6 * 12
     (said,) = [
         notice
         for notice in heard
         if "ended at a stop text whose tokens the provider does not list" in notice
     ]
     assert 10 < int(said.split()[0]) < 6 * 12
-    assert 1 not in result.bias.logit_bias
-    assert 1 not in result.uncompiled.logit_bias
-    assert END in result.bias.logit_bias
+    assert 1 not in fitted.bias.logit_bias
+    assert 1 not in fitted.uncompiled.logit_bias
+    assert END in fitted.bias.logit_bias
     assert not result.kl_whole
     assert "what ends it is not listed" in result.kl_sentence
-    assert result.usage is not None
     assert result.usage.completions == len(asked)
 
 

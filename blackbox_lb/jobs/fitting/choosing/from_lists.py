@@ -21,7 +21,8 @@ from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.jobs.fitting.choosing.decision_goals import decision_parts
-from blackbox_lb.jobs.fitting.choosing.scorers import Measured, Scored
+from blackbox_lb.jobs.fitting.choosing.scorers import Scored
+from blackbox_lb.jobs.fitting.document import Measured
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, first_tokens, followed
@@ -170,8 +171,8 @@ class FromLists(_Predicted):
             unsure = f", {scored.unsure} of them unsure"
         return (
             f"; predicted for greedy decoding on {self.prompts} validation prompts, without"
-            f" drawing: {goal} {scored.measured.reward:.3f} (base"
-            f" {base.measured.reward:.3f}){unsure}{self._verbatim(bias)}"
+            f" drawing: {goal} {scored.outcome.reward.value:.3f} (base"
+            f" {base.outcome.reward.value:.3f}){unsure}{self._verbatim(bias)}"
         )
 
     def _by_label(self, tokens: Ids, labels: Labels) -> Vector:
@@ -314,7 +315,7 @@ class SharesFromLists(_Predicted):
             for setting in self.settings
         ]
         by_setting = tuple(
-            Measured(float(part.mean()), setting=setting.name)
+            Measured.of(float(part.mean()), setting=setting.name)
             for setting, part in zip(self.settings, parts, strict=True)
         )
         unknown = ByPrompt(np.full(self.prompts, np.nan))
@@ -326,8 +327,8 @@ class SharesFromLists(_Predicted):
         del bias
         return (
             f"; predicted from the first lists of {self.prompts} validation prompts, without"
-            f" drawing: total variation {-scored.measured.reward:.3f} (base"
-            f" {-base.measured.reward:.3f})"
+            f" drawing: total variation {-scored.outcome.reward.value:.3f} (base"
+            f" {-base.outcome.reward.value:.3f})"
         )
 
     def shares(self, bias: AnyBias | None, temperature: float) -> Array:

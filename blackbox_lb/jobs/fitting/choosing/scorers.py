@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,76 +16,11 @@ from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting import LocatedCosts
+from blackbox_lb.jobs.fitting.document import Measured, TriedCandidate
 from blackbox_lb.rollouts.judging.trials import NamedBias, Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, Setting
 from blackbox_lb.rollouts.training import scored
 from blackbox_lb.types import AnyBias, Example
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Results of a policy on the validation prompts: means over prompts, NaN where nothing was
-    drawn.
-
-    reward: in the user's own unit. tokens: of a completion. accuracy: None where no answer is
-    known. setting: None for the mean over all.
-    """
-
-    reward: float = math.nan
-    tokens: float = math.nan
-    accuracy: float | None = None
-    setting: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """The numbers for JSON: null where not known."""
-        fields = {
-            "reward": _known(self.reward),
-            "tokens": _known(self.tokens),
-            "accuracy": _known(self.accuracy),
-        }
-        if self.setting is None:
-            return fields
-        return {"setting": self.setting, **fields}
-
-
-@dataclass(frozen=True, slots=True)
-class TriedCandidate:
-    """One candidate with its validation numbers.
-
-    reward, tokens, accuracy: means over the settings to deploy with, of ``samples`` fresh
-    completions a prompt at each (one at greedy), NaN where there were none; accuracy is None where
-    no answer is known. by_setting: the same at each. kl: nats a completion at temperature 1, None
-    where it was not measured. status: "chosen", or where and why it was dropped. origin: where it
-    comes from, in words.
-    """
-
-    estimator: str
-    settings: dict[str, float | int | str | None]
-    entries: int
-    reward: float
-    samples: int = 0
-    status: str = ""
-    tokens: float = math.nan
-    accuracy: float | None = None
-    kl: float | None = None
-    by_setting: tuple[Measured, ...] = ()
-    origin: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """The record for JSON: null where not known."""
-        return {
-            "estimator": self.estimator,
-            "settings": self.settings,
-            "entries": self.entries,
-            "reward": _known(self.reward),
-            "tokens": _known(self.tokens),
-            "accuracy": _known(self.accuracy),
-            "kl_nats_per_completion": _known(self.kl),
-            "samples": self.samples,
-            "by_setting": [score.as_json() for score in self.by_setting],
-            "fate": self.status,
-            "origin": self.origin,
-        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,12 +71,6 @@ class Choice:
     richer: Proposal | None = None
 
 
-def _known(value: float | None) -> float | None:
-    if value is None or not math.isfinite(value):
-        return None
-    return value
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
     """What a policy earned on the validation prompts.
@@ -163,15 +92,13 @@ class Scored:
     unsure: int = 0
     sure: Vector | None = None
 
-    @property
-    def measured(self) -> Measured:
-        """The means over prompts and settings."""
-        accuracy = self.outcome.accuracy
-        return Measured(
-            self.outcome.reward.value,
-            self.outcome.tokens.value,
-            None if accuracy is None else accuracy.value,
-        )
+    def measured(self, setting: str | None = None) -> Measured:
+        """The means over prompts and settings, or those of the ``setting`` that it is of."""
+        outcome = self.outcome
+        accuracy = math.nan
+        if outcome.accuracy is not None:
+            accuracy = outcome.accuracy.value
+        return Measured.of(outcome.reward.value, outcome.tokens.value, accuracy, setting)
 
 
 class Scorer(Protocol):
@@ -312,10 +239,7 @@ class FromSamples:
 
     def _by_setting(self, scores: Mapping[float, PolicyScores]) -> tuple[Measured, ...]:
         pairs = zip(self.settings, scores.values(), strict=True)
-        return tuple(
-            replace(Scored(outcome_of([parts])).measured, setting=setting.name)
-            for setting, parts in pairs
-        )
+        return tuple(Scored(outcome_of([parts])).measured(setting.name) for setting, parts in pairs)
 
     def described(self, bias: AnyBias, scored: Scored, base: Scored) -> str:
         """See ``Scorer``."""
@@ -388,7 +312,7 @@ def outcome_of(settings: Collection[PolicyScores]) -> Outcome:
 
 def check_base(base: Scored, goal: Goal) -> None:
     """Raise InputError: nothing can be compared with the base."""
-    if math.isnan(base.measured.reward):
+    if math.isnan(base.outcome.reward.value):
         raise InputError(
             "no completion of the validation prompts passed the content filter; use other"
             " validation prompts"

@@ -30,14 +30,13 @@ from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.choosing.scorers import (
     Choice,
-    Measured,
     Proposal,
     Proposer,
     Scored,
     Scorer,
-    TriedCandidate,
     check_base,
 )
+from blackbox_lb.jobs.fitting.document import Measured, TriedCandidate, known
 from blackbox_lb.jobs.fitting.plan import BUDGETS, FitPlan
 from blackbox_lb.rollouts.judging.trials import NamedBias
 from blackbox_lb.rollouts.progress import Reporter, short
@@ -209,25 +208,23 @@ class _Entrant:
     def row(self) -> TriedCandidate:
         """Its row in the table of all that were tried."""
         candidate = self.candidate
-        row = TriedCandidate(
-            candidate.estimator,
-            candidate.settings,
-            candidate.sparse.entries,
-            math.nan,
+        mean = Measured()
+        samples = 0
+        by_setting: tuple[Measured, ...] = ()
+        if self.scored is not None:
+            mean = self.scored.measured()
+            samples = self.scored.samples
+            by_setting = self.scored.by_setting
+        return TriedCandidate(
+            **dict(mean),
+            estimator=candidate.estimator,
+            settings=candidate.settings,
+            entries=candidate.sparse.entries,
+            samples=samples,
             status=self.status,
+            kl_nats_per_completion=None if self.kl is None else known(self.kl),
+            by_setting=by_setting,
             origin=candidate.origin,
-        )
-        if self.scored is None:
-            return row
-        mean = self.scored.measured
-        return replace(
-            row,
-            reward=mean.reward,
-            samples=self.scored.samples,
-            tokens=mean.tokens,
-            accuracy=mean.accuracy,
-            kl=self.kl,
-            by_setting=self.scored.by_setting,
         )
 
 
@@ -555,7 +552,7 @@ class _Race:
             name = ""
         self.report.notice(f"chosen: {name}{sentence}{more}")
         return Choice(
-            winner.candidate, self._rows(), self.base.measured, self.base.by_setting, sentence
+            winner.candidate, self._rows(), self.base.measured(), self.base.by_setting, sentence
         )
 
     def _sentence(self, winner: _Entrant) -> str:
@@ -590,16 +587,18 @@ class _Race:
         if self.scorer.exact:
             return
         scored = _scored(entrant)
-        mean = scored.measured
-        base = self.base.measured
+        mean = scored.outcome
+        base = self.base.outcome
         text = (
-            f"{self.label} {short(mean.reward)} (base {short(base.reward)}; {scored.samples}"
+            f"{self.label} {short(mean.reward.value)} (base {short(base.reward.value)};"
+            f" {scored.samples}"
             f" samples a prompt{self.scorer.where})"
         )
         if self.goal.objective == "pareto":
-            text += f", tokens {short(mean.tokens)} (base {short(base.tokens)})"
+            text += f", tokens {short(mean.tokens.value)} (base {short(base.tokens.value)})"
             if mean.accuracy is not None and base.accuracy is not None:
-                text += f", accuracy {short(mean.accuracy)} (base {short(base.accuracy)})"
+                accuracy = short(mean.accuracy.value)
+                text += f", accuracy {accuracy} (base {short(base.accuracy.value)})"
         self.report.notice(f"validation, {entrant.candidate.label}: {text}")
 
 
