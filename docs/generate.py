@@ -1,16 +1,22 @@
-"""Writes docs/cli.md, the help of every command: ``uv run python docs/generate.py``. A test
-compares it with the commands.
+"""Writes docs/cli.md, the help of every command, and docs/files.md, the files of a run:
+``uv run python docs/generate.py``. A test compares both with the package.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
+from pydantic import BaseModel
 
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.cli.grouped import ALL_OPTIONS
+from blackbox_lb.extras.analysis.document import Analysis
+from blackbox_lb.jobs.evaluation.document import Evaluation
+from blackbox_lb.jobs.fitting.document import FitResult
 
 WIDTH = 100
 HEAD = """# Command line
@@ -50,5 +56,76 @@ def _page(title: str, text: str) -> str:
     return f"## {title}\n\n```text\n{text}\n```\n"
 
 
+FILES: tuple[tuple[str, str, type[BaseModel]], ...] = (
+    (
+        "bias.json",
+        "`blb fit` writes it, and `blb eval --save` a new verdict into it. `learned.json` has the"
+        " same form: the whole learned vector before the compile. A file with features also has"
+        " their hash, `fingerprint`.",
+        Bias,
+    ),
+    (
+        "result.json",
+        "`blb fit` writes it, and `--json` prints it; `Run.result` is the same.",
+        FitResult,
+    ),
+    ("evaluation.json", "`blb eval` writes it, and `--json` prints it.", Evaluation),
+    ("analysis.json", "`blb analyze` writes it, and `--json` prints it.", Analysis),
+)
+FILES_HEAD = """# Files of a run
+
+The folder of `blb fit` holds these files beside the [store](store.md) of completions. Each is one JSON object in UTF-8 with a `format` and a `version`, and a file of another version is refused by
+that number. Numbers are finite: what is not known is `null`, never NaN. Logprobs, biases and KL are in nats. `blb.FitResult` and `blb.Bias` give the same as JSON Schema:
+
+```bash
+python -c "import json, blackbox_lb as blb; print(json.dumps(blb.FitResult.model_json_schema()))"
+```
+"""  # noqa: E501
+
+
+def files() -> str:
+    """The fields of every file of a run, as Markdown."""
+    pages = [FILES_HEAD]
+    records: dict[str, dict[str, Any]] = {}
+    for name, words, model in FILES:
+        schema = model.model_json_schema(mode="serialization")
+        records |= schema.pop("$defs", {})
+        pages.append(f"## {name}\n\n{words}\n\n{_record(schema)}")
+    pages.append("## Parts\n")
+    pages += [f"### {name}\n\n{_record(records[name])}" for name in sorted(records)]
+    return "\n".join(pages)
+
+
+def _record(schema: dict[str, Any]) -> str:
+    """What a record says of itself, and a row for each of its fields."""
+    paragraphs = schema.get("description", "").replace("``", "`").split("\n\n")
+    description = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    rows = [
+        f"| `{name}` | {_type(field)} |" for name, field in schema.get("properties", {}).items()
+    ]
+    return "\n".join([description, "", "| field | type |", "|---|---|", *rows, ""])
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """The type of a value in words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "enum" in schema:
+        return " or ".join(f"`{value}`" for value in schema["enum"])
+    if "anyOf" in schema or "oneOf" in schema:
+        kinds = schema.get("anyOf") or schema["oneOf"]
+        return " or ".join(dict.fromkeys(_type(kind) for kind in kinds))
+    if schema.get("type") == "array" and "items" in schema:
+        return f"list of {_type(schema['items'])}"
+    values = schema.get("additionalProperties")
+    if isinstance(values, dict) and values:
+        return f"object of {_type(values)}"
+    return str(schema.get("type", "any"))
+
+
 if __name__ == "__main__":
     Path(__file__).with_name("cli.md").write_text(reference(), encoding="utf-8")
+    Path(__file__).with_name("files.md").write_text(files(), encoding="utf-8")

@@ -91,8 +91,8 @@ TOOLS = Use(
     " as a call or as an answer, with no second request and no token of prompt; it chooses a point"
     " on the curve, and the AUC stays the model's own. Rivals: an instruction, two examples and"
     " `tool_choice`. 80 prompts to learn from, 80 to choose on, 96 to judge on, 32 of these by"
-    " answers (small: 60, 60, 64, 20). Two smaller fits before, on 24 and on 40 prompts of each"
-    " split, ended with NO EVIDENCE on 24 and on 8 test prompts.",
+    " answers (small: 60, 60, 64, 20). Two smaller fits before (24 and 40 prompts of each"
+    " split) ended with NO EVIDENCE.",
     _tools,
     files=("calls.jsonl",),
     second_model=True,
