@@ -640,7 +640,7 @@ DOCUMENTS: dict[str, Content] = {
     "evaluation.json list": "[]",
     "evaluation.json empty": "{}",
     "evaluation.json nan": json.dumps(EVALUATION | {"effect": float("nan")}),
-    "evaluation.json version": json.dumps(EVALUATION | {"version": 2}),
+    "evaluation.json version": json.dumps(EVALUATION | {"version": 1}),
     "evaluation.json provenance": json.dumps(EVALUATION | {"provenance": []}),
     "evaluation.json more": json.dumps(EVALUATION | {"more": 1}),
     "evaluation.json policies": json.dumps(EVALUATION | {"policies": [{}]}),

@@ -154,7 +154,7 @@ def test_thresholds_reach_what_the_bias_reaches(server: ExactServer, data: Path)
     ]
     assert len(short) == 60  # the training lists are those of the fit
     text = (data.parent / "run" / "evaluation.json").read_text()
-    names = {(row["base"], row["other"]) for row in json.loads(text)["comparisons"]}
+    names = {(row["against"], row["policy"]) for row in json.loads(text)["comparisons"]}
     assert {("base", "thresholds"), ("thresholds", "b"), ("labels only", "b")} <= names
 
 
