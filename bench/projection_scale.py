@@ -230,7 +230,9 @@ def measure(positions: int, folder: str, budget: int, parts: tuple[str, ...]) ->
             )
             found["noise"] = errors.noise
         if "compile" in parts:
-            compiled = _both(found, "compile", lambda: sparsify(table, fit.delta, entries=ENTRIES))
+            compiled = _both(
+                found, "compile", lambda: sparsify(table, fit.delta, entries=ENTRIES, patience=0)
+            )
             found["kept"] = compiled.kept
     if "cv" in parts:
         choice = _both(found, "cv", lambda: choose_l2(rollouts, table, tau=TAU))

@@ -104,7 +104,7 @@ async def measured(
     facts = await knowledge(trials, training, limits, labels)
     training = with_knowledge(training, facts)
     search = Search.of(plan)
-    field = list(proposals(training, plan.sweep, limits, facts))
+    field = list(proposals(training, plan.sweep, search.limits(limits), facts))
     choice = await select(
         field,
         scorer,

@@ -18,7 +18,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting import divergence
-from blackbox_lb.estimate.sparse.sparsify import sparsify
+from blackbox_lb.estimate.sparse.sparsify import integer_search, sparsify
 from blackbox_lb.types import UNNAMED
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
@@ -113,7 +113,9 @@ def test_blocks_of_any_size_are_one_table(
 
 
 def test_arrays_may_live_in_files(tmp_path: Path) -> None:
-    """With memory-mapped arrays the numbers are the same, and so are the columns of tokens."""
+    """With memory-mapped arrays the numbers are the same, and so are those of the columns that
+    integer search asks for.
+    """
     given: list[Path] = []
 
     def allocate(size: int, dtype: type[np.generic], /) -> np.ndarray[Any, Any]:
@@ -124,8 +126,12 @@ def test_arrays_may_live_in_files(tmp_path: Path) -> None:
     whole, mapped = NextToken.of(data), NextToken.gather(pieces(data, 7), allocate=allocate)
     assert_same(mapped, whole)
     assert sum(path.stat().st_size for path in given) >= 12 * 5 * whole.n_positions
-    columns = (table.by_token(np.arange(4)).listed.values for table in (whole, mapped))
-    assert next(columns).tolist() == next(columns).tolist()
+    learned, weights = np.linspace(-3, 3, len(whole.token_ids)), np.ones(whole.n_positions)
+    searched = (
+        integer_search(table, weights, table.expected(learned), learned, np.arange(4), -6, 6)
+        for table in (whole, mapped)
+    )
+    assert next(searched).tolist() == next(searched).tolist()
 
 
 @pytest.mark.parametrize("size", [7, N])

@@ -17,6 +17,7 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import maximise
 from blackbox_lb.estimate.reweighting import tail_coverage
+from blackbox_lb.estimate.sparse.sparsify import integer_search
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 
@@ -189,6 +190,33 @@ def test_the_solver_finds_the_maximum(seed: int, top: int, target: np.ndarray, l
     )
     same = maximise(linear, table)
     np.testing.assert_allclose(table.expected(same.delta), linear, atol=0.02)
+
+
+@settings(max_examples=25)
+@given(seeds, tops, biases)
+def test_integer_search_ends_where_no_step_helps(seed: int, top: int, bias: np.ndarray) -> None:
+    """Its result is integer, in range, and not further from the target than rounding or any
+    neighbour.
+    """
+    table = table_of(seed, top)
+    learned, weights = bias[table.token_ids], np.ones(table.n_positions)
+    usage, chosen = table.expected(learned), np.arange(0, len(table.token_ids), 2)
+    found = integer_search(table, weights, usage, learned, chosen, -6, 6)
+    assert (found == np.rint(found)).all()
+    assert np.abs(found).max() <= 6
+    assert not np.delete(found, chosen).any()
+
+    def loss(values: np.ndarray) -> float:
+        return float(table.log_normaliser(values).sum() - usage @ values)
+
+    rounded = np.zeros_like(learned)
+    rounded[chosen] = np.clip(np.rint(learned[chosen]), -6, 6)
+    assert loss(found) <= loss(rounded) + 1e-6
+    for token in chosen:
+        for step in (-1, 1):
+            moved = found.copy()
+            moved[token] = np.clip(moved[token] + step, -6, 6)
+            assert loss(found) <= loss(moved) + 1e-6
 
 
 @given(seeds, tops)

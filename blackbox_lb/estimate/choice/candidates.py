@@ -22,19 +22,21 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import Prior, TokenCosts
-from blackbox_lb.estimate.sparse.sparsify import Sparse, above, against, most_moved, sparsify
+from blackbox_lb.estimate.projection.projection import Prior, TokenCosts, linear_term
+from blackbox_lb.estimate.sparse.sparsify import Sparse, above, against, sparsify
+from blackbox_lb.estimate.sparse.support_search import PATIENCE, Problem, best_support
 from blackbox_lb.types import AnyBias, VaryingBias
 
 
 @dataclass(frozen=True, slots=True)
 class CompileLimits:
-    """The provider's limits on a bias.
+    """The provider's limits on a bias, and how thoroughly to search within them.
 
     entries: most tokens, None for any number.
     low, high: the range of a value in nats.
     integers: whether values are whole numbers.
     highest_id: the highest token id, None for any.
+    quick: leave out the exchanges of single tokens with which a thorough compile ends.
     """
 
     entries: int | None
@@ -42,12 +44,13 @@ class CompileLimits:
     high: float
     integers: bool
     highest_id: int | None = None
+    quick: bool = False
 
     def forbidden(self, next_token: NextToken) -> Ids:
         """The ids on the support of ``next_token`` that may have no bias."""
         return above(next_token, self.highest_id)
 
-    def compiled(self, next_token: NextToken, delta: Vector) -> Sparse:
+    def compiled(self, next_token: NextToken, delta: Vector, *, patience: int = PATIENCE) -> Sparse:
         """``delta`` (s,) nats, compiled to the provider's limits; see ``sparsify``."""
         return sparsify(
             next_token,
@@ -57,6 +60,8 @@ class CompileLimits:
             high=self.high,
             integers=self.integers,
             forbidden=self.forbidden(next_token),
+            patience=0 if self.quick else patience,
+            exchanges=not self.quick,
         )
 
 
@@ -209,7 +214,7 @@ def _origin(projected: Projected, settings: EstimatorSettings) -> str:
 
 
 def _support(data: EstimatorInput, projected: Projected, limits: CompileLimits) -> Ids | None:
-    """The ids that a refit may bias, those that move the most probability; None where the whole
+    """The ids that a refit may bias, for the largest penalised likelihood; None where the whole
     learned bias fits.
     """
     next_token = data.next_token
@@ -218,9 +223,15 @@ def _support(data: EstimatorInput, projected: Projected, limits: CompileLimits) 
     used = allowed & (learned != 0)
     if limits.entries is None or used.sum() <= limits.entries:
         return next_token.token_ids[used] if used.sum() < np.count_nonzero(learned) else None
-    order = most_moved(next_token.named(), learned)
-    kept = order[used[order]][: limits.entries]
-    return np.sort(next_token.token_ids[kept])
+    table = next_token.named()
+    rollouts = replace(data.rollouts, shares=projected.shares)
+    weights = projected.rule.weights(rollouts)
+    linear = linear_term(rollouts, table, weights)
+    problem = Problem(table, linear, weights.values, allowed, projected.l2)
+    solution = best_support(
+        problem, limits.entries, np.zeros(len(learned)), patience=0 if limits.quick else PATIENCE
+    )
+    return next_token.token_ids[solution.support]
 
 
 RULE_NATS = 2.0
@@ -322,7 +333,9 @@ def smaller(
     bias, times its nats. A projection is fitted again to those that stay.
     """
     sent = next_token.align(winner.sparse.token_ids, winner.sparse.values)
-    order = most_moved(next_token, sent)
+    before = next_token.expected(np.zeros(len(sent)))
+    moved = (before + next_token.expected(sent)) / 2 * np.abs(sent)
+    order = np.lexsort((-np.abs(sent), -moved))
     for size in sizes:
         if size >= winner.sparse.entries:
             continue

@@ -1,5 +1,5 @@
-"""Derivatives of the potential beyond its gradient: along a direction, and group by group; each in
-one visit.
+"""Derivatives of the potential beyond its gradient: along a direction, group by group, and their
+squares; each in one visit.
 
 Index letters: ``m`` positions, ``s`` the support, ``g`` groups, ``b`` positions of one part. All
 values in nats.
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.next_token.next_token import NextToken, Sums, tilted
-from blackbox_lb.estimate.next_token.sparse_table import Part, Table, dot, in_order
+from blackbox_lb.estimate.next_token.sparse_table import Part, Table, dot, in_order, with_values
 
 
 def hessian(
@@ -115,3 +115,24 @@ def expected_by(
 def _rows(table: Table, rows: Ids) -> tuple[Table, npt.NDArray[np.int32]]:
     chosen = table[rows]
     return chosen, np.diff(chosen.indptr)
+
+
+def squares(next_token: NextToken, weights: Vector) -> tuple[Vector, Vector]:
+    """(s,) ``sum_m w_m b_m(y)^2`` and ``sum_m w_m spread_m b_m(y)``, where b is pi_0 less ``spread
+    * unigram``.
+    """
+
+    def one(part: Part) -> tuple[Vector, Vector]:
+        once = next_token.times_scale(part, weights[part.where])
+        with part.wide() as table:
+            cross = np.asarray(table.T @ part.summed(once * next_token.spread[part.where]))
+            twice = with_values(table, table.data**2).T @ part.summed(
+                next_token.times_scale(part, once)
+            )
+        return np.asarray(twice), cross
+
+    both = np.zeros((2, next_token.lists.width))
+    for pair in in_order(one, next_token.lists.parts):
+        both[0] += pair[0]
+        both[1] += pair[1]
+    return next_token.on_support(both[0]), next_token.on_support(both[1])

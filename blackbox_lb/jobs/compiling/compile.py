@@ -160,8 +160,10 @@ def gain_by_entries(
     """The gain kept at 10, 30, 100, 300 and 1,024 entries, at all of ``bias``'s own, and at the
     limit of ``compiled``.
 
-    Fractions first, then whole numbers, whether or not the provider takes fractions. ``compiled``
-    is from ``compile_bias`` with the same arguments.
+    Fractions first, then whole numbers, whether or not the provider takes fractions. ``compiled``,
+    from ``compile_bias`` with the same arguments, has its own row; the others are from a quick
+    search (see ``sparsify``), and may keep a little less than a compile would: on 45,000 logged
+    positions .0002 of the gain at most.
     """
     table = _known(bias, next_token)
     done = compiled.compiled or Compiled()
@@ -183,7 +185,9 @@ def gain_by_entries(
             elif row is not None and row.listed <= step:  # so many more could not improve on it
                 row = replace(row, entries=step, chosen=False)
             else:
-                sparse_bias = _sparse(bias, profile, table, highest_id, step, is_integer)
+                sparse_bias = _sparse(
+                    bias, profile, table, highest_id, step, is_integer, patience=0
+                )
                 row = Kept(
                     step, is_integer, sparse_bias.entries, sparse_bias.kept, sparse_bias.kl_lost
                 )
@@ -205,10 +209,11 @@ def _sparse(
     highest_id: int | None,
     entries: int | None,
     integers: bool,
+    **search: int,
 ) -> Sparse:
     from blackbox_lb.estimate.choice.candidates import CompileLimits
 
     values = bias.logit_bias
     rules = profile.bias
     limits = CompileLimits(entries, rules.low, rules.high, integers, highest_id)
-    return limits.compiled(table, table.align(list(values), list(values.values())))
+    return limits.compiled(table, table.align(list(values), list(values.values())), **search)

@@ -193,7 +193,7 @@ class _Fit:
             facts = await knowledge(trials, self.training, self.limits, labels)
             self.training = with_knowledge(self.training, facts)
         search = Search.of(plan)
-        limits = self.limits
+        limits = search.limits(self.limits)
         field: Iterable[Candidate] = proposals(self.training, plan.sweep, limits, facts)
         if plan.goal.is_promise:
             # A promise on fresh prompts: the validation answers choose the point and nothing else.

@@ -22,6 +22,7 @@ from blackbox_lb.estimate.next_token import tails
 from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
 from blackbox_lb.estimate.next_token.next_token import NextToken, Sums
 from blackbox_lb.estimate.projection.projection import Fit, descend, maximise
+from blackbox_lb.estimate.sparse.support_search import Local
 from tests.support.exact import ExactModel
 from tests.support.fits import projection
 
@@ -141,6 +142,10 @@ def test_the_hessian_is_the_change_of_the_gradient() -> None:
     ahead, behind = table.expected(delta + step, weights), table.expected(delta - step, weights)
     np.testing.assert_allclose(along(direction), (ahead - behind) / 2e-5, atol=1e-6)
     each, squares = expected_by(table, delta, weights, group, 5)
+    share = Local.at(table, weights, delta).share
+    np.testing.assert_allclose(
+        squares.sum(axis=0), np.where(usage > 0, share * usage, 0.0), atol=1e-9
+    )
     for token in range(0, len(delta), 7):
         one = np.eye(len(delta))[token]
         assert along(one)[token] == pytest.approx(usage[token] - squares[:, token].sum(), abs=1e-9)

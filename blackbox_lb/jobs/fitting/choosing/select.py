@@ -106,6 +106,14 @@ class Search:
         """Whether anything follows the race of all proposals."""
         return self.neighbours or bool(self.sizes)
 
+    def limits(self, limits: CompileLimits) -> CompileLimits:
+        """``limits`` for the candidates that race: compiled quickly where the winner is compiled
+        again with fewer entries.
+        """
+        if self.sizes:
+            return replace(limits, quick=True)
+        return limits
+
     def race(self, candidates: int, prompts: int) -> tuple[Rung, ...]:
         """The plan of the race of so many proposals."""
         if self.budget is None:
@@ -184,7 +192,7 @@ async def select(
     best = race.kept(await race.halve(race.racing))
     wide = next_token.with_tokens(np.concatenate([entrant.token_ids for entrant in candidates]))
     if search.neighbours:
-        best = race.kept(await race.neighbours(best, wide, limits))
+        best = race.kept(await race.neighbours(best, wide, search.limits(limits)))
     uncut = best.candidate
     if search.sizes and scorer.prompts >= FEWEST_PROMPTS:
         best = await race.fewer_entries(best, wide, limits)
