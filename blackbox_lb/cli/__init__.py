@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from blackbox_lb._version import __version__
-from blackbox_lb.cli.commands import COMMANDS, GONE, GROUPS, load_command
+from blackbox_lb.cli.commands import COMMANDS, GROUPS, load_command
 from blackbox_lb.cli.echo import echo, quiet_by_hand, shown, with_option_names
-from blackbox_lb.errors import BlbError, InputError, Interrupted
+from blackbox_lb.cli.removed import refuse_removed
+from blackbox_lb.errors import BlbError, Interrupted
 
 if TYPE_CHECKING:
     from blackbox_lb.cli.settings import SettingsFile
@@ -65,8 +66,8 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command, with the values in blb.toml as the defaults of its options."""
-        if args[0] in GONE and not ctx.resilient_parsing:
-            raise InputError(GONE[args[0]])
+        if not ctx.resilient_parsing:
+            refuse_removed(f"blb {args[0]}")
         if not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
             from blackbox_lb.safety.printable import did_you_mean, shorten
 

@@ -27,7 +27,7 @@ from typing import (
 import click
 import cloup
 
-from blackbox_lb.cli.removed import refuse_removed
+from blackbox_lb.cli.removed import refuse_removed, refuse_removed_value
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -87,8 +87,7 @@ class GroupedOption(cloup.Option):
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         """The value as the option's type. Raises InputError: it is a value no more."""
-        for single in value if isinstance(value, list | tuple) else (value,):
-            refuse_removed(f"{max(self.opts, key=len)} {single}")
+        refuse_removed_value(self, value)
         return super().type_cast_value(ctx, value)
 
 

@@ -1,4 +1,8 @@
-"""Options, and values of options, that users may still name, and what to use instead."""
+"""Commands, options, and values of options that users may still name, and what to use instead."""
+
+from typing import Any
+
+import click
 
 from blackbox_lb.errors import InputError
 
@@ -11,6 +15,10 @@ ANALYZE_ASKS = (
     " --tokenizer with the model's vocabulary gives the texts of tokens"
 )
 REMOVED = {
+    "blb trust": (
+        "blb trust is gone: a blb.toml that is found may set only data, and one that you name may"
+        " set everything, as in blb --config blb.toml fit"
+    ),
     "--full-vocab": (
         "--full-vocab is no more: blb analyze reads the lists of stored completions, and its scores"
         " are exact where these hold the whole vocabulary; draw such with blb eval BIAS --deploy"
@@ -51,11 +59,17 @@ REMOVED = {
         " text that ends thinking, or with an instruction by --baseline-prompt"
     ),
 }
-"""The option, with its command or its value where that went alone -> what went, and the way that
-remains."""
+"""The command; or the option, with its command or its value where that went alone -> what went, and
+the way that remains."""
 
 
 def refuse_removed(name: str) -> None:
     """Raise InputError for the ``name`` of an option, or an option with a value, that went."""
     if name in REMOVED:
         raise InputError(REMOVED[name])
+
+
+def refuse_removed_value(option: click.Option, value: Any) -> None:
+    """Raise InputError for a value of an option, or for one of several, that went."""
+    for single in value if isinstance(value, list | tuple) else (value,):
+        refuse_removed(f"{max(option.opts, key=len)} {single}")

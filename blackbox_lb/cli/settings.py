@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.cli.found import is_data
-from blackbox_lb.cli.removed import refuse_removed
+from blackbox_lb.cli.removed import refuse_removed, refuse_removed_value
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.files import expanded
 from blackbox_lb.safety.printable import did_you_mean, shell_line
@@ -167,8 +167,7 @@ class SettingsFile:
             )
 
     def _converted(self, table: str, raw: str, value: Any, option: click.Option, name: str) -> Any:
-        for single in value if isinstance(value, list) else (value,):
-            refuse_removed(f"{max(option.opts, key=len)} {single}")
+        refuse_removed_value(option, value)
         try:
             return self._fitted(value, option)
         except (click.BadParameter, TypeError) as error:

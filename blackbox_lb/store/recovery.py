@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from blackbox_lb.errors import StoreCorrupt, StoreError
+from blackbox_lb.errors import StoreError
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.store.database import (
     CREATION,
@@ -28,8 +28,7 @@ from blackbox_lb.store.database import (
     selection,
     shape_of,
 )
-from blackbox_lb.store.rows import check_row
-from blackbox_lb.store.upkeep import batches
+from blackbox_lb.store.upkeep import batches, is_intact
 
 PAGE_SIZE = 4096
 """Bytes of a page, SQLite's own default."""
@@ -78,7 +77,7 @@ def recover(old: Path, new: Path) -> Recovered:
     with RolloutStore(new) as into, _opened_copy(old, new.parent) as db:
         for table in TABLES:
             for batch in batches(_readable_rows(db, table)):
-                intact_rows = [row for row in batch if _is_intact(table, row)]
+                intact_rows = [row for row in batch if is_intact(table, row)]
                 names[table].update(_key(table, row) for row in batch)
                 intact[table].update(_key(table, row) for row in intact_rows)
                 if table == "completions":
@@ -97,14 +96,6 @@ def recover(old: Path, new: Path) -> Recovered:
 
 def _key(table: str, row: Mapping[str, Any]) -> Key:
     return tuple(row.values())[: KEY_COLUMNS[table]]
-
-
-def _is_intact(table: str, row: Mapping[str, Any]) -> bool:
-    try:
-        check_row(table, row)
-    except StoreCorrupt:
-        return False
-    return True
 
 
 @contextmanager

@@ -179,12 +179,19 @@ def merge(sources: Sequence[Path], target: Path) -> Merged:
 
 def _intact(table: str, rows: Iterable[dict[str, Any]], merged: Merged) -> Iterator[dict[str, Any]]:
     for row in rows:
-        try:
-            check_row(table, row)
-        except StoreCorrupt:
-            merged.damaged[table] += 1
-        else:
+        if is_intact(table, row):
             yield row
+        else:
+            merged.damaged[table] += 1
+
+
+def is_intact(table: str, row: Mapping[str, Any]) -> bool:
+    """Whether the key, the hash or the checksum of a row fits its contents."""
+    try:
+        check_row(table, row)
+    except StoreCorrupt:
+        return False
+    return True
 
 
 def add_new(into: RolloutStore, table: str, rows: Iterable[dict[str, Any]], merged: Merged) -> None:

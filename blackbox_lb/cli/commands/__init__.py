@@ -7,7 +7,7 @@ import keyword
 
 import click
 
-__all__ = ["COMMANDS", "GONE", "GROUPS", "load_command"]
+__all__ = ["COMMANDS", "GROUPS", "load_command"]
 
 COMMANDS = {
     "analyze": (
@@ -64,13 +64,6 @@ GROUPS = {
     "Data and settings": ("store", "providers", "completion"),
 }
 """Headings of ``blb --help`` with their commands, in the order of use; a test finds each once."""
-GONE = {
-    "trust": (
-        "blb trust is gone: a blb.toml that is found may set only data, and one that you name may"
-        " set everything, as in blb --config blb.toml fit"
-    )
-}
-"""Names of former commands, each with the way that remains."""
 
 
 def load_command(name: str) -> click.Command:

@@ -25,6 +25,7 @@ from blackbox_lb.rollouts.judging.verdict import (
     Array,
     bootstrap,
     compare,
+    comparison,
     sample_size,
     together,
 )
@@ -107,24 +108,24 @@ def comparisons(
     by_arm = {(result.arm.setting, result.arm.name): result for result in results}
     families: dict[Family, list[Comparison]] = {"primary": [], "secondary": []}
     for first, second, family in pairs([result.arm for result in results]):
-        members = compare(
-            first.setting,
-            by_arm[first.setting, first.name].scores,
-            by_arm[second.setting, second.name].scores,
-            label,
-            policies=(first.name, second.name),
-        )
-        if family == "secondary":
-            members = members[:1]
-        families[family] += members
+        base = by_arm[first.setting, first.name].scores
+        other = by_arm[second.setting, second.name].scores
+        names = (first.name, second.name)
+        if family == "primary":
+            families[family] += compare(first.setting, base, other, label, policies=names)
+        else:
+            families[family].append(comparison(first.setting, base, other, label, policies=names))
     rows = []
     for family, members in families.items():
         level = LEVEL / max(len(members), 1)
         for row in together(members):
-            needed_for_effect = None
+            update: dict[str, object] = {
+                "family": family,
+                "needed": sample_size(row.difference, row.sd, level=level),
+            }
             if effect is not None and row.metric == label:
-                needed_for_effect = sample_size(effect, row.sd, level=level)
-            rows.append(row.replacing(family=family, needed_for_effect=needed_for_effect))
+                update["needed_for_effect"] = sample_size(effect, row.sd, level=level)
+            rows.append(row.replacing(**update))
     return tuple(rows)
 
 

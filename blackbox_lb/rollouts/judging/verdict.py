@@ -378,50 +378,65 @@ def compare(
     policies: tuple[str, str] = ("base", "bias"),
     seed: int = 0,
 ) -> list[Comparison]:
-    """``other`` less ``base``: a row for each metric of both, the reward first, its p-value not
-    adjusted yet (see ``together``).
-
-    label: of the reward. policies: the names of the two. Raises InputError: they have no prompt in
-    common.
+    """``other`` less ``base``: a row for each metric of both, the reward first (see
+    ``comparison``).
     """
-    of_base = base.metrics(label)
     of_other = other.metrics(label)
-    rows = []
-    for metric in of_base:
-        if metric not in of_other:
-            continue
-        base_means, means, differences = paired(of_base[metric], of_other[metric])
-        interval = bootstrap(differences, seed=seed)
-        difference = float(differences.mean())
-        better: Literal["higher", "lower"] = "lower" if metric in LOWER else "higher"
-        deviation = 0.0
-        if len(differences) > 1:
-            deviation = float(differences.std(ddof=1))
-        row = Comparison(
-            against=policies[0],
-            policy=policies[1],
-            setting=setting.name,
-            metric=metric,
-            better=better,
-            base=float(base_means.mean()),
-            biased=float(means.mean()),
-            difference=difference,
-            low=interval.low,
-            high=interval.high,
-            percentile_low=interval.percentile_low,
-            percentile_high=interval.percentile_high,
-            p=interval.p,
-            p_sign=sign_test(differences),
-            sd=deviation,
-            n_prompts=len(differences),
-            n_base=sum(len(row) for row in of_base[metric]),
-            n_biased=sum(len(row) for row in of_other[metric]),
-            verdict=decide(difference, better, interval.p),
-            cut_base=base.cut,
-            cut_biased=other.cut,
-        )
-        rows.append(row)
-    return rows
+    return [
+        comparison(setting, base, other, label, metric=metric, policies=policies, seed=seed)
+        for metric in base.metrics(label)
+        if metric in of_other
+    ]
+
+
+def comparison(
+    setting: Setting,
+    base: PolicyScores,
+    other: PolicyScores,
+    label: str,
+    *,
+    metric: str | None = None,
+    policies: tuple[str, str] = ("base", "bias"),
+    seed: int = 0,
+) -> Comparison:
+    """``other`` less ``base`` in one metric, its p-value not adjusted yet (see ``together``).
+
+    label: of the reward. metric: by name, None for the reward. policies: the names of the two.
+    Raises InputError: they have no prompt in common.
+    """
+    metric = metric or label
+    rows = base.metrics(label)[metric]
+    other_rows = other.metrics(label)[metric]
+    base_means, means, differences = paired(rows, other_rows)
+    interval = bootstrap(differences, seed=seed)
+    difference = float(differences.mean())
+    better: Literal["higher", "lower"] = "lower" if metric in LOWER else "higher"
+    deviation = 0.0
+    if len(differences) > 1:
+        deviation = float(differences.std(ddof=1))
+    return Comparison(
+        against=policies[0],
+        policy=policies[1],
+        setting=setting.name,
+        metric=metric,
+        better=better,
+        base=float(base_means.mean()),
+        biased=float(means.mean()),
+        difference=difference,
+        low=interval.low,
+        high=interval.high,
+        percentile_low=interval.percentile_low,
+        percentile_high=interval.percentile_high,
+        p=interval.p,
+        p_sign=sign_test(differences),
+        sd=deviation,
+        n_prompts=len(differences),
+        n_base=sum(len(row) for row in rows),
+        n_biased=sum(len(row) for row in other_rows),
+        verdict=decide(difference, better, interval.p),
+        cut_base=base.cut,
+        cut_biased=other.cut,
+    )
 
 
 def paired(base: Sequence[Array], other: Sequence[Array]) -> tuple[Array, Array, Array]:
@@ -456,16 +471,9 @@ def decide(
 
 
 def together(rows: Sequence[Comparison]) -> list[Comparison]:
-    """The rows with p-values adjusted for their number (``holm``), and what follows from these:
-    verdicts, and the prompts needed.
-    """
-    level = LEVEL / max(len(rows), 1)
+    """The rows with p-values adjusted for their number (``holm``), and the verdicts that follow."""
     adjusted = holm([row.p for row in rows])
     return [
-        row.replacing(
-            p=p,
-            verdict=decide(row.difference, row.better, p),
-            needed=sample_size(row.difference, row.sd, level=level),
-        )
+        row.replacing(p=p, verdict=decide(row.difference, row.better, p))
         for row, p in zip(rows, adjusted, strict=True)
     ]

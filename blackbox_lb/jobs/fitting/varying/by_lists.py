@@ -41,7 +41,7 @@ from blackbox_lb.jobs.fitting.varying.feature_matrix import (
 )
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.judging.verdict import compare
+from blackbox_lb.rollouts.judging.verdict import comparison
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import AnyBias, Example
@@ -164,12 +164,14 @@ async def against_others(
             theirs = await trials.scores(
                 f"test at {setting.name}, fixed bias", task.test, setting, count, fixed
             )
-            rows += compare(setting, theirs, ours, label, policies=("fixed bias", "bias"))[:1]
+            names = ("fixed bias", "bias")
+            rows.append(comparison(setting, theirs, ours, label, policies=names))
         if ours.correct is not None:
             correct = replace(ours, reward=ours.correct)
             for name, alone in rivals:
                 rival = replace(ours, reward=alone)
-                rows += compare(setting, rival, correct, label, policies=(name, "bias"))[:1]
+                row = comparison(setting, rival, correct, label, policies=(name, "bias"))
+                rows.append(row)
     return tuple(rows)
 
 
