@@ -26,11 +26,12 @@ from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_re
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint, lower_bound, upper_bound
-from blackbox_lb.estimate.decisions.prediction import FirstLists, margins, roc_area
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
+from blackbox_lb.estimate.decisions.prediction import roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Ids
 from blackbox_lb.extras.rivals.table import CALL_OR_ANSWER
 from blackbox_lb.jobs.evaluation.arms import Alternative
-from blackbox_lb.rollouts.answers.given_answers import first_lists, lists_with
+from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.tasks.sets.labels import CALLS_TOOL, OpenLabels
@@ -246,7 +247,7 @@ async def _decisions(
         learned[f"bias, {curve.goal}, {number} labels"] = dict(smaller.logit_bias)
     plain = await _lists(trials, examples, Alternative("base"), tokens)
     rows = [_row_of(name, plain, sent, tokens, is_wanted) for name, sent in learned.items()]
-    first = FirstLists(plain.ids[:few], plain.logprobs[:few])
+    first = plain.only(np.arange(few))
     for name, sent in list(learned.items())[:2]:
         rows.append(_row_of(f"{name}, first {few} prompts", first, sent, tokens, is_wanted[:few]))
     rivals = (
@@ -276,15 +277,16 @@ async def _lists(
 ) -> FirstLists:
     """The first lists of the examples as ``rival`` asks them."""
     asked = [rival.asked(example) for example in examples]
-    completions, _ = await first_lists(trials, asked, rival.name, LISTED)
-    return lists_with(completions, tokens)
+    completions, _ = await first_completions(trials, asked, rival.name, LISTED)
+    lists = FirstLists.of(completions)
+    return lists.only(lists.has_list).with_tokens(tokens)
 
 
 def _row_of(
     name: str, lists: FirstLists, sent: Mapping[int, float], tokens: Ids, is_wanted: Bools
 ) -> list[str]:
     """A policy at both settings, with the AUC of its lists."""
-    area = roc_area(margins(lists, {}, tokens), is_wanted)
+    area = roc_area(lists.margins(tokens), is_wanted)
     return _row(
         name,
         decided(lists, sent, tokens, is_wanted, 0.0),

@@ -35,6 +35,7 @@ from bench.measuring import machine, read_rows, today
 from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
 from blackbox_lb.bias.features import Embedding, parse_feature
 from blackbox_lb.cli.terminal import Terminal
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.estimate.inputs.recipe import ANSWERS_L2, Sweep
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists, surely_right
@@ -53,12 +54,12 @@ from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, classified
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import (
     AnswerStarts,
-    first_lists,
+    first_completions,
     first_tokens,
 )
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import AnyBias, Completion, Example
+from blackbox_lb.types import AnyBias, Example
 from blackbox_lb.vocabulary.embedding import TextVectors
 
 __all__ = ["DRAWS", "TASKS", "drawn_rows", "measured", "table"]
@@ -82,7 +83,7 @@ async def measured(
     test: AnswerStarts,
     features: Sequence[str],
     drawn: bool,
-    unlabelled: Sequence[Completion] = (),
+    unlabelled: Sequence[FirstLists] = (),
 ) -> list[dict[str, Any]]:
     """A row a feature: the share of right decisions of the base, of each bias, and of the
     classifier.
@@ -100,7 +101,7 @@ async def measured(
     training = alone(given.rollouts, trials.tokenizer.vocabulary_size)
     scorer = await FromLists.of(trials, task.validation, plan, given)
     assert plan.labels is not None
-    labels = label_priors(given, plan.labels, [scorer.first.whole, unlabelled])
+    labels = label_priors(given, plan.labels, [scorer.first.whole, *unlabelled])
     facts = await knowledge(trials, training, limits, labels)
     training = with_knowledge(training, facts)
     search = Search.of(plan)
@@ -279,11 +280,12 @@ async def _run(
                         part = study.part(task, f"{name} {size} {draw}", size)
                         labelled = {example.id for example in (*part.train, *part.validation)}
                         others = [example for example in task.train if example.id not in labelled]
-                        unlabelled: list[Completion] = []
+                        unlabelled: list[FirstLists] = []
                         if study.unlabelled:
-                            unlabelled, _ = await first_lists(
+                            completions, _ = await first_completions(
                                 trials, others[: study.unlabelled], "unlabelled", None
                             )
+                            unlabelled.append(FirstLists.of(completions))
                         drawn = study.drawn and draw == 0
                         new = [
                             {"task": name, "labels": size, "draw": draw, **row}

@@ -16,16 +16,15 @@ from blackbox_lb.estimate.decisions.feasibility import (
     feasibility,
     opening_feasibility,
 )
-from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.inputs.checks import Bools
-from blackbox_lb.jobs.fitting.opening import OpeningLists
+from blackbox_lb.jobs.fitting.opening import opening_lists
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, first_tokens
 from blackbox_lb.rollouts.answers.openings import Opening, opening_of
 from blackbox_lb.rollouts.judging.decisions import about_labels, remark_on_others
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.tasks import Reward
-from blackbox_lb.tasks.sets.labels import Labels, OpenLabels
+from blackbox_lb.tasks.sets.labels import OPENING, Labels, OpenLabels
 from blackbox_lb.types import Example
 
 LOOKED_AT = 60
@@ -87,10 +86,11 @@ async def check_opening(
     Raises InputError: all of them want the same, or no token begins the opening. NoLogprobs: no
     list at all. ProviderError: the API failed.
     """
-    lists = await OpeningLists.of(trials, examples[:LOOKED_AT], "check", listed, labels)
-    opening = await opening_of(trials, labels, lists.completions)
-    found = opening_feasibility(lists.lists(opening.tokens), opening.tokens, lists.is_wanted)
-    return CheckedOpening(found, opening)
+    _, prompts = await opening_lists(trials, examples[:LOOKED_AT], "check", listed, labels)
+    opening = await opening_of(trials, labels, [prompts.lists])
+    lists = prompts.lists.with_tokens(opening.tokens)
+    feasible = opening_feasibility(lists, opening.tokens, prompts.labels == OPENING)
+    return CheckedOpening(feasible, opening)
 
 
 async def check(
@@ -190,7 +190,7 @@ def judged(starts: AnswerStarts, labels: Labels, right: Bools | None = None) -> 
     if right is not None:
         right_of_labelled = right[has_label]
     return feasibility(
-        FirstLists(starts.ids[has_label], starts.logprobs[has_label]),
+        starts.lists.only(has_label),
         [ids for ids, has in zip(starts.accepted, has_label.tolist(), strict=True) if has],
         numbers[has_label],
         right_of_labelled,

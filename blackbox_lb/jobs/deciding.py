@@ -9,14 +9,14 @@ from typing import Any
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Calibration
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.decisions.prediction import expected_calibration_error
 from blackbox_lb.jobs.scoring import SPLITS
-from blackbox_lb.rollouts.answers.given_answers import listed_tokens
 from blackbox_lb.rollouts.judging.verdict import bootstrap
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.rewards.matching import normalise
-from blackbox_lb.types import Completion, Example, Prompt, Split
+from blackbox_lb.types import Example, Prompt, Split
 
 ABSTAIN_BELOW = 0.8
 """Calibrated probability below which a decision abstains by default: right in four of five."""
@@ -202,13 +202,7 @@ def stored_decisions(
     for split in splits:
         examples = [example for example in task.split(split) if example.prompt in lists]
         decisions = [
-            label_decision(
-                bias,
-                calibration,
-                example.prompt,
-                listed_tokens(lists[example.prompt]),
-                abstain_below,
-            )
+            label_decision(bias, calibration, example.prompt, lists[example.prompt], abstain_below)
             for example in examples
         ]
         missing = len(task.split(split)) - len(examples)
@@ -221,21 +215,22 @@ def stored_decisions(
     return decided
 
 
-def _stored_lists(store: RolloutStore) -> dict[Prompt, Completion]:
-    """The completion with the longest first list of each prompt, without a bias; one drawn at
+def _stored_lists(store: RolloutStore) -> dict[Prompt, dict[int, float]]:
+    """The longest first list of each prompt, token id -> nats, without a bias; one drawn at
     temperature 1 goes before any other.
     """
-    completions: dict[Prompt, Completion] = {}
+    lists: dict[Prompt, dict[int, float]] = {}
     ranks: dict[Prompt, tuple[bool, int]] = {}
     for request, settings in store.requests().items():
         if settings["bias"] or "prefix" in settings:
             continue
         is_neutral = settings["sampling"]["temperature"] == 1
         keys = store.prompts(request)
-        for prompt, completion in zip(keys.values(), store.completions(keys), strict=True):
-            size = len(listed_tokens(completion))
-            rank = (is_neutral, size)
-            if size and not completion.broken_off and rank > ranks.get(prompt, (False, 0)):
-                completions[prompt] = completion
+        completions = list(store.completions(keys))
+        mappings = FirstLists.of(completions).mappings()
+        for prompt, completion, listed in zip(keys.values(), completions, mappings, strict=True):
+            rank = (is_neutral, len(listed))
+            if listed and not completion.broken_off and rank > ranks.get(prompt, (False, 0)):
+                lists[prompt] = listed
                 ranks[prompt] = rank
-    return completions
+    return lists

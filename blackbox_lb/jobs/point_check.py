@@ -26,9 +26,10 @@ from blackbox_lb.bias.operating import (
     PromptCounts,
 )
 from blackbox_lb.errors import InputError, NoLogprobs
-from blackbox_lb.estimate.decisions.prediction import RocArea, margins, roc_area
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
+from blackbox_lb.estimate.decisions.prediction import RocArea, roc_area
 from blackbox_lb.estimate.inputs.checks import Vector
-from blackbox_lb.rollouts.answers.given_answers import first_lists, has_list, lists_with
+from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.rewards.matching import normalise
@@ -137,9 +138,10 @@ async def check_point(
     Raises InputError: see ``curve_of``. NoLogprobs: no list at all. ProviderError: the API failed.
     """
     curve = curve_of(bias)
-    completions, _ = await first_lists(trials, examples, "check", listed)
-    listed_rows = [has_list(completion) for completion in completions]
-    if not any(listed_rows):
+    completions, _ = await first_completions(trials, examples, "check", listed)
+    lists = FirstLists.of(completions)
+    places = np.flatnonzero(lists.has_list)
+    if not len(places):
         raise NoLogprobs(
             f"none of {len(examples)} first tokens came with a list of alternatives; use a provider"
             " that returns logprobs"
@@ -147,8 +149,8 @@ async def check_point(
     sent = bias.logit_bias
     tokens = np.array(sorted({*sent, *curve.token_ids}), np.int64)
     positive_tokens = np.array(sorted(curve.token_ids), np.int64)
-    ahead = margins(lists_with(completions, tokens), sent, positive_tokens)
-    asked = [example for example, is_listed in zip(examples, listed_rows, strict=True) if is_listed]
+    ahead = lists.only(places).with_tokens(tokens).margins(positive_tokens, sent)
+    asked = [examples[place] for place in places.tolist()]
     distance, chance = margin_distance(curve, ahead)
     chosen = curve.chosen.validation
     return PointCheck(

@@ -12,6 +12,7 @@ from scipy.spatial.distance import jensenshannon
 from scipy.special import logsumexp
 
 from blackbox_lb.bias.records import Verdict
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import fit_sets, posterior_shares
@@ -106,19 +107,20 @@ def test_predicted_shares_are_those_of_the_model(temperature: float) -> None:
     size = LABELS * SPELLINGS
     tokens = WantedTokens(np.arange(size), np.arange(size) % LABELS, np.zeros((PROMPTS, size)))
     examples = examples_of(wanted, [""] * PROMPTS)
+    lists = FirstLists(
+        order.astype(np.int32), np.take_along_axis(logprobs, order, axis=1).astype(np.float32)
+    )
     first = AnswerStarts(
         tuple(examples),
         np.arange(PROMPTS),
-        order.astype(np.int32),
-        np.take_along_axis(logprobs, order, axis=1).astype(np.float32),
-        np.ones((PROMPTS, VOCAB), np.bool_),
+        lists,
+        lists,
         tuple(np.arange(size) for _ in examples),
         tuple((0,) for _ in examples),
         VOCAB,
         0,
         0,
         0,
-        (),
         wanted=tokens,
     )
     scorer = SharesFromLists(first, WantedByPrompt.of(examples, "city"), [SAMPLED])

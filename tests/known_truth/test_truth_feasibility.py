@@ -13,7 +13,7 @@ from scipy.special import log_softmax
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.feasibility import Answer, feasibility
-from blackbox_lb.estimate.decisions.prediction import FirstLists
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from tests.support.errors import raises_naming
 
 PROMPTS, LABELS, VOCAB, LISTED = 60, 3, 40, 30

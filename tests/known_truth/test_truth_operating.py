@@ -20,7 +20,8 @@ from blackbox_lb.bias.operating import (
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits
 from blackbox_lb.estimate.choice.goal import Goal, Objective
-from blackbox_lb.estimate.decisions.prediction import FirstLists, RocArea, margins, roc_area
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
+from blackbox_lb.estimate.decisions.prediction import RocArea, roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.jobs.fitting.choosing.operating import LabelledLists, PointChoice
 from blackbox_lb.tasks.sets.labels import Labels
@@ -49,7 +50,7 @@ def lists_of(prompts: Ids) -> FirstLists:
 
 
 EVERY = lists_of(np.arange(PROMPTS))
-MARGINS = margins(EVERY, BIAS, YES)
+MARGINS = EVERY.margins(YES, BIAS)
 SLOPE = 3.0
 CENTRE = 1.0
 CHANCES = 1 / (1 + np.exp(-SLOPE * (MARGINS + CENTRE)))
@@ -60,7 +61,7 @@ def drawn(rng: np.random.Generator, count: int, chances: Vector) -> LabelledList
     """``count`` prompts at random, with labels drawn from their probabilities."""
     prompts = rng.integers(0, PROMPTS, count)
     is_positive: Bools = rng.random(count) < chances[prompts]
-    return LabelledLists(lists_of(prompts), is_positive, is_positive.astype(np.int64))
+    return LabelledLists(lists_of(prompts), is_positive.astype(np.int64))
 
 
 def point_choice(goal: Goal, seed: int, count: int = 400, chances: Vector = CHANCES) -> PointChoice:
@@ -130,7 +131,7 @@ def test_the_curve_is_the_truth() -> None:
         sent = {**BIAS, 1: BIAS[1] + point.shift}
         tokens = choice.validation.lists.greedy(sent)
         assert point.validation.decided == (tokens == 1).sum()
-        assert point.validation.right == ((tokens == 1) & choice.validation.is_positive).sum()
+        assert point.validation.right == ((tokens == 1) & (choice.validation.labels == 1)).sum()
 
 
 def test_accuracy_balance_and_cost_choose_the_best_point() -> None:
@@ -151,8 +152,8 @@ def test_accuracy_balance_and_cost_choose_the_best_point() -> None:
     curve = choice.curve(BIAS, ANY)
 
     def balanced(shift: float) -> float:
-        is_decided = margins(choice.validation.lists, BIAS, YES) + shift > 0
-        is_positive = choice.validation.is_positive
+        is_decided = choice.validation.lists.margins(YES, BIAS) + shift > 0
+        is_positive = choice.validation.labels == 1
         return float((is_decided[is_positive].mean() + (~is_decided)[~is_positive].mean()) / 2)
 
     assert balanced(curve.shift) == pytest.approx(
@@ -177,8 +178,8 @@ def test_a_planted_auc_of_one_half_is_declined() -> None:
     declined = 0
     for seed in range(SEEDS):
         choice = point_choice(goal, seed, count=100, chances=np.full(PROMPTS, 0.5))
-        scores = margins(choice.training.lists, {}, YES)
-        area = roc_area(scores, choice.training.is_positive)
+        scores = choice.training.lists.margins(YES)
+        area = roc_area(scores, choice.training.labels == 1)
         planted = PointChoice(goal, LABELS, 1, (NO, YES), choice.training, choice.validation, area)
         try:
             planted.check_ranking()
@@ -187,8 +188,8 @@ def test_a_planted_auc_of_one_half_is_declined() -> None:
             assert "AUC" in planted.check_ranking(go_on=True)
     assert declined >= LEAST
     informed = point_choice(goal, 0)
-    scores = margins(informed.training.lists, {}, YES)
-    assert roc_area(scores, informed.training.is_positive).separates
+    scores = informed.training.lists.margins(YES)
+    assert roc_area(scores, informed.training.labels == 1).separates
 
 
 def test_the_area_is_scikit_learns_and_its_interval_covers_it() -> None:

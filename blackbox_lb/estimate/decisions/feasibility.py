@@ -16,13 +16,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.decisions.prediction import (
-    FirstLists,
-    RocArea,
-    begins_right,
-    margins,
-    roc_area,
-)
+from blackbox_lb.estimate.decisions.first_lists import FirstLists, begins_right
+from blackbox_lb.estimate.decisions.prediction import RocArea, roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 
 Answer: TypeAlias = Literal[
@@ -214,10 +209,10 @@ def feasibility(
         )
         for number in range(size)
     ]
-    members = np.stack([np.isin(lists.ids, ids) for ids in tokens])
     logprobs = lists.logprobs.astype(np.float64)
-    best = np.stack([np.where(member, logprobs, -np.inf).max(axis=1) for member in members], 1)
-    rival = np.where(members.any(axis=0), -np.inf, logprobs).max(axis=1)
+    best = lists.best(tokens)
+    is_label = np.isin(lists.ids, np.concatenate(tokens))
+    rival = np.where(is_label, -np.inf, logprobs).max(axis=1)
     begins = begins_right(lists.greedy({}), accepted)
     hit = begins if right is None else right
     label_logprobs = best[np.arange(len(labels)), labels]
@@ -286,7 +281,7 @@ def opening_feasibility(lists: FirstLists, tokens: Ids, is_wanted: Bools) -> Ope
     lists: with each of ``tokens``, which begin the opening. is_wanted: (p,) whether it is.
     InputError: fewer than two prompts, or all want the same.
     """
-    ahead = margins(lists, {}, tokens)
+    ahead = lists.margins(tokens)
     others = np.setdiff1d(lists.ids, np.append(tokens, -1))
     accepted = [tokens if wanted else others for wanted in is_wanted.tolist()]
     labels = np.where(is_wanted, 0, 1)

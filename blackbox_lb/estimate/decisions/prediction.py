@@ -1,18 +1,14 @@
-"""Greedy decisions: the first token under any bias, predicted from the base model's list, and the
-scores of the labels that it decides.
+"""What decisions are worth: the scores of labels, the area under the ROC curve, and the calibration
+error.
 
-Exact where the winning token is listed: ``argmax_y [log pi_0(y) + delta(y)]`` needs no normaliser.
-A token outside a list is below its least listed one, so it can win only with a bias that outweighs
-the difference.
-
-Index letters: ``p`` prompts, ``k`` listed tokens, ``n`` decisions, ``l`` labels. A decision
-of -1 says none of the labels.
+Index letters: ``p`` prompts, ``n`` decisions, ``l`` labels. A decision of -1 says none of the
+labels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,106 +18,8 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.records import Decisions, LabelScores
 
-COMPLETE = 1e-6
-"""Largest unlisted probability of a complete list: the rest is rounding of float32."""
 LEVEL = 0.05
 """The chance that decisions no better than the commonest label are called better."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FirstLists:
-    """The base model's lists at the first position of p prompts.
-
-    ids: (p, k) token ids, -1 where a list is shorter. logprobs: (p, k) nats, -inf there.
-    """
-
-    ids: npt.NDArray[np.integer]
-    logprobs: npt.NDArray[np.floating]
-
-    def greedy(self, bias: Mapping[int, float]) -> Ids:
-        """(p,) the first token of greedy decoding under ``bias`` (id -> nats)."""
-        return self.taken(self.tilted(bias))
-
-    def taken(self, tilted: Vector) -> Ids:
-        """(p,) the token with the largest of ``tilted`` (p, k)."""
-        best = tilted.argmax(axis=1)
-        return np.asarray(self.ids[np.arange(len(best)), best], np.int64)
-
-    def unsure(self, bias: Mapping[int, float]) -> Bools:
-        """(p,) whether a token outside the list might win: it is at most as likely as the least
-        listed one, and as all the rest.
-        """
-        return self.unsure_by(*self._everywhere(bias))
-
-    def _everywhere(self, bias: Mapping[int, float]) -> tuple[Ids, Vector]:
-        """(s,) the sorted tokens of ``bias``, and (p, s) its values at each prompt."""
-        tokens = np.array(sorted(bias), np.int64)
-        values = np.array([bias[token] for token in tokens.tolist()], np.float64)
-        return tokens, np.broadcast_to(values, (len(self.ids), len(tokens)))
-
-    def unsure_by(self, token_ids: Ids, values: npt.NDArray[np.float64]) -> Bools:
-        """(p,) the same where each prompt has a bias of its own: ``values`` (p, s) nats of the
-        sorted ``token_ids`` (s,).
-        """
-        least = np.where(self.ids >= 0, self.logprobs, np.inf).min(axis=1)
-        unlisted = 1.0 - np.exp(self.logprobs.astype(np.float64)).sum(axis=1)
-        most = np.minimum(least, np.log(np.maximum(unlisted, COMPLETE)))
-        outside = np.ones((len(self.ids), len(token_ids) + 1), np.bool_)
-        where = np.searchsorted(token_ids, self.ids)
-        rows, columns = np.nonzero(np.append(token_ids, -2)[where] == self.ids)
-        outside[rows, where[rows, columns]] = False
-        lift = np.where(outside, np.pad(values, ((0, 0), (0, 1))), -np.inf).max(axis=1)
-        won = self.tilted_by(token_ids, values).max(axis=1)
-        return np.asarray((most + np.maximum(lift, 0.0) > won) & (unlisted > COMPLETE))
-
-    def tilted(self, bias: Mapping[int, float]) -> Vector:
-        """(p, k) ``log pi_0 + delta``, -inf where a list is shorter."""
-        return self.tilted_by(*self._everywhere(bias))
-
-    def tilted_by(self, token_ids: Ids, values: npt.NDArray[np.float64]) -> Vector:
-        """(p, k) the same where each prompt has a bias of its own: ``values`` (p, s) nats of the
-        sorted ``token_ids`` (s,).
-        """
-        if not len(token_ids):
-            return self.logprobs.astype(np.float64)
-        where = np.minimum(np.searchsorted(token_ids, self.ids), len(token_ids) - 1)
-        shifts = np.take_along_axis(values, where, axis=1)
-        return self.logprobs.astype(np.float64) + np.where(
-            token_ids[where] == self.ids, shifts, 0.0
-        )
-
-    def share(self, bias: Mapping[int, float], groups: Sequence[Ids]) -> Vector:
-        """(p, g) the probability of each group of tokens under ``bias``, among all groups; NaN
-        where a list holds none of them.
-        """
-        tilted = self.tilted(bias)
-        columns = [_within(self.ids, tilted, ids).sum(axis=1) for ids in groups]
-        return _normalised(np.stack(columns, axis=1))
-
-    def share_of_likeliest(self, groups: Sequence[Ids]) -> Vector:
-        """(p, g) the probability of the likeliest token of each group, among those of all groups:
-        between these greedy decoding decides. NaN where a list holds none of them.
-        """
-        columns = [_within(self.ids, self.logprobs, ids).max(axis=1) for ids in groups]
-        return _normalised(np.stack(columns, axis=1))
-
-
-def _within(ids: npt.NDArray[np.integer], logprobs: npt.NDArray[np.floating], group: Ids) -> Vector:
-    """(p, k) the probabilities of the tokens of a group, 0 for all others."""
-    return np.asarray(np.exp(np.where(np.isin(ids, group), logprobs, -np.inf)))
-
-
-def _normalised(parts: Vector) -> Vector:
-    """(p, g) rows divided by their sums, NaN where that is 0."""
-    totals = parts.sum(axis=1, keepdims=True)
-    return np.asarray(np.divide(parts, totals, out=np.full(parts.shape, np.nan), where=totals > 0))
-
-
-def begins_right(tokens: Ids, accepted: Sequence[Ids]) -> Bools:
-    """(p,) whether each token begins an accepted answer of its prompt."""
-    return np.array(
-        [token in ids for token, ids in zip(tokens.tolist(), accepted, strict=True)], np.bool_
-    )
 
 
 Z = 1.959963984540054
@@ -141,30 +39,6 @@ class RocArea:
     def separates(self) -> bool:
         """Whether it is shown to be above .5, so that a threshold can help."""
         return self.low > 0.5
-
-
-def margins(lists: FirstLists, bias: Mapping[int, float], token_ids: Ids) -> Vector:
-    """(p,) nats by which the best of ``token_ids`` is ahead of every other listed token under
-    ``bias``: greedy decoding takes one of them where it is above 0.
-    """
-    tilted = lists.tilted(bias)
-    is_positive = np.isin(lists.ids, token_ids)
-    positive = np.where(is_positive, tilted, -np.inf).max(axis=1)
-    rival = np.where(is_positive, -np.inf, tilted).max(axis=1)
-    return np.asarray(positive - rival)
-
-
-def label_margins(lists: FirstLists, token_ids: Ids, other_ids: Ids) -> Vector:
-    """(p,) nats by which the best of ``token_ids`` is ahead of the best of ``other_ids`` without a
-    bias; what a list misses counts as its least listed token.
-    """
-    logprobs = lists.logprobs.astype(np.float64)
-    least = np.where(lists.ids >= 0, logprobs, np.inf).min(axis=1)
-    best = [
-        np.where(np.isin(lists.ids, ids), logprobs, -np.inf).max(axis=1)
-        for ids in (token_ids, other_ids)
-    ]
-    return np.asarray(np.maximum(best[0], least) - np.maximum(best[1], least))
 
 
 def roc_area(scores: Vector, is_positive: Bools) -> RocArea:

@@ -17,14 +17,15 @@ import numpy.typing as npt
 
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.decisions.feasibility import label_fit
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.extras.rivals.case import Case
 from blackbox_lb.jobs.evaluation.arms import Alternative, Decided
-from blackbox_lb.rollouts.answers.given_answers import bound_of, first_lists, has_list
+from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.judging.decisions import label_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import NO_TOKEN, Completion, Example
+from blackbox_lb.types import Example
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,27 +76,29 @@ async def label_lists(
         ProviderError: the API failed.
     """
     tokens = await distinctive_tokens(trials, case.labels)
-    completions, width = await first_lists(trials, examples, title, case.listed)
-    bounds = 0
-    rows = np.zeros((len(completions), len(tokens)))
-    for number, completion in enumerate(completions):
-        rows[number], missing = _row(completion, tokens)
-        bounds += missing
-    if np.isnan(rows).all():
+    completions, width = await first_completions(trials, examples, title, case.listed)
+    lists = FirstLists.of(completions)
+    shares = lists.shares(tokens)[:, :-1]
+    is_missing = lists.has_list[:, None] & (shares == 0)
+    bounds = lists.bounds(is_missing.sum(axis=1))[:, None]
+    rows = np.where(is_missing, bounds, np.log(np.where(shares == 0, 1.0, shares)))
+    rows[~lists.has_list] = np.nan
+    if not lists.has_list.any():
         raise NoLogprobs(
             f"none of {len(rows)} first tokens came with a list of alternatives; use a provider"
             " that returns logprobs"
         )
-    without_list = int(np.isnan(rows[:, 0]).sum())
+    without_list = int((~lists.has_list).sum())
     if without_list:
         trials.report.notice(
             f"{title}: {without_list} of {len(rows)} prompts came without a list, and have no"
             " decision: a content filter stopped them, or the token that was drawn ends the answer"
             " and is not listed"
         )
-    if bounds:
+    bounded = int(is_missing.sum())
+    if bounded:
         trials.report.notice(
-            f"{title}: {bounds} of {rows.size} label probabilities are not in the lists of"
+            f"{title}: {bounded} of {rows.size} label probabilities are not in the lists of"
             f" {width:,} tokens and are bounded by their least one"
         )
     return LabelLists(
@@ -122,21 +125,6 @@ async def distinctive_tokens(trials: Trials, labels: Labels) -> list[Ids]:
             )
         distinctive.append(np.array(tokens, np.int64))
     return distinctive
-
-
-def _row(completion: Completion, tokens: Sequence[Ids]) -> tuple[Vector, int]:
-    """(l,) logprobs of the labels in nats, and the number of bounds among them."""
-    if not has_list(completion):
-        return np.full(len(tokens), np.nan), 0
-    ids = completion.top_ids[0]
-    logprobs = completion.top_logprobs[0].astype(np.float64)
-    row = np.full(len(tokens), -np.inf)
-    for label, label_ids in enumerate(tokens):
-        row[label] = np.logaddexp.reduce(logprobs[np.isin(ids, label_ids)], initial=-np.inf)
-    is_missing = np.isneginf(row)
-    missing = int(is_missing.sum())
-    row[is_missing] = bound_of(logprobs[ids != NO_TOKEN], missing)
-    return row, missing
 
 
 # --- threshold

@@ -4,7 +4,7 @@ unseen test prompts.
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import cast
@@ -21,6 +21,7 @@ from blackbox_lb.bias.request_bias import RequestBias, SentRange, embedding_mode
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.table import ROWS, rule
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.recipe import Sweep
@@ -28,7 +29,7 @@ from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.estimate.reweighting import censoring_of
 from blackbox_lb.jobs.compiling.compile import compile_report
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists, SharesFromLists
-from blackbox_lb.jobs.fitting.choosing.operating import PointChoice, checked_point
+from blackbox_lb.jobs.fitting.choosing.operating import LabelledLists, PointChoice, checked_point
 from blackbox_lb.jobs.fitting.choosing.proposing import (
     Knowledge,
     calibration_of,
@@ -47,7 +48,7 @@ from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.document import BothDecisions, BothShares, Measured, Validation
 from blackbox_lb.jobs.fitting.explain import Explanation, explain, explain_test
 from blackbox_lb.jobs.fitting.opening import (
-    OpeningLists,
+    opening_lists,
     opening_point,
     shifted_candidate,
     training_of,
@@ -61,7 +62,7 @@ from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, against_others
 from blackbox_lb.jobs.fitting.varying.by_samples import BySamples
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.records import Censoring, Scalar
-from blackbox_lb.rollouts.answers.given_answers import first_lists
+from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.answers.openings import Opening, opening_of
 from blackbox_lb.rollouts.judging.decisions import (
     about_labels,
@@ -75,7 +76,7 @@ from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.training import Training
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import OpenLabels
-from blackbox_lb.types import AnyBias, Completion
+from blackbox_lb.types import AnyBias
 
 LEAST_HELD = 100
 """Positions with and without a feature of the answer so far that its vector is learned from."""
@@ -252,10 +253,7 @@ class _Fit:
                 " ``labels``"
             )
         training, validation = [
-            [
-                (labels.of(example), completion)
-                for example, completion in zip(first.examples, first.whole, strict=True)
-            ]
+            LabelledLists.of(first.whole, first.labels_of(labels))
             for first in (self.given.first, scorer.first)
         ]
         self.calibration = calibration_of(labels.names, tokens, training, validation)
@@ -285,12 +283,12 @@ class _Fit:
         labels = self.plan.labels
         if not isinstance(scorer, FromLists) or answers is None or labels is None:
             return ()
-        others: list[Sequence[Completion]] = [scorer.first.whole]
+        others = [scorer.first.whole]
         if self.task.unlabelled:
-            unlabelled, _ = await first_lists(
+            unlabelled, _ = await first_completions(
                 self.trials, self.task.unlabelled, "unlabelled", self.plan.listed
             )
-            others.append(unlabelled)
+            others.append(FirstLists.of(unlabelled))
         return label_priors(answers, labels, others)
 
     async def _proposers(self, scorer: Scorer) -> list[Proposer]:
@@ -620,8 +618,8 @@ class _OpenDecision(_Fit):
     """
 
     labels: OpenLabels
-    lists: OpeningLists
-    validation_lists: OpeningLists
+    lists: LabelledLists
+    validation_lists: LabelledLists
     opening: Opening
 
     async def check(self) -> None:
@@ -637,17 +635,18 @@ class _OpenDecision(_Fit):
     async def collect(self) -> None:
         """Read the first lists, and find the tokens that begin the opening."""
         trials = self.trials
-        self.lists, self.validation_lists = [
-            await OpeningLists.of(trials, examples, title, self.plan.listed, self.labels)
-            for title, examples in (
-                ("training", self.examples),
-                ("validation", self.task.validation),
-            )
-        ]
-        completions = (*self.lists.completions, *self.validation_lists.completions)
-        self.opening = await opening_of(trials, self.labels, completions)
+        listed = self.plan.listed
+        completions, self.lists = await opening_lists(
+            trials, self.examples, "training", listed, self.labels
+        )
+        _, self.validation_lists = await opening_lists(
+            trials, self.task.validation, "validation", listed, self.labels
+        )
+        self.opening = await opening_of(
+            trials, self.labels, [self.lists.lists, self.validation_lists.lists]
+        )
         trials.report.notice(self.opening.sentence)
-        self.training = training_of(trials, self.lists, self.opening)
+        self.training = training_of(trials, completions, self.opening)
         self.given = None
         self.truncation = None
 
@@ -660,8 +659,8 @@ class _OpenDecision(_Fit):
         self.calibration = calibration_of(
             self.labels.names,
             point.label_tokens,
-            self.lists.labelled_completions,
-            self.validation_lists.labelled_completions,
+            self.lists,
+            self.validation_lists,
         )
         candidate = shifted_candidate(
             self.labels,

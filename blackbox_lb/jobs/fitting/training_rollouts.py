@@ -9,7 +9,7 @@ from hashlib import blake2b
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.decisions.prediction import FirstLists
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts

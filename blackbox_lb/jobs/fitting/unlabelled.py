@@ -13,6 +13,7 @@ import numpy as np
 
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Prior
@@ -21,7 +22,7 @@ from blackbox_lb.jobs.fitting.choosing.proposing import (
     batch_calibration,
     calibrations,
 )
-from blackbox_lb.rollouts.answers.given_answers import first_lists, lists_with
+from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.decisions import own_label_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -55,14 +56,13 @@ async def calibrated(
             "two of the labels begin with the same tokens, so that the first one does not tell them"
             " apart; rename one in the prompts and in ``labels``"
         )
-    completions, width = await first_lists(trials, examples, "training", listed)
+    completions, width = await first_completions(trials, examples, "training", listed)
     rows = {
         f"{example.id}\0{number}": completion
         for number, (example, completion) in enumerate(zip(examples, completions, strict=True))
         if len(completion.token_ids) and len(completion.top_ids)
     }
-    lists = lists_with(list(rows.values()), np.concatenate(tokens))
-    prior = batch_calibration([lists], tokens)
+    prior = batch_calibration([FirstLists.of(list(rows.values()))], tokens)
     if prior is None:
         raise NoLogprobs(
             f"none of {len(completions)} first tokens came with a list that holds a label; use a"

@@ -18,6 +18,7 @@ from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.limits.concurrency import run_interruptible
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.jobs.deciding import (
     ABSTAIN_BELOW,
     LabelDecision,
@@ -29,7 +30,7 @@ from blackbox_lb.jobs.runs.answers import AnswerPair, telling
 from blackbox_lb.jobs.runs.conclusion import Conclusion
 from blackbox_lb.jobs.runs.names import STORE
 from blackbox_lb.jobs.runs.opening import checked_tokenizer, trials_in
-from blackbox_lb.rollouts.answers.given_answers import first_lists, listed_tokens
+from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.safety.printable import legible
 from blackbox_lb.store.rows import prompt_hash
@@ -75,11 +76,9 @@ async def decide_async(
             budget=budget,
         ) as trials:
             silent = replace(trials, used=set())
-            completions, _ = await first_lists(silent, distinct, "decide", None)
-    lists = {
-        example.prompt: listed_tokens(completion)
-        for example, completion in zip(distinct, completions, strict=True)
-    }
+            completions, _ = await first_completions(silent, distinct, "decide", None)
+    mappings = FirstLists.of(completions).mappings()
+    lists = {example.prompt: listed for example, listed in zip(distinct, mappings, strict=True)}
     return tuple(
         label_decision(run.bias, calibration, prompt, lists[prompt], abstain_below)
         for prompt in questions

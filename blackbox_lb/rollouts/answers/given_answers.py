@@ -16,30 +16,26 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError, NoLogprobs, RequestRejected
-from blackbox_lb.estimate.decisions.prediction import FirstLists
-from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.rollouts.answers.continued import lists_along
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.tasks.sets.labels import Labels, spellings
-from blackbox_lb.types import NO_TOKEN, Completion, EndTokens, Example
+from blackbox_lb.types import Completion, EndTokens, Example
 
 MOST_LISTED = 1_000
 """Alternatives that are asked for at a first position where the provider has no limit: the tokens
 of rare labels are among them, and an answer stays below 100 kB."""
-MOST_KEPT = 50
-"""Listed tokens of a prompt that may get a bias, the likeliest, beside those that begin an answer:
-a less likely one wins no greedy decision, and thousands of them would be learned and sent for
-nothing."""
 HARDLY = 0.05
 """Share of the first lists that must hold a way to begin an answer before longer spellings are left
 aside for it.
@@ -116,32 +112,28 @@ class WantedTokens:
 class AnswerStarts:
     """The first position of each prompt, with the tokens that begin one of its accepted answers.
 
-    places: (p,) the number of each among all that were asked for. ids, logprobs: (p, k) the list of
-    each prompt, likeliest first, in nats; tokens that begin an answer of another prompt and are not
-    listed stand at its end with the bound. Padded with -1 and -inf. known: (p, k) False where the
-    logprob is such a bound. accepted: (p,) the tokens that begin an accepted answer of each.
-    spelled: (p,) all tokens of the spelling that is likeliest to begin, over all prompts that
-    accept the same. width: alternatives that were asked for. unanswered: prompts that came back
-    without a list, which are not among the p. longer: prompts whose answers are all longer than one
-    token. ambiguous: tokens that begin answers of prompts that accept different ones, which are
-    left out. whole: (p,) the completions that the lists are taken from. spellings: answer -> its
-    spellings that are learned, of the first ``MOST_SHOWN`` answers. wanted: how ``accepted`` is
-    divided where answers have shares of their own; None where the answers of a prompt are as good
-    as each other.
+    places: (p,) the number of each among all that were asked for. whole: their lists as they came.
+    lists: the likeliest of each, with tokens that begin an answer of another prompt; these stand at
+    its end at their bound where they are not listed. accepted: (p,) the tokens that begin an
+    accepted answer of each. spelled: (p,) all tokens of the spelling that is likeliest to begin,
+    over all prompts that accept the same. width: alternatives that were asked for. unanswered:
+    prompts that came back without a list, which are not among the p. longer: prompts whose answers
+    are all longer than one token. ambiguous: tokens that begin answers of prompts that accept
+    different ones, which are left out. spellings: answer -> its spellings that are learned, of the
+    first ``MOST_SHOWN`` answers. wanted: how ``accepted`` is divided where answers have shares of
+    their own; None where the answers of a prompt are as good as each other.
     """
 
     examples: tuple[Example, ...]
     places: Ids
-    ids: npt.NDArray[np.int32]
-    logprobs: npt.NDArray[np.float32]
-    known: Bools
+    whole: FirstLists
+    lists: FirstLists
     accepted: tuple[Ids, ...]
     spelled: tuple[tuple[int, ...], ...]
     width: int
     unanswered: int
     longer: int
     ambiguous: int
-    whole: tuple[Completion, ...]
     spellings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     wanted: WantedTokens | None = None
 
@@ -155,20 +147,12 @@ class AnswerStarts:
         bias must not be overlooked.
         """
         common = np.union1d(_commonest(self.accepted), np.array(sorted(tokens), np.int64))
-        rows = [
-            _kept(completion, answer_ids, common)
-            for completion, answer_ids in zip(self.whole, self.accepted, strict=True)
-        ]
-        ids, logprobs, is_listed = _stacked(rows)
-        return replace(self, ids=ids, logprobs=logprobs, known=is_listed)
+        return replace(self, lists=self.whole.with_tokens(common, self.accepted))
 
     @property
     def outside(self) -> int:
         """Prompts none of whose answers begins with a listed token."""
-        return sum(
-            not np.isin(row[is_listed], accepted).any()
-            for row, is_listed, accepted in zip(self.ids, self.known, self.accepted, strict=True)
-        )
+        return int((~self.whole.holds(self.accepted).any(axis=1)).sum())
 
     @property
     def sentence(self) -> str:
@@ -213,7 +197,8 @@ class AnswerStarts:
             np.arange(len(self.accepted)), [len(accepted) for accepted in self.accepted]
         )
         tokens = np.concatenate([np.zeros(0, np.int64), *self.accepted])
-        at = self.ids[prompts] == tokens[:, None]
+        lists = self.lists.only(prompts)
+        at = lists.ids == tokens[:, None]
         number = np.bincount(prompts, minlength=len(self.accepted))
         if weights is None:
             weights = np.ones(len(self.accepted))
@@ -233,10 +218,10 @@ class AnswerStarts:
             rewards=np.zeros(len(tokens)),
             lengths=np.ones(len(tokens), np.int64),
             token_ids=tokens.astype(np.int32),
-            logprobs=self.logprobs[prompts][rows, where],
-            top_ids=self.ids[prompts],
-            top_logprobs=self.logprobs[prompts],
-            bounded=~self.known[prompts][rows, where],
+            logprobs=lists.logprobs[rows, where],
+            top_ids=lists.ids.astype(np.int32),
+            top_logprobs=lists.logprobs,
+            bounded=~(self.whole.ids[prompts] == tokens[:, None]).any(axis=1),
             shares=weights[prompts] * parts,
             answer_sets=answer_sets,
         )
@@ -300,15 +285,7 @@ class AnswerTokens:
         return tuple(ids)
 
 
-def listed_tokens(completion: Completion) -> dict[int, float]:
-    """Token id -> nats, the list at the first position of a completion; empty where it has none."""
-    if not len(completion.top_ids):
-        return {}
-    pairs = zip(completion.top_ids[0].tolist(), completion.top_logprobs[0].tolist(), strict=True)
-    return {token: logprob for token, logprob in pairs if token != NO_TOKEN}
-
-
-async def first_lists(
+async def first_completions(
     trials: Trials, examples: Sequence[Example], title: str, listed: int | None
 ) -> tuple[list[Completion], int]:
     """A completion of one token for every example, with its list, drawn unless it is in the store;
@@ -320,7 +297,7 @@ async def first_lists(
     width = listed or await _longest(trials, examples, title)
     draw = replace(trials, top_logprobs=width).draw(SAMPLED, max_tokens=1)
     keys = await trials.collect(f"{title}, first tokens", examples, draw, 1, scored=False)
-    return [next(iter(trials.store.completions(row))) for row in keys], width
+    return list(trials.store.completions(key for [key] in keys)), width
 
 
 async def _longest(trials: Trials, examples: Sequence[Example], title: str) -> int:
@@ -357,16 +334,11 @@ async def first_tokens(
             f"{len(silent)} of {len(examples)} {title} rows have no answer, the first"
             f" {silent[0]!r}; give every row an answer, or use ``learn_from=samples``"
         )
-    completions, width = await first_lists(trials, examples, title, listed)
+    completions, width = await first_completions(trials, examples, title, listed)
+    whole = FirstLists.of(completions)
     tokens = AnswerTokens(trials)
-    counts = Counter(
-        int(token)
-        for completion in completions
-        if len(completion.top_ids)
-        for token in completion.top_ids[0]
-        if token >= 0
-    )
-    shares = {token: count / len(completions) for token, count in counts.items()}
+    listed_ids, counts = np.unique(whole.ids[whole.ids >= 0], return_counts=True)
+    shares = dict(zip(listed_ids.tolist(), (counts / len(completions)).tolist(), strict=True))
     targets = None
     if any(example.weights for example in examples):
         targets, by_label = await WantedTokens.of(tokens, examples, shares)
@@ -387,36 +359,33 @@ async def first_tokens(
         np.array(sorted(set(candidates) - ambiguous or set(candidates)), np.int64)
         for candidates in begins
     ]
-    places = [place for place, completion in enumerate(completions) if has_list(completion)]
-    if not places:
+    places = np.flatnonzero(whole.has_list)
+    if not len(places):
         raise NoLogprobs(
             f"none of {len(examples)} first tokens came with a list of alternatives; use a provider"
             " that returns logprobs"
         )
     accepted = tuple(usable[place] for place in places)
-    common = _commonest(accepted)
-    rows = [
-        _kept(completions[place], answer_ids, common)
-        for place, answer_ids in zip(places, accepted, strict=True)
-    ]
-    remaining_examples = tuple(examples[place] for place in places)
+    whole = whole.only(places)
+    lists = whole.with_tokens(_commonest(accepted), accepted)
+    remaining_examples = tuple(examples[place] for place in places.tolist())
     followed_by = accepted
     if targets is not None:
         targets = replace(targets, shares=targets.shares[places])
         followed_by = tuple(targets.drawn(remaining_examples))
-    likeliest = _likeliest(rows, followed_by)
+    likeliest = _likeliest(lists, followed_by)
     spelled = tuple(begins[place][token] for place, token in zip(places, likeliest, strict=True))
     return AnswerStarts(
         remaining_examples,
-        np.array(places, np.int64),
-        *_stacked(rows),
+        places,
+        whole,
+        lists,
         accepted,
         spelled,
         width,
         len(examples) - len(places),
         sum(len(ids) > 1 for ids in spelled),
         len(ambiguous),
-        tuple(completions[place] for place in places),
         spellings,
         targets,
     )
@@ -455,7 +424,9 @@ async def followed(
         return None
     ends = _ends([continued[-1] for continued in lists if continued], trials.session.end_tokens)
     common = np.union1d(_commonest(starts.accepted), np.array(sorted(ends), np.int64))
-    rows = dict[str, Completion]()
+    keys = list[str]()
+    after = list[Completion]()
+    tokens = list[int]()
     places = list[int]()
     for place, ids, continued in zip(starts.places.tolist(), starts.spelled, lists, strict=True):
         for size, completion in enumerate(continued, 1):
@@ -466,10 +437,13 @@ async def followed(
                     token = int(completion.token_ids[0])
                 else:
                     token = _after(completion, ends)
-                rows[f"{place}\0{size}"] = _with_token(completion, token, common)
+                keys.append(f"{place}\0{size}")
+                after.append(completion)
+                tokens.append(token)
                 places.append(place)
-    if not rows:
+    if not keys:
         return None
+    rows = dict(zip(keys, _with_tokens(after, tokens, common), strict=True))
     rest = columns(rows, places, [0.0] * len(rows), trials.end_tokens)
     return replace(rest, drawn_by_base=np.zeros(len(rows), np.bool_)), ends
 
@@ -497,18 +471,6 @@ def _after(completion: Completion, ends: frozenset[int]) -> int:
     return int(next((token for token in listed if token in ends), listed[0]))
 
 
-Listed = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], Bools]
-"""The ids of a list, their logprobs in nats, and which of these are known and no bounds."""
-
-
-def bound_of(logprobs: Vector, missing: int) -> float:
-    """Nats that each of ``missing`` tokens outside a list gets: the least of the listed
-    ``logprobs`` (k,), or, if that is less, its part of half of what the list leaves out.
-    """
-    unlisted = max(1.0 - float(np.exp(logprobs).sum()), 1e-9) / 2
-    return min(float(logprobs.min()), float(np.log(unlisted / max(missing, 1))))
-
-
 def _spellings(
     examples: Sequence[Example], begins: Sequence[dict[int, tuple[int, ...]]], tokens: AnswerTokens
 ) -> dict[str, tuple[str, ...]]:
@@ -520,72 +482,32 @@ def _spellings(
     return texts
 
 
-def _kept(completion: Completion, accepted: Ids, common: Ids) -> Listed:
-    """The likeliest tokens of a first list, together with the tokens ``accepted`` and ``common``.
-    Those that the list lacks get a bound on their logprob.
-
-    The bounds together take at most half of the probability that the list leaves out.
+def _with_tokens(
+    completions: Sequence[Completion], tokens: Sequence[int], common: Ids
+) -> Iterator[Completion]:
+    """The first position of each completion with its one of ``tokens`` in the place of the one
+    that was drawn.
     """
-    listed = completion.top_ids[0] != NO_TOKEN
-    ids = completion.top_ids[0][listed]
-    logprobs = completion.top_logprobs[0][listed].astype(np.float64)
-    targets = np.union1d(common, accepted)
-    missing = np.setdiff1d(targets, ids)
-    mask = (np.arange(len(ids)) < MOST_KEPT) | np.isin(ids, targets)
-    bound = bound_of(logprobs, len(missing))
-    return (
-        np.append(ids[mask], missing).astype(np.int32),
-        np.append(logprobs[mask], np.full(len(missing), bound)).astype(np.float32),
-        np.append(np.ones(int(mask.sum()), np.bool_), np.zeros(len(missing), np.bool_)),
-    )
-
-
-def has_list(completion: Completion) -> bool:
-    """Whether its first token came with a list of alternatives."""
-    return bool((completion.top_ids[:1] >= 0).any())
-
-
-def lists_with(completions: Sequence[Completion], tokens: Ids) -> FirstLists:
-    """The first lists of ``completions`` with all of ``tokens``, at a bound where a list misses
-    them; those that came without a list are left out.
-    """
-    rows = [_kept(completion, tokens, tokens) for completion in completions if has_list(completion)]
-    if not rows:
-        return FirstLists(np.zeros((0, 0), np.int64), np.zeros((0, 0)))
-    ids, logprobs, _ = _stacked(rows)
-    return FirstLists(ids, logprobs)
-
-
-def _with_token(completion: Completion, token: int, common: Ids) -> Completion:
-    """The first position of a completion with ``token`` in the place of the one that was drawn."""
-    ids, logprobs, is_listed = _kept(completion, np.array([token], np.int64), common)
-    at = int(np.flatnonzero(ids == token)[0])
-    if completion.token_ids[0] == token and not (
-        completion.bounded is not None and completion.bounded[0]
-    ):
-        logprobs[at] = completion.logprobs[0]
-        is_listed[at] = True
-    return replace(
-        completion,
-        token_ids=np.array([token], np.int32),
-        logprobs=logprobs[at : at + 1],
-        propensities=None,
-        bounded=~is_listed[at : at + 1],
-        top_ids=ids[None],
-        top_logprobs=logprobs[None],
-    )
-
-
-def _stacked(rows: Sequence[Listed]) -> Listed:
-    """(p, k) the lists one below the other, the shorter ones padded."""
-    width = max(len(ids) for ids, _, _ in rows)
-    ids = np.full((len(rows), width), NO_TOKEN, np.int32)
-    logprobs = np.full((len(rows), width), -np.inf, np.float32)
-    is_listed = np.zeros((len(rows), width), np.bool_)
-    for at, row in enumerate(rows):
-        size = len(row[0])
-        ids[at, :size], logprobs[at, :size], is_listed[at, :size] = row
-    return ids, logprobs, is_listed
+    whole = FirstLists.of(completions)
+    lists = whole.with_tokens(common, [np.array([token], np.int64) for token in tokens])
+    for row, (completion, token) in enumerate(zip(completions, tokens, strict=True)):
+        logprobs = lists.logprobs[row].copy()
+        at = int(np.flatnonzero(lists.ids[row] == token)[0])
+        is_bound = token not in whole.ids[row]
+        if completion.token_ids[0] == token and not (
+            completion.bounded is not None and completion.bounded[0]
+        ):
+            logprobs[at] = completion.logprobs[0]
+            is_bound = False
+        yield replace(
+            completion,
+            token_ids=np.array([token], np.int32),
+            logprobs=logprobs[at : at + 1],
+            propensities=None,
+            bounded=np.array([is_bound]),
+            top_ids=lists.ids[row][None],
+            top_logprobs=logprobs[None],
+        )
 
 
 def _commonest(accepted: Sequence[Ids]) -> Ids:
@@ -594,12 +516,12 @@ def _commonest(accepted: Sequence[Ids]) -> Ids:
     return np.array([token for token, _ in counts.most_common(MOST_WANTED)], np.int64)
 
 
-def _likeliest(rows: Sequence[Listed], accepted: Sequence[Ids]) -> list[int]:
+def _likeliest(lists: FirstLists, accepted: Sequence[Ids]) -> list[int]:
     """(p,) of each prompt's accepted tokens the one with the largest mean logprob over all prompts
     that accept the same.
     """
     sums: dict[tuple[int, ...], npt.NDArray[np.float64]] = {}
-    for (ids, logprobs, _), answer_ids in zip(rows, accepted, strict=True):
+    for ids, logprobs, answer_ids in zip(lists.ids, lists.logprobs, accepted, strict=True):
         at = np.argsort(ids)[np.searchsorted(np.sort(ids), answer_ids)]
         sums[tuple(answer_ids.tolist())] = (
             sums.get(tuple(answer_ids.tolist()), np.zeros(len(answer_ids))) + logprobs[at]

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.decisions.prediction import FirstLists
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.rollouts.answers.given_answers import listed_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks.sets.labels import CALLS_TOOL, OpenLabels
-from blackbox_lb.types import Completion
 
 SELDOM = 1e-3
 """Probability at the first position of every prompt below which a token is no way to begin: a shift
@@ -54,25 +52,17 @@ class Opening:
         return sentence
 
 
-async def opening_of(
-    trials: Trials, labels: OpenLabels, completions: Sequence[Completion]
-) -> Opening:
-    """The tokens that begin an opening of ``labels``: those in the first lists of ``completions``
-    whose text begins with one, and each opening that is one token.
+async def opening_of(trials: Trials, labels: OpenLabels, lists: Sequence[FirstLists]) -> Opening:
+    """The tokens that begin an opening of ``labels``: those in the first ``lists`` whose text
+    begins with one, and each opening that is one token.
 
     A text of several tokens that no listed token begins with counts by its first token, unless it
     is one of the common ways to call a tool, which the model may not have.
 
     Raises InputError: there is none, so that the model never begins in this way.
     """
-    best: dict[int, float] = {}
-    for completion in completions:
-        for token, logprob in listed_tokens(completion).items():
-            best[token] = max(best.get(token, -np.inf), logprob)
-    likely = sorted(
-        token for token, logprob in best.items() if token >= 0 and logprob >= np.log(SELDOM)
-    )
-    texts = await _texts(trials, likely)
+    likely = [part.ids[(part.ids >= 0) & (part.logprobs >= np.log(SELDOM))] for part in lists]
+    texts = await _texts(trials, np.unique(np.concatenate(likely)).tolist())
     openings = {token: text for token, text in texts.items() if labels.opens(text)}
     cut = []
     for opening in labels.openings:
@@ -117,7 +107,5 @@ def opening_log_odds(lists: FirstLists, tokens: Ids) -> Vector:
 
     What a list leaves out counts as another beginning.
     """
-    logprobs = np.where(lists.ids >= 0, lists.logprobs.astype(np.float64), -np.inf)
-    share = np.exp(np.where(np.isin(lists.ids, tokens), logprobs, -np.inf)).sum(axis=1)
-    share = np.clip(share, 1e-12, 1 - 1e-12)
+    share = np.clip(lists.shares([tokens])[:, 0], 1e-12, 1 - 1e-12)
     return np.asarray(np.log(share) - np.log1p(-share))

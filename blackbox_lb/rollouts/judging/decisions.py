@@ -33,8 +33,9 @@ import numpy.typing as npt
 
 from blackbox_lb.bias.records import Commonest, Verdict
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.decisions.prediction import FirstLists, beats_commonest, decisions_of
-from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.estimate.decisions.first_lists import FirstLists, among
+from blackbox_lb.estimate.decisions.prediction import beats_commonest, decisions_of
+from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.records import Decisions, SharesOfGroup
 from blackbox_lb.rollouts.answers.given_answers import AnswerTokens
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -266,10 +267,8 @@ def _confidence(
     """
     if decided is None or not len(completion.top_ids):
         return float("nan")
-    shares: Vector = FirstLists(completion.top_ids[:1], completion.top_logprobs[:1]).share(
-        bias or {}, begins
-    )
-    return float(shares[0, decided])
+    lists = FirstLists(completion.top_ids[:1], completion.top_logprobs[:1])
+    return float(among(lists.shares(begins, bias)[:, :-1])[0, decided])
 
 
 Array = npt.NDArray[np.float64]

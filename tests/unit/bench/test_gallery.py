@@ -65,7 +65,7 @@ from blackbox_lb.bias.operating import (
 )
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.decisions.prediction import FirstLists
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.jobs.evaluation.arms import Alternative, arms_at, collect_arms, result_of
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import SAMPLED

@@ -13,9 +13,8 @@ from scipy.special import logsumexp
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.feasibility import label_fit, pulled_shifts
+from blackbox_lb.estimate.decisions.first_lists import FirstLists, among, begins_right
 from blackbox_lb.estimate.decisions.prediction import (
-    FirstLists,
-    begins_right,
     decisions_of,
     expected_calibration_error,
 )
@@ -105,7 +104,7 @@ def test_shares_of_groups_are_probabilities_among_them() -> None:
     lists = FirstLists(
         np.array([[0, 1, 2], [5, 6, -1]]), np.log([[0.5, 0.3, 0.2], [0.5, 0.5, 1e-9]])
     )
-    found = lists.share({1: np.log(2)}, [np.array([0]), np.array([1])])
+    found = among(lists.shares([np.array([0]), np.array([1])], {1: np.log(2)})[:, :-1])
     np.testing.assert_allclose(found[0], [5 / 11, 6 / 11])
     assert np.isnan(found[1]).all()
 
@@ -146,8 +145,8 @@ def test_greedy_decides_between_the_likeliest_tokens() -> None:
     logprobs[ids < 0] = -np.inf
     lists = FirstLists(ids, logprobs)
     groups = [np.array([1, 2, 3]), np.array([4])]
-    assert lists.share({}, groups)[0] == pytest.approx([0.6, 0.4])
-    shares = lists.share_of_likeliest(groups)
+    assert lists.shares(groups)[0] == pytest.approx([0.6, 0.4, 0.0])
+    shares = among(np.exp(lists.best(groups)))
     assert shares[:2] == pytest.approx(np.array([[1 / 3, 2 / 3], [1 / 3, 2 / 3]]))
     assert np.isnan(shares[2]).all()
     assert (np.array([4, 4]) == lists.greedy({})[:2]).all()

@@ -20,6 +20,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.choice.goal import Goal
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
 from blackbox_lb.jobs.fitting.choosing.scorers import Choice
@@ -280,6 +281,7 @@ def planted(seed: int, signal: bool) -> tuple[Choice, Heard]:
         )
         logprobs = (logits - logsumexp(logits, axis=1, keepdims=True)).astype(np.float32)
         order = np.argsort(-logprobs, axis=1)
+        lists = FirstLists(order.astype(np.int32), np.take_along_axis(logprobs, order, axis=1))
         examples = tuple(
             Example(f"{prefix}{number}", Prompt.user(" ".join(each)), (str(answer),))
             for number, (each, answer) in enumerate(zip(words, right, strict=True))
@@ -287,16 +289,14 @@ def planted(seed: int, signal: bool) -> tuple[Choice, Heard]:
         return AnswerStarts(
             examples=examples,
             places=np.arange(size),
-            ids=order.astype(np.int32),
-            logprobs=np.take_along_axis(logprobs, order, axis=1),
-            known=np.ones((size, 8), np.bool_),
+            whole=lists,
+            lists=lists,
             accepted=tuple(np.array([answer], np.int64) for answer in right),
             spelled=tuple((int(answer),) for answer in right),
             width=8,
             unanswered=0,
             longer=0,
             ambiguous=0,
-            whole=(),
         )
 
     training, validation = found(60, "t"), found(50, "v")

@@ -25,7 +25,7 @@ from blackbox_lb.extras.doctor.run import CHECKS, examine
 from blackbox_lb.extras.doctor.save import save_profile
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.rollouts.answers.continued import lists_along, scored_along, worth_it
-from blackbox_lb.rollouts.answers.given_answers import first_lists
+from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.store import RolloutStore
@@ -413,7 +413,7 @@ def test_lists_are_as_long_as_the_server_was_started_for(most: int, tmp_path: Pa
                     Silent(),
                     5,
                 )
-                return (await first_lists(trials, examples, "training", None))[1]
+                return (await first_completions(trials, examples, "training", None))[1]
 
     with Set(MODEL, prompt_of=prompt_of) as server:
         assert asyncio.run(ask()) == most

@@ -16,7 +16,7 @@ from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.estimate.choice.goal import Goal
-from blackbox_lb.estimate.decisions.prediction import FirstLists
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
 from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
@@ -311,28 +311,34 @@ def test_hosted_providers_teach_by_first_positions(
     assert "is not known to continue a given answer" in result.stderr
 
 
+def nine_to_one(size: int) -> FirstLists:
+    """Token 0 has .9 and token 1 has .1 at every prompt."""
+    return FirstLists(
+        np.tile(np.array([0, 1], np.int32), (size, 1)),
+        np.tile(np.log([0.9, 0.1]).astype(np.float32), (size, 1)),
+    )
+
+
 @pytest.mark.parametrize("may_repeat", [False, True])
 def test_an_answer_written_twice_counts_less_where_that_is_wrong(may_repeat: bool) -> None:
     """After every answer the bias makes its token the likeliest once more."""
     size = 4
-    lists = np.tile(np.array([0, 1]), (size, 1)), np.tile(np.log([0.9, 0.1]), (size, 1))
+    lists = nine_to_one(size)
     first = AnswerStarts(
         examples=tuple(
             Example(str(number), Prompt.user(str(number)), ("b",)) for number in range(size)
         ),
         places=np.arange(size),
-        ids=lists[0].astype(np.int32),
-        logprobs=lists[1].astype(np.float32),
-        known=np.ones((size, 2), np.bool_),
+        whole=lists,
+        lists=lists,
         accepted=(np.array([1]),) * size,
         spelled=((1,),) * size,
         width=2,
         unanswered=0,
         longer=0,
         ambiguous=0,
-        whole=(),
     )
-    given = AnswersToLearn(first.rollouts(), first, FirstLists(*lists), np.array([1]))
+    given = AnswersToLearn(first.rollouts(), first, lists, np.array([1]))
     scorer = FromLists(first, given, Goal(), None, None, may_repeat=may_repeat)
     [scored] = asyncio.run(scorer.score([NamedBias("b", {1: 5.0})], 1))
     assert scored.outcome.reward.value == (1.0 if may_repeat else 0.0)
@@ -342,21 +348,20 @@ def test_answers_that_begin_with_one_token_are_counted() -> None:
     """The first token of C and of C++ tells nothing of which one it is."""
     size = 4
     names = ("C", "C++", "Java", "C++")
+    lists = nine_to_one(size)
     first = AnswerStarts(
         examples=tuple(
             Example(str(number), Prompt.user(str(number)), (name,))
             for number, name in enumerate(names)
         ),
         places=np.arange(size),
-        ids=np.tile(np.array([0, 1], np.int32), (size, 1)),
-        logprobs=np.tile(np.log([0.9, 0.1]).astype(np.float32), (size, 1)),
-        known=np.ones((size, 2), np.bool_),
+        whole=lists,
+        lists=lists,
         accepted=tuple(np.array([int(name == "Java")]) for name in names),
         spelled=tuple((int(name == "Java"),) for name in names),
         width=2,
         unanswered=0,
         longer=0,
         ambiguous=0,
-        whole=(),
     )
     assert "3 answers" in first.sentence

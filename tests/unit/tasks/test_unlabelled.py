@@ -13,7 +13,7 @@ from click.testing import Result
 import blackbox_lb
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import DataError
-from blackbox_lb.estimate.decisions.prediction import FirstLists
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.jobs.fitting.choosing.proposing import BATCH, batch_calibration
 from blackbox_lb.tasks import load_task
 from tests.support.commands import blb
@@ -76,7 +76,7 @@ def test_batch_calibration_divides_the_mean_answer_out() -> None:
     assert prior.name == BATCH
     assert prior.means == pytest.approx([-np.log(8) / 2, np.log(8) / 2])
     assert prior.lifted.tolist() == [1, 2]
-    nothing = FirstLists(np.full((2, 1), 3), np.zeros((2, 1)))
+    nothing = FirstLists(np.full((2, 1), -1), np.full((2, 1), -np.inf))
     assert batch_calibration([nothing], tokens) is None
 
 

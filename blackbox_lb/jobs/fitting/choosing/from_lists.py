@@ -13,11 +13,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import softmax
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import ByPrompt, Goal, Objective, Outcome
-from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
+from blackbox_lb.estimate.decisions.first_lists import FirstLists, Shifts, begins_right
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.jobs.fitting.choosing.decision_goals import decision_parts
@@ -101,7 +100,7 @@ class FromLists(_Predicted):
         may_repeat: bool = False,
     ) -> None:
         self.first = first
-        self.lists = FirstLists(first.ids, first.logprobs)
+        self.is_accepted = first.lists.holds(first.accepted)
         self.given = answers
         self.along = continued
         self.may_repeat = may_repeat
@@ -134,10 +133,11 @@ class FromLists(_Predicted):
 
     def _scored(self, bias: AnyBias | None) -> Scored:
         """Ties go to the bias with the likeliest answers."""
-        by_prompt = of_each_prompt(self.first, bias or {})
-        tilted = self.lists.tilted_by(*by_prompt)
-        tokens = self.lists.taken(tilted)
-        unsure = self.lists.unsure_by(*by_prompt)
+        lists = self.first.lists
+        shifts = of_each_prompt(self.first, bias or {})
+        tilted = lists.tilted(shifts)
+        tokens = lists.taken(tilted)
+        unsure = lists.unsure(shifts)
         is_right = begins_right(tokens, self.first.accepted).astype(np.float64)
         # Where features change the bias, what holds without any tells how often answers repeat.
         common = bias or {}
@@ -202,7 +202,7 @@ class FromLists(_Predicted):
             FirstLists(continued.top_ids, continued.top_logprobs).greedy(bias)
             == continued.token_ids
         )
-        is_right = begins_right(self.lists.greedy(bias), self.first.accepted)
+        is_right = begins_right(self.first.lists.greedy(bias), self.first.accepted)
         answers = [
             np.append(is_right[row], written[continued.prompts == place][:-1])
             for row, place in enumerate(self.first.places)
@@ -215,23 +215,15 @@ class FromLists(_Predicted):
         """Mean log-probability of the accepted answers' first tokens, in nats; ``tilted`` (p, k)
         as in ``FirstLists``.
         """
-        is_accepted = np.stack(
-            [
-                np.isin(row, ids)
-                for row, ids in zip(self.lists.ids, self.first.accepted, strict=True)
-            ]
-        )
         everything = np.logaddexp.reduce(tilted, axis=1)
-        accepted = np.logaddexp.reduce(np.where(is_accepted, tilted, -np.inf), axis=1)
+        accepted = np.logaddexp.reduce(np.where(self.is_accepted, tilted, -np.inf), axis=1)
         return float((accepted - everything).mean())
 
 
-def of_each_prompt(first: AnswerStarts, bias: AnyBias) -> tuple[Ids, Vector]:
-    """(s,) sorted tokens, and (p, s) nats that each has at the first position of each prompt."""
+def of_each_prompt(first: AnswerStarts, bias: AnyBias) -> Shifts:
+    """``bias`` at the first position of each prompt."""
     if isinstance(bias, Mapping):
-        ids = np.array(sorted(bias), np.int64)
-        nats = np.array([bias[token] for token in ids.tolist()], np.float64)
-        return ids, np.broadcast_to(nats, (len(first.examples), len(ids)))
+        return bias
     bias.prepare([example.prompt for example in first.examples])
     rows = [bias.at(example.prompt) for example in first.examples]
     tokens = sorted({token for row in rows for token in row})
@@ -243,11 +235,9 @@ def surely_right(first: AnswerStarts, bias: AnyBias) -> tuple[Bools, Bools]:
     """(p,) whether greedy decoding begins the answer of each prompt right where no token outside
     its list might win, and (p,) where one might.
     """
-    lists = FirstLists(first.ids, first.logprobs)
-    by_prompt = of_each_prompt(first, bias)
-    tokens = lists.taken(lists.tilted_by(*by_prompt))
-    unsure = lists.unsure_by(*by_prompt)
-    return begins_right(tokens, first.accepted) & ~unsure, unsure
+    shifts = of_each_prompt(first, bias)
+    unsure = first.lists.unsure(shifts)
+    return begins_right(first.lists.greedy(shifts), first.accepted) & ~unsure, unsure
 
 
 def label_of_tokens(first: AnswerStarts, labels: Labels) -> dict[int, int]:
@@ -281,10 +271,10 @@ class SharesFromLists(_Predicted):
         self.wanted = target
         self.settings = tuple(settings)
         self._tokens = first.wanted.tokens
-        self._labels = first.wanted.labels
-        self._logprobs = first.logprobs.astype(np.float64)
-        listed = np.exp(np.where(first.ids >= 0, self._logprobs, -np.inf)).sum(axis=1)
-        self._unlisted = np.log(np.clip(1.0 - listed, 1e-12, 1.0))
+        labels = first.wanted.labels
+        self._label_tokens = [
+            self._tokens[labels == label] for label in range(int(labels.max()) + 1)
+        ]
 
     @classmethod
     async def suiting(
@@ -332,32 +322,8 @@ class SharesFromLists(_Predicted):
         )
 
     def shares(self, bias: AnyBias | None, temperature: float) -> Array:
-        """(x, l + 1) the probability that a completion begins with each label, the last for none.
-
-        Tokens outside a list keep its rest at temperature 1; at another temperature their part is
-        not known, and left out.
+        """(x, l + 1) the probability that a completion begins with each label, the last for none;
+        see ``FirstLists.shares``.
         """
-        tilted = (self._logprobs + self._nats(bias)) / temperature
-        tilted = np.where(self.first.ids >= 0, tilted, -np.inf)
-        rest = np.full(self.prompts, -np.inf)
-        if temperature == 1:
-            rest = self._unlisted
-        probabilities = softmax(np.column_stack([tilted, rest]), axis=1)
-        size = int(self._labels.max()) + 1
-        shares = np.zeros((self.prompts, size + 1))
-        for token, label in zip(self._tokens.tolist(), self._labels.tolist(), strict=True):
-            shares[:, label] += (probabilities[:, :-1] * (self.first.ids == token)).sum(axis=1)
-        shares[:, size] = 1.0 - shares[:, :size].sum(axis=1)
-        return shares
-
-    def _nats(self, bias: AnyBias | None) -> Array:
-        """(x, k) the bias of each listed token."""
-        nats = np.zeros(self.first.ids.shape)
-        if bias is None:
-            return nats
-        if not isinstance(bias, Mapping):
-            bias.prepare([example.prompt for example in self.first.examples])
-        for row, example in enumerate(self.first.examples):
-            sent = bias if isinstance(bias, Mapping) else bias.at(example.prompt)
-            nats[row] = [sent.get(token, 0.0) for token in self.first.ids[row].tolist()]
-        return nats
+        shifts = of_each_prompt(self.first, bias or {})
+        return self.first.lists.shares(self._label_tokens, shifts, temperature)

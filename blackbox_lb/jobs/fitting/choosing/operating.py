@@ -25,13 +25,8 @@ from blackbox_lb.bias.operating import (
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.goal import MEASURES, Goal
-from blackbox_lb.estimate.decisions.prediction import (
-    FirstLists,
-    RocArea,
-    label_margins,
-    margins,
-    roc_area,
-)
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
+from blackbox_lb.estimate.decisions.prediction import RocArea, roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import against
@@ -48,31 +43,21 @@ BEYOND = 1.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledLists:
-    """Prompts with the lists at the place of the answer, of those that have a label.
+    """Prompts with a label, and their lists at the place of the answer.
 
     Attributes:
         lists: of the p prompts.
-        is_positive: (p,) whether the right label is the positive one.
         labels: (p,) the number of the right label.
     """
 
     lists: FirstLists
-    is_positive: Bools
     labels: Ids
 
     @classmethod
-    def of(cls, first: AnswerStarts, labels: Labels, positive: int) -> LabelledLists:
-        """Those of ``first`` that have one of ``labels``."""
-        numbers = first.labels_of(labels)
+    def of(cls, lists: FirstLists, numbers: Ids) -> LabelledLists:
+        """Those of ``lists`` whose label ``numbers`` (p,) has no -1."""
         has_label = numbers >= 0
-        label_numbers = numbers[has_label]
-        lists = FirstLists(first.ids[has_label], first.logprobs[has_label])
-        return cls(lists, label_numbers == positive, label_numbers)
-
-    @property
-    def counts(self) -> PromptCounts:
-        """How many there are, and how many have the positive label."""
-        return PromptCounts(prompts=len(self.labels), positives=int(self.is_positive.sum()))
+        return cls(lists.only(has_label), numbers[has_label])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,10 +105,18 @@ class PointChoice:
         """
         positive = label_number(labels, goal.positive or "", "positive")
         negatives = [ids for number, ids in enumerate(tokens) if number != positive]
-        parts = [LabelledLists.of(first, labels, positive) for first in (training, validation)]
+        parts = [
+            LabelledLists.of(first.lists, first.labels_of(labels))
+            for first in (training, validation)
+        ]
         other_ids = np.unique(np.concatenate(negatives))
-        scores = [label_margins(part.lists, tokens[positive], other_ids) for part in parts]
-        is_positive = np.concatenate([part.is_positive for part in parts])
+        scores = []
+        for part in parts:
+            best = part.lists.best([tokens[positive], other_ids])
+            # What a list misses counts as its least listed token.
+            best = np.maximum(best, part.lists.least[:, None])
+            scores.append(best[:, 0] - best[:, 1])
+        is_positive = np.concatenate([part.labels == positive for part in parts])
         area = roc_area(np.concatenate(scores), is_positive)
         return cls(goal, labels, positive, tuple(tokens), parts[0], parts[1], area)
 
@@ -174,14 +167,16 @@ class PointChoice:
 
         Raises BiasError: no point keeps the promise on the validation prompts.
         """
-        before = margins(self.training.lists, bias, self.tokens)
-        chosen_by = margins(self.validation.lists, bias, self.tokens)
+        before = self.training.lists.margins(self.tokens, bias)
+        chosen_by = self.validation.lists.margins(self.tokens, bias)
+        is_positive = self.training.labels == self.positive
+        is_chosen_positive = self.validation.labels == self.positive
         shifts = self._shifts(before, bias, limits)
         points = [
             OperatingPoint(
                 shift=shift,
-                training=_decided(before, self.training.is_positive, shift),
-                validation=_decided(chosen_by, self.validation.is_positive, shift),
+                training=_decided(before, is_positive, shift),
+                validation=_decided(chosen_by, is_chosen_positive, shift),
             )
             for shift in shifts
         ]
@@ -194,8 +189,8 @@ class PointChoice:
             auc=self.area.value,
             auc_low=self.area.low,
             auc_high=self.area.high,
-            training=self.training.counts,
-            validation=self.validation.counts,
+            training=_prompt_counts(is_positive),
+            validation=_prompt_counts(is_chosen_positive),
             points=tuple(points),
         )
         return curve.replacing(shift=self._best_shift(curve, bias))
@@ -284,6 +279,10 @@ def checked_point(curve: OperatingCurve, scores: Decisions) -> CheckedPoint:
             right=scores.confusion[positive][positive],
         ),
     )
+
+
+def _prompt_counts(is_positive: Bools) -> PromptCounts:
+    return PromptCounts(prompts=len(is_positive), positives=int(is_positive.sum()))
 
 
 def _decided(before: Vector, is_positive: Bools, shift: float) -> DecisionCounts:

@@ -7,7 +7,6 @@ the learned ones, none of them can beat the choice on the prompts that made it.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 import numpy as np
 
@@ -22,31 +21,29 @@ from blackbox_lb.estimate.choice.candidates import (
 )
 from blackbox_lb.estimate.choice.estimator import CREDIT_L2
 from blackbox_lb.estimate.decisions.feasibility import label_fit, pulled_shifts
-from blackbox_lb.estimate.decisions.prediction import FirstLists, expected_calibration_error
+from blackbox_lb.estimate.decisions.first_lists import FirstLists, among
+from blackbox_lb.estimate.decisions.prediction import expected_calibration_error
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import DEFAULT_STRENGTHS, Prior, TokenCosts
+from blackbox_lb.jobs.fitting.choosing.operating import LabelledLists
 from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
-from blackbox_lb.rollouts.answers.given_answers import listed_tokens, lists_with
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.training import Training
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Completion
 
 FEWEST = 2
 """Labels that the training prompts must have at least."""
-LabelledCompletion: TypeAlias = tuple[int | None, Completion]
-"""The number of a prompt's right label, None without one, and a completion with its first list."""
 
 
 def calibration_of(
     names: Sequence[str],
     tokens: Sequence[Ids],
-    training: Sequence[LabelledCompletion],
-    validation: Sequence[LabelledCompletion],
+    training: LabelledLists,
+    validation: LabelledLists,
 ) -> Calibration | None:
     """The calibration of a decision; None where the training prompts have fewer than two labels.
 
@@ -59,9 +56,9 @@ def calibration_of(
     token_ids = [tuple(ids.tolist()) for ids in tokens]
     scores = []
     numbers = []
-    for number, completion in training:
-        score = label_scores(listed_tokens(completion), token_ids)
-        if number is not None and score is not None:
+    for number, listed in zip(training.labels.tolist(), training.lists.mappings(), strict=True):
+        score = label_scores(listed, token_ids)
+        if score is not None:
             scores.append(score)
             numbers.append(number)
     if len(set(numbers)) < FEWEST:
@@ -77,13 +74,13 @@ def calibration_of(
     return calibration.replacing(error=_error(calibration, validation))
 
 
-def _error(calibration: Calibration, validation: Sequence[LabelledCompletion]) -> float | None:
+def _error(calibration: Calibration, validation: LabelledLists) -> float | None:
     """The expected calibration error on these prompts; None without one."""
     confidence = []
     is_right = []
-    for number, completion in validation:
-        probabilities = calibration.probabilities(listed_tokens(completion))
-        if number is None or probabilities is None:
+    for number, listed in zip(validation.labels.tolist(), validation.lists.mappings(), strict=True):
+        probabilities = calibration.probabilities(listed)
+        if probabilities is None:
             continue
         decided = max(probabilities, key=lambda label: probabilities[label])
         confidence.append(probabilities[decided])
@@ -112,23 +109,30 @@ def batch_calibration(lists: Sequence[FirstLists], tokens: Sequence[Ids]) -> Pri
     decoding decides between tokens, and a label of many spellings loses what they share out.
 
     Args:
-        lists: those at the place of the answer, of prompts with and without a known answer, with
-            all tokens of the labels (see ``lists_with``): a label that a list leaves out is not
-            impossible.
+        lists: those at the place of the answer, of prompts with and without a known answer.
         tokens: (l,) those that begin each label.
 
     Returns:
         The prior with a shift of mean 0 over the labels, and a lift that all of them share and that
         costs no penalty. None where no list holds every label's probability.
     """
-    parts = [part.share_of_likeliest(tokens) for part in lists if len(part.ids)]
-    shares = np.concatenate([np.zeros((0, len(tokens))), *parts])
+    parts = [_shares_of_likeliest(part, tokens) for part in lists]
+    shares = np.concatenate(parts).astype(np.float64)
     shares = shares[~np.isnan(shares).any(axis=1)]
     if not len(shares):
         return None
     shifts = -np.log(np.maximum(shares.mean(axis=0), LEAST_SHARE))
     shifts -= shifts.mean()
     return _of_labels(BATCH, shifts, tokens)
+
+
+def _shares_of_likeliest(lists: FirstLists, tokens: Sequence[Ids]) -> Vector:
+    """(p, l) the probability of the likeliest token of each label, among those of all labels; NaN
+    without a list. A label that a list leaves out is not impossible.
+    """
+    wide = lists.with_tokens(np.concatenate(tokens))
+    # In the precision of the lists: a bias that differs in its last digits is another request.
+    return among(np.exp(wide.best(tokens).astype(np.float32)))
 
 
 LEAST_SHARE = 1e-6
@@ -149,12 +153,12 @@ def answered_calibration(
 
     Args:
         prior: the batch calibration.
-        answered: lists at the place of the answer, with all tokens of the labels.
+        answered: lists at the place of the answer.
         numbers: (p,) the right label of each list, -1 where it has none.
         tokens: (l,) those that begin each label.
         weights: (p,) what each prompt counts, all alike if None.
     """
-    shares = answered.share_of_likeliest(tokens)
+    shares = _shares_of_likeliest(answered, tokens)
     is_usable = ~np.isnan(shares).any(axis=1) & (numbers >= 0)
     means = dict(zip(prior.token_ids.tolist(), prior.means.tolist(), strict=True))
     of_label = np.array([means.get(int(ids[0]), 0.0) for ids in tokens])
@@ -177,19 +181,18 @@ def _of_labels(name: str, shifts: Vector, tokens: Sequence[Ids]) -> Prior:
 
 
 def label_priors(
-    answers: AnswersToLearn, labels: Labels, others: Sequence[Sequence[Completion]]
+    answers: AnswersToLearn, labels: Labels, others: Sequence[FirstLists]
 ) -> tuple[Prior, ...]:
     """The calibration by the answers, and batch calibration; none where two labels begin alike or
     no list holds every label.
 
-    others: first tokens of more prompts, of which no answer is read.
+    others: lists of more prompts, of which no answer is read.
     """
     tokens = answers.label_tokens
     if tokens is None:
         return ()
-    ids = answers.every_label_token
-    answered = lists_with(answers.first.whole, ids)
-    batch = batch_calibration([answered, *(lists_with(part, ids) for part in others)], tokens)
+    answered = answers.first.whole
+    batch = batch_calibration([answered, *others], tokens)
     if batch is None:
         return ()
     numbers = answers.first.labels_of(labels)

@@ -15,7 +15,7 @@ from scipy.special import log_softmax
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import Comparison
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
-from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
+from blackbox_lb.estimate.decisions.first_lists import FirstLists, begins_right
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
@@ -310,17 +310,16 @@ class _Decided:
     def __init__(self, first: AnswerStarts, table: FeatureTable, begins: Ids) -> None:
         self.first = first
         self.table = table
-        self.wanted = np.stack(
-            [np.isin(row, ids) for row, ids in zip(first.ids, first.accepted, strict=True)]
-        )
-        self.begins = np.isin(first.ids, begins) | self.wanted
+        self.wanted = first.lists.holds(first.accepted)
+        self.begins = np.isin(first.lists.ids, begins) | self.wanted
 
     def by(self, fit: FeatureFit, weight: float) -> npt.NDArray[np.float64]:
         """(2, p) the log-probability of ``_HeldOut`` of each prompt, and whether greedy decoding
         begins its answer right.
         """
-        lists = FirstLists(self.first.ids, self.first.logprobs * weight)
-        tilted = lists.tilted_by(fit.token_ids, fit.bias(self.table))
+        first = self.first.lists
+        lists = FirstLists(first.ids, first.logprobs * weight)
+        tilted = lists.tilted((fit.token_ids, fit.bias(self.table)))
         log_total = np.logaddexp.reduce(np.where(self.begins, tilted, -np.inf), axis=1)
         right = np.logaddexp.reduce(np.where(self.wanted, tilted, -np.inf), axis=1)
         likelihood = np.where(self.wanted.any(axis=1), right - log_total, 0.0)
