@@ -24,12 +24,18 @@ import numpy.typing as npt
 
 from bench.efficiency import Gain, needed
 from bench.measuring import OUT, markdown, ratio, row, write
-from blackbox_lb.estimate.choice.candidates import CompileLimits, boosts, candidates, rules
+from blackbox_lb.estimate.choice.candidates import (
+    CompileLimits,
+    boosts,
+    candidates,
+    compiled,
+    rules,
+)
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import TokenCosts
+from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.jobs.fitting.choosing.scorers import FromSamples
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.plan import FitPlan
@@ -131,15 +137,16 @@ def _before(rollouts: Rollouts, problem: Problem, seed: int) -> Vector:
 def _searched(rollouts: Rollouts, problem: Problem, seed: int) -> Vector:
     """The search of a default fit."""
     table = NextToken.of(rollouts)
-    priors: tuple[TokenCosts, ...] = ()
+    priors: tuple[Prior, ...] = ()
     entrants = []
     if problem.is_rule:
-        costs = TokenCosts("avoid:list", np.array(BAD), np.full(len(BAD), -1.0))
+        costs = Prior("avoid:list", np.array(BAD), np.full(len(BAD), -1.0), by_tau=True)
         table = table.with_tokens(costs.token_ids)
         priors = (costs,)
-        entrants += list(rules(table, costs, LIMITS))
+        entrants += [compiled(row, table, LIMITS) for row in rules(costs, LIMITS.low)]
     if problem.reward is _length:
-        entrants += list(boosts(table, {"the completion": np.array([END])}, LIMITS))
+        ends = boosts({"the completion": np.array([END])})
+        entrants += [compiled(row, table, LIMITS) for row in ends]
     learned = candidates(rollouts, table, Sweep(tau=(problem.tau,)), LIMITS, priors=priors)
     entrants = [*learned, *entrants]
 

@@ -19,7 +19,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.estimator import (
     EstimatorFacts,
     EstimatorInput,
-    LearnedVector,
+    Proposal,
     Smoothed,
 )
 from blackbox_lb.estimate.choice.table import ROWS
@@ -115,7 +115,7 @@ class IPSOfClusters:
     labels: Ids
     facts: ClassVar[EstimatorFacts] = EstimatorFacts(("alpha",), reads_propensities=True)
 
-    def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
+    def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[Proposal]:
         """At each tau and alpha, with a value for every token of the vocabulary."""
         tied = Smoothed(self.facts, lambda statistics: TiedIPS(statistics, self.labels))
         for each in tied.learn(data, sweep):

@@ -127,7 +127,7 @@ async def measured(
         assert feature is not None
         vectors = _vectors(feature.model) if isinstance(feature, Embedding) else None
         known = PromptFeatures.of(feature, task.train, vectors)
-        proposer = ByLists(
+        source = ByLists(
             known, len(task.train), given, scorer.first, limits, plan.sweep.seed, draws=0
         )
         with_features = await select(
@@ -138,7 +138,7 @@ async def measured(
             training.next_token,
             limits,
             trials.report,
-            proposers=[proposer],
+            challengers=[source],
         )
         richer = with_features.richer
         sent = fixed.logit_bias if richer is None else richer.candidate.sent

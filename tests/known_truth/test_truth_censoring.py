@@ -171,7 +171,7 @@ def test_the_rule_reaches_the_candidates() -> None:
     )
     where = table.token_ids.tolist().index(NEVER)
     learned = {
-        rule: next(candidates(data, table, Sweep(("ips",), unobserved=rule), limits)).learned
+        rule: next(candidates(data, table, Sweep(("ips",), unobserved=rule), limits)).values
         for rule in ("bound", "drop")
     }
     assert learned["drop"][where] == 0 < learned["bound"][where]

@@ -148,7 +148,7 @@ def test_a_right_answer_or_one_sentence(case: str, name: str) -> None:
             (candidate,) = made(rollouts, sweep, limits)
             values = np.array(list(candidate.logit_bias.values()))
             sparse = candidate.sparse
-            assert np.isfinite(candidate.learned).all()
+            assert np.isfinite(candidate.values).all()
             assert np.isfinite([sparse.kl_lost, sparse.kl_learned, sparse.kept]).all()
             assert len(values) <= (VOCAB if limits.entries is None else limits.entries)
             assert ((values != 0) & (limits.low <= values) & (values <= limits.high)).all()
@@ -173,7 +173,7 @@ def test_a_constant_reward_counts_as_any_other(name: str) -> None:
         made(CASES[case][0], next(sweeps(name)))
         for case in ("equal rewards", "large equal rewards")
     )
-    np.testing.assert_allclose(one.learned, other.learned, atol=1e-6)
+    np.testing.assert_allclose(one.values, other.values, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["ips", "clusters"])
@@ -183,7 +183,7 @@ def test_empty_completions_are_not_there(name: str) -> None:
     (one,), (other,) = (
         made(each, next(sweeps(name))) for each in (rollouts, rollouts.take(rollouts.lengths > 0))
     )
-    np.testing.assert_allclose(one.learned, other.learned, atol=1e-12)
+    np.testing.assert_allclose(one.values, other.values, atol=1e-12)
 
 
 def test_censoring_changes_nothing_where_no_probability_of_a_sample_is_read() -> None:

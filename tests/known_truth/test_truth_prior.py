@@ -14,7 +14,6 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import (
     FARTHEST,
     Prior,
-    TokenCosts,
     linear_term,
     projection,
 )
@@ -102,9 +101,9 @@ def test_few_completions_with_a_prior_are_worth_many_without() -> None:
     draws.
     """
     exact = Exact(ExactModel(VOCABULARY, 4, seed=5, end=True, prompts=4, sharpness=0.7), count)
-    costs = TokenCosts("avoid", np.array([1, 4]), np.array([-0.8, -0.8]))
+    costs = Prior("avoid", np.array([1, 4]), np.array([-0.8, -0.8]), by_tau=True)
 
-    def earned(size: int, priors: tuple[TokenCosts, ...], seed: int) -> float:
+    def earned(size: int, priors: tuple[Prior, ...], seed: int) -> float:
         rollouts = MODEL.rollouts(size, count, seed)
         table = NextToken.of(rollouts).with_tokens(costs.token_ids)
         sweep = Sweep(tau=(0.4,), l2=(4.0,))
@@ -121,8 +120,7 @@ def test_few_completions_with_a_prior_are_worth_many_without() -> None:
 
 def test_means_are_what_the_target_gives_a_token_and_bounded() -> None:
     """c / tau, no farther than some nats; a prior must be finite."""
-    costs = TokenCosts("avoid", np.array([1, 4]), np.array([-0.5, -50.0]))
+    costs = Prior("avoid", np.array([1, 4]), np.array([-0.5, -50.0]), by_tau=True)
     assert costs.at(0.5).means.tolist() == [-1.0, -FARTHEST]
-    assert costs.only(np.array([4])).token_ids.tolist() == [4]
     with pytest.raises(InputError):
         Prior.of("rule", {1: float("-inf")})

@@ -19,15 +19,17 @@ from blackbox_lb.estimate.choice.candidates import (
     CompileLimits,
     boosts,
     candidates,
+    compiled,
     rescaled,
     rules,
     smaller,
 )
+from blackbox_lb.estimate.choice.estimator import Proposal
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import TokenCosts
+from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.estimate.reweighting import LocatedCosts
 from blackbox_lb.jobs.fitting.choosing.scorers import Choice, Foresight, FromSamples
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
@@ -118,10 +120,10 @@ def test_a_ban_of_forty_tokens_that_were_never_drawn_is_found() -> None:
     rollouts = model.rollouts(400, bad_count, 1)
     rollouts = rollouts.take(rollouts.rewards == 0)
     table = NextToken.of(rollouts)
-    costs = TokenCosts("avoid:list", np.array(sorted(BAD)), np.full(len(BAD), -1.0))
+    costs = Prior("avoid:list", np.array(sorted(BAD)), np.full(len(BAD), -1.0), by_tau=True)
     entrants = [
         *candidates(rollouts, table, Sweep(tau=(1.0,), l2=(5.0,)), LIMITS, priors=(costs,)),
-        *rules(table, costs, LIMITS),
+        *(compiled(row, table, LIMITS) for row in rules(costs, LIMITS.low)),
     ]
     trials = SimulatedTrials(model, reward_of(from_text(bad_count)), 3)
     choice = searched(trials, entrants, table)
@@ -153,12 +155,12 @@ def test_no_candidate_of_a_sweep_has_to_be_disproven(has_good: bool) -> None:
             return float(any(token in good for token in tokens)) - named
 
         rollouts = model.rollouts(60, earned, seed + 1)
-        costs = TokenCosts("avoid:list", np.arange(6, 12), np.full(6, -1.0))
+        costs = Prior("avoid:list", np.arange(6, 12), np.full(6, -1.0), by_tau=True)
         table = NextToken.of(rollouts).with_tokens(costs.token_ids)
         sweep = Sweep(tau=(4.0, 2.0, 1.0))
         entrants = [
             *candidates(rollouts, table, sweep, LIMITS, priors=(costs,)),
-            *rules(table, costs, LIMITS),
+            *(compiled(row, table, LIMITS) for row in rules(costs, LIMITS.low)),
         ]
         trials = SimulatedTrials(model, reward_of(from_text(earned)), seed + 3)
         choice = searched(trials, entrants, table)
@@ -199,12 +201,12 @@ def test_a_race_on_eight_prompts_is_ranked_by_the_base_alone() -> None:
             return replace(rollouts, costs=np.where(is_named, -1.0, 0.0))
 
         rollouts = located(model.rollouts(120, earned, seed + 1))
-        costs = TokenCosts("avoid:list", np.arange(12, 22), np.full(10, -1.0))
+        costs = Prior("avoid:list", np.arange(12, 22), np.full(10, -1.0), by_tau=True)
         table = NextToken.of(rollouts).with_tokens(costs.token_ids)
         sweep = Sweep(tau=(4.0, 2.0, 1.0))
         entrants = [
             *candidates(rollouts, table, sweep, LIMITS, priors=(costs,)),
-            *rules(table, costs, LIMITS),
+            *(compiled(row, table, LIMITS) for row in rules(costs, LIMITS.low)),
         ]
         trials = cast(Trials, SimulatedTrials(model, reward_of(from_text(earned)), seed + 3))
         validation, _ = examples_of(model)
@@ -234,7 +236,7 @@ def test_a_boost_of_one_token_is_found_and_is_one_entry() -> None:
     end = np.array([9])
     entrants = [
         *candidates(rollouts, table, Sweep(tau=(1.0,)), LIMITS),
-        *boosts(table, {"the completion": end}, LIMITS),
+        *(compiled(row, table, LIMITS) for row in boosts({"the completion": end})),
     ]
     trials = SimulatedTrials(model, reward_of(from_text(length), 4), 3)
     choice = searched(trials, entrants, table)
@@ -263,13 +265,16 @@ def entrants_of(
     table = NextToken.of(rollouts)
     learned = list(candidates(rollouts, table, Sweep(tau=(0.5,)), LIMITS))
     made = [
-        Candidate.of_vector(
-            table.align([token], [nats]),
+        compiled(
+            Proposal(
+                {"rule": f"token {token}", "nats": nats},
+                np.array([token]),
+                np.array([nats]),
+                estimator="rule",
+                origin=f"token {token}",
+            ),
             table,
             LIMITS,
-            estimator="rule",
-            settings={"rule": f"token {token}", "nats": nats},
-            origin=f"token {token}",
         )
         for token in range(5)
         for nats in (-2.0, 2.0)

@@ -51,7 +51,7 @@ def candidate(number: int, delta: np.ndarray) -> Candidate:
     sparse = Sparse(
         np.arange(len(delta)), delta, 0, kl_lost=0.0, kl_learned=0.0, clipped=0, rounded_to_zero=0
     )
-    return Candidate({"tau": number}, sparse.token_ids, delta, sparse)
+    return Candidate({"tau": number}, sparse.token_ids, delta, sparse=sparse)
 
 
 def noise(example: Example, completed: Completion) -> float:
@@ -136,7 +136,7 @@ def test_the_printed_number_is_true_for_biases_that_differ() -> None:
     for seed in range(100):
         trials = SimulatedTrials(MODEL, reward_of(letter_c), seed)
         choice = selected(trials, field, samples=2)
-        delta = choice.candidate.learned
+        delta = choice.candidate.values
         errors.append(reported(trials, choice)[0] - exact.expectation(on_test, delta))
         row = next(row for row in choice.tried if row.status == "chosen")
         assert row.reward is not None

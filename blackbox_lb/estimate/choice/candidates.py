@@ -6,23 +6,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 
 from blackbox_lb.estimate.choice.estimator import (
     EstimatorInput,
     EstimatorSettings,
-    LearnedVector,
     Projected,
+    Proposal,
 )
-from blackbox_lb.estimate.choice.table import ROWS, estimators
+from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.estimate.counting.distributed import ShardedDataset
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import Prior, TokenCosts, linear_term
+from blackbox_lb.estimate.projection.projection import Prior, linear_term
 from blackbox_lb.estimate.sparse.sparsify import Sparse, above, against, sparsify
 from blackbox_lb.estimate.sparse.support_search import PATIENCE, Problem, best_support
 from blackbox_lb.types import AnyBias, VaryingBias
@@ -65,18 +64,14 @@ class CompileLimits:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
-    """One bias that may be chosen.
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Candidate(Proposal):
+    """A proposal within the provider's limits: one bias that may be chosen.
 
     Attributes:
-        settings: what made it, for the bias file.
-        token_ids: (s,) the support of the rollouts and further tokens of the estimator.
-        learned: (s,) nats, before the compile.
+        token_ids: (s,) the support of the rollouts and further tokens of the proposal.
+        values: (s,) nats, before the compile.
         sparse: the bias sent.
-        estimator: its name, or what made it in its place: rule, boost, sum.
-        projected: of a projection, else None.
-        origin: where it comes from, in words for a reader.
         stands: whether it is kept unless another candidate is shown to be better.
         learned_from: the learned candidate that it has most of its values from, None where that is
             itself.
@@ -84,43 +79,10 @@ class Candidate:
             is sent alone.
     """
 
-    settings: dict[str, float | int | str | None]
-    token_ids: Ids
-    learned: Vector
     sparse: Sparse
-    estimator: str = "projection"
-    projected: Projected | None = None
-    origin: str = "learned"
     stands: bool = False
     learned_from: Candidate | None = None
     varying: VaryingBias | None = None
-
-    @classmethod
-    def of_vector(
-        cls,
-        values: Vector,
-        next_token: NextToken,
-        limits: CompileLimits,
-        *,
-        estimator: str,
-        settings: EstimatorSettings,
-        origin: str,
-    ) -> Self:
-        """``values`` (s,) nats on the support of ``next_token``, within ``limits``."""
-        sparse = limits.compiled(next_token, values)
-        return cls(settings, next_token.token_ids, values, sparse, estimator, origin=origin)
-
-    @property
-    def label(self) -> str:
-        """What it is, in words: its estimator and settings, or its origin where none made it."""
-        if self.estimator not in ROWS:
-            return self.origin
-        pairs = ((name, value) for name, value in self.settings.items() if value is not None)
-        settings = (
-            f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}"
-            for name, value in pairs
-        )
-        return f"{self.estimator} ({', '.join(settings)})"
 
     @property
     def sent(self) -> AnyBias:
@@ -142,7 +104,7 @@ def candidates(
     limits: CompileLimits,
     *,
     dataset: ShardedDataset | None = None,
-    priors: tuple[Prior | TokenCosts, ...] = (),
+    priors: tuple[Prior, ...] = (),
 ) -> Iterator[Candidate]:
     """Yield the candidates of ``sweep``.
 
@@ -158,7 +120,11 @@ def candidates(
     data = EstimatorInput(rollouts, next_token, dataset, priors)
     for name, estimator in estimators(sweep).items():
         for learned in estimator.learn(data, sweep):
-            yield _candidate(name, learned, data, limits)
+            proposal = replace(learned, estimator=name)
+            if proposal.projected is None:
+                yield compiled(proposal, next_token, limits)
+            else:
+                yield _refitted(proposal, proposal.projected, data, limits)
 
 
 def _tau_is_inert(rollouts: Rollouts, sweep: Sweep) -> bool:
@@ -171,34 +137,42 @@ def _tau_is_inert(rollouts: Rollouts, sweep: Sweep) -> bool:
     return len(rewards) == 1 and (rewards[0] == 0 or sweep.alpha_scale == "relative")
 
 
-def _candidate(
-    name: str, learned: LearnedVector, data: EstimatorInput, limits: CompileLimits
+def compiled(proposal: Proposal, next_token: NextToken, limits: CompileLimits) -> Candidate:
+    """``proposal`` within ``limits``; what no estimator made is cut to their range first."""
+    wide = next_token.with_tokens(proposal.token_ids)
+    values = wide.align(proposal.token_ids, proposal.values)
+    if not proposal.is_learned:
+        values = np.clip(values, limits.low, limits.high)
+    return Candidate(
+        proposal.settings,
+        wide.token_ids,
+        values,
+        None,
+        proposal.estimator,
+        proposal.origin,
+        sparse=limits.compiled(wide, values),
+    )
+
+
+def _refitted(
+    proposal: Proposal, projected: Projected, data: EstimatorInput, limits: CompileLimits
 ) -> Candidate:
-    """The learned bias within the provider's limits: refitted to the tokens that may be sent, where
-    the estimator allows it.
-    """
-    projected = learned.projected
-    if projected is None:
-        wide = data.next_token.with_tokens(learned.token_ids)
-        values = wide.align(learned.token_ids, learned.values)
-        sparse = limits.compiled(wide, values)
-        return Candidate(learned.settings, wide.token_ids, values, sparse, name)
+    """A projection within ``limits``, fitted again to the tokens that may be sent."""
     table = data.next_token
     support = None
     if projected.prior is None:  # with a prior, tokens that no list shows count too
         support = _support(data, projected, limits)
     if support is not None:
         projected = replace(projected, fit=projected.again(support), support=support)
-    sparse = against(table, learned.values, limits.compiled(table, projected.fit.delta))
     prior = projected.prior
     return Candidate(
-        learned.settings,
+        proposal.settings,
         table.token_ids,
-        learned.values,
-        sparse,
-        name,
+        proposal.values,
         projected,
-        _origin(projected, learned.settings),
+        proposal.estimator,
+        _origin(projected, proposal.settings),
+        sparse=against(table, proposal.values, limits.compiled(table, projected.fit.delta)),
         stands=prior is not None and prior.standing == projected.l2,
     )
 
@@ -246,48 +220,41 @@ LEAST_KEPT = 0.6
 """Share of the estimated gain that a cut must keep to be worth a completion."""
 
 
-def rules(next_token: NextToken, costs: TokenCosts, limits: CompileLimits) -> Iterator[Candidate]:
-    """The tokens that a rule names, all moved by ``RULE_NATS``, and the unwanted ones banned."""
-    values = next_token.align(costs.token_ids, np.sign(costs.costs) * RULE_NATS)
-    count = int(np.count_nonzero(values))
-    if not count:
-        return
-    yield Candidate.of_vector(
+def rules(costs: Prior, low: float) -> Iterator[Proposal]:
+    """The tokens that a rule names, all moved by ``RULE_NATS``, and the unwanted ones at ``low``
+    nats, which bans them.
+    """
+    values = np.sign(costs.means) * RULE_NATS
+    yield Proposal(
+        {"rule": costs.name, "nats": RULE_NATS},
+        costs.token_ids,
         values,
-        next_token,
-        limits,
         estimator="rule",
-        settings={"rule": costs.name, "nats": RULE_NATS},
-        origin=f"the {count:,} tokens of {costs.name} by {RULE_NATS:g} nats",
+        origin=f"the {len(values):,} tokens of {costs.name} by {RULE_NATS:g} nats",
     )
-    banned = np.where(values < 0, limits.low, 0.0)
-    if banned.any():
-        yield Candidate.of_vector(
-            banned,
-            next_token,
-            limits,
+    is_unwanted = values < 0
+    if is_unwanted.any():
+        count = int(np.count_nonzero(is_unwanted))
+        yield Proposal(
+            {"rule": costs.name, "nats": low},
+            costs.token_ids[is_unwanted],
+            np.full(count, low),
             estimator="rule",
-            settings={"rule": costs.name, "nats": limits.low},
-            origin=f"a ban of the {int(np.count_nonzero(banned)):,} tokens of {costs.name}",
+            origin=f"a ban of the {count:,} tokens of {costs.name}",
         )
 
 
-def boosts(
-    next_token: NextToken, boosted: Mapping[str, Ids], limits: CompileLimits
-) -> Iterator[Candidate]:
+def boosts(boosted: Mapping[str, Ids]) -> Iterator[Proposal]:
     """Each token of ``boosted`` (what it ends -> its ids) by each of ``BOOSTS`` nats."""
     for name, token_ids in boosted.items():
         for nats in BOOSTS:
-            values = next_token.align(token_ids, np.full(len(token_ids), nats))
-            if values.any():
-                yield Candidate.of_vector(
-                    values,
-                    next_token,
-                    limits,
-                    estimator="boost",
-                    settings={"boost": name, "nats": nats},
-                    origin=f"a boost of what ends {name} by {nats:g} nats",
-                )
+            yield Proposal(
+                {"boost": name, "nats": nats},
+                token_ids,
+                np.full(len(token_ids), nats),
+                estimator="boost",
+                origin=f"a boost of what ends {name} by {nats:g} nats",
+            )
 
 
 def rescaled(
@@ -296,29 +263,27 @@ def rescaled(
     """The winner at half and at twice its strength."""
     sent = next_token.align(winner.sparse.token_ids, winner.sparse.values)
     for factor in FACTORS:
-        yield Candidate.of_vector(
-            np.clip(sent * factor, limits.low, limits.high),
-            next_token,
-            limits,
+        values = np.clip(sent * factor, limits.low, limits.high)
+        proposal = Proposal(
+            {**winner.settings, "times": factor},
+            next_token.token_ids,
+            values,
             estimator=winner.estimator,
-            settings={**winner.settings, "times": factor},
             origin=f"{winner.origin}, times {factor:g}",
         )
+        yield compiled(proposal, next_token, limits)
 
 
-def added(
-    first: Candidate, second: Candidate, next_token: NextToken, limits: CompileLimits
-) -> Candidate:
+def added(first: Candidate, second: Candidate, next_token: NextToken) -> Proposal:
     """The sum of two candidates."""
-    total = sum(
+    parts = [
         next_token.align(part.sparse.token_ids, part.sparse.values) for part in (first, second)
-    )
-    return Candidate.of_vector(
-        np.clip(np.asarray(total), limits.low, limits.high),
-        next_token,
-        limits,
+    ]
+    return Proposal(
+        {"first": first.label, "second": second.label},
+        next_token.token_ids,
+        parts[0] + parts[1],
         estimator="sum",
-        settings={"first": first.label, "second": second.label},
         origin=f"{first.label} + {second.label}",
     )
 
@@ -357,11 +322,11 @@ def _cut(
         token_ids = next_token.token_ids[support]
         projected = replace(projected, fit=projected.again(token_ids), support=token_ids)
         values = next_token.align(projected.fit.token_ids, projected.fit.delta)
-    learned = next_token.align(winner.token_ids, winner.learned)
+    learned = next_token.align(winner.token_ids, winner.values)
     sparse = against(next_token, learned, limits.compiled(next_token, values))
     settings = {**winner.settings, "entries": len(support)}
     origin = winner.origin
-    if winner.estimator not in ROWS:  # no settings tell it from the whole one
+    if not winner.is_learned:  # no settings tell it from the whole one
         origin = f"{winner.origin}, cut to {len(support)} entries"
     return replace(winner, sparse=sparse, projected=projected, settings=settings, origin=origin)
 

@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
+from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.estimate.counting.distributed import ShardedDataset
 from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
@@ -22,7 +23,6 @@ from blackbox_lb.estimate.projection.cross_validation import L2Choice, choose_l2
 from blackbox_lb.estimate.projection.projection import (
     Fit,
     Prior,
-    TokenCosts,
     fit_sets,
     posterior_shares,
     projection,
@@ -70,19 +70,41 @@ class Projected:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LearnedVector:
-    """One vector.
+class Proposal:
+    """A vector that may become the bias, not yet within a provider's limits.
 
-    settings: of its fit, for the bias file.
-    token_ids: (k,) the tokens with a value; all others are at 0.
-    values: (k,) nats.
-    projected: None for an estimator without refit and standard errors.
+    Attributes:
+        settings: what made it, for the bias file.
+        token_ids: (k,) the tokens with a value; all others are at 0.
+        values: (k,) nats.
+        projected: of a projection; None where nothing can be fitted again.
+        estimator: its name, or what made it in its place: rule, boost, calibration, opening, sum.
+        origin: where it comes from, in words for a reader.
     """
 
     settings: EstimatorSettings
     token_ids: Ids
     values: Vector
     projected: Projected | None = None
+    estimator: str = "projection"
+    origin: str = "learned"
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether an estimator made it."""
+        return self.estimator in ROWS
+
+    @property
+    def label(self) -> str:
+        """What it is, in words: its estimator and settings, or its origin where none made it."""
+        if not self.is_learned:
+            return self.origin
+        pairs = ((name, value) for name, value in self.settings.items() if value is not None)
+        settings = (
+            f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}"
+            for name, value in pairs
+        )
+        return f"{self.estimator} ({', '.join(settings)})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +119,7 @@ class EstimatorInput:
     rollouts: Rollouts
     next_token: NextToken
     whole: ShardedDataset | None = None
-    priors: tuple[Prior | TokenCosts, ...] = ()
+    priors: tuple[Prior, ...] = ()
     _made: dict[Recipe, Statistics] = field(default_factory=dict)
 
     @property
@@ -144,7 +166,7 @@ class Estimator(Protocol):
     def facts(self) -> EstimatorFacts:
         """Facts on it for other parts."""
 
-    def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
+    def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[Proposal]:
         """Return a vector for each tau and each value of the swept fields. Raises InputError:
         ``data`` teaches nothing.
         """
@@ -157,7 +179,7 @@ class Smoothed:
     facts: EstimatorFacts
     of: Callable[[Statistics], TokenIPS]
 
-    def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
+    def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[Proposal]:
         """At each tau and alpha."""
         ips = self.of(data.statistics(sweep))
         shared: EstimatorSettings = {"positions": sweep.positions, "clip": sweep.clip}
@@ -165,7 +187,7 @@ class Smoothed:
             shared["alpha_scale"] = sweep.alpha_scale
         for tau, alpha in itertools.product(sweep.tau, sweep.alpha):
             values = ips.delta(tau, alpha, relative=sweep.alpha_scale == "relative")
-            yield LearnedVector({"tau": tau, "alpha": alpha, **shared}, ips.token_ids, values)
+            yield Proposal({"tau": tau, "alpha": alpha, **shared}, ips.token_ids, values)
 
 
 IPS_OF_TOKENS = Smoothed(EstimatorFacts(("alpha",), reads_propensities=True), TokenIPS)
@@ -188,7 +210,7 @@ class _Variant:
     """
 
     gamma: float | None
-    prior: Prior | TokenCosts | None
+    prior: Prior | None
     l2: tuple[L2, ...]
 
 
@@ -197,7 +219,7 @@ class _Projection:
 
     facts = EstimatorFacts(swept=("l2",), reads_lists=True, learns_answers=True)
 
-    def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
+    def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[Proposal]:
         """At each tau and variant, the l2 of the largest held-out likelihood first, where
         cross-validation was asked; else the largest.
         """
@@ -213,7 +235,7 @@ class _Projection:
             if variant.prior is not None:
                 prior = variant.prior.at(tau)
             strengths, choice = _strengths(sampled, table, variant.l2, rule)
-            learned = dict[float, LearnedVector]()
+            learned = dict[float, Proposal]()
             for l2 in strengths:
                 make = partial(projection, rule=rule, l2=l2, next_token=table, prior=prior)
                 if sampled.given.any():
@@ -233,7 +255,7 @@ class _Projection:
                     prior=prior,
                 )
                 settings = _settings(tau, variant, l2, sweep)
-                learned[l2] = LearnedVector(settings, fit.token_ids, fit.delta, projected)
+                learned[l2] = Proposal(settings, fit.token_ids, fit.delta, projected)
             yield from (learned[l2] for l2 in _likeliest_first(strengths, choice))
 
 
@@ -252,7 +274,7 @@ def _variants(data: EstimatorInput, sweep: Sweep) -> Iterator[_Variant]:
     nearest = min(gammas, default=None)
     numbers = tuple(value for value in sweep.l2 if value != "cv")
     for prior in data.priors:
-        strengths = numbers if numbers and not is_default else prior.at(1.0).strengths
+        strengths = numbers if numbers and not is_default else prior.strengths
         yield _Variant(nearest, prior, strengths)
 
 

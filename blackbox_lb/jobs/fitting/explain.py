@@ -123,9 +123,9 @@ def explain(
         no_precision=no_precision,
     )
     record = None
-    if vocab_size is not None and vocab_size >= len(chosen.learned):
+    if vocab_size is not None and vocab_size >= len(chosen.values):
         record = learned_record(
-            chosen.learned,
+            chosen.values,
             vocab_size,
             sampled=len(np.unique(rollouts.token_ids)),
             reliability=None if precision is None else precision.reliability,

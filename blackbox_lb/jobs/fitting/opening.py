@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import expit
 
 from blackbox_lb.errors import NoLogprobs
-from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
+from blackbox_lb.estimate.choice.estimator import Proposal
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.decisions.prediction import roc_area
@@ -101,27 +101,16 @@ def likeliest_shift(log_odds: Vector, is_wanted: Bools, weights: Vector | None) 
     return float(optimize.brentq(slope, -FARTHEST, FARTHEST, xtol=1e-10))
 
 
-def shifted_candidate(
-    labels: OpenLabels,
-    opening: Opening,
-    training: LabelledLists,
-    table: NextToken,
-    limits: CompileLimits,
-    goal: Goal,
-) -> Candidate:
-    """The likeliest shift of the opening's tokens as a candidate."""
+def shifted(labels: OpenLabels, opening: Opening, training: LabelledLists, goal: Goal) -> Proposal:
+    """The likeliest shift of the opening's tokens."""
     weights = label_weights(goal, labels, training.labels)
     log_odds = opening_log_odds(training.lists.with_tokens(opening.tokens), opening.tokens)
     shift = likeliest_shift(log_odds, training.labels == OPENING, weights)
-    sent = np.clip(
-        table.align(opening.tokens, np.full(len(opening.tokens), shift)), limits.low, limits.high
-    )
-    return Candidate.of_vector(
-        sent,
-        table,
-        limits,
+    return Proposal(
+        {"decide": labels.spec, "likeliest": round(shift, 4)},
+        opening.tokens,
+        np.full(len(opening.tokens), shift),
         estimator="opening",
-        settings={"decide": labels.spec, "likeliest": round(shift, 4)},
         origin=f"the likeliest shift of the opening ({shift:+.2f} nats)",
     )
 

@@ -45,7 +45,7 @@ def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Train
     """
     ids = chosen.token_ids
     token_bytes = trials.store.token_bytes(trials.tokenizer.fingerprint)
-    values = zip(ids.tolist(), chosen.learned.tolist(), training.seen(ids).tolist(), strict=True)
+    values = zip(ids.tolist(), chosen.values.tolist(), training.seen(ids).tolist(), strict=True)
     texts = {
         entry.id: entry.text for entry in bias.entries
     }  # the others' are those of their bytes: a server takes long for many

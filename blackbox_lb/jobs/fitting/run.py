@@ -19,7 +19,7 @@ from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import Calibration, Comparison, Compiled, SamplingRecord, Verdict
 from blackbox_lb.bias.request_bias import RequestBias, SentRange, embedding_model
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
+from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, compiled
 from blackbox_lb.estimate.choice.table import ROWS, rule
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
@@ -39,9 +39,9 @@ from blackbox_lb.jobs.fitting.choosing.proposing import (
     with_knowledge,
 )
 from blackbox_lb.jobs.fitting.choosing.scorers import (
+    Challengers,
     Choice,
     FromSamples,
-    Proposer,
     Scorer,
 )
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
@@ -50,7 +50,7 @@ from blackbox_lb.jobs.fitting.explain import Explanation, explain, explain_test
 from blackbox_lb.jobs.fitting.opening import (
     opening_lists,
     opening_point,
-    shifted_candidate,
+    shifted,
     training_of,
 )
 from blackbox_lb.jobs.fitting.plan import FitPlan
@@ -209,7 +209,7 @@ class _Fit:
             self.limits,
             trials.report,
             trials.reward.label,
-            await self._proposers(scorer),
+            await self._challengers(scorer),
         )
         if point is not None:
             self._choose_point(point)
@@ -291,7 +291,7 @@ class _Fit:
             others.append(FirstLists.of(unlabelled))
         return label_priors(answers, labels, others)
 
-    async def _proposers(self, scorer: Scorer) -> list[Proposer]:
+    async def _challengers(self, scorer: Scorer) -> list[Challengers]:
         """What proposes biases with features: those of the prompt that the plan names, the phases
         of completions, and each of the former with the latter.
         """
@@ -322,7 +322,7 @@ class _Fit:
         if isinstance(scorer, SharesFromLists):
             label_tokens = frozenset(scorer.label_tokens)
 
-        def by_samples(of_prompt: PromptFeatures | None, of_prefix: Phases) -> Proposer:
+        def by_samples(of_prompt: PromptFeatures | None, of_prefix: Phases) -> Challengers:
             return BySamples(
                 of_prompt,
                 of_prefix,
@@ -334,11 +334,11 @@ class _Fit:
                 label_tokens,
             )
 
-        proposers = [by_samples(features, Phases()) for features in self.features]
+        challengers = [by_samples(features, Phases()) for features in self.features]
         if phases.features:
-            proposers.append(by_samples(None, phases))
-            proposers += [by_samples(features, phases) for features in self.features]
-        return proposers
+            challengers.append(by_samples(None, phases))
+            challengers += [by_samples(features, phases) for features in self.features]
+        return challengers
 
     async def _phases(self) -> tuple[Phases, Ids]:
         """The phases of the plan that enough positions are in, and (m,) that of each training
@@ -662,14 +662,8 @@ class _OpenDecision(_Fit):
             self.lists,
             self.validation_lists,
         )
-        candidate = shifted_candidate(
-            self.labels,
-            self.opening,
-            self.lists,
-            self.training.next_token,
-            self.limits,
-            self.plan.goal,
-        )
+        shift = shifted(self.labels, self.opening, self.lists, self.plan.goal)
+        candidate = compiled(shift, self.training.next_token, self.limits)
         self.choice = Choice(candidate, (), Measured(), sentence=candidate.origin)
         self._choose_point(point)
         self.fixed = self.choice.candidate.logit_bias

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from blackbox_lb.errors import InputError, NoLogprobs
-from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
+from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, compiled
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.next_token.next_token import NextToken
@@ -79,9 +79,9 @@ async def calibrated(
 def _lifted(prior: Prior, table: NextToken, limits: CompileLimits) -> Candidate:
     """The calibration with the smallest lift that makes nearly all answers begin with a label."""
     candidates = [
-        candidate
-        for candidate in calibrations([prior], table, limits)
-        if candidate.settings["calibration"] == BATCH
+        compiled(proposal, table, limits)
+        for proposal in calibrations([prior])
+        if proposal.settings["calibration"] == BATCH
     ]
     for candidate in candidates:
         if _share_of_labels(candidate, prior.lifted, table) >= MOSTLY:

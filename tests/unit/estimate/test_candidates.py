@@ -63,8 +63,8 @@ def test_ids_above_the_highest_are_never_sent(
     assert made.estimator == estimator
     assert made.logit_bias
     assert max(made.logit_bias) <= HIGHEST
-    assert made.learned[TABLE.token_ids.tolist().index(END)] != 0, "it was learned"
-    learned = TABLE.token_ids[made.learned != 0]
+    assert made.values[TABLE.token_ids.tolist().index(END)] != 0, "it was learned"
+    learned = TABLE.token_ids[made.values != 0]
     assert made.sparse.entries_dropped == len(np.setdiff1d(learned, list(made.logit_bias))) >= 2
     assert made.sparse.kl_lost > 0
 
@@ -76,7 +76,7 @@ def test_the_rest_is_fitted_with_the_forbidden_ids_at_zero() -> None:
     np.testing.assert_allclose(
         TABLE.align(made.sparse.token_ids, made.sparse.values), refit.delta, atol=2e-3
     )
-    cut = np.where(TABLE.token_ids <= HIGHEST, made.learned, 0.0)
+    cut = np.where(TABLE.token_ids <= HIGHEST, made.values, 0.0)
     assert np.abs(refit.delta - cut).max() > 0.1
 
 
@@ -90,7 +90,7 @@ def test_the_refit_earns_more_than_the_cut() -> None:
     def likelihood(delta: np.ndarray) -> float:
         return float(weights @ (delta[TABLE.sampled] - TABLE.log_normaliser(delta)) / weights.sum())
 
-    cut = np.where(TABLE.token_ids <= HIGHEST, made.learned, 0.0)
+    cut = np.where(TABLE.token_ids <= HIGHEST, made.values, 0.0)
     assert likelihood(TABLE.align(made.sparse.token_ids, made.sparse.values)) > likelihood(cut)
 
 
@@ -206,7 +206,7 @@ def test_a_tau_that_changes_nothing_is_tried_once() -> None:
     ):
         rollouts = replace(ROLLOUTS, rewards=np.where(ROLLOUTS.lengths > 2, reward, -np.inf))
         sweep = Sweep(("ips",), tau=(0.5, 1.0), alpha=(0.3,), alpha_scale=scale)  # type: ignore[arg-type]
-        learned = [each.learned for each in candidates(rollouts, TABLE, sweep, limits())]
+        learned = [each.values for each in candidates(rollouts, TABLE, sweep, limits())]
         assert len(learned) == expected
         assert expected == 1 or np.abs(learned[0] - learned[1]).max() > 0.1
 
@@ -229,7 +229,7 @@ def test_results_do_not_depend_on_what_else_is_tried() -> None:
     for one, *others in found.values():
         assert len(others) == 2
         for other in others:
-            np.testing.assert_allclose(one.learned, other.learned, atol=2e-3)
+            np.testing.assert_allclose(one.values, other.values, atol=2e-3)
             assert one.logit_bias == pytest.approx(other.logit_bias, abs=2e-3)
 
 
@@ -257,7 +257,7 @@ def test_prompt_weights_reach_every_fit() -> None:
         np.testing.assert_allclose(projected.fit.delta, refit.delta, atol=2e-3)
         found[scale] = made[-1]
     assert found["prompt"].settings["weights"] == "prompt"
-    assert np.abs(found["prompt"].learned - found["global"].learned).max() > 0.1
+    assert np.abs(found["prompt"].values - found["global"].values).max() > 0.1
 
 
 def test_clusters_bias_tokens_that_were_never_seen() -> None:

@@ -11,7 +11,7 @@ import pytest
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice import table
-from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorInput, LearnedVector
+from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorInput, Proposal
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from tests.support.commands import asking, blb, options
 from tests.support.errors import raises_naming
@@ -24,12 +24,12 @@ class Toy:
 
     facts = EstimatorFacts(swept=("alpha",))
 
-    def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
+    def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[Proposal]:
         """At each tau and alpha."""
         ids = np.unique(data.drawn.token_ids)[::2].astype(np.int64)
         for tau in sweep.tau:
             for alpha in sweep.alpha:
-                yield LearnedVector({"tau": tau, "alpha": alpha}, ids, np.full(len(ids), alpha))
+                yield Proposal({"tau": tau, "alpha": alpha}, ids, np.full(len(ids), alpha))
 
 
 TOY = Toy()

@@ -23,7 +23,7 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.estimate.sparse.sparsify import Sparse
 from blackbox_lb.jobs.fitting.choosing.proposing import with_labels_of
-from blackbox_lb.jobs.fitting.choosing.scorers import Choice, FromSamples, Proposal
+from blackbox_lb.jobs.fitting.choosing.scorers import Challenger, Choice, FromSamples
 from blackbox_lb.jobs.fitting.choosing.select import PROVEN, Search, is_proven, select
 from blackbox_lb.jobs.fitting.document import Measured
 from blackbox_lb.providers.profile import load_profile
@@ -63,7 +63,7 @@ def candidate(number: int, bias: dict[int, float]) -> Candidate:
         np.array(list(bias), dtype=np.int64),
         np.array(list(bias.values()), dtype=np.float64),
     )
-    return Candidate({"tau": number}, ids, values, Sparse(ids, values, 0, 0.0, 0.0, 0, 0))
+    return Candidate({"tau": number}, ids, values, sparse=Sparse(ids, values, 0, 0.0, 0.0, 0, 0))
 
 
 Chooser = Callable[..., tuple[Choice, list[str], list[Any]]]
@@ -213,15 +213,15 @@ def test_phases_and_features_must_win_by_the_goal(
     class Richer:
         name = "words"
 
-        async def propose(self, standing: Candidate) -> list[Proposal]:
+        async def challenge(self, standing: Candidate) -> list[Challenger]:
             assert standing is fixed
-            return [Proposal(candidate(1, {1: 1.0}), "words", np.zeros(1), np.zeros(0))]
+            return [Challenger(candidate(1, {1: 1.0}), "words", np.zeros(1), np.zeros(0))]
 
     scorer = FromSamples(cast(Trials, Measured()), EXAMPLES, TAIL, goal, (SAMPLED,))
     heard = Heard()
     limits = CompileLimits(None, -100.0, 100.0, integers=False)
     choice = asyncio.run(
-        select([fixed], scorer, goal, Search(6), TAIL, limits, heard, proposers=[Richer()])
+        select([fixed], scorer, goal, Search(6), TAIL, limits, heard, challengers=[Richer()])
     )
     assert (choice.richer is not None) == proven
     assert choice.candidate is fixed

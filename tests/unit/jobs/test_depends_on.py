@@ -305,7 +305,7 @@ def planted(seed: int, signal: bool) -> tuple[Choice, Heard]:
     limits = CompileLimits(None, -100.0, 100.0, integers=False)
     (fixed,) = candidates(table.rollouts, table.next_token, Sweep(l2=(1.0,)), limits)
     features = PromptFeatures.of(feature("words"), training.examples)
-    proposer = ByLists(features, len(training.examples), given, validation, limits)
+    source = ByLists(features, len(training.examples), given, validation, limits)
     heard = Heard()
     scorer = FromLists(validation, given, Goal(), None, None)
     choice = asyncio.run(
@@ -317,7 +317,7 @@ def planted(seed: int, signal: bool) -> tuple[Choice, Heard]:
             table.next_token,
             limits,
             heard,
-            proposers=[proposer],
+            challengers=[source],
         )
     )
     return choice, heard

@@ -249,7 +249,7 @@ class PointChoice:
         wide = next_token.with_tokens(np.concatenate([candidate.token_ids, self.tokens]))
         moved = wide.align(self.tokens, np.full(len(self.tokens), shift))
         sent = wide.align(candidate.sparse.token_ids, candidate.sparse.values) + moved
-        learned = wide.align(candidate.token_ids, candidate.learned) + moved
+        learned = wide.align(candidate.token_ids, candidate.values) + moved
         listed = np.flatnonzero(sent)
         sparse = replace(
             candidate.sparse,
@@ -259,7 +259,7 @@ class PointChoice:
         return replace(
             candidate,
             token_ids=wide.token_ids,
-            learned=learned,
+            values=learned,
             sparse=against(wide, learned, sparse),
             settings={**candidate.settings, "shift": shift},
             origin=f"{candidate.origin}, {self.name} by {shift:+.2f} nats for {self.goal.spec}",
@@ -314,5 +314,5 @@ def _with_room(
         values=candidate.sparse.values[positions],
     )
     wide = next_token.with_tokens(candidate.token_ids)
-    learned = wide.align(candidate.token_ids, candidate.learned)
+    learned = wide.align(candidate.token_ids, candidate.values)
     return replace(candidate, sparse=against(wide, learned, sparse))

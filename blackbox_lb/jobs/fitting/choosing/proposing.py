@@ -17,17 +17,18 @@ from blackbox_lb.estimate.choice.candidates import (
     CompileLimits,
     boosts,
     candidates,
+    compiled,
     rules,
 )
-from blackbox_lb.estimate.choice.estimator import CREDIT_L2
+from blackbox_lb.estimate.choice.estimator import CREDIT_L2, Proposal
 from blackbox_lb.estimate.decisions.feasibility import label_fit, pulled_shifts
 from blackbox_lb.estimate.decisions.first_lists import FirstLists, among
 from blackbox_lb.estimate.decisions.prediction import expected_calibration_error
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import DEFAULT_STRENGTHS, Prior, TokenCosts
+from blackbox_lb.estimate.next_token.next_token import NextToken, aligned
+from blackbox_lb.estimate.projection.projection import DEFAULT_STRENGTHS, Prior
 from blackbox_lb.jobs.fitting.choosing.operating import LabelledLists
 from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -207,40 +208,38 @@ def with_labels_of(
 
     The likelihood of the answers would move the labels once more, and without a scale.
     """
-    values = next_token.align(candidate.token_ids, candidate.learned)
-    is_label = np.isin(next_token.token_ids, prior.lifted)
-    means = next_token.align(prior.token_ids, prior.means)[is_label]
+    support = candidate.token_ids
+    values = candidate.values.copy()
+    is_label = np.isin(support, prior.lifted)
+    means = aligned(support, prior.token_ids, prior.means)[is_label]
     values[is_label] = means + (values[is_label] - means).mean()
-    sent: Vector = np.clip(values, limits.low, limits.high)
-    calibrated = Candidate.of_vector(
-        sent,
-        next_token,
-        limits,
+    proposal = Proposal(
+        {**candidate.settings, "calibration": ANSWERED},
+        support,
+        values,
         estimator="calibration",
-        settings={**candidate.settings, "calibration": ANSWERED},
         origin=f"{ANSWERED}, all else learned",
     )
+    calibrated = compiled(proposal, next_token, limits)
     return replace(calibrated, stands=True, learned_from=candidate)
 
 
-def calibrations(
-    priors: Sequence[Prior], next_token: NextToken, limits: CompileLimits
-) -> Iterator[Candidate]:
+def calibrations(priors: Sequence[Prior]) -> Iterator[Proposal]:
     """Each calibration itself, and the labels without any, with each of ``LIFTS`` on all labels."""
-    is_label = np.isin(next_token.token_ids, np.concatenate([prior.lifted for prior in priors]))
-    by_name = {prior.name: next_token.align(prior.token_ids, prior.means) for prior in priors}
-    by_name[LABELS_ONLY] = np.zeros(len(next_token.token_ids))
-    for name, values in by_name.items():
+    token_ids = np.unique(np.concatenate([prior.every_id for prior in priors]))
+    is_label = np.isin(token_ids, np.concatenate([prior.lifted for prior in priors]))
+    by_name = {prior.name: aligned(token_ids, prior.token_ids, prior.means) for prior in priors}
+    by_name[LABELS_ONLY] = np.zeros(len(token_ids))
+    for name, means in by_name.items():
         for lift in LIFTS:
-            sent: Vector = np.clip(values + lift * is_label, limits.low, limits.high)
-            if not sent.any():
+            values = means + lift * is_label
+            if not values.any():
                 continue
-            yield Candidate.of_vector(
-                sent,
-                next_token,
-                limits,
+            yield Proposal(
+                {"calibration": name, "lift": lift},
+                token_ids,
+                values,
                 estimator="calibration",
-                settings={"calibration": name, "lift": lift},
                 origin=f"{name} with a lift of {lift:g} nats" if lift else name,
             )
 
@@ -269,12 +268,12 @@ class Knowledge:
         boosted: what is ended -> the tokens that end it, where the reward is about length.
     """
 
-    costs: TokenCosts | None = None
+    costs: Prior | None = None
     labels: tuple[Prior, ...] = ()
     boosted: Mapping[str, Ids] = field(default_factory=dict)
 
     @property
-    def priors(self) -> tuple[Prior | TokenCosts, ...]:
+    def priors(self) -> tuple[Prior, ...]:
         """Those that a projection can be pulled to."""
         costs = () if self.costs is None else (self.costs,)
         return (*costs, *self.labels[:1])
@@ -321,7 +320,7 @@ def most_beside(reward: Reward) -> int:
     return count
 
 
-def token_costs(trials: Trials, training: Training, limits: CompileLimits) -> TokenCosts | None:
+def token_costs(trials: Trials, training: Training, limits: CompileLimits) -> Prior | None:
     """What each token of the vocabulary earns by its own text; None where the reward is no rule
     about the text.
     """
@@ -342,11 +341,11 @@ def token_costs(trials: Trials, training: Training, limits: CompileLimits) -> To
     counted = np.flatnonzero(earned)
     if not counted.size:
         return None
-    costs = TokenCosts(trials.reward.spec, ids[counted], earned[counted])
-    used = training.next_token.with_tokens(costs.token_ids)
+    used = training.next_token.with_tokens(ids[counted])
     usage = used.expected(np.zeros(len(used.token_ids)))
-    usage_of = usage[np.searchsorted(used.token_ids, costs.token_ids)]
-    return costs.only(costs.token_ids[np.argsort(-usage_of, kind="stable")[:MOST_RULED]])
+    usage_of = usage[np.searchsorted(used.token_ids, ids[counted])]
+    kept = np.sort(counted[np.argsort(-usage_of, kind="stable")[:MOST_RULED]])
+    return Prior(trials.reward.spec, ids[kept], earned[kept], by_tau=True)
 
 
 def _decoded(raw: bytes) -> str:
@@ -416,11 +415,13 @@ def proposals(
             continue
         yield replace(candidate, stands=False)
         yield with_labels_of(prior, candidate, table, limits)
+    by_hand = [*boosts(knowledge.boosted)]
     if knowledge.costs is not None:
-        yield from rules(table, knowledge.costs, limits)
-    yield from boosts(table, knowledge.boosted, limits)
+        by_hand = [*rules(knowledge.costs, limits.low), *by_hand]
     if knowledge.labels:
-        yield from calibrations(knowledge.labels, table, limits)
+        by_hand += calibrations(knowledge.labels)
+    for proposal in by_hand:
+        yield compiled(proposal, table, limits)
 
 
 def with_knowledge(training: Training, knowledge: Knowledge) -> Training:

@@ -24,7 +24,7 @@ from blackbox_lb.types import AnyBias, Example
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Proposal:
+class Challenger:
     """A candidate that is richer than the one that stands, and has to prove itself.
 
     spec: its features as they are given on the command line. errors: (s,) standard errors of its
@@ -38,14 +38,14 @@ class Proposal:
     left_out: Vector
 
 
-class Proposer(Protocol):
+class Challengers(Protocol):
     """Makes richer candidates from the one that stands."""
 
     @property
     def name(self) -> str:
         """The features that it adds, as they are given on the command line."""
 
-    async def propose(self, standing: Candidate) -> list[Proposal] | str:
+    async def challenge(self, standing: Candidate) -> list[Challenger] | str:
         """Richer candidates, or the sentence why there are none."""
 
 
@@ -68,7 +68,7 @@ class Choice:
     base_by_setting: tuple[Measured, ...] = ()
     sentence: str = ""
     uncut: Candidate | None = None
-    richer: Proposal | None = None
+    richer: Challenger | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

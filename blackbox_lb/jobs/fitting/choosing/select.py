@@ -21,6 +21,7 @@ from blackbox_lb.estimate.choice.candidates import (
     Candidate,
     CompileLimits,
     added,
+    compiled,
     distinct,
     rescaled,
     smaller,
@@ -29,9 +30,9 @@ from blackbox_lb.estimate.choice.goal import ByPrompt, Goal, Objective, Rung, ra
 from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.choosing.scorers import (
+    Challenger,
+    Challengers,
     Choice,
-    Proposal,
-    Proposer,
     Scored,
     Scorer,
     check_base,
@@ -155,7 +156,7 @@ async def select(
     limits: CompileLimits,
     report: Reporter,
     label: str = "reward",
-    proposers: Sequence[Proposer] = (),
+    challengers: Sequence[Challengers] = (),
 ) -> Choice:
     """Return the best bias on the prompts of ``scorer``, which are unseen by all fits.
 
@@ -168,7 +169,7 @@ async def select(
         limits: the provider's, on every candidate.
         report: gets a sentence for each step.
         label: of the reward, for these sentences.
-        proposers: of richer candidates, which must prove themselves.
+        challengers: of richer candidates, which must prove themselves.
 
     Raises:
         InputError: no proposal, no completion that passed a content filter, rewards that are not
@@ -185,7 +186,7 @@ async def select(
         race.add(candidate)
     for number, first in repeated.items():
         race.entrants[number].status = f"the same bias as {candidates[first].label}"
-    if len(race.racing) == 1 and not search.refines and not scorer.exact and not proposers:
+    if len(race.racing) == 1 and not search.refines and not scorer.exact and not challengers:
         return race.unopposed()
     await race.start()
     await race.foresee()
@@ -198,9 +199,9 @@ async def select(
         best = await race.fewer_entries(best, wide, limits)
     await race.measure_kl()
     choice = replace(race.conclude(best), uncut=uncut)
-    if not proposers:
+    if not challengers:
         return choice
-    return await race.richer(proposers, choice)
+    return await race.richer(challengers, choice)
 
 
 @dataclass(slots=True, eq=False)
@@ -385,7 +386,8 @@ class _Race:
         tried = list(rescaled(winner.candidate, next_token, limits))
         second = self._second(winner)
         if second is not None and self._gain(second) > 0:
-            tried.append(added(winner.candidate, second.candidate, next_token, limits))
+            total = added(winner.candidate, second.candidate, next_token)
+            tried.append(compiled(total, next_token, limits))
         biases = [entrant.candidate.logit_bias for entrant in self.entrants]
         new = [
             self.add(candidate)
@@ -471,27 +473,27 @@ class _Race:
         missing = np.isnan(scored.outcome.tokens.parts) & ~np.isnan(self.base.outcome.tokens.parts)
         return bool(missing.any())
 
-    async def richer(self, proposers: Sequence[Proposer], choice: Choice) -> Choice:
+    async def richer(self, challengers: Sequence[Challengers], choice: Choice) -> Choice:
         """``choice`` with the best of the richer candidates that are better than its uncut one."""
         candidate = choice.uncut or choice.candidate
         standing = _Entrant(candidate)
         await self._score([standing], self.search.samples)
-        proven: list[tuple[_Entrant, Proposal]] = []
-        for proposer in proposers:
-            proposals = await proposer.propose(candidate.learned_from or candidate)
-            if isinstance(proposals, str):
-                self.report.notice(f"declined, {proposer.name}: {proposals}")
+        proven: list[tuple[_Entrant, Challenger]] = []
+        for source in challengers:
+            rivals = await source.challenge(candidate.learned_from or candidate)
+            if isinstance(rivals, str):
+                self.report.notice(f"declined, {source.name}: {rivals}")
                 continue
-            entrants = [_Entrant(proposal.candidate) for proposal in proposals]
+            entrants = [_Entrant(rival.candidate) for rival in rivals]
             await self._score(entrants, self.search.samples)
             best = self._ranked(entrants)[0]
-            proposal = proposals[entrants.index(best)]
+            challenger = rivals[entrants.index(best)]
             self.entrants.append(best)
-            passed, sentence = self._proof(best, standing, proposal)
+            passed, sentence = self._proof(best, standing, challenger)
             if passed:
                 best.status = "proven to be better"
                 self.report.notice(f"{best.candidate.origin}; {sentence}")
-                proven.append((best, proposal))
+                proven.append((best, challenger))
                 continue
             best.status = "not proven to be better"
             self.report.notice(f"declined, {best.candidate.origin}; {sentence}")
@@ -499,12 +501,14 @@ class _Race:
             self.report.notice("the bias is the same for all prompts and positions")
             return replace(choice, tried=self._rows())
         first = self._ranked([entrant for entrant, _ in proven])[0]
-        winner = next(proposal for entrant, proposal in proven if entrant is first)
+        winner = next(challenger for entrant, challenger in proven if entrant is first)
         if len(proven) > 1:
             self.report.notice(f"of these the best is the one that depends on {winner.spec}")
         return replace(choice, tried=self._rows(), richer=winner)
 
-    def _proof(self, entrant: _Entrant, standing: _Entrant, proposal: Proposal) -> tuple[bool, str]:
+    def _proof(
+        self, entrant: _Entrant, standing: _Entrant, challenger: Challenger
+    ) -> tuple[bool, str]:
         """Whether a richer candidate is proven to be better than the standing one, and a sentence
         on it.
         """
@@ -522,11 +526,11 @@ class _Race:
             )
         if not self.goal.keeps(before.outcome, richer.outcome):
             return False, f"on {len(gains)} validation prompts it loses accuracy"
-        pooled = ByPrompt(np.concatenate([proposal.left_out, gains]))
+        pooled = ByPrompt(np.concatenate([challenger.left_out, gains]))
         passed = float(gains.mean()) > 0 and is_proven(pooled)
         where = f"{len(gains)} validation prompts"
-        if len(proposal.left_out):
-            where = f"{where} and {len(proposal.left_out)} training prompts that were left out"
+        if len(challenger.left_out):
+            where = f"{where} and {len(challenger.left_out)} training prompts that were left out"
         how = "is predicted to earn" if self.scorer.exact else "earns"
         sentence = (
             f"on {where} it {how} {pooled.value:+.3f} more than the fixed bias (standard error"

@@ -25,7 +25,7 @@ from blackbox_lb.estimate.projection.with_features import (
     FeatureTable,
     fit_features,
 )
-from blackbox_lb.jobs.fitting.choosing.scorers import Proposal
+from blackbox_lb.jobs.fitting.choosing.scorers import Challenger
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
 from blackbox_lb.jobs.fitting.varying.feature_matrix import (
@@ -36,7 +36,7 @@ from blackbox_lb.jobs.fitting.varying.feature_matrix import (
     SLOPE_L2,
     FeatureMatrix,
     PromptFeatures,
-    learned_proposal,
+    learned_challenger,
     like_standing,
 )
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
@@ -94,14 +94,14 @@ class ByLists:
 
     @property
     def name(self) -> str:
-        """See ``Proposer``."""
+        """See ``Challengers``."""
         return self.features.feature.spec
 
-    async def propose(self, standing: Candidate) -> list[Proposal] | str:
-        """See ``Proposer``."""
-        return self.proposals(standing)
+    async def challenge(self, standing: Candidate) -> list[Challenger] | str:
+        """See ``Challengers``."""
+        return self.challengers(standing)
 
-    def proposals(self, standing: Candidate) -> list[Proposal] | str:
+    def challengers(self, standing: Candidate) -> list[Challenger] | str:
         """The bias with the strengths that decide most of the left-out prompts right, or the
         sentence why there is none.
         """
@@ -119,7 +119,7 @@ class ByLists:
             )
         best, without = won
         training = slice(None, len(self.given.first.examples))
-        proposal = learned_proposal(
+        challenger = learned_challenger(
             standing,
             search.matrix,
             lambda ids: search.positions(best.model_weight, ids),
@@ -130,7 +130,7 @@ class ByLists:
             draws=self.draws,
             left_out=(best.hits - without.hits)[training],
         )
-        return [proposal]
+        return [challenger]
 
 
 async def against_others(
@@ -224,19 +224,19 @@ class _Search:
     win.
     """
 
-    def __init__(self, proposer: ByLists, standing: Candidate, tokens: Ids) -> None:
-        answers = proposer.given
-        features = proposer.features
+    def __init__(self, source: ByLists, standing: Candidate, tokens: Ids) -> None:
+        answers = source.given
+        features = source.features
         self.features = features
         self.tokens = tokens
-        self.size = proposer.prompts
+        self.size = source.prompts
         self.l2 = float(standing.settings.get("l2") or 1.0)
-        self.folds = np.random.default_rng(proposer.seed).permutation(self.size) % FOLDS
+        self.folds = np.random.default_rng(source.seed).permutation(self.size) % FOLDS
         self.training = _Decided(
             answers.first, features.table[answers.first.places], answers.begins
         )
         self.validation = _Decided(
-            proposer.validation, features.of_examples(proposer.validation.examples), answers.begins
+            source.validation, features.of_examples(source.validation.examples), answers.begins
         )
         self.rollouts, self.weights = like_standing(standing, answers.rollouts)
         prompt_of = self.rollouts.prompts[self.rollouts.rollout_of]

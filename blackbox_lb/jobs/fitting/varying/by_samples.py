@@ -10,7 +10,7 @@ from blackbox_lb.bias.phases import Phases
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.projection.with_features import FeaturePositions, fit_features
-from blackbox_lb.jobs.fitting.choosing.scorers import Proposal
+from blackbox_lb.jobs.fitting.choosing.scorers import Challenger
 from blackbox_lb.jobs.fitting.varying.feature_matrix import (
     FOLDS,
     NO_FEATURE,
@@ -18,7 +18,7 @@ from blackbox_lb.jobs.fitting.varying.feature_matrix import (
     SLOPE_L2,
     FeatureMatrix,
     PromptFeatures,
-    learned_proposal,
+    learned_challenger,
     like_standing,
     with_lift,
 )
@@ -55,12 +55,12 @@ class BySamples:
 
     @property
     def name(self) -> str:
-        """See ``Proposer``."""
+        """See ``Challengers``."""
         names = [] if self.features is None else [self.features.feature.spec]
         return ", ".join([*names, *self.phases.names])
 
-    async def propose(self, standing: Candidate) -> list[Proposal] | str:
-        """See ``Proposer``."""
+    async def challenge(self, standing: Candidate) -> list[Challenger] | str:
+        """See ``Challengers``."""
         if self.features is not None and not self.features.table.shape[1]:
             return NO_FEATURE
         search = _Search(self, standing)
@@ -70,7 +70,7 @@ class BySamples:
                 "it makes the rewarded completions of left-out training prompts no likelier than"
                 " the fixed bias does"
             )
-        proposal = learned_proposal(
+        challenger = learned_challenger(
             standing,
             search.matrix,
             search.positions,
@@ -79,7 +79,10 @@ class BySamples:
             slope_l2=slope_l2,
         )
         lifts = LIFTS if self.label_tokens else ()
-        return [proposal, *(with_lift(proposal, set(self.label_tokens), nats) for nats in lifts)]
+        return [
+            challenger,
+            *(with_lift(challenger, set(self.label_tokens), nats) for nats in lifts),
+        ]
 
 
 class _Search:
@@ -89,16 +92,16 @@ class _Search:
     the features pull most.
     """
 
-    def __init__(self, proposer: BySamples, standing: Candidate) -> None:
-        training = proposer.training
-        limits = proposer.limits
+    def __init__(self, source: BySamples, standing: Candidate) -> None:
+        training = source.training
+        limits = source.limits
         self.table = training.next_token
-        self.size = proposer.prompts
+        self.size = source.prompts
         self.l2 = float(standing.settings.get("l2") or 1.0)
         self.rollouts, self.weights = like_standing(standing, training.rollouts)
         prompt_of = self.rollouts.prompts[self.rollouts.rollout_of]
         self.matrix = FeatureMatrix.of(
-            proposer.features, proposer.phases, prompt_of, proposer.phase_of, self.size
+            source.features, source.phases, prompt_of, source.phase_of, self.size
         )
         ids = self.table.named().token_ids
         usable_ids = ids

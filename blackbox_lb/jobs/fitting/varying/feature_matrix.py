@@ -1,5 +1,5 @@
 """The feature matrix of a fit, which is what a bias may depend on at every training position, and
-the bias learned from it as a proposal beside the one that stands.
+the bias learned from it as a challenger beside the one that stands.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from blackbox_lb.estimate.projection.with_features import (
     fit_features,
     standard_errors,
 )
-from blackbox_lb.jobs.fitting.choosing.scorers import Proposal
+from blackbox_lb.jobs.fitting.choosing.scorers import Challenger
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example, Prompt
@@ -224,7 +224,7 @@ def like_standing(standing: Candidate, rollouts: Rollouts) -> tuple[Rollouts, Po
     return rollouts, rule.weights(rollouts)
 
 
-def learned_proposal(
+def learned_challenger(
     standing: Candidate,
     matrix: FeatureMatrix,
     positions: Callable[[Ids], FeaturePositions],
@@ -235,7 +235,7 @@ def learned_proposal(
     model_weight: float | None = None,
     draws: int = DRAWS,
     left_out: Vector | None = None,
-) -> Proposal:
+) -> Challenger:
     """A bias with the features of ``matrix``, learned with all training prompts, on the tokens that
     move most where the provider or a file takes fewer.
 
@@ -301,12 +301,12 @@ def learned_proposal(
         origin=origin,
         stands=False,
     )
-    return Proposal(candidate, matrix.spec, errors, np.zeros(0) if left_out is None else left_out)
+    return Challenger(candidate, matrix.spec, errors, np.zeros(0) if left_out is None else left_out)
 
 
-def with_lift(proposal: Proposal, token_ids: set[int], nats: float) -> Proposal:
+def with_lift(challenger: Challenger, token_ids: set[int], nats: float) -> Challenger:
     """The same with more nats on the entries of some tokens."""
-    candidate = proposal.candidate
+    candidate = challenger.candidate
     assert isinstance(candidate.varying, RequestBias)
     before = candidate.varying
     common = {
@@ -320,4 +320,4 @@ def with_lift(proposal: Proposal, token_ids: set[int], nats: float) -> Proposal:
         varying=RequestBias(common, before.features, before.sent, vectors=before.vectors),
         origin=f"{candidate.origin}, labels lifted by {nats:g} nats",
     )
-    return replace(proposal, candidate=lifted)
+    return replace(challenger, candidate=lifted)
