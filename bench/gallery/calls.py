@@ -30,7 +30,7 @@ from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.decisions.prediction import roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Ids
 from blackbox_lb.extras.rivals.table import CALL_OR_ANSWER
-from blackbox_lb.jobs.evaluation.arms import Alternative
+from blackbox_lb.jobs.evaluation.policies import Instructed, Policy, Shots
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
 from blackbox_lb.rollouts.progress import Silent
@@ -245,14 +245,14 @@ async def _decisions(
     learned[name] = moved(bias, curve, at_false_calls(curve, FALSE_CALLS))
     for number, smaller in fewer.items():
         learned[f"bias, {curve.goal}, {number} labels"] = dict(smaller.logit_bias)
-    plain = await _lists(trials, examples, Alternative("base"), tokens)
+    plain = await _lists(trials, examples, Policy(), tokens)
     rows = [_row_of(name, plain, sent, tokens, is_wanted) for name, sent in learned.items()]
     first = plain.only(np.arange(few))
     for name, sent in list(learned.items())[:2]:
         rows.append(_row_of(f"{name}, first {few} prompts", first, sent, tokens, is_wanted[:few]))
     rivals = (
-        Alternative("instruction", instruction=CALL_OR_ANSWER),
-        Alternative("2 examples", shots=shots(task)),
+        Instructed(rival="instruction", instruction=CALL_OR_ANSWER),
+        Shots(rival="2 examples", shots=shots(task)),
     )
     for rival in rivals:
         lists = await _lists(trials, examples[:few], rival, tokens)
@@ -273,10 +273,10 @@ async def _decisions(
 
 
 async def _lists(
-    trials: Trials, examples: Sequence[Example], rival: Alternative, tokens: Ids
+    trials: Trials, examples: Sequence[Example], rival: Policy, tokens: Ids
 ) -> FirstLists:
     """The first lists of the examples as ``rival`` asks them."""
-    asked = [rival.asked(example) for example in examples]
+    asked = [draw.example for example in examples for draw in rival.requests(example, 1)]
     completions, _ = await first_completions(trials, asked, rival.name, LISTED)
     lists = FirstLists.of(completions)
     return lists.only(lists.has_list).with_tokens(tokens)

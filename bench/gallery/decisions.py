@@ -17,6 +17,7 @@ __all__ = ["CONTINENTS", "LABELS", "TEST_PROMPTS"]
 
 TEST_PROMPTS = 100
 """Test prompts of a decision, where its data have more."""
+RIVALS = ("labels-only", "calibrate:contextual", "calibrate:batch", "classifier:tfidf")
 NUMBERS = (10, 30, 100, 300)
 """Labels in all: a bias learns from two thirds of them and is chosen on the other third; a rival
 has them all.
@@ -49,11 +50,7 @@ def _continents(place: Place) -> list[Step]:
         *task,
         deploy=("greedy", "temperature=0.6"),
         test_samples=2,
-        labels_only=True,
-        calibrate=("contextual", "batch"),
-        few_shot=4,
-        classifier="tfidf",
-        baseline_prompt="Answer with one word.",
+        rival=("prompt:Answer with one word.", *RIVALS, "few-shot:4"),
         out=out,
     )
     title = "Continents of countries (built in, 104 labels)"
@@ -135,15 +132,13 @@ def _labelled(place: Place, task: str) -> list[Step]:
             *asked,
             data=whole,
             deploy="greedy",
-            labels_only=True,
-            calibrate=("contextual", "batch"),
-            classifier="tfidf",
+            rival=RIVALS,
         )
         if number in (NUMBERS[0], NUMBERS[-1]):
-            evaluation += options(few_shot=4)
+            evaluation += options(rival="few-shot:4")
         if number == NUMBERS[-1]:
             evaluation += options(
-                baseline_prompt=instruction(task), deploy="temperature=0.6", test_samples=2
+                rival=f"prompt:{instruction(task)}", deploy="temperature=0.6", test_samples=2
             )
         evaluation += options(out=place.out / f"{name}_eval")
         steps.append(Step(f"{name}_eval", evaluation, TITLES[task], labels=number, repeats=repeats))

@@ -85,8 +85,8 @@ def _openers(place: Place) -> list[Step]:
     )
     biases = (place.bias("one"), place.bias("first"))
     instruction = "Write the JSON object alone, without a code block or any other text."
-    strict_eval = options("eval", *biases, *strict, baseline_prompt=instruction)
-    stripped_eval = options("eval", *biases, *stripped, baseline_prompt=instruction)
+    strict_eval = options("eval", *biases, *strict, rival=f"prompt:{instruction}")
+    stripped_eval = options("eval", *biases, *stripped, rival=f"prompt:{instruction}")
     return [
         Step("one", options(*fit, out=place.out / "one")),
         Step("first", options(*fit, phases="first", out=place.out / "first")),
@@ -213,7 +213,7 @@ def _script(place: Place) -> list[Step]:
         **ban,
     )
     title = "Korean alone"
-    judged = options(*evaluation, baseline_prompt=instruction, out=place.out / "eval")
+    judged = options(*evaluation, rival=f"prompt:{instruction}", out=place.out / "eval")
     number = splits["train"]
     parts = [(number, 2), (number, 4), (number, training_samples)]
     curve_task = options(*task, test_samples=test_samples)
@@ -242,7 +242,7 @@ def _han_ban(place: Place) -> dict[str, str]:
     banned = sorted({text for text in texts if LETTERS_HAN.search(text)})
     ban = place.out / "han.txt"
     ban.write_text("".join(f"{text}\n" for text in banned), encoding="utf-8")
-    return {"baseline_words": f"{ban}:-100"}
+    return {"rival": f"words:{ban}:-100"}
 
 
 OPENERS = Use(

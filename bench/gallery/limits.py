@@ -41,8 +41,7 @@ def _limits(place: Place) -> list[Step]:
             *task,
             test_limit=TEST_PROMPTS,
             deploy="greedy",
-            labels_only=True,
-            classifier="tfidf",
+            rival=("labels-only", "classifier:tfidf"),
             out=out,
         )
         steps += [
@@ -78,7 +77,7 @@ def _school_problems(place: Place) -> list[Step]:
         "fit", *task, samples_per_prompt=samples, validation_samples=1, test_samples=1, out=out
     )
     instruction = "Be careful with each calculation."
-    evaluation = options("eval", place.bias("bias", "gsm8k"), *task, baseline_prompt=instruction)
+    evaluation = options("eval", place.bias("bias", "gsm8k"), *task, rival=f"prompt:{instruction}")
     return [Step("gsm8k", fit), Step("gsm8k_eval", options(*evaluation, out=out), "GSM8K")]
 
 

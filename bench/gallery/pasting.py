@@ -17,7 +17,8 @@ from bench.gallery.texts import Evaluated, difference, reading_program
 from bench.gpu.rewards import contradicts, record_of
 from blackbox_lb.extras.rivals.case import Case
 from blackbox_lb.extras.rivals.classifier import Classifier
-from blackbox_lb.jobs.evaluation.arms import BASE
+from blackbox_lb.jobs.evaluation.policies import BASE
+from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.tasks.sets.labels import Labels
 
 __all__ = ["main", "measures", "pasted_table", "pasted_tables"]
@@ -88,7 +89,8 @@ async def pasted_tables(evaluated: Evaluated) -> list[dict[str, Any]]:
     labels = Labels.found_in(task.train)
     if labels is None:
         raise ValueError("the answers of the training rows are not few labels")
-    decided = await Classifier(Case(task, labels)).decide(evaluated.trials)
+    case = Case(task, evaluated.trials.reward, (GREEDY,), labels)
+    decided = await Classifier(case, labels).decide(evaluated.trials)
     names = [name.lower() for name in labels.names]
     policies = {}
     for policy, texts in evaluated.policies.items():

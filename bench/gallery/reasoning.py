@@ -107,9 +107,7 @@ def _rivals(place: Place) -> tuple[str, ...]:
     words = place.out / "words.txt"
     words.write_text("\n".join(WORDS) + "\n")
     return options(
-        baseline_words=f"{words}:-2",
-        baseline_close=(2, 5),
-        baseline_prompt="Be brief.",
+        rival=("prompt:Be brief.", f"words:{words}:-2", "close:2", "close:5"),
     )
 
 

@@ -57,9 +57,7 @@ def _records(place: Place, decision: str, task: str) -> list[Step]:
         *biases,
         *asked,
         deploy="greedy",
-        labels_only=True,
-        calibrate=("contextual", "batch"),
-        classifier="tfidf",
+        rival=("labels-only", "calibrate:contextual", "calibrate:batch", "classifier:tfidf"),
         out=place.out / f"{task}_alone",
     )
     record_rows = [*kept["train"], *kept["validation"], *kept["test"][:RECORD_PROMPTS]]
@@ -72,7 +70,7 @@ def _records(place: Place, decision: str, task: str) -> list[Step]:
         max_tokens=RECORD_TOKENS,
         store=place.out / f"{task}_records.db",
         deploy="greedy",
-        baseline_prompt=instruction,
+        rival=f"prompt:{instruction}",
     )
     evaluation = options("eval", *whole, out=place.out / f"{task}_whole")
     title = f"{decision}, the label alone"

@@ -78,8 +78,11 @@ def _stories(place: Place) -> list[Step]:
         place.bias("bias", "fit"),
         *task,
         test_samples=3,
-        baseline_words=(f"{words}:-3", f"{words}:-100"),
-        baseline_prompt="Use plain words, no clichés and no flowery adjectives.",
+        rival=(
+            "prompt:Use plain words, no clichés and no flowery adjectives.",
+            f"words:{words}:-3",
+            f"words:{words}:-100",
+        ),
     )
     steps = [
         Step("fit", fit),

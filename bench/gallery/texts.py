@@ -20,10 +20,11 @@ from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_re
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import InputError
-from blackbox_lb.extras.rivals.biases import hand_list
-from blackbox_lb.jobs.evaluation.arms import Arm, alternatives, arms_at
+from blackbox_lb.extras.rivals.case import Case
+from blackbox_lb.extras.rivals.table import rivals
+from blackbox_lb.jobs.evaluation.policies import Policy, policies_at
 from blackbox_lb.jobs.runs.names import TOP_LOGPROBS
-from blackbox_lb.rollouts.judging.verdict import bootstrap, parse_setting
+from blackbox_lb.rollouts.judging.verdict import Setting, bootstrap, parse_setting
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.types import Completion, Example
 
@@ -52,20 +53,25 @@ class Evaluated:
 
 
 async def stored_texts(
-    trials: Trials, arm: Arm, examples: Sequence[Example], samples: int
+    trials: Trials,
+    setting: Setting,
+    policy: Policy,
+    examples: Sequence[Example],
+    samples: int,
 ) -> Texts:
-    """The completions that ``blb eval`` drew of an arm. Raises InputError: some are not stored."""
+    """The completions that ``blb eval`` drew of a policy. InputError: some are not stored."""
+    drawn_at = policy.drawn_at(setting)
     draw = trials.draw(
-        arm.drawn_at, arm.sent or None, trials.session.biased_endpoint, arm.alternative.max_tokens
+        drawn_at, policy.bias or None, trials.session.biased_endpoint, policy.max_tokens
     )
-    asked = [arm.alternative.asked(example) for example in examples]
-    if arm.drawn_at.deterministic:
+    if drawn_at.deterministic:
         samples = 1
-    keys = await trials.collect(arm.name, asked, draw, samples, scored=False, only_stored=True)
+    asked = [row.example for example in examples for row in policy.requests(example, samples)]
+    keys = await trials.collect(policy.name, asked, draw, samples, scored=False, only_stored=True)
     if any(len(row) < samples for row in keys):
         raise InputError(
-            f"{trials.store.path} lacks completions of {arm.name!r}; run blb eval with these words"
-            " first"
+            f"{trials.store.path} lacks completions of {policy.name!r}; run blb eval with these"
+            " words first"
         )
     return [list(trials.store.completions(row)) for row in keys]
 
@@ -101,8 +107,7 @@ def reading_program(
     @click.option("--store", type=click.Path(exists=True, path_type=Path), required=True)
     @click.option("--deploy", required=True)
     @click.option("--test-samples", type=int, default=1, show_default=True)
-    @click.option("--baseline-words", multiple=True, metavar="FILE:NATS")
-    @click.option("--baseline-prompt", multiple=True)
+    @click.option("--rival", multiple=True, metavar="NAME:VALUE")
     def main(**settings: Any) -> None:
         """Print the tables as JSON."""
         own = {option.name: settings.pop(option.name) for option in options if option.name}
@@ -121,10 +126,7 @@ async def _read(
     setting = parse_setting(settings["deploy"])
     files = (spec.partition("=") for spec in settings["biases"])
     biases = {name: Bias.load(path) for name, _, path in files}
-    rivals = alternatives(
-        settings["baseline_prompt"], (), (), (), settings=(setting,), limit=reward.max_tokens
-    )
-    rivals += tuple(hand_list(spec) for spec in settings["baseline_words"])
+    policies = rivals(settings["rival"], Case(task, reward, (setting,)))
     async with connect(
         settings["provider"],
         model=settings["model"],
@@ -135,12 +137,14 @@ async def _read(
         with RolloutStore(settings["store"], read_only=True) as store:
             tokenizer = await session.tokenizer()
             trials = Trials(session, store, tokenizer, reward, Silent(), TOP_LOGPROBS)
-            ready = [await rival.ready(trials) for rival in rivals]
+            ready = [await policy.ready(trials) for policy in policies]
             sent = {name: to_request_bias(bias, store) for name, bias in biases.items()}
-            arms = arms_at(setting, sent, ready)
-            policies = {
-                arm.name: await stored_texts(trials, arm, task.test, settings["test_samples"])
-                for arm in arms
-            }
-            instructed = tuple(arm.name for arm in arms if arm.alternative.instruction)
-            return await tables(Evaluated(task, trials, policies, instructed))
+            texts = {}
+            instructed = []
+            for policy in policies_at(setting, sent, ready):
+                texts[policy.name] = await stored_texts(
+                    trials, setting, policy, task.test, settings["test_samples"]
+                )
+                if "instruction" in policy.facts:
+                    instructed.append(policy.name)
+            return await tables(Evaluated(task, trials, texts, tuple(instructed)))

@@ -147,24 +147,17 @@ def decisions(at: Place) -> list[Job]:
     for task in _there(at, TASKS):
         data, out = at.data / f"{task}.jsonl", at.out / f"{at.model}_{task}"
         found.append(Job(out.name, _fit(at, data, out)))
-        arms: tuple[str, ...] = (
-            "--labels-only",
-            "--threshold",
-            "--calibrate",
-            "contextual",
-            "--calibrate",
-            "batch",
-            "--few-shot",
-            "5",
+        rivals = (
+            f"prompt:{instruction(task)}",
+            "labels-only",
+            "threshold",
+            "calibrate:contextual",
+            "calibrate:batch",
+            "few-shot:5",
+            "classifier:tfidf",
+            f"classifier:embedding:{at.embedding}",
         )
-        arms += (
-            "--classifier",
-            "tfidf",
-            "--classifier",
-            f"embedding:{at.embedding}",
-            "--baseline-prompt",
-            instruction(task),
-        )
+        arms = [word for rival in rivals for word in ("--rival", rival)]
         asked = (
             "--data",
             str(data),
@@ -263,8 +256,8 @@ def records(at: Place) -> list[Job]:
             str(first / "bias.json"),
             *at.options,
             *asked,
-            "--baseline-prompt",
-            told,
+            "--rival",
+            f"prompt:{told}",
             "--out",
             str(first),
         )

@@ -20,22 +20,21 @@ TEXTS = frozenset(
         *("task", "model", "system", "prompt_template", "field", "filter", "metric", "correct"),
         *("prompt_column", "answer_column", "messages_column", "thinking", "labels", "positive"),
         *("decide", "at", "deploy", "setting", "phases", "entries", "l2", "price", "shard"),
-        *("baseline_prompt", "hosts"),
+        "hosts",
     }
 )
 """Options whose text is only sent, counted or compared."""
 FLAGS = frozenset(
     {
         *("json", "quiet", "verbose", "dry_run", "models", "thorough", "prefill", "integers"),
-        *("only_stored", "go_on", "batch", "no_wait", "decisions", "rivals", "threshold"),
-        *("labels_only", "drawn_label", "asked_shares"),
+        *("only_stored", "go_on", "batch", "no_wait", "decisions", "rivals"),
     }
 )
 """Flags that answer no question, overwrite, withdraw or put aside nothing."""
 PATHS = frozenset(
     {
         *("data", "validation_data", "test_data", "data_dir", "tools", "prices", "tokenizer"),
-        *("rollouts", "bias", "baseline_words", "objective"),
+        *("rollouts", "bias", "objective"),
         *("out", "save", "store", "plots", "per_completion"),
     }
 )
@@ -79,8 +78,10 @@ def is_data(key: str, value: Any, folder: Path) -> bool:
             return kind in REWARDS or (kind in REWARDS_OF_FILES and _is_inside(rest, folder))
         case "depends_on":
             return head in FEATURES
-        case "classifier":
-            return text == "tfidf"
+        case "rival":
+            if head == "words":
+                return _is_inside(rest.rpartition(":")[0], folder)
+            return head != "classifier" or rest == "tfidf"
     if key in PATHS:
         return all(_is_inside(part, folder) for part in (text, *re.split("[=:]", text)))
     return key in TEXTS

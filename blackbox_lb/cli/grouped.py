@@ -27,7 +27,7 @@ from typing import (
 import click
 import cloup
 
-from blackbox_lb.cli.removed import refuse_removed, refuse_removed_value
+from blackbox_lb.cli.removed import refuse_removed, refuse_removed_value, with_rivals
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -272,6 +272,12 @@ class LayeredCommand(cloup.Command):
                 name = word.partition("=")[0]
                 refuse_removed(name)
                 refuse_removed(f"{self.name} {name}")
+            if self.name == "eval":
+                args, replaced = with_rivals(args)
+                from blackbox_lb.cli.echo import echo
+
+                for sentence in replaced:
+                    echo(f"{sentence} now; the older name goes with the next version", err=True)
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,10 +1,12 @@
 """Commands, options, and values of options that users may still name, and what to use instead."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.printable import shell_line
 
 ANALYZE_SAMPLES = (
     "blb analyze draws no completions any more: blb eval BIAS --deploy temperature=1 draws them"
@@ -55,12 +57,72 @@ REMOVED = {
         " the model with a larger --l2 or --tau"
     ),
     "--baseline-thinking-tokens": (
-        "--baseline-thinking-tokens is no more; compare with --baseline-close, so many nats on the"
-        " text that ends thinking, or with an instruction by --baseline-prompt"
+        "--baseline-thinking-tokens is no more; compare with --rival close:NATS, so many nats on"
+        " the text that ends thinking, or with an instruction by --rival prompt:TEXT"
     ),
 }
 """The command; or the option, with its command or its value where that went alone -> what went, and
 the way that remains."""
+
+RIVALS = {
+    "--baseline-prompt": "prompt:",
+    "--baseline-temperature": "temperature:",
+    "--baseline-max-tokens": "max-tokens:",
+    "--best-of": "best-of:",
+    "--baseline-words": "words:",
+    "--baseline-close": "close:",
+    "--labels-only": "labels-only",
+    "--threshold": "threshold",
+    "--calibrate": "calibrate:",
+    "--few-shot": "few-shot:",
+    "--classifier": "classifier:",
+    "--asked-shares": "asked-shares",
+    "--drawn-label": "drawn-label",
+}
+"""Older options of ``blb eval``, taken until the next version -> the beginning of the value of
+--rival.
+"""
+
+
+def rivals_of_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``table`` of a settings file with ``rival`` in the place of older options."""
+    current = dict(table)
+    for key in table:
+        rival = RIVALS.get(f"--{key.replace('_', '-')}")
+        if rival is None:
+            continue
+        value = current.pop(key)
+        if value is False:
+            continue
+        single = [""] if value is True else value
+        values = single if isinstance(single, list) else [single]
+        named = current.get("rival", [])
+        known = named if isinstance(named, list) else [named]
+        current["rival"] = [*known, *(f"{rival}{item}" for item in values)]
+    return current
+
+
+def with_rivals(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of ``blb eval`` with --rival in the place of older options, and what was put for
+    what.
+    """
+    current = []
+    replaced = []
+    remaining = iter(words)
+    for word in remaining:
+        name, equals, value = word.partition("=")
+        if name not in RIVALS:
+            current.append(word)
+            continue
+        rival = RIVALS[name]
+        older = name
+        if rival.endswith(":"):
+            value = value if equals else next(remaining, "")
+            rival = f"{rival}{value}"
+            older = f"{name} {value}"
+        current += ["--rival", rival]
+        replaced.append(f"{shell_line(*older.split(' ', 1))} is {shell_line('--rival', rival)}")
+    return current, replaced
 
 
 def refuse_removed(name: str) -> None:

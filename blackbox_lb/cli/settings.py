@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.cli.found import is_data
-from blackbox_lb.cli.removed import refuse_removed, refuse_removed_value
+from blackbox_lb.cli.removed import refuse_removed, refuse_removed_value, rivals_of_table
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.files import expanded
 from blackbox_lb.safety.printable import did_you_mean, shell_line
@@ -80,7 +80,7 @@ class SettingsFile:
         defaults = dict[str, Any]()
         away = _displaced(name, arguments) | self._of_another_provider(name, arguments)
         for table in (SHARED, name):
-            for raw, value in self.tables.get(table, {}).items():
+            for raw, value in rivals_of_table(self.tables.get(table, {})).items():
                 key = raw.replace("-", "_")
                 self._check_key(table, raw, key, options)
                 if key in options and key not in away:

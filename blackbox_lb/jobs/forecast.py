@@ -8,7 +8,8 @@ from operator import add
 
 from blackbox_lb.api.limits.budget import prompt_bound
 from blackbox_lb.estimate.choice.table import most_candidates
-from blackbox_lb.jobs.evaluation.arms import Arm, arms_at
+from blackbox_lb.jobs.evaluation.policies import Decides
+from blackbox_lb.jobs.evaluation.results import draws_of
 from blackbox_lb.jobs.evaluation.run import EvalPlan
 from blackbox_lb.jobs.fitting.choosing.proposing import most_beside
 from blackbox_lb.jobs.fitting.choosing.select import Search
@@ -231,29 +232,18 @@ def _count(setting: Setting, samples: int) -> int:
 def eval_stages(
     task: Task, biases: Mapping[str, Mapping[int, float]], plan: EvalPlan
 ) -> list[ForecastStage]:
-    """The most that an evaluation asks for: every arm of every setting on the test prompts, and the
-    lists for decisions here.
+    """The most that an evaluation asks for: every policy of every setting on the test prompts, and
+    the lists for decisions here.
     """
-    decisions = [alternative.decision for alternative in plan.alternatives]
-    firsts = [
-        ForecastStage(decision.lists(), 1, 1) for decision in decisions if decision is not None
-    ]
     stages = [
-        stage
-        for setting in dict.fromkeys(plan.settings)
-        for arm in arms_at(setting, biases, plan.alternatives)
-        if arm.alternative.decision is None
-        for stage in _arm_stages(task, arm, plan.samples)
+        ForecastStage(rival.decision.lists(), 1, 1)
+        for rival in plan.rivals
+        if isinstance(rival, Decides)
     ]
-    return firsts + stages
-
-
-def _arm_stages(task: Task, arm: Arm, samples: int) -> list[ForecastStage]:
-    """The most that one arm asks for: a stage for each number of completions of a request."""
-    alternative = arm.alternative
-    by_count: dict[int, list[Example]] = {}
-    for example in task.test:
-        count = _count(arm.drawn_at, samples + alternative.best_of - 1)
-        for request, completions in alternative.requests(example, count):
-            by_count.setdefault(completions, []).append(request)
-    return [ForecastStage(rows, count, alternative.max_tokens) for count, rows in by_count.items()]
+    for setting, policy in plan.judged(biases):
+        if isinstance(policy, Decides):
+            continue
+        for count, draws in draws_of(policy, setting, task.test, plan.samples).items():
+            examples = [draw.example for _, draw in draws]
+            stages.append(ForecastStage(examples, count, policy.max_tokens))
+    return stages

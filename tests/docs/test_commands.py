@@ -235,7 +235,7 @@ def here(words: list[str], engine: ExactServer, gateways: dict[str, str]) -> lis
         words = [*without(words, "--task"), "--data", "train.jsonl", "--out", "runs/capitals"]
     if words[0] == "fit" and option(words, "--task") == "continents" and "--out" not in words:
         words = [*words, "--out", "runs/continents"]
-    if option(words, "--task") == "continents" or {"--labels", "--labels-only"} & set(
+    if option(words, "--task") == "continents" or {"--labels", "labels-only"} & set(
         words
     ):  # nor its labels
         labels = ",".join(text.strip() for text in engine.texts[3:5])

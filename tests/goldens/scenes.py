@@ -301,7 +301,7 @@ SCENES: Mapping[str, Scene] = {
         (
             f"{ANSWERS} --l2 1",
             f"eval run/bias.json {DATA} --out run --reward accuracy --max-tokens 2"
-            " --deploy greedy --labels-only --threshold --few-shot 2 --save",
+            " --deploy greedy --rival labels-only --rival threshold --rival few-shot:2 --save",
         ),
         ("verdict", "policies", "policy decisions", "comparisons"),
     ),
@@ -310,9 +310,9 @@ SCENES: Mapping[str, Scene] = {
         LABELLED,
         (
             f"eval {DATA} --out run --reward accuracy --max-tokens 2 --deploy greedy"
-            " --labels-only --threshold --calibrate contextual --calibrate batch"
-            " --classifier tfidf --few-shot 2 --baseline-prompt 'Say b or c.' --price 1,2"
-            " --effect 0.1",
+            " --rival 'prompt:Say b or c.' --rival labels-only --rival threshold"
+            " --rival calibrate:contextual --rival calibrate:batch --rival few-shot:2"
+            " --rival classifier:tfidf --price 1,2 --effect 0.1",
         ),
         ("policies", "policy decisions", "comparisons"),
     ),
@@ -331,7 +331,7 @@ SCENES: Mapping[str, Scene] = {
         (
             f"{LENGTH} --l2 5",
             f"eval run/bias.json {DATA} --out run --reward length --max-tokens 8"
-            " --deploy temperature=1 --test-samples 2 --best-of 2 --baseline-prompt Briefly.",
+            " --deploy temperature=1 --test-samples 2 --rival prompt:Briefly. --rival best-of:2",
         ),
         ("verdict", "policies", "comparisons"),
     ),
@@ -340,7 +340,7 @@ SCENES: Mapping[str, Scene] = {
         PLAIN,
         (
             f"eval {DATA} --out run --reward length --max-tokens 8 --test-samples 2 --rivals"
-            " --baseline-max-tokens 5 --baseline-words list.txt:-4",
+            " --rival max-tokens:5 --rival words:list.txt:-4",
         ),
         ("policies", "comparisons"),
         files={"list.txt": "a\nf\n"},
@@ -350,8 +350,8 @@ SCENES: Mapping[str, Scene] = {
         numbered(1, 1, 10, answer="b"),
         (
             f"eval {DATA} --out run --reward correct-and-short --max-tokens 8"
-            " --thinking 'until: f' --count thinking --deploy greedy --baseline-words list.txt:-4"
-            " --baseline-close 5",
+            " --thinking 'until: f' --count thinking --deploy greedy --rival words:list.txt:-4"
+            " --rival close:5",
         ),
         ("policies", "comparisons"),
         files={"list.txt": "a\nc\n"},

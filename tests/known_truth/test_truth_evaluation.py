@@ -9,8 +9,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from blackbox_lb.jobs.evaluation.arms import NO_ALTERNATIVE, Alternative, Arm, ArmResult
 from blackbox_lb.jobs.evaluation.compare import comparisons
+from blackbox_lb.jobs.evaluation.policies import Policy
+from blackbox_lb.jobs.evaluation.results import PolicyAnswers
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores
 from tests.support.exact import ExactModel
 from tests.support.exact.model import NOTHING
@@ -19,8 +20,8 @@ MODEL = ExactModel(12, 6, end=True, prompts=40, sharpness=0.7, seed=4)
 SAMPLES = 4
 
 
-def drawn(arm: Arm, seed: int, salt: int) -> ArmResult:
-    """Completions of the base model, whatever the arm is called: reward and accuracy ask for token
+def drawn(policy: Policy, seed: int, salt: int) -> PolicyAnswers:
+    """Completions of the base model, whatever the policy is called: reward and accuracy ask for token
     3.
     """
     of = np.repeat(np.arange(MODEL.prompts), SAMPLES)
@@ -28,24 +29,22 @@ def drawn(arm: Arm, seed: int, salt: int) -> ArmResult:
     right = (rows == 3).any(axis=1).astype(np.float64).reshape(-1, SAMPLES)
     lengths = (rows != NOTHING).sum(axis=1).astype(np.float64).reshape(-1, SAMPLES)
     scores = PolicyScores(tuple(right / lengths), tuple(right), tuple(lengths))
-    return ArmResult(arm, scores, 0.0, 0.0, (None,) * MODEL.prompts, len(of))
+    return PolicyAnswers(SAMPLED, policy, scores, 0.0, 0.0, (None,) * MODEL.prompts, len(of))
 
 
 def loud(seed: int) -> set[str]:
     """The families in which anything is said of a bias, an alternative and both together, 3 and 4
     comparisons, none of which changes anything.
     """
-    arms = [
-        Arm(SAMPLED, name, {1: 1.0} if name else {}, other)
-        for other in OTHERS
+    policies = [
+        Policy(rival=rival, judged=name, sent={1: 1.0} if name else {})
+        for rival in ("", "same")
         for name in (None, "b")
     ]
-    rows = comparisons([drawn(arm, seed, salt) for salt, arm in enumerate(arms)], "share")
+    answers = [drawn(policy, seed, salt) for salt, policy in enumerate(policies)]
+    rows = comparisons(answers, "share")
     assert Counter(row.family for row in rows) == {"primary": 3, "secondary": 4}
     return {row.family for row in rows if row.verdict != "NO EVIDENCE"}
-
-
-OTHERS = (NO_ALTERNATIVE, Alternative("same"))
 
 
 def test_the_same_policies_are_seldom_told_apart() -> None:

@@ -318,7 +318,9 @@ def test_eval_and_score_know_the_opening(tmp_path: Path) -> None:
             *("eval", run / "bias.json", *where, *common, "--deploy", "greedy", "--out", run),
             *("--rivals", "--json"),
         )
-        refused = run_blb("eval", *where, *common, "--labels-only", "--out", tmp_path / "no")
+        refused = run_blb(
+            "eval", *where, *common, "--rival", "labels-only", "--out", tmp_path / "no"
+        )
     assert judged.exit_code == 0, judged.output
     assert refused.exit_code == 2
     policies = json.loads(judged.stdout)["policies"]
@@ -420,12 +422,21 @@ def test_a_threshold_needs_labels_that_are_spelled(tmp_path: Path, decide: str) 
     with ExactServer(MODEL) as server:
         result = run_blb(
             *("eval", "--provider", "llamacpp", "--base-url", server.base_url, "--data", path),
-            *("--decide", decide, "--reward", "accuracy", "--max-tokens", 1, "--threshold"),
+            *(
+                "--decide",
+                decide,
+                "--reward",
+                "accuracy",
+                "--max-tokens",
+                1,
+                "--rival",
+                "threshold",
+            ),
             *("--out", tmp_path / "out"),
         )
         assert not server.requests
     assert result.exit_code == 2
-    assert "--threshold needs labels that are spelled" in " ".join(result.output.split())
+    assert "--rival threshold needs labels that are spelled" in " ".join(result.output.split())
 
 
 def run_blb(*arguments: object) -> Result:

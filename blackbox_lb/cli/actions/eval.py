@@ -31,17 +31,11 @@ from blackbox_lb.cli.resources import (
 )
 from blackbox_lb.cli.terminal import print_conclusion, print_table, reporter
 from blackbox_lb.errors import BiasError, InputError
-from blackbox_lb.extras.rivals.biases import written
-from blackbox_lb.extras.rivals.table import (
-    RIVALS,
-    RIVALS_OF_SHARES,
-    rivals,
-    rivals_of_shares,
-    standard_rivals,
-)
-from blackbox_lb.jobs.evaluation.arms import alternatives
+from blackbox_lb.extras.rivals.case import Case
+from blackbox_lb.extras.rivals.table import rivals, standard_rivals
 from blackbox_lb.jobs.evaluation.compare import figure, verdicts
 from blackbox_lb.jobs.evaluation.document import Evaluation, Mean
+from blackbox_lb.jobs.evaluation.policies import HandBias, Policy
 from blackbox_lb.jobs.evaluation.run import EvalPlan, default_settings, evaluate
 from blackbox_lb.jobs.forecast import eval_stages
 from blackbox_lb.jobs.records.run_record import work_in
@@ -135,63 +129,39 @@ def _plan(options: EvalOptions, task: Task, reward: Reward, biases: Sequence[Bia
     settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy))
     if not settings:
         settings = default_settings(biases, reward)
-    if options.rivals:
-        options = _with_standard_rivals(options, task, reward, labels, settings)
-    rival_settings = {name: getattr(options, name) for name in RIVALS}
-    of_shares = {name: getattr(options, name) for name in RIVALS_OF_SHARES}
     check_wanted(reward, (*task.train, *task.validation, *task.test), settings)
+    specs: list[str] = []
+    if options.rivals:
+        specs = _standard_rivals(options, task, reward, labels, settings)
+    specs += options.rival
+    case = Case(task, reward, settings, labels, options.seed or 0, options.top_logprobs)
+    plan = arguments_for(EvalPlan, options)
     return EvalPlan(
-        settings=settings,
-        alternatives=alternatives(
-            options.baseline_prompt,
-            options.baseline_temperature,
-            options.baseline_max_tokens,
-            options.best_of,
-            settings=settings,
-            limit=reward.max_tokens,
-            hotter=reward.of_shares,
-        )
-        + written(options.baseline_words, options.baseline_close, reward.thinking)
-        + rivals(rival_settings, task, labels, seed=options.seed or 0, listed=options.top_logprobs)
-        + rivals_of_shares(of_shares, task, reward, options.seed or 0),
-        labels=labels,
-        **arguments_for(EvalPlan, options),
+        **{**plan, "settings": settings, "rivals": rivals(specs, case), "labels": labels}
     )
 
 
-def _with_standard_rivals(
+def _standard_rivals(
     options: EvalOptions,
     task: Task,
     reward: Reward,
     labels: Labels | None,
     settings: tuple[Setting, ...],
-) -> EvalOptions:
-    """The options with the rivals that suit the task beside those that were named."""
+) -> list[str]:
+    """The rivals that suit the task; says which are left out."""
     profile = load_profile(options.provider)
     first: Endpoint = next(iter(profile.endpoints))
-    endpoint = options.endpoint or first
-    standard = standard_rivals(
+    specs, notices = standard_rivals(
         reward,
         labels,
         settings,
-        takes_messages=takes_messages(endpoint),
+        takes_messages=takes_messages(options.endpoint or first),
         has_training=bool(task.train),
     )
     report = reporter(quiet=options.quiet)
-    for sentence in standard.notices:
+    for sentence in notices:
         report.notice(sentence)
-    return replace(
-        options,
-        labels_only=options.labels_only or standard.labels_only,
-        threshold=options.threshold or standard.threshold,
-        calibrate=(*options.calibrate, *standard.calibrate),
-        few_shot=(*options.few_shot, *standard.few_shot),
-        classifier=(*options.classifier, *standard.classifier),
-        baseline_prompt=(*options.baseline_prompt, *standard.instructions),
-        baseline_temperature=(*options.baseline_temperature, *standard.temperatures),
-        asked_shares=options.asked_shares or standard.asked_shares,
-        drawn_label=options.drawn_label or standard.drawn_label,
-    )
+    return specs
 
 
 async def _run(
@@ -204,14 +174,14 @@ async def _run(
 ) -> tuple[Evaluation, Spent, bool]:
     """The evaluation, what was spent, and whether the price of a token is known."""
     needs: tuple[str, ...] = COLLECTING
-    if biases or any(policy.own_bias for policy in plan.alternatives):
+    if biases or any(isinstance(policy, HandBias) for policy in plan.rivals):
         needs = SAMPLING_WITH_A_BIAS
     longest = max(
         (
-            sum(map(len, request.prompt.sent_texts))
-            for policy in plan.alternatives
+            sum(map(len, draw.example.prompt.sent_texts))
+            for policy in (Policy(), *plan.rivals)
             for example in task.test
-            for request, _ in policy.requests(example, plan.samples)
+            for draw in policy.requests(example, plan.samples)
         ),
         default=0,
     )
@@ -224,7 +194,7 @@ async def _run(
         needs=needs,
         stages=lambda trials: eval_stages(task, values, plan),
         longest_prompt=longest,
-        longest_completion=max(options.baseline_max_tokens, default=0),
+        longest_completion=max((policy.max_tokens or 0 for policy in plan.rivals), default=0),
         results=results_of(options, reward, FILE, REPORT),
     ) as trials:
         _check(trials, biases)

@@ -13,9 +13,9 @@ from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint, Promise
 from blackbox_lb.bias.records import NOT_THE_TASK, overall
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.terminal import command_with_same, print_table
-from blackbox_lb.jobs.evaluation.arms import BASE
 from blackbox_lb.jobs.evaluation.compare import figure, verdicts
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
+from blackbox_lb.jobs.evaluation.policies import BASE
 from blackbox_lb.jobs.fitting.document import BothDecisions
 from blackbox_lb.jobs.runs.answers import BeforeAfter
 from blackbox_lb.jobs.runs.conclusion import (

@@ -227,7 +227,7 @@ def missing(run: RunDocuments) -> Iterator[tuple[str, str, str]]:
         yield (
             "what you could do instead",
             purpose,
-            f"{judge} --baseline-prompt 'Answer in one short sentence.'",
+            f"{judge} --rival 'prompt:Answer in one short sentence.'",
         )
     if run.analysis is None:
         purpose = "How far each token moves, score bands and families:"

@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 from blackbox_lb.bias.records import NOT_THE_TASK, Verdict
 from blackbox_lb.extras.report.data import RunDocuments
-from blackbox_lb.jobs.evaluation.arms import BASE
 from blackbox_lb.jobs.evaluation.compare import verdicts
+from blackbox_lb.jobs.evaluation.policies import BASE
 from blackbox_lb.jobs.runs.conclusion import limit_may_explain
 from blackbox_lb.rollouts.progress import chance
 

@@ -6,25 +6,21 @@ from itertools import zip_longest
 from pathlib import Path
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.extras.rivals.case import Case
-from blackbox_lb.jobs.evaluation.arms import Alternative
+from blackbox_lb.extras.rivals.case import Case, number
+from blackbox_lb.jobs.evaluation.policies import HandBias, Policy
 from blackbox_lb.rollouts.answers.given_answers import AnswerTokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.untrusted import read_bounded, text_of_file
-from blackbox_lb.tasks.rewards.thinking import Thinking
 from blackbox_lb.tasks.sets.labels import Labels
 
 MAX_LIST = 1 << 20
 """Bytes of the largest list of words."""
 
 
-def labels_only(case: Case, _value: object) -> Alternative:
-    """``labels_only``: the provider's highest bias on the tokens of the labels."""
-    return Alternative(
-        "labels only",
-        own_bias=partial(lifted, labels=case.labels),
-        cost="a completion a test prompt and sample",
-    )
+def labels_only(case: Case, _value: str) -> Policy:
+    """``labels-only``: the provider's highest bias on the tokens of the labels."""
+    labels = case.decision("labels-only")
+    return HandBias(rival="labels only", make=partial(lifted, labels=labels))
 
 
 async def lifted(trials: Trials, labels: Labels) -> tuple[Mapping[int, float], int]:
@@ -52,7 +48,7 @@ async def lifted(trials: Trials, labels: Labels) -> tuple[Mapping[int, float], i
         if not sendable:
             raise InputError(
                 f"no token of {trials.session.model} that can be biased begins the label {name!r};"
-                " rename it, or drop ``labels_only``"
+                " rename it, or drop ``rival=labels-only``"
             )
         spellings.append(sendable)
     in_turn = [ids for turn in zip_longest(*spellings) for ids in turn if ids is not None]
@@ -63,7 +59,7 @@ async def lifted(trials: Trials, labels: Labels) -> tuple[Mapping[int, float], i
             if place < len(spellings):
                 raise InputError(
                     f"{len(spellings)} labels need more than the {rules.entries} entries that"
-                    f" {trials.session.profile.name} takes; drop ``labels_only``"
+                    f" {trials.session.profile.name} takes; drop ``rival=labels-only``"
                 )
             break
         entries = more
@@ -73,34 +69,29 @@ async def lifted(trials: Trials, labels: Labels) -> tuple[Mapping[int, float], i
     return dict.fromkeys(entries, high), max(len(label[0]) for label in spellings)
 
 
-def written(
-    words: Sequence[str], close: Sequence[float], thinking: Thinking | None
-) -> tuple[Alternative, ...]:
-    """The alternatives that somebody writes down.
-
-    Args:
-        words: values of ``baseline_words``, lists of words with a bias.
-        close: values of ``baseline_close``, biases in nats on the text that ends the thinking.
-        thinking: how the model marks its thinking.
+def close(case: Case, value: str) -> Policy:
+    """``close:NATS``: so many nats on the first token of the text that ends the thinking.
 
     Raises:
-        InputError: a list cannot be read, or ``thinking`` is needed and not given.
+        InputError: the task names no thinking, or ``value`` is no number.
     """
-    if close and thinking is None:
+    thinking = case.reward.thinking
+    if thinking is None:
         raise InputError(
-            "``baseline_close`` is about thinking; name it, as in"
+            f"``rival=close:{value}`` is about thinking; name it, as in"
             " ``thinking='inside:<think>..</think>'``"
         )
-    alternatives = [hand_list(spec) for spec in words]
-    if thinking is not None:
-        text = thinking.phases.closing
-        for value in close:
-            bias = partial(_of_text, text=text, value=value)
-            alternatives.append(Alternative(f"'{text}' at {value:+g}", own_bias=bias))
-    return tuple(dict.fromkeys(alternatives))
+    nats = number(value, "close", float)
+    text = thinking.phases.closing
+    return HandBias(rival=f"'{text}' at {nats:+g}", make=partial(_of_text, text=text, value=nats))
 
 
-def hand_list(spec: str) -> Alternative:
+def words(_case: Case, value: str) -> Policy:
+    """``words:FILE:NATS``: see ``hand_list``."""
+    return hand_list(value)
+
+
+def hand_list(spec: str) -> Policy:
     """A list of words with one bias, FILE:NATS, one word a line.
 
     Each spelling of a word that is one token gets the bias.
@@ -108,21 +99,22 @@ def hand_list(spec: str) -> Alternative:
     Raises:
         InputError: ``spec`` is not of that form, or the file cannot be read or is empty.
     """
-    name, _, number = spec.rpartition(":")
+    name, _, nats = spec.rpartition(":")
     try:
-        value = float(number)
+        value = float(nats)
         text = text_of_file(read_bounded(Path(name), MAX_LIST))
     except (OSError, ValueError) as error:
         raise InputError(
-            f"``baseline_words={spec!r}``: {error}; give FILE:NATS, as in words.txt:-2, with one"
-            " word a line"
+            f"``rival=words:{spec}``: {error}; give words:FILE:NATS, as in words:words.txt:-2, with"
+            " one word a line"
         ) from None
     lines = [line.strip() for line in text.splitlines()]
-    words = tuple(dict.fromkeys(line for line in lines if line))
-    if not words:
-        raise InputError(f"``baseline_words={spec!r}``: {name} holds no word; give one a line")
-    return Alternative(
-        f"{Path(name).stem} at {value:+g}", own_bias=partial(_of_words, words=words, value=value)
+    listed = tuple(dict.fromkeys(line for line in lines if line))
+    if not listed:
+        raise InputError(f"``rival=words:{spec}``: {name} holds no word; give one a line")
+    return HandBias(
+        rival=f"{Path(name).stem} at {value:+g}",
+        make=partial(_of_words, words=listed, value=value),
     )
 
 

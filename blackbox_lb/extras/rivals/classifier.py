@@ -1,4 +1,4 @@
-"""``classifier``: a classifier of the prompts' texts, learned without the model.
+"""``classifier:KIND``: a classifier of the prompts' texts, learned without the model.
 
 It has the same training rows as the bias.
 """
@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.extras.rivals.case import Case
-from blackbox_lb.jobs.evaluation.arms import Alternative, Decided
+from blackbox_lb.extras.rivals.case import Case, right
+from blackbox_lb.jobs.evaluation.policies import Decided, Decides, Policy
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.printable import first_line
+from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
 from blackbox_lb.vocabulary.embedding import EXTRA, load_encoder, resolve_encoder
 
@@ -27,18 +28,18 @@ FOLDS = 5
 WORDS = re.compile(r"\w+").findall
 
 
-def classifier(case: Case, value: object) -> Alternative:
+def classifier(case: Case, value: str) -> Policy:
     """A classifier on ``tfidf``, or on ``embedding:NAME_OR_FOLDER``.
 
     Raises:
         InputError: another ``value``, no such embedding model, a package that is not installed, or
             one label in all training rows.
     """
-    kind, _, name = str(value).partition(":")
+    kind, _, name = value.partition(":")
     is_known = (kind == "tfidf" and not name) or (kind == "embedding" and bool(name))
     if not is_known:
         raise InputError(
-            f"``classifier={value}`` is not known; give tfidf, or embedding:NAME_OR_FOLDER"
+            f"``rival=classifier:{value}`` is not known; give tfidf, or embedding:NAME_OR_FOLDER"
         )
     title = f"classifier {kind}"
     packages = ["sklearn"]
@@ -48,16 +49,18 @@ def classifier(case: Case, value: object) -> Alternative:
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise InputError(
-                f"``classifier={value}`` needs {package.replace('_', '-')}, which is not installed:"
-                f" {EXTRA}"
+                f"``rival=classifier:{value}`` needs {package.replace('_', '-')}, which is not"
+                f" installed: {EXTRA}"
             )
     if name:
         resolve_encoder(name)
-    case.right()
-    return Alternative(
-        title,
-        decision=Classifier(case, name or None),
-        max_tokens=0,
+    labels = case.decision("classifier")
+    case.check_training("classifier")
+    right(case.task, labels)
+    return Decides(
+        rival=title,
+        decision=Classifier(case, labels, name or None),
+        tokens=0,
         cost=f"no request; it learns from {len(case.task.train):,} training rows without the model",
     )
 
@@ -70,6 +73,7 @@ class Classifier:
     """
 
     case: Case
+    labels: Labels
     encoder: str | None = None
 
     def lists(self) -> Sequence[Example]:
@@ -80,7 +84,7 @@ class Classifier:
         """Learn from the training rows, and decide for each test prompt."""
         from sklearn.exceptions import ConvergenceWarning
 
-        labels = self.case.right()
+        labels = right(self.case.task, self.labels)
         has_label = labels >= 0
         labels = labels[has_label]
         examples = zip(self.case.task.train, has_label.tolist(), strict=True)
@@ -110,7 +114,7 @@ class Classifier:
             except ValueError as error:
                 raise InputError(
                     f"no classifier can be learned from {rows} training rows:"
-                    f" {first_line(error)}; drop ``classifier``"
+                    f" {first_line(error)}; drop ``rival=classifier``"
                 ) from error
             return Decided(tuple(model.predict(test).tolist()))
 

@@ -19,8 +19,8 @@ from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.decisions.feasibility import label_fit
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.extras.rivals.case import Case
-from blackbox_lb.jobs.evaluation.arms import Alternative, Decided
+from blackbox_lb.extras.rivals.case import Case, right
+from blackbox_lb.jobs.evaluation.policies import Decided, Decides, Policy
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.judging.decisions import label_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -57,7 +57,7 @@ class LabelLists:
 
 
 async def label_lists(
-    trials: Trials, examples: Sequence[Example], title: str, case: Case
+    trials: Trials, examples: Sequence[Example], title: str, case: Case, labels: Labels
 ) -> LabelLists:
     """Read the first list of each of ``examples``, drawn unless it is in the store.
 
@@ -68,14 +68,15 @@ async def label_lists(
         trials: draws the lists.
         examples: the prompts.
         title: name of the prompts in messages.
-        case: the labels, and the number of listed alternatives.
+        case: the number of listed alternatives.
+        labels: of the decision.
 
     Raises:
         InputError: no token begins a label and no other label.
         NoLogprobs: no list came.
         ProviderError: the API failed.
     """
-    tokens = await distinctive_tokens(trials, case.labels)
+    tokens = await distinctive_tokens(trials, labels)
     completions, width = await first_completions(trials, examples, title, case.listed)
     lists = FirstLists.of(completions)
     shares = lists.shares(tokens)[:, :-1]
@@ -120,8 +121,8 @@ async def distinctive_tokens(trials: Trials, labels: Labels) -> list[Ids]:
         if not tokens:
             raise InputError(
                 f"no token of {trials.session.model} begins the label {name!r} and no other, so"
-                " that one token cannot tell it from them; drop ``threshold`` and ``calibrate``, or"
-                " rename the labels"
+                " that one token cannot tell it from them; drop ``rival=threshold`` and"
+                " ``rival=calibrate``, or rename the labels"
             )
         distinctive.append(np.array(tokens, np.int64))
     return distinctive
@@ -130,19 +131,21 @@ async def distinctive_tokens(trials: Trials, labels: Labels) -> list[Ids]:
 # --- threshold
 
 
-def threshold(case: Case, _value: object) -> Alternative:
+def threshold(case: Case, _value: str) -> Policy:
     """``threshold``: an offset for each label, learned from the training answers.
 
     Raises:
         InputError: all training rows have the same label.
     """
-    case.right()
+    labels = case.decision("threshold")
+    case.check_training("threshold")
+    right(case.task, labels)
     rows = len(case.task.train)
     prompts = len(case.task.test)
-    return Alternative(
-        "thresholds",
-        decision=Thresholds(case),
-        max_tokens=1,
+    return Decides(
+        rival="thresholds",
+        decision=Thresholds(case, labels),
+        tokens=1,
         cost=(
             f"1 token a test prompt ({prompts:,}), and once 1 token a training row ({rows:,}) for"
             " learning"
@@ -155,14 +158,16 @@ class Thresholds:
     """The decision argmax of log p(label | prompt) + offset of the label."""
 
     case: Case
+    labels: Labels
 
     def lists(self) -> Sequence[Example]:
         return (*self.case.task.train, *self.case.task.test)
 
     async def decide(self, trials: Trials) -> Decided:
-        training = await label_lists(trials, self.case.task.train, "training", self.case)
-        test = await label_lists(trials, self.case.task.test, "test", self.case)
-        return test.decided(offsets(training.logprobs, self.case.right()))
+        case = self.case
+        training = await label_lists(trials, case.task.train, "training", case, self.labels)
+        test = await label_lists(trials, case.task.test, "test", case, self.labels)
+        return test.decided(offsets(training.logprobs, right(case.task, self.labels)))
 
 
 def offsets(logprobs: npt.ArrayLike, right: npt.ArrayLike) -> Vector:
@@ -196,7 +201,7 @@ CONTENT_FREE = ("N/A", "[MASK]", "")
 """The content-free inputs of Zhao et al. 2021."""
 
 
-def calibrated(case: Case, value: object) -> Alternative:
+def calibrated(case: Case, value: str) -> Policy:
     """``calibrate``: label probabilities divided by a prior.
 
     contextual: the prior is that of prompts without content (Zhao et al. 2021, "Calibrate Before
@@ -205,6 +210,7 @@ def calibrated(case: Case, value: object) -> Alternative:
     Raises:
         InputError: ``value`` is neither "contextual" nor "batch".
     """
+    labels = case.decision("calibrate")
     prompts = len(case.task.test)
     if value == "contextual":
         free = len(content_free(case.task.test))
@@ -212,10 +218,10 @@ def calibrated(case: Case, value: object) -> Alternative:
             f"1 token a test prompt ({prompts:,}), and once 1 token for each of {free} inputs"
             " without content"
         )
-        return Alternative(
-            "contextual calibration",
-            decision=Calibrated(case, "contextual"),
-            max_tokens=1,
+        return Decides(
+            rival="contextual calibration",
+            decision=Calibrated(case, labels, "contextual"),
+            tokens=1,
             cost=cost,
         )
     if value == "batch":
@@ -223,10 +229,13 @@ def calibrated(case: Case, value: object) -> Alternative:
             f"1 token a test prompt ({prompts:,}); it reads all test prompts, without their"
             " answers, before it decides on one"
         )
-        return Alternative(
-            "batch calibration", decision=Calibrated(case, "batch"), max_tokens=1, cost=cost
+        return Decides(
+            rival="batch calibration",
+            decision=Calibrated(case, labels, "batch"),
+            tokens=1,
+            cost=cost,
         )
-    raise InputError(f"``calibrate={value}`` is not known; give contextual or batch")
+    raise InputError(f"``rival=calibrate:{value}`` is not known; give contextual or batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +243,7 @@ class Calibrated:
     """The decision argmax of p(label | prompt) / prior of the label."""
 
     case: Case
+    labels: Labels
     prior: Literal["contextual", "batch"]
 
     def lists(self) -> Sequence[Example]:
@@ -245,11 +255,11 @@ class Calibrated:
 
     async def decide(self, trials: Trials) -> Decided:
         """The prior is the mean share of each label, over the prompts that ``prior`` names."""
-        test = await label_lists(trials, self.case.task.test, "test", self.case)
+        test = await label_lists(trials, self.case.task.test, "test", self.case, self.labels)
         shares = test.shares
         if self.prior == "contextual":
             examples = content_free(self.case.task.test)
-            lists = await label_lists(trials, examples, "without content", self.case)
+            lists = await label_lists(trials, examples, "without content", self.case, self.labels)
             shares = lists.shares
         return test.decided(-np.log(np.nanmean(shares, axis=0)))
 

@@ -1,3 +1,3 @@
-"""``blb eval``: a bias beside the base and beside the alternatives to a bias, on the same
+"""``blb eval``: a bias beside the base and beside what one would do instead, on the same
 prompts.
 """

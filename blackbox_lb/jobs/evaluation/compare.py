@@ -11,18 +11,20 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from blackbox_lb.bias.records import LEVEL, Comparison, Verdict
-from blackbox_lb.jobs.evaluation.arms import BASE, Arm, ArmResult
 from blackbox_lb.jobs.evaluation.document import (
     Evaluation,
     Mean,
     PolicyResult,
 )
+from blackbox_lb.jobs.evaluation.policies import BASE
+from blackbox_lb.jobs.evaluation.results import Judged, PolicyAnswers
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.rollouts.judging.decisions import beside_commonest
 from blackbox_lb.rollouts.judging.verdict import (
     POWER,
     REPLICATES,
     Array,
+    Setting,
     bootstrap,
     compare,
     comparison,
@@ -37,31 +39,28 @@ ANSWERS = 1_000
 """Number of answers that a cost is for."""
 
 
-def policy(result: ArmResult, label: str, limit: int, prices: Prices | None) -> PolicyResult:
-    """The row of one arm; ``label``: of the reward; ``limit``: longest completion of the arms that
-    do not cut it earlier.
+def row_of(result: PolicyAnswers, label: str, limit: int, prices: Prices | None) -> PolicyResult:
+    """The row of one policy; ``label``: of the reward; ``limit``: longest completion of the
+    policies that do not cut it earlier.
 
     Raises InputError: no prompt has a completion that can be read.
     """
-    arm = result.arm
+    policy = result.policy
     means = {name: mean_of(rows) for name, rows in result.scores.metrics(label).items()}
     max_tokens = limit
-    if arm.alternative.max_tokens is not None:
-        max_tokens = arm.alternative.max_tokens
+    if policy.max_tokens is not None:
+        max_tokens = policy.max_tokens
     cost = None
     if prices is not None:
         cost = ANSWERS * prices.dollars(result.prompt_tokens, result.completion_tokens)
     return PolicyResult(
-        name=arm.name,
-        bias=arm.bias_name,
-        entries=len(arm.sent),
-        setting=arm.setting.name,
-        temperature=arm.drawn_at.temperature,
+        name=policy.name,
+        bias=policy.judged,
+        entries=len(policy.bias),
+        setting=result.setting.name,
+        temperature=policy.drawn_at(result.setting).temperature,
         max_tokens=max_tokens,
-        instruction=arm.alternative.instruction,
-        best_of=arm.alternative.best_of,
-        kind="completions" if arm.alternative.decision is None else "decisions",
-        shots=len(arm.alternative.shots),
+        **policy.facts,
         prompts=sum(row.size > 0 for row in result.scores.tokens),
         completions=result.answers,
         left_out=result.scores.left_out,
@@ -92,29 +91,28 @@ Family: TypeAlias = Literal["primary", "secondary"]
 
 
 def comparisons(
-    results: Sequence[ArmResult], label: str, effect: float | None = None
+    results: Sequence[PolicyAnswers], label: str, effect: float | None = None
 ) -> tuple[Comparison, ...]:
-    """All comparisons of the arms of all settings, with p-values adjusted within each of the two
-    families of ``pairs``: at most 5 % of evaluations without any effect have a verdict in one.
+    """All comparisons of the policies of all settings, with p-values adjusted within each of the
+    two families of ``pairs``: at most 5 % of evaluations without any effect have a verdict in one.
 
     The primary comparisons are in every metric, the secondary ones in the reward alone. A family
     is a question that is asked by itself (Hochberg and Tamhane 1987, "Multiple Comparison
     Procedures", section 1.2): whether a bias is better than the base was settled before the
-    alternatives were added, and does not become less sure by looking at them.
+    rivals were added, and does not become less sure by looking at them.
 
-    label: of the reward. effect: a difference of the reward. Raises InputError: two arms have no
-    prompt in common.
+    label: of the reward. effect: a difference of the reward. Raises InputError: two policies have
+    no prompt in common.
     """
-    by_arm = {(result.arm.setting, result.arm.name): result for result in results}
+    scores = {(result.setting, result.policy.name): result.scores for result in results}
     families: dict[Family, list[Comparison]] = {"primary": [], "secondary": []}
-    for first, second, family in pairs([result.arm for result in results]):
-        base = by_arm[first.setting, first.name].scores
-        other = by_arm[second.setting, second.name].scores
-        names = (first.name, second.name)
+    for setting, names, family in pairs([(result.setting, result.policy) for result in results]):
+        base = scores[setting, names[0]]
+        policy = scores[setting, names[1]]
         if family == "primary":
-            families[family] += compare(first.setting, base, other, label, policies=names)
+            families[family] += compare(setting, base, policy, label, policies=names)
         else:
-            families[family].append(comparison(first.setting, base, other, label, policies=names))
+            families[family].append(comparison(setting, base, policy, label, policies=names))
     rows = []
     for family, members in families.items():
         level = LEVEL / max(len(members), 1)
@@ -129,36 +127,38 @@ def comparisons(
     return tuple(rows)
 
 
-def pairs(arms: Sequence[Arm]) -> Iterator[tuple[Arm, Arm, Family]]:
-    """The arms that are compared at each setting, with the family of the comparison.
+def pairs(
+    judged: Sequence[Judged],
+) -> Iterator[tuple[Setting, tuple[str, str], Family]]:
+    """The names of the policies that are compared at each setting, with the family of the
+    comparison.
 
-    Primary: each bias against the base; where there is no bias, each alternative. Secondary: each
-    alternative against the base, alone and together with each bias; each bias against each
-    alternative alone, the two together against that alternative, and every further bias against
-    the first.
+    Primary: each bias against the base; where there is no bias, each rival. Secondary: each rival
+    against the base, alone and together with each bias; each bias against each rival alone, the two
+    together against that rival, and every further bias against the first.
     """
-    for setting in dict.fromkeys(arm.setting for arm in arms):
-        here = {
-            (arm.alternative.name, arm.bias_name): arm for arm in arms if arm.setting == setting
-        }
-        base = here["", None]
-        biases = [bias for alternative, bias in here if not alternative and bias]
-        for (alternative, bias), arm in here.items():
-            if arm is base:
+    for setting in dict.fromkeys(setting for setting, _ in judged):
+        here = [policy for at, policy in judged if at == setting]
+        names = {(policy.rival, policy.judged): policy.name for policy in here}
+        biases = [judged for rival, judged in names if not rival and judged]
+        for (rival, judged_bias), name in names.items():
+            if name == BASE:
                 continue
-            is_primary = not biases or not alternative
-            yield base, arm, "primary" if is_primary else "secondary"
-            if alternative and bias is None:
-                for name in biases:
-                    yield arm, here["", name], "secondary"
-                    if (alternative, name) in here:
-                        yield arm, here[alternative, name], "secondary"
-            elif not alternative and bias != biases[0]:
-                yield here["", biases[0]], arm, "secondary"
+            is_primary = not biases or not rival
+            yield setting, (BASE, name), "primary" if is_primary else "secondary"
+            if rival and judged_bias is None:
+                for bias in biases:
+                    yield setting, (name, bias), "secondary"
+                    if (rival, bias) in names:
+                        yield setting, (name, names[rival, bias]), "secondary"
+            elif not rival and judged_bias != biases[0]:
+                yield setting, (biases[0], name), "secondary"
 
 
-def planned(arms: Sequence[Arm], reward: Reward, examples: Sequence[Example]) -> dict[str, int]:
-    """The number of comparisons of each family that the arms will give."""
+def planned(
+    judged: Sequence[Judged], reward: Reward, examples: Sequence[Example]
+) -> dict[str, int]:
+    """The number of comparisons of each family that the policies will give."""
     matcher = reward.accuracy_matcher
     has_answers = not matcher.needs_answer or all(example.answers for example in examples)
     metrics = 2  # the reward and the tokens
@@ -166,7 +166,7 @@ def planned(arms: Sequence[Arm], reward: Reward, examples: Sequence[Example]) ->
         metrics += 1
     if reward.thinking is not None:
         metrics += 4
-    counts = Counter(family for _, _, family in pairs(arms))
+    counts = Counter(family for _, _, family in pairs(judged))
     return {"primary": metrics * counts["primary"], "secondary": counts["secondary"]}
 
 
@@ -180,7 +180,7 @@ def unresolvable(prompts: int, planned_rows: Mapping[str, int]) -> Iterator[str]
             yield (
                 f"{prompts} prompts are too few for the {rows} {family} comparisons: even the"
                 " clearest difference would not be significant; give more test prompts, or"
-                " compare less at a time (fewer alternatives, or one setting by ``deploy``)"
+                " compare less at a time (fewer rivals, or one setting by ``deploy``)"
             )
 
 
@@ -259,7 +259,7 @@ def summarise(
 
 
 _RANK = {"HURTS": 0, "NO EVIDENCE": 1, "HELPS": 2}
-"""Sentences about an alternative and a bias: first where the alternative wins, which a user must
+"""Sentences about a rival and a bias: first where the rival wins, which a user must
 not miss.
 """
 
@@ -427,9 +427,9 @@ def notes(rows: Sequence[Comparison], samples: int) -> tuple[str, ...]:
         ),
         (
             f"Verdicts: p adjusted (Holm), at {LEVEL:.0%} within each of two families:"
-            f" {counts['primary']} comparisons of a bias (without one, of each alternative) with"
+            f" {counts['primary']} comparisons of a bias (without one, of each rival) with"
             f" the base in every metric, and {counts['secondary']} of the reward with and between"
-            " the alternatives; intervals and sign p are not adjusted."
+            " the rivals; intervals and sign p are not adjusted."
         ),
         (
             f"Prompts needed: {POWER:.0%} power at {LEVEL:.0%} over the family, with the"

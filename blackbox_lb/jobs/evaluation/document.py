@@ -1,6 +1,6 @@
 """The file of ``blb eval``: every policy, every comparison, and their result in words.
 
-A policy is a bias or none, an instruction or none, and sampling settings; see ``arms``. All are
+A policy is a bias or none, an instruction or none, and sampling settings; see ``policies``. All are
 tried on the same prompts.
 """
 

@@ -1,4 +1,4 @@
-"""The whole evaluation: every arm is drawn on the same test prompts, compared and reported."""
+"""The whole evaluation: every policy is drawn on the same test prompts, compared and reported."""
 
 from __future__ import annotations
 
@@ -7,40 +7,35 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from blackbox_lb.api.wire import takes_messages
+from blackbox_lb.api.wire import asks_logprobs, takes_messages
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.limits import check_limits
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.evaluation.arms import (
-    BASE,
-    Alternative,
-    Arm,
-    ArmResult,
-    arms_at,
-    collect_arms,
-    decide,
-    result_of,
-    unranked,
-)
 from blackbox_lb.jobs.evaluation.compare import (
     comparisons,
     notes,
     planned,
-    policy,
+    row_of,
     summarise,
     unresolvable,
 )
 from blackbox_lb.jobs.evaluation.document import MOST_SHOWN, Evaluation, ShownPrompt
+from blackbox_lb.jobs.evaluation.policies import BASE, Decides, Policy, Shots, policies_at
+from blackbox_lb.jobs.evaluation.results import (
+    Judged,
+    PolicyAnswers,
+    answers_of,
+    collect_answers,
+    decide,
+)
 from blackbox_lb.jobs.records.run_record import Remembering, provenance
 from blackbox_lb.rollouts.judging.decisions import about_labels, check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting, parse_setting
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.types import Example
+from blackbox_lb.types import AnyBias, Example
 
 if TYPE_CHECKING:
-    from blackbox_lb.jobs.evaluation.arms import Alternative
     from blackbox_lb.providers.prices import Prices
     from blackbox_lb.tasks.sets.labels import Labels
 
@@ -54,11 +49,19 @@ class EvalPlan:
     """
 
     settings: tuple[Setting, ...] = (SAMPLED, GREEDY)
-    alternatives: tuple[Alternative, ...] = ()
+    rivals: tuple[Policy, ...] = ()
     samples: int = 6
     effect: float | None = None
     prices: Prices | None = None
     labels: Labels | None = None
+
+    def judged(self, biases: Mapping[str, AnyBias]) -> list[Judged]:
+        """Every policy at every setting."""
+        return [
+            (setting, policy)
+            for setting in dict.fromkeys(self.settings)
+            for policy in policies_at(setting, biases, self.rivals)
+        ]
 
 
 def default_settings(biases: Iterable[Bias], reward: Reward) -> tuple[Setting, ...]:
@@ -75,8 +78,8 @@ def default_settings(biases: Iterable[Bias], reward: Reward) -> tuple[Setting, .
 async def evaluate(
     trials: Trials, task: Task, biases: Mapping[str, Bias], plan: EvalPlan
 ) -> Evaluation:
-    """Judge base, biases, alternatives and both together on the test prompts. The trials' store is
-    not asked for again.
+    """Judge base, biases, rivals and both together on the test prompts. The trials' store is not
+    asked for again.
 
     ``biases``: by their names in the result; they must fit the model's tokenizer and the provider's
     limits already.
@@ -94,15 +97,14 @@ async def evaluate(
     trials = replace(trials, report=remembering)
     examples = task.test
     values = {name: to_request_bias(bias, trials.store) for name, bias in biases.items()}
-    alternatives = [await _ready(trials, alternative) for alternative in plan.alternatives]
-    arms = [
-        arm
-        for setting in dict.fromkeys(plan.settings)
-        for arm in arms_at(setting, values, alternatives)
-        if _ranked(trials, arm)
+    plan = replace(plan, rivals=tuple([await _ready(trials, rival) for rival in plan.rivals]))
+    judged = [
+        (setting, policy)
+        for setting, policy in plan.judged(values)
+        if _is_ranked(trials, setting, policy)
     ]
-    _check_names(arms)
-    _announce(trials, plan, examples, arms)
+    _check_names(judged)
+    _announce(trials, plan, examples, judged)
     for name, bias in biases.items():
         if bias.task == task.name and bias.data_hash not in (None, task.data_hash):
             trials.report.notice(
@@ -113,62 +115,67 @@ async def evaluate(
     notices = [] if plan.labels is None else list(about_labels(plan.labels, trials.reward))
     for sentence in [*notices, *([task.note] if task.note else [])]:
         trials.report.notice(sentence)
-    results = await _results(trials, plan, examples, arms)
-    return _report_arms(trials, task, plan, examples, results, remembering)
+    first: AnyBias = next(iter(values.values()), {})
+    results = await _results(trials, plan, examples, judged, first)
+    return _evaluation(trials, task, plan, examples, results, remembering)
 
 
-async def _ready(trials: Trials, policy: Alternative) -> Alternative:
-    """Prepare an alternative for the session. Raises an error where the endpoint or the provider
-    does not take it.
+async def _ready(trials: Trials, rival: Policy) -> Policy:
+    """Prepare a rival for the session. Raises an error where the endpoint or the provider does not
+    take it.
     """
-    if policy.shots and not takes_messages(trials.session.biased_endpoint):
+    if isinstance(rival, Shots) and not takes_messages(trials.session.biased_endpoint):
         raise InputError(
-            f"{policy.name} stands before the prompt as messages, and the"
+            f"{rival.name} stands before the prompt as messages, and the"
             f" {trials.session.biased_endpoint} endpoint takes one text; use ``endpoint=chat``, or"
-            " drop ``few_shot``"
+            " drop ``rival=few-shot``"
         )
-    alternative = await policy.ready(trials)
-    check_limits(alternative.bias, trials.session.profile, trials.session.highest_id)
-    return alternative
+    return await rival.ready(trials)
 
 
 async def _results(
-    trials: Trials, plan: EvalPlan, examples: Sequence[Example], arms: Sequence[Arm]
-) -> list[ArmResult]:
-    """The results of all arms. Decisions made here come first, so that errors come in time, and are
-    the same at all settings.
+    trials: Trials,
+    plan: EvalPlan,
+    examples: Sequence[Example],
+    judged: Sequence[Judged],
+    first: AnyBias,
+) -> list[PolicyAnswers]:
+    """The results of all policies. Decisions made here come first, so that errors come in time, and
+    are the same at all settings.
+
+    first: the first bias; it is marked in answers of policies without one.
     """
-    decided: dict[Alternative, ArmResult] = {}
-    for arm in arms:
-        if (
-            arm.alternative.decision is not None
-            and arm.alternative not in decided
-            and plan.labels is not None
-        ):
-            decided[arm.alternative] = await decide(trials, examples, arm, plan.labels)
-    drawn = [arm for arm in arms if arm.alternative not in decided]
-    tables = iter(await collect_arms(trials, examples, drawn, plan.samples))
-    return [
-        (
-            replace(decided[arm.alternative], arm=arm)
-            if arm.alternative in decided
-            else result_of(trials, examples, arm, next(tables), plan.labels)
-        )
-        for arm in arms
-    ]
+    decided: dict[Policy, PolicyAnswers] = {}
+    if plan.labels is not None:
+        for setting, policy in judged:
+            if isinstance(policy, Decides) and policy not in decided:
+                decided[policy] = await decide(
+                    trials, examples, setting, policy, plan.labels, first
+                )
+    drawn = [(setting, policy) for setting, policy in judged if policy not in decided]
+    tables = iter(await collect_answers(trials, examples, drawn, plan.samples))
+    results = []
+    for setting, policy in judged:
+        if policy in decided:
+            results.append(replace(decided[policy], setting=setting))
+            continue
+        marked = policy.sent if policy.judged else first
+        table = next(tables)
+        results.append(answers_of(trials, examples, (setting, policy), table, plan.labels, marked))
+    return results
 
 
-def _report_arms(
+def _evaluation(
     trials: Trials,
     task: Task,
     plan: EvalPlan,
     examples: Sequence[Example],
-    results: Sequence[ArmResult],
+    results: Sequence[PolicyAnswers],
     remembering: Remembering,
 ) -> Evaluation:
     label = trials.reward.label
     limit = trials.reward.max_tokens
-    policies = tuple(policy(result, label, limit, plan.prices) for result in results)
+    policies = tuple(row_of(result, label, limit, plan.prices) for result in results)
     rows = comparisons(results, label, plan.effect)
     fewest = min((row.n_prompts for row in rows), default=0)
     if rows and fewest < len(examples):  # else it was said before the first request
@@ -195,11 +202,11 @@ def _report_arms(
     )
 
 
-def _check_names(arms: Sequence[Arm]) -> None:
+def _check_names(judged: Sequence[Judged]) -> None:
     """Raise InputError where two policies of a setting would have one name, and indistinguishable
     rows.
     """
-    names = [(arm.setting.name, arm.name) for arm in arms]
+    names = [(setting.name, policy.name) for setting, policy in judged]
     repeated = sorted({name for place, name in names if names.count((place, name)) > 1})
     if repeated:
         raise InputError(
@@ -208,42 +215,62 @@ def _check_names(arms: Sequence[Arm]) -> None:
         )
 
 
-def _ranked(trials: Trials, arm: Arm) -> bool:
-    """Whether the arm can be drawn; raises for an unrankable arm without a bias, leaves out one
-    with a bias, with a remark.
+def _is_ranked(trials: Trials, setting: Setting, policy: Policy) -> bool:
+    """Whether the policy can be drawn; raises for one without a bias whose completions cannot be
+    ranked, leaves out one with a bias, with a remark.
     """
-    why = unranked(trials, arm)
-    if why is not None and arm.bias_name is None:
+    why = unranked(trials, setting, policy)
+    if why is not None and policy.judged is None:
         raise InputError(
-            f"``best_of`` cannot rank completions at {arm.setting.name}: {why}; drop ``best_of``"
+            f"``rival=best-of`` cannot rank completions at {setting.name}: {why}; drop it"
         )
     if why is not None:
-        trials.report.notice(f"{arm.setting.name}, {arm.name} is left out: {why}")
+        trials.report.notice(f"{setting.name}, {policy.name} is left out: {why}")
     return why is None
 
 
+def unranked(trials: Trials, setting: Setting, policy: Policy) -> str | None:
+    """The reason why the provider's logprobs cannot rank several completions by the base model;
+    None where they can.
+    """
+    if policy.group == 1:
+        return None
+    profile = trials.session.profile
+    where = trials.session.biased_endpoint
+    if not asks_logprobs(profile.endpoint(where), trials.top_logprobs):
+        return f"no logprobs are returned on the {where} endpoint of {profile.name}"
+    is_of_base = not policy.sent and policy.drawn_at(setting).temperature == 1
+    if profile.logprobs.meaning == "before bias" or is_of_base:
+        return None
+    verb = "is not known to return" if profile.logprobs.meaning == "unknown" else "does not return"
+    return (
+        f"{profile.name} {verb} the base model's logprobs with a bias or at another temperature"
+        " than 1"
+    )
+
+
 def _announce(
-    trials: Trials, plan: EvalPlan, examples: Sequence[Example], arms: Sequence[Arm]
+    trials: Trials, plan: EvalPlan, examples: Sequence[Example], judged: Sequence[Judged]
 ) -> None:
     """Announce the maximum of requests, and remarks on the prompts, before anything costs money."""
     trials.report.notice(
-        f"{len(arms)} policies on {len(examples)} test prompts, {plan.samples} completions of each"
-        " (one where greedy); what is in the store is not asked for again"
+        f"{len(judged)} policies on {len(examples)} test prompts, {plan.samples} completions of"
+        " each (one where greedy); what is in the store is not asked for again"
     )
-    if len(arms) > 1:
-        counts = planned(arms, trials.reward, examples)
+    if len(judged) > 1:
+        counts = planned(judged, trials.reward, examples)
         trials.report.notice(
-            f"{counts['primary']} primary comparisons (a bias with the base; without a bias, an"
-            f" alternative with it) and {counts['secondary']} secondary ones; p is adjusted within"
+            f"{counts['primary']} primary comparisons (a bias with the base; without a bias, a"
+            f" rival with it) and {counts['secondary']} secondary ones; p is adjusted within"
             " each of both"
         )
         for sentence in unresolvable(len(examples), counts):
             trials.report.notice(sentence)
     for cost in dict.fromkeys(
-        f"{arm.alternative.name}: {arm.alternative.cost}" for arm in arms if arm.alternative.cost
+        f"{policy.rival}: {policy.cost}" for _, policy in judged if policy.cost
     ):
         trials.report.notice(cost)
-    instructed = any(arm.alternative.instruction for arm in arms)
+    instructed = any("instruction" in policy.facts for _, policy in judged)
     if instructed and not takes_messages(trials.session.biased_endpoint):
         trials.report.notice(
             "the completions endpoint takes one text, so instructions stand at its very end, after"
@@ -258,17 +285,17 @@ def _announce(
         )
 
 
-def _shown(examples: Sequence[Example], results: Sequence[ArmResult]) -> Iterator[ShownPrompt]:
+def _shown(examples: Sequence[Example], results: Sequence[PolicyAnswers]) -> Iterator[ShownPrompt]:
     """Answers of base and biases side by side, greedy ones where there are any, else first samples;
-    without a bias, of all arms.
+    without a bias, of all policies.
 
     Prompts where an answer differs from the base's come first; else their order is the task's.
     """
-    settings = dict.fromkeys(result.arm.setting for result in results)
+    settings = dict.fromkeys(result.setting for result in results)
     chosen = next((setting for setting in settings if setting.deterministic), next(iter(settings)))
-    setting_results = [result for result in results if result.arm.setting == chosen]
-    biased = any(result.arm.bias_name for result in setting_results)
-    sides = [result for result in setting_results if not (biased and result.arm.alternative.name)]
+    setting_results = [result for result in results if result.setting == chosen]
+    biased = any(result.policy.judged for result in setting_results)
+    sides = [result for result in setting_results if not (biased and result.policy.rival)]
     rows = list(zip(examples, *(side.first for side in sides), strict=True))
     rows.sort(key=lambda row: len({answer.text for answer in row[1:] if answer is not None}) < 2)
     for example, *answers in rows[:MOST_SHOWN]:

@@ -66,7 +66,8 @@ from blackbox_lb.bias.operating import (
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
-from blackbox_lb.jobs.evaluation.arms import Alternative, arms_at, collect_arms, result_of
+from blackbox_lb.jobs.evaluation.policies import Instructed, policies_at
+from blackbox_lb.jobs.evaluation.results import answers_of, collect_answers
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.progress import Silent
@@ -314,7 +315,8 @@ def test_completions_of_an_evaluation_are_read_back(tmp_path: Path) -> None:
     refused.
     """
     examples = [Example(str(number), Prompt.user(f"question {number}"), ()) for number in range(3)]
-    arms = arms_at(SAMPLED, {"bias": {1: -2.0}}, [Alternative("brief", instruction="Be brief.")])
+    brief = Instructed(rival="brief", instruction="Be brief.")
+    policies = list(policies_at(SAMPLED, {"bias": {1: -2.0}}, [brief]))
 
     async def read(base_url: str) -> int:
         async with Session(load_profile("llamacpp"), base_url=base_url) as session:
@@ -322,24 +324,22 @@ def test_completions_of_an_evaluation_are_read_back(tmp_path: Path) -> None:
                 reward = parse_reward("length", max_tokens=4)
                 trials = Trials(session, store, await session.tokenizer(), reward, Silent(), 5)
                 with pytest.raises(InputError):
-                    await stored_texts(trials, arms[0], examples, 2)
-                tables = await collect_arms(trials, examples, arms, 2)
-                first = {
-                    arm.name: result_of(trials, examples, arm, table).first
-                    for arm, table in zip(arms, tables, strict=True)
-                }
+                    await stored_texts(trials, SAMPLED, policies[0], examples, 2)
+                judged = [(SAMPLED, policy) for policy in policies]
+                tables = await collect_answers(trials, examples, judged, 2)
                 before = len(server.requests)
-                for arm in arms:
-                    texts = await stored_texts(trials, arm, examples, 2)
+                for pair, table in zip(judged, tables, strict=True):
+                    first = answers_of(trials, examples, pair, table, None, {}).first
+                    texts = await stored_texts(trials, *pair, examples, 2)
                     assert [len(row) for row in texts] == [2, 2, 2]
                     assert [row[0].text for row in texts] == [
-                        answer and answer.text for answer in first[arm.name]
+                        answer and answer.text for answer in first
                     ]
                 return len(server.requests) - before
 
     with ExactServer(ExactModel(12, 6, end=True, prompts=3)) as server:
         assert asyncio.run(read(server.base_url)) == 0
-    assert [arm.name for arm in arms] == ["base", "bias", "brief", "brief and bias"]
+    assert [policy.name for policy in policies] == ["base", "bias", "brief", "brief and bias"]
 
 
 @pytest.mark.parametrize(
@@ -740,14 +740,14 @@ def test_a_curve_of_rows_counts_what_they_hold(tmp_path: Path) -> None:
 
 
 RIVALS = {
-    "--labels-only": ("labels only",),
-    "--calibrate": ("batch calibration", "contextual calibration"),
-    "--few-shot": ("4 examples",),
-    "--classifier": ("classifier tfidf",),
+    "labels-only": ("labels only",),
+    "calibrate": ("batch calibration", "contextual calibration"),
+    "few-shot": ("4 examples",),
+    "classifier": ("classifier tfidf",),
     "--rivals": ("T = 1.5", "shares in words", "label drawn in code"),
-    "--baseline-words": ("words at -3", "words at -100"),
-    "--baseline-close": ("'Answer:' at +2", "'Answer:' at +5"),
-    "--baseline-prompt": (INSTRUCTION,),
+    "words": ("words at -3", "words at -100"),
+    "close": ("'Answer:' at +2", "'Answer:' at +5"),
+    "prompt": (INSTRUCTION,),
 }
 
 
@@ -756,7 +756,8 @@ def judged(step: Step) -> Evaluation:
     words = list(step.words)
     deploys = [word for option, word in pairwise(words) if option == "--deploy"]
     biases = [word.partition("=")[0] for word in words if word.endswith("bias.json")]
-    rivals = [name for option, names in RIVALS.items() if option in words for name in names]
+    named = {value.partition(":")[0] for word, value in pairwise(words) if word == "--rival"}
+    rivals = [name for kind, names in RIVALS.items() if kind in named | {*words} for name in names]
     policies = []
     comparisons = []
     for setting in deploys or ["temperature 1"]:

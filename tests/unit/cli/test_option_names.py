@@ -31,7 +31,7 @@ def long_options(command: click.Command) -> Iterator[str]:
             "its words: `max_tokens` and ``usage``",
             "its words: `max_tokens` and ``usage``",
         ),
-        ("``baseline_words='w:-2'`` or ``few_shot``", "--baseline-words 'w:-2' or --few-shot"),
+        ("``rival='words:w:-2'`` or ``top_logprobs``", "--rival 'words:w:-2' or --top-logprobs"),
     ],
 )
 def test_parameters_become_options(message: str, shown: str) -> None:

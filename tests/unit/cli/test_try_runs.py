@@ -229,21 +229,21 @@ def test_the_system_option_reaches_the_server(
 def test_the_standard_rivals_suit_the_task() -> None:
     """Labels have four; a reward by length asks for brevity; an unknown one says what is missing."""
     labels = Labels(("no", "yes"), (frozenset({"no"}), frozenset({"yes"})))
-    decision = standard_rivals(
+    decision, notices = standard_rivals(
         parse_reward("accuracy", max_tokens=4), labels, (GREEDY,), takes_messages=True
     )
-    assert decision.labels_only
-    assert (decision.calibrate, decision.few_shot) == (("batch",), (4,))
-    assert not decision.instructions
-    text = standard_rivals(
+    assert decision[:3] == ["labels-only", "calibrate:batch", "few-shot:4"]
+    assert (decision[3:] == ["classifier:tfidf"]) != bool(notices)
+    text, notices = standard_rivals(
         parse_reward("length", max_tokens=4), None, (SAMPLED, GREEDY), takes_messages=True
     )
-    assert len(text.instructions) == len(text.temperatures) == 1
-    greedy = standard_rivals(
+    assert [spec.partition(":")[0] for spec in text] == ["prompt", "temperature"]
+    assert not notices
+    greedy, notices = standard_rivals(
         parse_reward("regex:a", max_tokens=4), None, (GREEDY,), takes_messages=True
     )
-    assert (greedy.temperatures, greedy.instructions) == ((), ())
-    assert greedy.notices
+    assert not greedy
+    assert notices
 
 
 def test_rivals_and_a_bias_are_one_sorted_table(

@@ -20,11 +20,14 @@ from click.testing import Result
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals import classifier as classifiers
 from blackbox_lb.extras.rivals.biases import hand_list, lifted
+from blackbox_lb.extras.rivals.case import Case
 from blackbox_lb.extras.rivals.first_lists import content_free, offsets
-from blackbox_lb.extras.rivals.table import NO_TRAINING, RIVALS, rivals
+from blackbox_lb.extras.rivals.table import NO_TRAINING, rivals
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
+from blackbox_lb.jobs.evaluation.policies import Decides, Shots
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.tasks import Task
+from blackbox_lb.rollouts.judging.verdict import GREEDY
+from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example, Message, Prompt
 from tests.encodings import register_encoding
@@ -47,7 +50,8 @@ MARGINS = [
 than without content.
 """
 SPLITS = (("train", range(60)), ("validation", range(60, 64)), ("test", range(100, 160)))
-ALL = ("--labels-only", "--threshold", *options(calibrate="batch", few_shot=2, classifier="tfidf"))
+DECISIONS = ("labels-only", "threshold", "calibrate:batch", "few-shot:2", "classifier:tfidf")
+ALL = tuple(word for rival in DECISIONS for word in ("--rival", rival))
 
 
 def prompt_of(text: str) -> int:
@@ -135,7 +139,13 @@ def test_thresholds_reach_what_the_bias_reaches(server: ExactServer, data: Path)
     )
     since = len(server.calls)
     rows = found(
-        server, data, f"b={data.parent / 'run' / 'bias.json'}", "--threshold", "--labels-only"
+        server,
+        data,
+        f"b={data.parent / 'run' / 'bias.json'}",
+        "--rival",
+        "threshold",
+        "--rival",
+        "labels-only",
     )
     assert accuracy(rows["thresholds"]) >= accuracy(rows["b"]) - 0.02
     assert accuracy(rows["thresholds"]) > 0.95
@@ -164,7 +174,7 @@ def test_labels_only_forbids_everything_else(server: ExactServer, data: Path, de
     others.
     """
     since = len(server.calls)
-    rows = found(server, data, "--labels-only", "--test-samples", 2, deploy=deploy)
+    rows = found(server, data, "--rival", "labels-only", "--test-samples", 2, deploy=deploy)
     only, base = rows["labels only"].decisions, rows["base"].decisions
     assert only is not None
     assert base is not None
@@ -184,7 +194,16 @@ def test_calibration_repairs_a_common_margin(server: ExactServer, data: Path) ->
     without a training answer, in a token a test prompt and one for each of three inputs without
     content."""
     since = len(server.calls)
-    rows = found(server, data, "--calibrate", "contextual", "--calibrate", "batch", "--labels-only")
+    rows = found(
+        server,
+        data,
+        "--rival",
+        "calibrate:contextual",
+        "--rival",
+        "calibrate:batch",
+        "--rival",
+        "labels-only",
+    )
     assert accuracy(rows["labels only"]) < 0.7
     assert accuracy(rows["contextual calibration"]) == 1.0
     assert accuracy(rows["batch calibration"]) > 0.95
@@ -211,8 +230,8 @@ def test_a_list_without_the_labels_bounds_them(server: ExactServer, data: Path) 
         "--deploy",
         "greedy",
         "--json",
-        "--calibrate",
-        "batch",
+        "--rival",
+        "calibrate:batch",
         "--top-logprobs",
         3,
     )
@@ -236,7 +255,16 @@ def test_a_prompt_without_a_list_has_no_decision(data: Path) -> None:
 
     with ExactServer(MODEL, prompt_of=prompt_of, faults=filtered) as server:
         result = small_run(
-            "eval", server, data, "--deploy", "greedy", "--json", "--threshold", "--seed", 1
+            "eval",
+            server,
+            data,
+            "--deploy",
+            "greedy",
+            "--json",
+            "--rival",
+            "threshold",
+            "--seed",
+            1,
         )
     assert result.exit_code == 0, result.output
     told = {row.name: row for row in Evaluation.model_validate_json(result.stdout).policies}[
@@ -255,7 +283,7 @@ def test_few_shot_messages_are_sent(server: ExactServer, data: Path) -> None:
     test prompt; twice the same.
     """
     since = len(server.calls)
-    rows = found(server, data, "--few-shot", 2, "--few-shot", 4)
+    rows = found(server, data, "--rival", "few-shot:2", "--rival", "few-shot:4")
     assert [rows[name].shots for name in ("base", "2 examples", "4 examples")] == [0, 4, 8]
     told = [body["messages"] for body in sent(server, since)]
     pairs = {
@@ -279,7 +307,7 @@ def test_few_shot_messages_are_sent(server: ExactServer, data: Path) -> None:
         "c",
     ]
     since = len(server.calls)
-    found(server, data, "--few-shot", 2, "--few-shot", 4)
+    found(server, data, "--rival", "few-shot:2", "--rival", "few-shot:4")
     assert sent(server, since) == []
 
 
@@ -300,7 +328,7 @@ def planted(path: Path) -> Path:
 def test_a_classifier_learns_a_planted_word(server: ExactServer, tmp_path: Path) -> None:
     """Every unseen row is right, for no token; nothing but the base's completions was asked for."""
     since = len(server.calls)
-    rows = found(server, planted(tmp_path / "data.jsonl"), "--classifier", "tfidf")
+    rows = found(server, planted(tmp_path / "data.jsonl"), "--rival", "classifier:tfidf")
     assert accuracy(rows["classifier tfidf"]) == 1.0
     assert (
         rows["classifier tfidf"].prompt_tokens,
@@ -323,7 +351,9 @@ def test_a_classifier_of_embeddings(
 
     monkeypatch.setattr(classifiers, "load_encoder", loader)
     monkeypatch.setitem(sys.modules, "sentence_transformers", SimpleNamespace(__spec__="there"))
-    rows = found(server, planted(tmp_path / "data.jsonl"), "--classifier", "embedding:org/name")
+    rows = found(
+        server, planted(tmp_path / "data.jsonl"), "--rival", "classifier:embedding:org/name"
+    )
     assert accuracy(rows["classifier embedding org/name"]) == 1.0
     assert names == ["org/name"]
 
@@ -334,11 +364,16 @@ def texts_task(texts: dict[str, str]) -> tuple[Task, Labels]:
     return Task("t", rows, rows, rows), Labels.named(dict.fromkeys(texts.values()), rows)
 
 
+def case_of(task: Task, labels: Labels, seed: int = 0) -> Case:
+    """The decision of ``task``, judged at greedy."""
+    return Case(task, parse_reward("accuracy", max_tokens=4), (GREEDY,), labels, seed)
+
+
 def decided(texts: dict[str, str]) -> list[str]:
     """What the word classifier decides on the rows that it learned from."""
     task, labels = texts_task(texts)
-    (other,) = rivals({"classifier": ("tfidf",)}, task, labels)
-    assert other.decision is not None
+    (other,) = rivals(["classifier:tfidf"], case_of(task, labels))
+    assert isinstance(other, Decides)
     return [
         labels.names[number]
         for number in asyncio.run(other.decision.decide(cast(Any, None))).labels
@@ -368,7 +403,15 @@ def test_what_a_person_reads(server: ExactServer, data: Path) -> None:
     label was said for which.
     """
     result = small_run(
-        "eval", server, data, *ALL, "--test-samples", 1, "--calibrate", "contextual", "--verbose"
+        "eval",
+        server,
+        data,
+        *ALL,
+        "--test-samples",
+        1,
+        "--rival",
+        "calibrate:contextual",
+        "--verbose",
     )
     assert result.exit_code == 0, result.output
     said, notices = " ".join(result.stdout.split()), " ".join(result.stderr.split())
@@ -414,7 +457,17 @@ def test_the_report_has_a_row_for_each(server: ExactServer, data: Path) -> None:
         ).exit_code
         == 0
     )
-    found(server, data, out / "bias.json", "--threshold", "--labels-only", "--few-shot", 2)
+    found(
+        server,
+        data,
+        out / "bias.json",
+        "--rival",
+        "threshold",
+        "--rival",
+        "labels-only",
+        "--rival",
+        "few-shot:2",
+    )
     result = blb("report", out)
     assert result.exit_code == 0, result.output
     page = (out / "report.html").read_text(encoding="utf-8")
@@ -442,7 +495,17 @@ def test_rivals_through_the_rules_of_openai(
         where = options(
             provider="openai", model="gpt-4o-mini", base_url=gateway.base_url, tokenizer="rivals"
         )
-        rows = found(server, data, *where, "--labels-only", "--threshold", "--few-shot", 2)
+        rows = found(
+            server,
+            data,
+            *where,
+            "--rival",
+            "labels-only",
+            "--rival",
+            "threshold",
+            "--rival",
+            "few-shot:2",
+        )
         assert gateway.invalid_requests == []
         biased = [
             call.body["logit_bias"]
@@ -461,44 +524,71 @@ def test_rivals_through_the_rules_of_openai(
     assert rows["2 examples"].shots == 4
 
 
-@pytest.mark.parametrize("given", [ALL[:1], ALL[1:2], ALL[2:4], ALL[4:6], ALL[6:]])
+@pytest.mark.parametrize("rival", DECISIONS)
 def test_answers_that_are_no_labels_are_refused(
-    server: ExactServer, tmp_path: Path, given: tuple[object, ...]
+    server: ExactServer, tmp_path: Path, rival: str
 ) -> None:
-    """Each names its option and the remedy, before anything is drawn."""
+    """Each is named with the remedy, before anything is drawn."""
     rows = [{**each, "answer": f"answer {number}"} for number, each in enumerate(ROWS)]
     since = len(server.calls)
-    result = small_run("eval", server, written(tmp_path / "data.jsonl", rows), "--quiet", *given)
+    result = small_run("eval", server, written(tmp_path / "data.jsonl", rows), "--rival", rival)
     assert (result.exit_code, sent(server, since)) == (2, [])
-    assert f"{given[0]} is for decisions between few labels" in result.stderr
+    name = rival.partition(":")[0]
+    assert f"--rival {name} is for decisions between few labels" in result.stderr
     assert "name them with --labels" in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize(
     ("given", "answers", "sentence"),
     [
-        (("--few-shot", 61), {}, "--few-shot 61 is more than the 60 training rows with a label"),
         (
-            ("--few-shot", 2, "--endpoint", "completions"),
+            ("--rival", "few-shot:61"),
+            {},
+            "--rival few-shot:61 is more than the 60 training rows with a label",
+        ),
+        (
+            ("--rival", "few-shot:2", "--endpoint", "completions"),
             {},
             "the completions endpoint takes one text",
         ),
-        (("--classifier", "words"), {}, "--classifier words is not known; give tfidf"),
-        (("--classifier", "embedding"), {}, "--classifier embedding is not known; give tfidf"),
-        (("--calibrate", "other"), {}, "'other' is not one of 'contextual', 'batch'"),
-        (("--threshold", "--labels", "b,d"), {}, "none of the labels 'b, d'"),
-        (("--threshold",), {"b": "d e", "c": "d f"}, "begins the label 'd e' and no other"),
+        (("--rival", "classifier:words"), {}, "--rival classifier:words is not known; give tfidf"),
         (
-            ("--threshold", "--labels", "b,c"),
+            ("--rival", "classifier:embedding"),
+            {},
+            "--rival classifier:embedding is not known; give tfidf",
+        ),
+        (
+            ("--rival", "calibrate:other"),
+            {},
+            "--rival calibrate:other is not known; give contextual or batch",
+        ),
+        (("--rival", "threshold", "--labels", "b,d"), {}, "none of the labels 'b, d'"),
+        (
+            (
+                "--rival",
+                "threshold",
+            ),
+            {"b": "d e", "c": "d f"},
+            "begins the label 'd e' and no other",
+        ),
+        (
+            ("--rival", "threshold", "--labels", "b,c"),
             {"c": "b"},
             "all 60 training rows have the same label, b",
         ),
         (
-            ("--classifier", "tfidf", "--labels", "b,c"),
+            ("--rival", "classifier:tfidf", "--labels", "b,c"),
             {"c": "b"},
             "all 60 training rows have the same label, b",
         ),
-        (("--labels-only",), {"b": "北"}, "that can be biased begins the label '北'"),
+        (
+            (
+                "--rival",
+                "labels-only",
+            ),
+            {"b": "北"},
+            "that can be biased begins the label '北'",
+        ),
     ],
 )
 def test_what_a_rival_refuses(
@@ -531,11 +621,12 @@ def test_fresh_rows_are_judged_on_alone(server: ExactServer, tmp_path: Path, nam
     policies = Evaluation.model_validate_json(result.stdout).policies
     assert {policy.name for policy in policies} >= {"base", "labels only", "batch calibration"}
     assert {policy.prompts for policy in policies} == {len(ROWS)}
-    for rival in (("--threshold",), ("--few-shot", 2), ("--classifier", "tfidf")):
+    for rival in ("threshold", "few-shot:2", "classifier:tfidf"):
         since = len(server.calls)
-        refused = blb(*command, *rival)
+        refused = blb(*command, "--rival", rival)
         assert (refused.exit_code, sent(server, since)) == (2, []), refused.output
-        assert f"{rival[0]} learns from training rows" in " ".join(refused.stderr.split())
+        name = rival.partition(":")[0]
+        assert f"--rival {name} learns from training rows" in " ".join(refused.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -555,7 +646,7 @@ def test_a_classifier_without_its_package_is_refused(
 ) -> None:
     """The remedy is the extra."""
     monkeypatch.setitem(sys.modules, package, None)
-    result = small_run("eval", server, data, "--quiet", "--classifier", given)
+    result = small_run("eval", server, data, "--quiet", "--rival", f"classifier:{given}")
     assert result.exit_code == 2
     assert (
         f"needs {said}, which is not installed: pip install '.[clusters]' in the checkout"
@@ -647,7 +738,8 @@ def test_shots_are_balanced_and_fixed() -> None:
     labels = Labels.named(["b", "c"], train)
 
     def shots(k: int, seed: int = 0) -> list[str]:
-        (other,) = rivals({**dict.fromkeys(RIVALS, ()), "few_shot": (k,)}, task, labels, seed=seed)
+        (other,) = rivals([f"few-shot:{k}"], case_of(task, labels, seed))
+        assert isinstance(other, Shots)
         assert other.name == f"{k} examples"
         return [message.content for message in other.shots]
 
@@ -656,8 +748,9 @@ def test_shots_are_balanced_and_fixed() -> None:
     assert set(shots(2)) < set(shots(4))
     assert shots(4)[1::2].count("c") == 1
     assert any(shots(4, seed) != shots(4) for seed in (1, 2))
-    (other,) = rivals({"few_shot": (1,)}, task, labels)
-    assert [each.role for each in other.asked(example(0, "asked")).prompt.messages] == [
+    (other,) = rivals(["few-shot:1"], case_of(task, labels))
+    (draw,) = other.requests(example(0, "asked"), 1)
+    assert [message.role for message in draw.example.prompt.messages] == [
         *("system", "user", "assistant", "user")
     ]
 
@@ -668,7 +761,7 @@ def test_a_word_list_of_a_windows_editor(tmp_path: Path) -> None:
     """
     path = tmp_path / "words.txt"
     path.write_bytes("über\nwait\n".encode("utf-8-sig"))
-    assert cast(Any, hand_list(f"{path}:-2").own_bias).keywords["words"] == ("über", "wait")
+    assert cast(Any, hand_list(f"{path}:-2")).make.keywords["words"] == ("über", "wait")
     path.write_bytes("über\n".encode("cp1252"))
     with raises_naming(InputError, "WINDOWS-1252", "UTF-8"):
         hand_list(f"{path}:-2")

@@ -17,11 +17,12 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.phases import Prefix
 from blackbox_lb.bias.request_bias import store_key, to_request_bias
 from blackbox_lb.errors import DataError
+from blackbox_lb.extras.rivals.case import Case
 from blackbox_lb.extras.rivals.prompts import label_drawn_in_code
+from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.tasks import load_task
+from blackbox_lb.tasks import Task, load_task, parse_reward
 from blackbox_lb.tasks.records.files import load_examples
-from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example, Prompt
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
@@ -211,14 +212,16 @@ def test_a_label_drawn_in_code_is_asked_for_by_its_share() -> None:
         Example(str(number), Prompt.user(f"{number}"), ("x", "y", "z"), weights=(0.5, 0.3, 0.2))
         for number in range(400)
     ]
-    rival = label_drawn_in_code(Labels.of_shares(examples), seed=3)
+    reward = parse_reward("distribution", max_tokens=4)
+    task = Task("t", (), (), tuple(examples))
+    rival = label_drawn_in_code(Case(task, reward, (SAMPLED,), seed=3), "")
     counts = Counter[str]()
     for example in examples:
         requests = rival.requests(example, 5)
         assert requests == rival.requests(example, 5)
-        assert sum(count for _, count in requests) == 5
-        for asked, count in requests:
-            counts[asked.prompt.text.partition(" ")[2]] += count
+        assert sum(draw.samples for draw in requests) == 5
+        for draw in requests:
+            counts[draw.example.prompt.text.partition(" ")[2]] += draw.samples
     shares = sorted(count / 2000 for count in counts.values())
     assert shares == pytest.approx([0.2, 0.3, 0.5], abs=0.04)
 
@@ -282,14 +285,14 @@ def test_rows_of_one_prompt_want_one_distribution(tmp_path: Path) -> None:
     [
         ("fit", ("--deploy", "greedy"), "greedy"),
         ("eval", ("--deploy", "greedy"), "greedy"),
-        ("eval", ("--baseline-temperature", 0), "--baseline-temperature"),
+        ("eval", ("--rival", "temperature:0"), "--rival temperature:0"),
         ("fit", ("--learn-from", "samples"), "--learn-from"),
         ("fit", ("--labels", "b,c"), "--labels"),
         ("fit", ("--objective", "pareto"), "--objective"),
         ("fit", ("--objective", "balanced"), "wanted shares"),
         ("fit", ("--reward", "distribution:town"), "town"),
-        ("eval", ("--few-shot", 2), "--few-shot"),
-        ("eval", ("--reward", "contains", "--drawn-label"), "--drawn-label"),
+        ("eval", ("--rival", "few-shot:2"), "--rival few-shot"),
+        ("eval", ("--reward", "contains", "--rival", "drawn-label"), "--rival drawn-label"),
         ("collect", (), "blb fit"),
         ("check", (), "blb fit"),
         ("score", (), "distribution"),

@@ -18,20 +18,17 @@ from scipy.special import softmax
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.jobs.evaluation.arms import (
-    NO_ALTERNATIVE,
-    Alternative,
-    Arm,
-    ArmResult,
-    alternatives,
-    arms_at,
-    unranked,
-)
-from blackbox_lb.jobs.evaluation.compare import comparisons, figure, policy, summarise, unresolvable
+from blackbox_lb.extras.rivals.case import Case
+from blackbox_lb.extras.rivals.table import rivals
+from blackbox_lb.jobs.evaluation.compare import comparisons, figure, row_of, summarise, unresolvable
 from blackbox_lb.jobs.evaluation.document import Evaluation
+from blackbox_lb.jobs.evaluation.policies import BestOf, Draw, Policy, policies_at, with_instruction
+from blackbox_lb.jobs.evaluation.results import PolicyAnswers
+from blackbox_lb.jobs.evaluation.run import unranked
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting, bootstrap
+from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.types import Example, Message, Prompt
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 from tests.support.commands import blb
@@ -152,14 +149,14 @@ def test_the_truth_is_told(server: ExactServer, tmp_path: Path) -> None:
         *(
             "--deploy",
             "temperature=1",
-            "--baseline-prompt",
-            INSTRUCTION,
-            "--baseline-temperature",
-            0.3,
+            "--rival",
+            f"prompt:{INSTRUCTION}",
+            "--rival",
+            "temperature:0.3",
         ),
         *(
-            "--best-of",
-            3,
+            "--rival",
+            "best-of:3",
             "--test-samples",
             SAMPLES,
             "--price",
@@ -281,7 +278,7 @@ def test_a_gain_by_ending_in_time_is_named(tmp_path: Path) -> None:
         ending = Entry(id=model.end, text="", bias=7.5)
         bias.replacing(entries=(*bias.entries, ending)).save(path)
         options = ("--deploy", "temperature=1", "--test-samples", 4)
-        result = blb_eval(server, tmp_path, path, *options, "--baseline-max-tokens", 12)
+        result = blb_eval(server, tmp_path, path, *options, "--rival", "max-tokens:12")
         assert result.exit_code == 0, result.output
         said = " ".join(result.stdout.split())
         document = json.loads((tmp_path / "run" / "evaluation.json").read_text())
@@ -307,8 +304,8 @@ def test_without_a_bias_the_alternatives_are_judged(server: ExactServer, tmp_pat
         blb_eval(
             server,
             tmp_path,
-            "--baseline-temperature",
-            0.3,
+            "--rival",
+            "temperature:0.3",
             "--deploy",
             "temperature=1",
             "--test-samples",
@@ -351,15 +348,15 @@ def test_biases_that_do_not_fit_are_refused_before_anything_is_drawn(
         (("base=FOLDER/a.json",), "a bias cannot be called 'base'"),
         (("--price", "3"), "give two prices"),
         (("--price", "3,x"), "give two prices"),
-        (("--baseline-temperature", "1"), "not below the highest temperature that is judged, 1"),
-        (("--baseline-temperature", "nan"), "not below the highest"),
-        (("--baseline-max-tokens", "4"), "no other limit than the 4 tokens of all"),
-        (("--baseline-max-tokens", "0"), "no other limit than the 4 tokens of all"),
-        (("--baseline-prompt", "  "), "--baseline-prompt is empty"),
-        (("--best-of", "1"), "give 2 or more"),
-        (("--best-of", "4", "--deploy", "greedy"), "at a temperature above 0"),
+        (("--rival", "temperature:1"), "not below the highest temperature that is judged, 1"),
+        (("--rival", "temperature:nan"), "not below the highest"),
+        (("--rival", "max-tokens:4"), "no other limit than the 4 tokens of all"),
+        (("--rival", "max-tokens:0"), "no other limit than the 4 tokens of all"),
+        (("--rival", "prompt:  "), "--rival prompt: is empty"),
+        (("--rival", "best-of:1"), "give 2 or more"),
+        (("--rival", "best-of:4", "--deploy", "greedy"), "at a temperature above 0"),
         (
-            ("--best-of", "4", "--top-logprobs", "0"),
+            ("--rival", "best-of:4", "--top-logprobs", "0"),
             "no logprobs are returned on the chat endpoint",
         ),
     ],
@@ -400,18 +397,27 @@ def test_where_an_instruction_goes(
     several lines.
     """
     example = Example("1", Prompt(tuple(Message(*each) for each in messages)))
-    there = Alternative("x", instruction="Be brief.").asked(example)
+    there = with_instruction(example, "Be brief.")
     assert [(each.role, each.content) for each in there.prompt.messages] == asked
-    assert NO_ALTERNATIVE.asked(example) is example
+    assert Policy().requests(example, 1) == [Draw(example, 1)]
 
 
-def test_the_arms_of_a_setting() -> None:
-    """Base, bias, and each alternative that changes something, alone and with the bias: at greedy
-    no temperature and no best-of.
+def rivals_of(*specs: str, settings: tuple[Setting, ...]) -> tuple[Policy, ...]:
+    """The rivals of a reward of at most 8 tokens."""
+    task = Task("t", (), (), ())
+    return rivals(specs, Case(task, parse_reward("length", max_tokens=8), settings))
+
+
+def test_the_policies_of_a_setting() -> None:
+    """Base, bias, and each rival that changes something, alone and with the bias: at greedy no
+    temperature and no best-of.
     """
-    tried = alternatives(["Be brief."], [0.5], [2], [3], settings=[SAMPLED, GREEDY], limit=8)
+    tried = rivals_of(
+        *("prompt:Be brief.", "temperature:0.5", "max-tokens:2", "best-of:3"),
+        settings=(SAMPLED, GREEDY),
+    )
     names = {
-        setting.name: [arm.name for arm in arms_at(setting, {"b": {1: 1.0}}, tried)]
+        setting.name: [policy.name for policy in policies_at(setting, {"b": {1: 1.0}}, tried)]
         for setting in (SAMPLED, GREEDY)
     }
     brief = ['prompt + "Be brief."', 'prompt + "Be brief." and b']
@@ -439,36 +445,33 @@ def test_the_best_is_told_by_the_base_model_only(
     """Logprobs after bias and temperature are the base's only without either."""
     session = SimpleNamespace(profile=load_profile(provider), biased_endpoint="chat")
     trials = cast(Any, SimpleNamespace(session=session, top_logprobs=5))
-    arm = Arm(
-        Setting(f"temperature {temperature}", temperature),
-        "b" if bias else None,
-        bias,
-        Alternative("x", best_of=2),
-    )
-    told = unranked(trials, arm)
+    setting = Setting(f"temperature {temperature}", temperature)
+    policy = BestOf(rival="x", judged="b" if bias else None, sent=bias, size=2)
+    told = unranked(trials, setting, policy)
     assert (told is None) == (why is None)
     assert (why or "") in (told or "")
 
 
-def arm_of(
+def answers_of(
     values: list[float],
     lengths: list[float],
     bias: str | None = None,
-    other: Alternative = NO_ALTERNATIVE,
-) -> ArmResult:
-    """An arm at temperature 1 with one completion a prompt, right where the value is above 0."""
+    rival: str = "",
+) -> PolicyAnswers:
+    """A policy at temperature 1 with one completion a prompt, right where the value is above 0."""
     rows = tuple(np.array([value]) for value in values)
     right = tuple(np.array([float(value > 0)]) for value in values)
     scores = PolicyScores(rows, right, tuple(np.array([length]) for length in lengths))
-    arm = Arm(SAMPLED, bias, {1: 1.0} if bias else {}, other)
-    return ArmResult(arm, scores, 10.0, float(np.mean(lengths)), (None,) * len(rows), len(rows))
+    policy = Policy(rival=rival, judged=bias, sent={1: 1.0} if bias else {})
+    paid = float(np.mean(lengths))
+    return PolicyAnswers(SAMPLED, policy, scores, 10.0, paid, (None,) * len(rows), len(rows))
 
 
 def test_a_policy_by_eye() -> None:
     """Right in 3 of 4: accuracy .75, interval .25 to 1 (see test_intervals); lengths 1, 2, 3, 4:
     mean 2.5. 10 + 2.5 tokens at 2 and 4 dollars a million are 30 millionths an answer, 3 cents for
     a thousand."""
-    row = policy(arm_of([1, 2, 3, 0], [1, 2, 3, 4]), "points", 8, Prices(2.0, 4.0))
+    row = row_of(answers_of([1, 2, 3, 0], [1, 2, 3, 4]), "points", 8, Prices(2.0, 4.0))
     assert list(row.metrics) == ["points", "accuracy", "tokens"]
     accuracy = row.metrics["accuracy"]
     assert (accuracy.mean, accuracy.low, accuracy.high) == (0.75, 0.25, 1.0)
@@ -484,11 +487,11 @@ def test_a_comparison_by_eye() -> None:
     """
     values, lengths = [float(n) for n in range(20)], [5.0] * 20
     arms = [
-        arm_of(values, lengths),
-        arm_of([value + 1 for value in values], [3.0] * 20, "b"),
-        arm_of(values, lengths, other=Alternative("x")),
-        arm_of([value + 1 for value in values], lengths, "b", Alternative("x")),
-        arm_of([value - 1 for value in values], lengths, "c"),
+        answers_of(values, lengths),
+        answers_of([value + 1 for value in values], [3.0] * 20, "b"),
+        answers_of(values, lengths, rival="x"),
+        answers_of([value + 1 for value in values], lengths, "b", "x"),
+        answers_of([value - 1 for value in values], lengths, "c"),
     ]
     rows = {
         (row.against, row.policy, row.metric): row
@@ -546,9 +549,9 @@ def test_what_so_few_prompts_can_show() -> None:
     assert len(list(unresolvable(5, {"primary": 1, "secondary": 2}))) == 2
 
 
-def told(*arms: ArmResult) -> tuple[str, ...]:
+def told(*arms: PolicyAnswers) -> tuple[str, ...]:
     """The sentences about these arms."""
-    policies = [policy(each, "points", 8, None) for each in arms]
+    policies = [row_of(each, "points", 8, None) for each in arms]
     return summarise(policies, comparisons(arms, "points"), "points")
 
 
@@ -558,12 +561,10 @@ def test_sentences_say_who_wins() -> None:
     """
     rng = np.random.default_rng(0)
     base = rng.uniform(1, 2, 40)
-    better, worse = Alternative("better"), Alternative("worse")
+    better, worse = "better", "worse"
 
-    def arm(
-        shift: float, bias: str | None = None, other: Alternative = NO_ALTERNATIVE
-    ) -> ArmResult:
-        return arm_of((base + shift + rng.normal(0, 0.1, 40)).tolist(), [5.0] * 40, bias, other)
+    def arm(shift: float, bias: str | None = None, other: str = "") -> PolicyAnswers:
+        return answers_of((base + shift + rng.normal(0, 0.1, 40)).tolist(), [5.0] * 40, bias, other)
 
     lines = told(
         arm(0),
@@ -591,7 +592,9 @@ def test_a_bias_that_hurts_reads_as_clearly() -> None:
     """HURTS in capitals, with what else got worse, and no word of help."""
     rng = np.random.default_rng(1)
     base = rng.uniform(1, 2, 30)
-    lines = told(arm_of(base.tolist(), [5.0] * 30), arm_of((base - 1.5).tolist(), [9.0] * 30, "b"))
+    lines = told(
+        answers_of(base.tolist(), [5.0] * 30), answers_of((base - 1.5).tolist(), [9.0] * 30, "b")
+    )
     assert lines[0].startswith("At temperature 1, b HURTS: points")
     assert "(WORSE)" in lines[0]
     assert "helps" not in lines[0]
@@ -613,8 +616,6 @@ def test_figures(value: float, text: str) -> None:
     assert figure(value) == text
 
 
-def test_equal_alternatives_are_one() -> None:
+def test_equal_rivals_are_one() -> None:
     """An instruction that is given twice is tried once."""
-    assert (
-        len(alternatives(["Be brief.", " Be brief. "], [], [], [], settings=[GREEDY], limit=8)) == 1
-    )
+    assert len(rivals_of("prompt:Be brief.", "prompt: Be brief. ", settings=(GREEDY,))) == 1

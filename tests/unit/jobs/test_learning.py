@@ -333,7 +333,7 @@ def test_an_evaluation_says_that_the_limit_hides_lengths(
     write_rows(data, rows)
     options = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", str(data))
     more = ("--out", str(tmp_path / "run"), "--reward", "length", "--deploy", "greedy")
-    call = ["eval", *options, *more, "--baseline-prompt", "Be brief.", "--max-tokens", "1"]
+    call = ["eval", *options, *more, "--rival", "prompt:Be brief.", "--max-tokens", "1"]
     done = blb(*call)
     assert done.exit_code == 0, done.output
     words = " ".join(done.stderr.split())

@@ -159,7 +159,7 @@ def test_an_evaluation_judges_where_the_bias_was_judged(fitted: Fitted, tmp_path
     """
     done = blb(
         *("eval", fitted.bias_file, *fitted.words, "--out", tmp_path, "--json"),
-        *("--baseline-prompt", "Say b.", "--baseline-prompt", "Say c.", "--labels-only"),
+        *("--rival", "prompt:Say b.", "--rival", "prompt:Say c.", "--rival", "labels-only"),
     )
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
@@ -210,7 +210,7 @@ def test_comparisons_that_cannot_show_anything_are_named_before_a_request(
     asked = len(fitted.server.requests)
     done = blb(
         *("eval", fitted.bias_file, *words, "--out", tmp_path, "--test-limit", 4),
-        *("--max-requests", 1, "--baseline-prompt", "Say b."),
+        *("--max-requests", 1, "--rival", "prompt:Say b."),
     )
     assert done.exit_code != 0
     assert "too few for the 2 primary comparisons" in done.stderr

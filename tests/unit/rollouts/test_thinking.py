@@ -220,9 +220,9 @@ def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:
             "loops",
         }
         for line, sentence in (
-            (("--baseline-words", f"{tmp_path / 'none.txt'}:-2"), "give FILE:NATS"),
-            (("--baseline-words", f"{words}:x"), "give FILE:NATS"),
-            (("--baseline-words", words), "give FILE:NATS"),
+            (("--rival", f"words:{tmp_path / 'none.txt'}:-2"), "give words:FILE:NATS"),
+            (("--rival", f"words:{words}:x"), "give words:FILE:NATS"),
+            (("--rival", f"words:{words}"), "give words:FILE:NATS"),
         ):
             refused = blb("eval", *task, *line, "--deploy", "greedy")
             assert (refused.exit_code, sentence in " ".join(refused.output.split())) == (
@@ -230,7 +230,7 @@ def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:
                 True,
             ), refused.output
         plain = (*where, "--reward", "contains", "--deploy", "greedy")
-        refused = blb("eval", *plain, "--baseline-close", 2)
+        refused = blb("eval", *plain, "--rival", "close:2")
         assert (
             refused.exit_code,
             "name it, as in --thinking" in " ".join(refused.output.split()),

@@ -1,4 +1,4 @@
-"""``blb eval``: judge biases on fresh completions, beside the alternatives to a bias."""
+"""``blb eval``: judge biases on fresh completions, beside what one would do instead."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from blackbox_lb.cli.grouped import (
     AMOUNT,
     COUNT,
     HelpGroup,
-    LateChoice,
     argument,
     command,
     option,
@@ -48,71 +47,25 @@ class EvalOptions(TaskOptions, TrialOptions, VerboseOptions):
         "Judge at this setting, as in temperature=0.5 or greedy. Repeatable. [default: those at"
         " which BIAS was judged; without a verdict temperature=1 and greedy]",
     )
-    baseline_prompt: tuple[str, ...] = option(
-        HelpGroup.JUDGING, "Try this instruction, added to the prompt, instead. Repeatable."
-    )
-    baseline_temperature: tuple[float, ...] = option(
+    rival: tuple[str, ...] = option(
         HelpGroup.JUDGING,
-        "Try this lower temperature (of wanted shares: or a higher one) instead. Repeatable.",
-    )
-    baseline_max_tokens: tuple[int, ...] = option(
-        HelpGroup.JUDGING, "Try this limit of a completion instead, lower or higher. Repeatable."
-    )
-    best_of: tuple[int, ...] = option(
-        HelpGroup.JUDGING,
-        "Try the likeliest of N completions (mean logprob under the base model) instead."
-        " Repeatable.",
-    )
-    baseline_words: tuple[str, ...] = option(
-        HelpGroup.JUDGING,
-        "Try a hand list instead: so many nats, as in -2, on every spelling that is one token of"
-        " each line of FILE. Repeatable.",
-        metavar="FILE:NATS",
-    )
-    baseline_close: tuple[float, ...] = option(
-        HelpGroup.JUDGING,
-        "Try so many nats on the first token of the text that ends --thinking instead. Repeatable.",
+        "Try this instead of a bias, alone and together with each BIAS. Repeatable. prompt:TEXT: an"
+        " instruction, added to the prompt. temperature:T: a lower one (of wanted shares any)."
+        " max-tokens:N: another limit of a completion. best-of:N: the likeliest of several"
+        " completions (mean logprob under the base model). words:FILE:NATS: so many nats on every"
+        " spelling that is one token of each line of FILE. close:NATS: on the first token of the"
+        " text that ends --thinking. Of a decision: labels-only (all else forbidden by the"
+        " provider's highest bias); threshold (the labels' logprobs, each with an offset learned"
+        " from the training answers); calibrate:contextual or calibrate:batch (their probabilities"
+        " divided by those without content, or by their mean over the test prompts); few-shot:K"
+        " (training examples before the prompt); classifier:tfidf or"
+        " classifier:embedding:NAME_OR_FOLDER (without the model, learned on the training rows;"
+        " needs the extra clusters). Of wanted shares: asked-shares (in words, in the prompt);"
+        " drawn-label (drawn here for each completion, and asked for in the prompt).",
+        metavar="NAME[:VALUE]",
     )
     labels: str | None = labels()
     decide: str | None = decide()
-    labels_only: bool = option(
-        HelpGroup.JUDGING,
-        "Of a decision: forbid everything but the labels instead, by the provider's highest bias on"
-        " their tokens.",
-    )
-    threshold: bool = option(
-        HelpGroup.JUDGING,
-        "Of a decision: decide here by the returned logprobs of the labels, each with an offset"
-        " learned from the training answers, instead. For labels of one token the same as a bias on"
-        " them with all else forbidden.",
-    )
-    calibrate: tuple[str, ...] = option(
-        HelpGroup.JUDGING,
-        "Of a decision: divide the labels' probabilities by those without content (contextual) or"
-        " by their mean over the test prompts (batch) instead. Repeatable.",
-        type=LateChoice(lambda: ("contextual", "batch")),
-    )
-    few_shot: tuple[int, ...] = option(
-        HelpGroup.JUDGING,
-        "Of a decision: put K training examples before the prompt instead. Repeatable.",
-        type=COUNT,
-        metavar="K",
-    )
-    classifier: tuple[str, ...] = option(
-        HelpGroup.JUDGING,
-        "Of a decision: classify without the model instead, by words (tfidf) or by an embedding"
-        " model (embedding:NAME_OR_FOLDER), learned on the training rows. Needs the extra clusters."
-        " Repeatable.",
-    )
-    asked_shares: bool = option(
-        HelpGroup.JUDGING,
-        "Of wanted shares: ask for them in words, added to the prompt, instead.",
-    )
-    drawn_label: bool = option(
-        HelpGroup.JUDGING,
-        "Of wanted shares: draw a label for each completion in this program and ask for it in the"
-        " prompt instead.",
-    )
     effect: float | None = option(
         HelpGroup.JUDGING,
         "Say how many prompts would show such a difference of the reward.",
@@ -130,13 +83,11 @@ def eval_command(options: EvalOptions) -> None:
     """Judge bias files on fresh completions of the test prompts, all on the same prompts as the
     base.
 
-    The alternatives to a bias go into the same table, alone and together with each BIAS: an
-    instruction, a lower temperature, fewer tokens, the best of several completions. Where the
-    answers are few labels, also the labels alone, thresholds, calibration, examples and a
-    classifier; the output then counts which label was said for which. With --reward distribution,
-    also the shares in words and the label drawn in code; the output then has the wanted and the
-    drawn share of each label, by group, too. Without BIAS, the
-    alternatives are compared with the base, before a fit costs anything. NAME is the name of a bias
+    What one would do instead goes into the same table, alone and together with each BIAS: --rival
+    names it, --rivals tries what suits the task. Where the answers are few labels, the output
+    counts which label was said for which; with --reward distribution it has the wanted and the
+    drawn share of each label, by group, too. Without BIAS, the rivals are compared with the base,
+    before a fit costs anything. NAME is the name of a bias
     in the tables, by default the file's, or the folder's of a bias.json. A bias may come from
     another server of the same model: only the tokenizer must be the same. Writes evaluation.json
     into --out; a second run resumes there.
