@@ -83,7 +83,7 @@ COLOUR = f"fit {DATA} --out run --reward exact-match --max-tokens 1 --l2 1"
 OPENING = f"{DATA} --decide begins-with:b,e --reward accuracy --max-tokens 1"
 CALLS = f"{DATA} --decide calls-tool --reward accuracy --max-tokens 2"
 SHARES = f"{DATA} --out run --max-tokens 2"
-PHASED = f"fit {DATA} --out run --max-tokens 4 --tau 0.1 --deploy temperature=1 {DRAWN}"
+PHASED = f"fit {DATA} --out run --max-tokens 4 --deploy temperature=1 {DRAWN}"
 
 SAMPLED = ("bias", "fit", "verdict", "tried")
 DECIDED = (*SAMPLED, "decisions", "calibration")
@@ -246,10 +246,10 @@ SCENES: Mapping[str, Scene] = {
     ),
     "groups-from-samples": Scene(
         behind(TALKER),
-        coloured(50, 30, 40),
+        coloured(100, 30, 40),
         (
             f"fit {DATA} --out run --reward exact-match --max-tokens 1 --learn-from samples"
-            " --depends-on groups:colour --deploy temperature=1 --tau 0.25 --l2 1.25"
+            " --depends-on groups:colour --deploy temperature=1 --tau 0.3 --l2 1.25"
             f" {DRAWN}",
         ),
         (*SAMPLED, "features", "beside"),
@@ -272,8 +272,8 @@ SCENES: Mapping[str, Scene] = {
     ),
     "phases": Scene(
         behind(OPENER),
-        numbered(20, 10, 15),
-        (f"{PHASED} --reward 'regex:^ a[^a]*$' --phases first --l2 5",),
+        numbered(40, 30, 40),
+        (f"{PHASED} --reward 'regex:^ a[^a]*$' --phases first --tau 0.3 --l2 5",),
         (*SAMPLED, "features", "beside"),
         afterwards=wrapped_clients,
     ),
@@ -282,7 +282,7 @@ SCENES: Mapping[str, Scene] = {
         coloured(48, 20, 12),
         (
             f"{PHASED} --reward golden_opening:wanted --depends-on route:red=red --phases first"
-            " --l2 5",
+            " --tau 0.1 --l2 5",
         ),
         (*SAMPLED, "features", "beside"),
         files={
