@@ -10,12 +10,12 @@ import pytest
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import RewardTilt
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import linear_term, maximise
+from blackbox_lb.estimate.projection.projection import linear_term
 from blackbox_lb.estimate.sparse.sparsify import _lowest, sparsify
-from blackbox_lb.estimate.sparse.support_search import Problem, best_support
+from blackbox_lb.estimate.sparse.support_search import SubsetProblem, best_support
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
-from tests.support.fits import projection
+from tests.support.fits import problem_of, projection
 from tests.support.masses import dense
 
 VOCAB = 9
@@ -46,7 +46,7 @@ def kl(table: NextToken, learned: np.ndarray, values: np.ndarray) -> float:
 def refitted(table: NextToken, learned: np.ndarray, support: np.ndarray) -> float:
     """The least KL on a given support."""
     usage = table.expected(learned)
-    return kl(table, learned, maximise(usage, table, support=support).delta)
+    return kl(table, learned, problem_of(usage, table, free=support).solve().x)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -81,7 +81,7 @@ def test_refit_is_never_worse_than_cut(seed: int, entries: int) -> None:
     assert 0 <= sparse.kept <= 1
 
 
-def hard(seed: int) -> tuple[Problem, int]:
+def hard(seed: int) -> tuple[SubsetProblem, int]:
     """5 to 12 tokens and 1 to 3 entries: small and large biases, suppressed tokens, common shifts,
     lists that are cut, forbidden ids, ranges, penalties."""
     rng = np.random.default_rng(seed)
@@ -106,12 +106,14 @@ def hard(seed: int) -> tuple[Problem, int]:
     l2 = 5.0 if seed % 6 == 0 else 0.0
     weights = np.ones(table.n_positions)
     return (
-        Problem(table, table.expected(delta) + l2 * delta, weights, allowed, l2, -reach, reach),
+        SubsetProblem(
+            table, table.expected(delta) + l2 * delta, weights, allowed, l2, -reach, reach
+        ),
         entries,
     )
 
 
-def least_loss(problem: Problem, entries: int) -> float:
+def least_loss(problem: SubsetProblem, entries: int) -> float:
     """The least loss of all supports, each refitted: Newton's method on full tables, all supports
     at once.
     """
@@ -160,7 +162,9 @@ def test_the_support_is_the_best_of_all(start: int) -> None:
         found = best_support(problem, entries, np.zeros(len(problem.linear)))
         assert len(found.support) <= entries
         assert problem.allowed[found.support].all()
-        assert found.loss == pytest.approx(problem.loss(found.values), abs=1e-6)
+        assert found.loss == pytest.approx(
+            problem.on(found.support).loss(found.values)[0], abs=1e-6
+        )
         assert found.loss - least_loss(problem, entries) < 1e-6 * len(problem.weights), seed
 
 
@@ -323,7 +327,7 @@ def test_a_range_without_room_sends_nothing(integers: bool) -> None:
     sparse = sparsify(table, delta, low=-reach, high=reach, integers=integers)
     assert (sparse.entries, sparse.entries_dropped) == (0, VOCAB)
     assert sparse.kept == pytest.approx(0)
-    assert maximise(table.expected(delta), table, low=0.0, high=0.0).converged
+    assert problem_of(table.expected(delta), table, low=0.0, high=0.0).solve().converged
 
 
 def test_room_is_used_where_an_id_is_forbidden() -> None:

@@ -15,11 +15,11 @@ from scipy import optimize
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import maximise
 from blackbox_lb.estimate.reweighting import tail_coverage
 from blackbox_lb.estimate.sparse.sparsify import integer_search
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
+from tests.support.fits import problem_of
 
 VOCAB = 12
 SAMPLES = 25
@@ -176,20 +176,19 @@ def test_the_solver_finds_the_maximum(seed: int, top: int, target: np.ndarray, l
     table = table_of(seed, top)
     learned = target[table.token_ids] / 4
     linear = table.expected(learned)
-    found = maximise(linear, table, l2=l2)
+    found = problem_of(linear, table, l2=l2).solve()
     assert found.converged
     rng = np.random.default_rng(seed)
 
     def score(delta: np.ndarray) -> float:
         return float(linear @ delta - table.log_normaliser(delta).sum() - l2 / 2 * delta @ delta)
 
-    best = score(found.delta)
+    best = score(found.x)
     assert all(
-        score(found.delta + 0.1 * rng.standard_normal(len(learned))) <= best + 1e-9
-        for _ in range(5)
+        score(found.x + 0.1 * rng.standard_normal(len(learned))) <= best + 1e-9 for _ in range(5)
     )
-    same = maximise(linear, table)
-    np.testing.assert_allclose(table.expected(same.delta), linear, atol=0.02)
+    same = problem_of(linear, table).solve()
+    np.testing.assert_allclose(table.expected(same.x), linear, atol=0.02)
 
 
 @settings(max_examples=25)

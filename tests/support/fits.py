@@ -1,19 +1,40 @@
-"""The projection, its cross-validation and its errors by tau and gamma, in place of a weighting."""
+"""The projection, its cross-validation and its errors by tau and gamma, in place of a weighting;
+and the problem of counts at logged positions.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
+from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts, Scale, weighting
-from blackbox_lb.estimate.next_token.next_token import LoggedPositions, NextToken
+from blackbox_lb.estimate.next_token.next_token import (
+    LoggedPositions,
+    NextToken,
+    WeightedPotential,
+)
+from blackbox_lb.estimate.problem import Problem
 from blackbox_lb.estimate.projection import cross_validation
 from blackbox_lb.estimate.projection import projection as projections
 from blackbox_lb.estimate.projection import standard_errors as errors
 from blackbox_lb.estimate.projection.cross_validation import L2Choice
 from blackbox_lb.estimate.projection.projection import Fit
 from blackbox_lb.estimate.projection.standard_errors import StandardErrors
+
+
+def problem_of(
+    linear: Vector, table: WeightedPotential, weights: Vector | None = None, **options: Any
+) -> Problem:
+    """The fit to ``linear`` counts (s,) at positions that weigh ``weights`` (m,), 1 each if
+    None.
+    """
+    counted = np.ones(table.n_positions) if weights is None else weights
+    return Problem(
+        lambda delta: table.potential(delta, counted), linear, float(counted.sum()), **options
+    )
 
 
 def projection(

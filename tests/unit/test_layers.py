@@ -40,6 +40,7 @@ OUTSIDE_THE_CORE = ("extras", "cli", "__main__")
 ESTIMATE = (
     ("inputs",),
     ("next_token",),
+    ("problem",),
     ("counting", "decisions", "reweighting"),
     ("projection",),
     ("sparse",),

@@ -23,7 +23,7 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Prior, linear_term
 from blackbox_lb.estimate.sparse.sparsify import Sparse, above, against, sparsify
-from blackbox_lb.estimate.sparse.support_search import PATIENCE, Problem, best_support
+from blackbox_lb.estimate.sparse.support_search import PATIENCE, SubsetProblem, best_support
 from blackbox_lb.types import AnyBias, VaryingBias
 
 
@@ -201,7 +201,7 @@ def _support(data: EstimatorInput, projected: Projected, limits: CompileLimits) 
     rollouts = replace(data.rollouts, shares=projected.shares)
     weights = projected.rule.weights(rollouts)
     linear = linear_term(rollouts, table, weights)
-    problem = Problem(table, linear, weights.values, allowed, projected.l2)
+    problem = SubsetProblem(table, linear, weights.values, allowed, projected.l2)
     solution = best_support(
         problem, limits.entries, np.zeros(len(learned)), patience=0 if limits.quick else PATIENCE
     )

@@ -24,7 +24,8 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
 from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts, Weighting
 from blackbox_lb.estimate.next_token.next_token import LoggedPositions
-from blackbox_lb.estimate.projection.projection import Pair, linear_term, linear_terms, maximise
+from blackbox_lb.estimate.problem import Pair, Problem
+from blackbox_lb.estimate.projection.projection import linear_term, linear_terms
 
 L2_GRID = (160.0, 80.0, 40.0, 20.0, 10.0, 5.0, 2.5, 1.25)
 """Below 1.25 weighted tokens a token seen once is fitted almost fully; above 160 a bias of 1 nat
@@ -204,22 +205,20 @@ def _path(
     weights = rule.weights(rollouts, train)
     delta = np.zeros(len(table.token_ids))
     linear = linear_term(rollouts, table, weights)
-    usage = table.expected(delta, weights.values)
+    curvature = (table.expected(delta, weights.values) + np.abs(linear)) / 2
     out = np.zeros((len(strengths), len(train)))
     pairs: Sequence[Pair] = ()
     for row, l2 in enumerate(strengths):
-        maximum = maximise(
+        problem = Problem(
+            lambda delta: table.potential(delta, weights.values),
             linear,
-            table,
-            weights.values,
+            float(weights.values.sum()),
             l2=l2,
-            start=delta,
-            usage=usage,
-            shortfall=SETTLED,
-            pairs=pairs,
+            curvature=curvature,
         )
-        delta = maximum.delta
-        pairs = maximum.pairs
+        solution = problem.solve(delta, shortfall=SETTLED, pairs=pairs)
+        delta = solution.x
+        pairs = solution.pairs
         out[row] = linear_terms(rollouts, table, target, delta)
         out[row] -= rollouts.summed(target.values * table.log_normaliser(delta))
     return out

@@ -34,7 +34,8 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts, Weighting
 from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.sparse_table import dot, stretches
-from blackbox_lb.estimate.projection.projection import Fit, Penalty, Prior
+from blackbox_lb.estimate.problem import penalty
+from blackbox_lb.estimate.projection.projection import Fit, Prior
 from blackbox_lb.estimate.reweighting import effective_sample_size
 
 UNFINISHED = 1e-5
@@ -188,11 +189,13 @@ def standard_errors(
         scores += shared
     expected, squares = problem.expected_by(len(shares))
     scores -= expected
-    penalty = Penalty(l2)
+    center = None
+    lifted = None
     if prior is not None:
+        center = table.align(prior.token_ids, prior.means)
         lifted = np.flatnonzero(np.isin(table.token_ids, prior.lifted))
-        penalty = Penalty(l2, table.align(prior.token_ids, prior.means), lifted)
-    scores -= np.outer(shares, penalty.gradient(values))
+    _, pull = penalty(values, l2, center, lifted)
+    scores -= np.outer(shares, pull)
     scores[:, ~free] = 0.0
     problem.check(scores.sum(axis=0), expected.sum(axis=0))
     steps = problem.steps(shares, scores, expected, squares, shared)

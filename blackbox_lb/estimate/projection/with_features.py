@@ -17,7 +17,7 @@ Values in nats.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -30,12 +30,14 @@ from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
 from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.sparse_table import dot
-from blackbox_lb.estimate.projection.projection import descend
+from blackbox_lb.estimate.problem import Problem
 
 BLOCK = 4_096
 """Contexts of a block: with 300 tokens its bias takes 10 MB."""
-LARGEST = 300.0
-"""Nats at which a bias is cut off inside exp, which overflows at 709."""
+LEAST = 1e-300
+"""Sum of a position's tilted probabilities, as a share of its context's largest tilt: less is 690
+nats behind.
+"""
 LEAST_REST = 1e-12
 """Probability of the tokens outside the support, below which it is rounding."""
 
@@ -51,7 +53,7 @@ class FeatureFit:
     common: (s,) nats, ``delta_0``.
     slopes: (f, s) nats a unit of each feature.
     gain: log-likelihood over no bias, in nats a weighted position.
-    iterations: of L-BFGS.
+    iterations: of the solver.
     """
 
     token_ids: Ids
@@ -72,21 +74,6 @@ class FeatureFit:
         for start in range(0, features.shape[0], BLOCK):
             square += (self.bias(features[start : start + BLOCK]) ** 2).sum(axis=0)
         return np.asarray(np.sqrt(square / max(features.shape[0], 1) * usage))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FeatureBatch:
-    """A block of contexts.
-
-    contexts: their slice of all contexts.
-    positions: the slice of their positions.
-    features: (b, f) their features, and ``transposed`` (f, b).
-    """
-
-    contexts: slice
-    positions: slice
-    features: FeatureTable
-    transposed: sparse.csc_array[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,9 +176,12 @@ class FeaturePositions:
     @property
     def occurrence(self) -> Vector:
         """(s,) the weighted number of times that each token was likely or the answer."""
-        counted = np.asarray(self.counts.sum(axis=0))
-        counted = counted + self.tail_counts.sum() * self.unigram
-        return np.asarray(self.usage + np.abs(counted))
+        return np.asarray(self.usage + np.abs(self._counted))
+
+    @property
+    def _counted(self) -> Vector:
+        """(s,) the linear term of all contexts."""
+        return np.asarray(self.counts.sum(axis=0) + self.tail_counts.sum() * self.unigram)
 
     def only(self, chosen: Bools) -> FeaturePositions:
         """The positions of the contexts where ``chosen`` (c,) is True; the others count nothing."""
@@ -203,11 +193,11 @@ class FeaturePositions:
             self.contexts[is_chosen],
             self.weights[is_chosen],
         )
-        return FeaturePositions(self.token_ids, *rows, *self._counted(chosen.astype(np.float64)))
+        return FeaturePositions(self.token_ids, *rows, *self._amounts(chosen.astype(np.float64)))
 
     def times(self, amounts: Vector) -> FeaturePositions:
         """The same where each context counts ``amounts`` (c,) times."""
-        counts, tail_counts = self._counted(amounts)
+        counts, tail_counts = self._amounts(amounts)
         return replace(
             self,
             weights=self.weights * amounts[self.contexts],
@@ -215,7 +205,7 @@ class FeaturePositions:
             tail_counts=tail_counts,
         )
 
-    def _counted(self, amounts: Vector) -> tuple[sparse.csr_array[Any], Vector]:
+    def _amounts(self, amounts: Vector) -> tuple[sparse.csr_array[Any], Vector]:
         """``counts`` and ``tail_counts`` where each context counts ``amounts`` (c,) times."""
         counts = sparse.csr_array(sparse.diags_array(amounts) @ self.counts)
         return counts, self.tail_counts * amounts
@@ -223,61 +213,59 @@ class FeaturePositions:
     def _linear(self, rows: slice) -> npt.NDArray[np.float64]:
         """(b, s) the linear term of some contexts."""
         row, column, amounts = _entries(self.counts, rows)
-        shape = (rows.stop - rows.start, len(self.token_ids))
-        counted = np.zeros(shape)
-        counted[row, column] = amounts
-        return counted + np.outer(self.tail_counts[rows], self.unigram)
+        counted = np.outer(self.tail_counts[rows], self.unigram)
+        counted[row, column] += amounts
+        return counted
 
-    def loss(
-        self, features: FeatureTable, common: Vector, slopes: Vector
-    ) -> tuple[float, Vector, npt.NDArray[np.float64]]:
-        """Minus the log-likelihood in nats, and its gradient in ``common`` (s,) and ``slopes`` (f,
-        s).
+    def problem(self, features: FeatureTable, *, l2: float, slope_l2: float) -> Problem:
+        """The fit of the module docstring, where x (1 + f, s) holds the common vector and below it
+        that of each feature.
+
+        features: (c, f). l2, slope_l2: pull of the common vector and of the others to 0, in
+        weighted positions.
         """
-        return self.loss_over(self.batches(features), common, slopes)
-
-    def loss_over(
-        self, batches: Sequence[FeatureBatch], common: Vector, slopes: Vector
-    ) -> tuple[float, Vector, npt.NDArray[np.float64]]:
-        """``loss`` over the ``batches`` of a table of features."""
-        value = 0.0
-        of_common = np.zeros(common.shape)
-        of_slopes = np.zeros(slopes.shape)
-        for batch in batches:
-            delta = np.minimum(common + batch.features @ slopes, LARGEST)
-            part, slope = self._block(delta, batch.contexts.start, batch.positions)
-            linear = self._linear(batch.contexts)
-            value += part - float((linear * delta).sum())
-            slope = slope - linear
-            of_common += slope.sum(axis=0)
-            of_slopes += np.asarray(batch.transposed @ slope)
-        return value, of_common, of_slopes
-
-    def batches(self, features: FeatureTable) -> list[FeatureBatch]:
-        """The blocks of contexts with their ``features``, for many visits: scipy takes longer to
-        cut a small table than the calculation takes.
-        """
-        batches = []
-        for rows, positions in self._blocks(features.shape[0]):
+        blocks = []  # scipy takes longer to cut a small table than a visit takes
+        for contexts, positions in self._blocks(features.shape[0]):
             table = features
-            if rows.stop - rows.start < features.shape[0]:
-                table = features[rows]
-            batches.append(FeatureBatch(rows, positions, table, table.T))
-        return batches
+            if contexts.stop - contexts.start < features.shape[0]:
+                table = features[contexts]
+            blocks.append((contexts.start, positions, table, table.T))
+
+        def potential(x: Vector) -> tuple[float, Vector]:
+            value = 0.0
+            gradient = np.zeros(x.shape)
+            for first, positions, table, transposed in blocks:
+                delta = x[0] + table @ x[1:]
+                log_z, slope = self._block(delta, first, positions)
+                value += dot(self.weights[positions], log_z)
+                gradient[0] += slope.sum(axis=0)
+                gradient[1:] += transposed @ slope
+            return value, gradient
+
+        linear = np.empty((1 + features.shape[1], len(self.token_ids)))
+        linear[0] = self._counted
+        linear[1:] = (features.T @ self.counts).toarray()
+        linear[1:] += np.outer(features.T @ self.tail_counts, self.unigram)
+        squares = np.asarray((features * features).sum(axis=0)) / max(features.shape[0], 1)
+        return Problem(
+            potential,
+            linear,
+            float(self.weights.sum()),
+            l2=np.append(l2, np.full(features.shape[1], slope_l2)),
+            curvature=np.append(1.0, squares)[:, None] * self.occurrence / 2,
+        )
 
     def log_likelihood(self, delta: npt.NDArray[np.float64]) -> Vector:
         """(c,) the weighted log-likelihood of each context's tokens under its own bias ``delta``
         (c, s), over no bias, with the baseline in its linear term.
         """
-        linear = np.zeros(len(delta))
-        normaliser = np.zeros(len(delta))
+        likelihood = np.zeros(len(delta))
         for rows, positions in self._blocks(len(delta)):
-            z = self._normalisers(np.exp(np.minimum(delta[rows], LARGEST)), rows.start, positions)[
-                0
-            ]
-            np.add.at(normaliser, self.contexts[positions], self.weights[positions] * np.log(z))
-            linear[rows] = (self._linear(rows) * delta[rows]).sum(axis=1)
-        return linear - normaliser
+            block = delta[rows]
+            likelihood[rows] = (self._linear(rows) * block).sum(axis=1)
+            log_z, _ = self._block(block, rows.start, positions)
+            np.subtract.at(likelihood, self.contexts[positions], self.weights[positions] * log_z)
+        return likelihood
 
     def _blocks(self, size: int) -> Iterator[tuple[slice, slice]]:
         """Blocks of contexts with their positions."""
@@ -286,39 +274,28 @@ class FeaturePositions:
             low, high = np.searchsorted(self.contexts, (start, stop)).tolist()
             yield slice(start, stop), slice(low, high)
 
-    def _normalisers(
-        self, tilt: npt.NDArray[np.float64], first: int, positions: slice
-    ) -> tuple[Vector, Ids, Ids, Vector]:
-        """(b,) ``sum_y pi_0(y) exp(delta(y))``; and of each listed mass its row, its place in
-        ``tilt``, and its tilted value.
+    def _block(
+        self, delta: npt.NDArray[np.float64], first: int, positions: slice
+    ) -> tuple[Vector, npt.NDArray[np.float64]]:
+        """Under the bias ``delta`` (b, s) of the contexts from ``first`` on: (p,) the
+        log-normalisers, and the gradient (b, s) of their weighted sum in the bias of each context.
         """
+        top = np.maximum(delta.max(axis=1), 0.0)
+        tilt = np.exp(delta - top[:, None])
         row, column, masses = _entries(self.masses, positions)
         owner = self.contexts[positions] - first
         at = owner[row] * tilt.shape[1] + column
         tilted = masses * tilt.ravel()[at]
         z = (
-            self._rest[positions]
+            self._rest[positions] * np.exp(-top)[owner]
             + np.bincount(row, tilted, len(owner))
             + self.tails[positions] * (tilt @ self.unigram)[owner]
         )
-        return z, row, at, tilted
-
-    def _block(
-        self, delta: npt.NDArray[np.float64], first: int, positions: slice
-    ) -> tuple[float, npt.NDArray[np.float64]]:
-        """The weighted log-normalisers of some contexts, and their gradient (b, s) in the bias of
-        each.
-        """
-        tilt = np.exp(delta)
-        z, row, at, tilted = self._normalisers(tilt, first, positions)
-        weights = self.weights[positions]
-        owner = self.contexts[positions] - first
-        once = weights / z
-        slope = (
-            np.bincount(at, tilted * once[row], delta.size).astype(np.float64).reshape(delta.shape)
-        )
+        z = np.maximum(z, LEAST)
+        once = self.weights[positions] / z
+        slope = np.bincount(at, tilted * once[row], delta.size).reshape(delta.shape)
         tails = np.bincount(owner, once * self.tails[positions], len(delta))
-        return dot(weights, np.log(z)), slope + tails[:, None] * tilt * self.unigram
+        return np.log(z) + top[owner], slope + tails[:, None] * tilt * self.unigram
 
 
 def _entries(
@@ -349,37 +326,20 @@ def fit_features(
     l2, slope_l2: pull of the common vector and of the others to 0, in weighted positions. start: a
     fit to begin from, of the same tokens and features. InputError: a strength that is not above 0.
     """
-    size = len(positions.token_ids)
-    count = features.shape[1]
-    total = float(positions.weights.sum())
-    strengths = np.concatenate(
-        [[positive("l2", l2)], np.full(count, positive("slope_l2", slope_l2))]
-    )[:, None]
-    # Coordinates in which the curvature is about 1: tokens and features differ in frequency by
-    # orders of magnitude.
-    present = np.asarray((features * features).sum(axis=0)) / max(features.shape[0], 1)
-    curvature = (
-        np.concatenate([[1.0], present])[:, None] * positions.occurrence[None] / 2 + strengths
+    problem = positions.problem(
+        features, l2=positive("l2", l2), slope_l2=positive("slope_l2", slope_l2)
     )
-    unit = np.sqrt(total / np.maximum(curvature, 1e-9 * total))
-    batches = positions.batches(features)
-
-    def loss(x: Vector) -> tuple[float, Vector]:
-        values = x.reshape(unit.shape) * unit
-        value, of_common, of_slopes = positions.loss_over(batches, values[0], values[1:])
-        slope = np.concatenate([of_common[None], of_slopes]) + strengths * values
-        return (value + float((strengths * values * values).sum()) / 2) / total, (
-            slope * unit
-        ).ravel() / total
-
-    if start is None:
-        begin = np.zeros(unit.shape)
-    else:
-        begin = np.concatenate([start.common[None], start.slopes]) / unit
-    descent = descend(loss, begin.ravel(), max_iterations=max_iterations, shortfall=1e-9)
-    values = descent.x.reshape(1 + count, size) * unit
-    gain = -descent.value - float((strengths * values * values).sum()) / 2 / total
-    return FeatureFit(positions.token_ids, values[0], values[1:], gain, descent.iterations)
+    begin = None
+    if start is not None:
+        begin = np.vstack([start.common, start.slopes])
+    solution = problem.solve(begin, max_iterations=max_iterations, shortfall=1e-9)
+    return FeatureFit(
+        positions.token_ids,
+        solution.x[0],
+        solution.x[1:],
+        solution.value / problem.total,
+        solution.iterations,
+    )
 
 
 def standard_errors(

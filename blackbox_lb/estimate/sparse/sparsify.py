@@ -26,7 +26,7 @@ from blackbox_lb.estimate.next_token.sparse_table import dot
 from blackbox_lb.estimate.sparse.support_search import (
     PATIENCE,
     Local,
-    Problem,
+    SubsetProblem,
     best_support,
     curvature,
 )
@@ -353,7 +353,7 @@ def sparsify(
     allowed = ~np.isin(next_token.token_ids, np.fromiter(forbidden, np.int64))
     learned = target.learned
     most = int(allowed.sum()) if entries is None else min(entries, int(allowed.sum()))
-    problem = Problem(next_token, target.usage, target.weights, allowed, low=low, high=high)
+    problem = SubsetProblem(next_token, target.usage, target.weights, allowed, low=low, high=high)
     if (
         np.count_nonzero(learned) <= most
         and allowed[learned != 0].all()

@@ -18,7 +18,8 @@ from scipy import sparse
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.next_token.derivatives import squares
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import maximise
+from blackbox_lb.estimate.next_token.sparse_table import dot
+from blackbox_lb.estimate.problem import Problem
 
 NEWTON_STEPS = 30
 
@@ -129,7 +130,7 @@ LEAST = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Problem:
+class SubsetProblem:
     """The values v that minimise ``sum_m w_m log_normaliser_m(v) - linear . v + l2/2 |v|^2``,
     with low <= v <= high and 0 where not allowed.
 
@@ -146,31 +147,25 @@ class Problem:
     low: float = -np.inf
     high: float = np.inf
 
-    def loss(self, values: Vector) -> float:
-        """The loss at ``values`` (s,), in nats over all positions."""
-        potential, _ = self.next_token.potential(values, self.weights)
-        return float(potential - self.linear @ values + self.l2 / 2 * (values @ values))
+    def on(self, support: Ids) -> Problem:
+        """The same with values on ``support`` only."""
+        return Problem(
+            lambda values: self.next_token.potential(values, self.weights),
+            self.linear,
+            float(self.weights.sum()),
+            l2=self.l2,
+            free=support,
+            low=self.low,
+            high=self.high,
+        )
 
     def fitted(self, support: Ids, start: Vector) -> Supported:
         """Minimise the loss with values on ``support`` only, starting at those of ``start``
         (s,).
         """
-        maximum = maximise(
-            self.linear,
-            self.next_token,
-            self.weights,
-            l2=self.l2,
-            support=support,
-            start=start,
-            low=self.low,
-            high=self.high,
-            max_iterations=300,
-        )
-        return Supported(
-            support,
-            maximum.delta,
-            self.l2 / 2 * float(maximum.delta @ maximum.delta) - maximum.value,
-        )
+        solution = self.on(support).solve(start, max_iterations=300)
+        values = solution.x
+        return Supported(support, values, self.l2 / 2 * dot(values, values) - solution.value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,7 +199,7 @@ class _Scores:
 
 
 def best_support(
-    problem: Problem, entries: int, start: Vector, *, patience: int = PATIENCE
+    problem: SubsetProblem, entries: int, start: Vector, *, patience: int = PATIENCE
 ) -> Supported:
     """Choose at most ``entries`` tokens and their best values, from the support of ``start`` (s,),
     which has no more of them.
@@ -222,7 +217,7 @@ def best_support(
     return _exchange(problem, entries, solution, patience)
 
 
-def _score(problem: Problem, entries: int, incumbent: Supported) -> _Scores:
+def _score(problem: SubsetProblem, entries: int, incumbent: Supported) -> _Scores:
     members = incumbent.support
     values = incumbent.values
     local = Local.at(problem.next_token, problem.weights, values)
@@ -258,7 +253,7 @@ def _score(problem: Problem, entries: int, incumbent: Supported) -> _Scores:
     )
 
 
-def _splice(problem: Problem, entries: int, incumbent: Supported) -> Supported | None:
+def _splice(problem: SubsetProblem, entries: int, incumbent: Supported) -> Supported | None:
     """Exchange as many as the prediction favours, then half of them, until the loss falls; None
     where it does not.
     """
@@ -279,7 +274,9 @@ def _splice(problem: Problem, entries: int, incumbent: Supported) -> Supported |
     return None
 
 
-def _exchange(problem: Problem, entries: int, incumbent: Supported, patience: int) -> Supported:
+def _exchange(
+    problem: SubsetProblem, entries: int, incumbent: Supported, patience: int
+) -> Supported:
     best = incumbent
     visited = {incumbent.support.tobytes()}
     stuck = 0

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +22,11 @@ from blackbox_lb.estimate.next_token import sparse_table as passes
 from blackbox_lb.estimate.next_token import tails
 from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
 from blackbox_lb.estimate.next_token.next_token import NextToken, Sums
-from blackbox_lb.estimate.projection.projection import Fit, descend, maximise
+from blackbox_lb.estimate.problem import Problem
+from blackbox_lb.estimate.projection.projection import Fit
 from blackbox_lb.estimate.sparse.support_search import Local
 from tests.support.exact import ExactModel
-from tests.support.fits import projection
+from tests.support.fits import problem_of, projection
 
 VOCAB = 40
 MODEL = ExactModel(VOCAB, 12, seed=5, end=True, unigram=-0.1 * np.arange(VOCAB))
@@ -119,13 +121,13 @@ def test_tables_of_other_processes_can_be_added_up() -> None:
             return sums.value, sums.gradient(delta, whole.unigram)
 
     counts = whole.sampled_counts()
-    one, other = maximise(counts, whole, l2=2.0), maximise(counts, Spread(), l2=2.0)
-    np.testing.assert_allclose(other.delta, one.delta, atol=1e-9)
-    total = tables[0].sums(one.delta, np.ones(len(third[0]))) + tables[1].sums(
-        one.delta, np.ones(len(third[1]))
+    one, other = (problem_of(counts, table, l2=2.0).solve() for table in (whole, Spread()))
+    np.testing.assert_allclose(other.x, one.x, atol=1e-9)
+    total = tables[0].sums(one.x, np.ones(len(third[0]))) + tables[1].sums(
+        one.x, np.ones(len(third[1]))
     )
     assert total.value == pytest.approx(
-        whole.take(np.concatenate(third[:2])).log_normaliser(one.delta).sum()
+        whole.take(np.concatenate(third[:2])).log_normaliser(one.x).sum()
     )
 
 
@@ -229,40 +231,46 @@ def _nine() -> None:
 
 @settings(max_examples=25)
 @given(st.integers(0, 100), st.integers(1, 30))
-def test_descent_finds_the_least_value_of_a_convex_function(seed: int, size: int) -> None:
-    """Log-sum-exp with a little curvature everywhere, from a far start, and no step goes uphill."""
+def test_the_solver_finds_the_maximum_of_a_concave_objective(seed: int, size: int) -> None:
+    """Log-sum-exp with a little curvature everywhere, from a far start, and no step goes uphill;
+    within bounds no slope presses but against them.
+    """
     rng = np.random.default_rng(seed)
-    centre, values = rng.normal(size=size), []
+    linear = rng.normal(size=size)
+    linear /= 1 + np.abs(linear).sum()
 
-    def function(x: Vector) -> tuple[float, Vector]:
+    def potential(x: Vector) -> tuple[float, Vector]:
         e = np.exp(x - x.max())
-        values.append(
-            float(
-                x.max() + np.log(e.sum()) - centre @ x / (1 + np.abs(centre).sum()) + 0.05 * x @ x
-            )
-        )
-        return values[-1], e / e.sum() - centre / (1 + np.abs(centre).sum()) + 0.1 * x
+        return float(x.max() + np.log(e.sum())), e / e.sum()
 
-    found = descend(function, 10 * rng.normal(size=size), max_iterations=500)
-    assert np.abs(found.slope).max() < 1e-5
-    assert found.value == min(values) or found.value == pytest.approx(min(values), abs=1e-12)
-    assert descend(function, found.x, max_iterations=0).iterations == 0
-    early = descend(function, 10 * rng.normal(size=size), max_iterations=500, shortfall=1e-3)
-    assert early.slope @ early.slope / 2 <= 1e-3
+    problem = Problem(potential, linear, 1.0, l2=0.1)
+    start = 10 * rng.normal(size=size)
+    found = problem.solve(start)
+    lowest, slope = problem.loss(found.x)
+    assert np.abs(slope).max() < 1e-5
+    assert all(problem.loss(found.x + rng.normal(size=size))[0] >= lowest for _ in range(5))
+    assert problem.solve(found.x, max_iterations=0).iterations == 0
+    assert problem.solve(start, shortfall=1e-3).shortfall <= 1e-3
+    bounded = replace(problem, low=-0.1, high=0.2)
+    x = bounded.solve(start).x
+    _, slope = bounded.loss(x)
+    assert x.min() >= -0.1
+    assert x.max() <= 0.2
+    assert np.abs(np.clip(x - slope, -0.1, 0.2) - x).max(initial=0.0) < 1e-5
 
 
 def test_a_descent_that_knows_the_curvature_ends_at_the_same_place_sooner() -> None:
     """The pairs of a fit with one l2 serve another, and the optimum does not depend on them."""
     table, weights = NextToken.of(DATA), RewardTilt(0.5).weights(DATA).values
     counts = table.sampled_counts(weights)
-    strong = maximise(counts, table, weights, l2=4.0)
+    strong = problem_of(counts, table, weights, l2=4.0).solve()
     alone, knowing = (
-        maximise(counts, table, weights, l2=2.0, start=strong.delta, pairs=pairs, shortfall=1e-12)
+        problem_of(counts, table, weights, l2=2.0).solve(strong.x, pairs=pairs, shortfall=1e-12)
         for pairs in ((), strong.pairs)
     )
     assert knowing.iterations < alone.iterations
-    np.testing.assert_allclose(knowing.delta, alone.delta, atol=1e-4)
-    table_only = maximise(counts, table, weights, l2=2.0, start=knowing.delta, max_iterations=0)
+    np.testing.assert_allclose(knowing.x, alone.x, atol=1e-4)
+    table_only = problem_of(counts, table, weights, l2=2.0).solve(knowing.x, max_iterations=0)
     assert table_only.shortfall <= 1e-12
 
 

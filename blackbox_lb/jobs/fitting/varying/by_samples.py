@@ -115,8 +115,10 @@ class _Search:
             [standing.logit_bias.get(token, 0.0) for token in screened.token_ids.tolist()]
         )
         table = self.matrix.table
-        _, _, pull = screened.loss(table, common, np.zeros((table.shape[1], len(common))))
-        strength = (pull**2).sum(axis=0) / screened.occurrence
+        standing_alone = np.zeros((1 + table.shape[1], len(common)))
+        standing_alone[0] = common
+        _, slope = screened.problem(table, l2=0.0, slope_l2=0.0).loss(standing_alone)
+        strength = (slope[1:] ** 2).sum(axis=0) / screened.occurrence
         self.order = screened.token_ids[np.argsort(-strength)]
         largest = np.argsort(-np.abs(standing.sparse.values))[:MOVED]
         self.tokens = np.union1d(standing.sparse.token_ids[largest], self.order[:MOVED])
