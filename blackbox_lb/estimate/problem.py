@@ -11,7 +11,7 @@ right answers. Values are in nats.
 | projection, compiled bias | (s,) | log pi_0 at each position | the token |
 | projection with features | (1 + f, s) | log pi_0 at each position | the token, times a context |
 | offsets of labels, shift of an opening | (l,) | logprobs of the labels | the label |
-| calibration | (1 + l,) | none | the label's logprob, the label |
+| calibration of labels | (1 + l,) | none | the label's logprob, the label |
 
 The solver is L-BFGS (Nocedal and Wright 2006, algorithm 7.5) with a bisection for the weak Wolfe
 conditions. It begins with the curvature of each coordinate, because frequencies of tokens differ by

@@ -19,6 +19,8 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.first_lists import FirstLists, begins_right
 from blackbox_lb.estimate.decisions.prediction import RocArea, roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.estimate.next_token.sparse_table import dot
+from blackbox_lb.estimate.problem import Problem
 
 Answer: TypeAlias = Literal[
     "fixed",
@@ -358,36 +360,40 @@ def label_fit(
     *,
     weighed: bool = False,
     l2: float = L2,
-    ftol: float = 2.2e-9,
+    weights: Vector | None = None,
 ) -> tuple[float, Vector]:
     """The maximum-likelihood weight of ``scores`` (p, l), 1 unless ``weighed``, and (l,) offsets in
     nats: the fit to ``softmax(weight * scores + offsets)`` of the right ``labels`` (p,).
 
-    rivals: (p,) the logprob of one alternative more, without an offset. ftol: relative fall of the
-    loss that ends the search.
+    rivals: (p,) the logprob of one alternative more, number l, without an offset. l2: pull of all
+    of them to 0, in prompts. weights: (p,) what each prompt counts, 1 if None.
     """
-    rows = np.arange(len(labels))
+    counts = np.ones(len(labels)) if weights is None else weights
     size = scores.shape[1]
+    is_ours = labels < size
 
-    def loss(x: Vector) -> tuple[float, Vector]:
-        weight, offsets = (x[0], x[1:]) if weighed else (1.0, x)
-        if rivals is None:
-            logits = weight * scores + offsets
-        else:
-            logits = np.column_stack([weight * scores + offsets, rivals])
-        logs = logits - _log_sums(logits)[:, None]
-        away = np.exp(logs)
-        away[rows, labels] -= 1.0
-        away = away[:, :size]
-        slope = np.append((away * scores).sum(), away.sum(axis=0)) if weighed else away.sum(axis=0)
-        return float(-logs[rows, labels].sum() + l2 / 2 * x @ x), slope + l2 * x
+    def potential(x: Vector) -> tuple[float, Vector]:
+        weight = x[0] if weighed else 1.0
+        logits = weight * scores + x[-size:]
+        alternatives = logits
+        if rivals is not None:
+            alternatives = np.column_stack([logits, rivals])
+        log_sums = _log_sums(alternatives)
+        shares = np.exp(logits - log_sums[:, None]) * counts[:, None]
+        slope = shares.sum(axis=0)
+        if weighed:
+            slope = np.append(np.einsum("pl,pl->", shares, scores), slope)
+        return dot(counts, log_sums), slope
 
-    from scipy import optimize  # a quarter of a second, where a command starts
-
-    optimum = optimize.minimize(
-        loss, np.zeros(size + weighed), jac=True, method="L-BFGS-B", options={"ftol": ftol}
-    )
-    x = np.asarray(optimum.x, np.float64)
+    total = float(counts.sum())
+    # The same for all labels: a step then moves no offsets together, which only the pull resists.
+    curvature = np.full(size, total / size)
+    linear = np.bincount(labels[is_ours], counts[is_ours], size).astype(np.float64)
+    if weighed:
+        right = scores[is_ours, labels[is_ours]]
+        linear = np.append(dot(counts[is_ours], right), linear)
+        curvature = np.append(dot(counts, scores.var(axis=1)), curvature)
+    x = Problem(potential, linear, total, l2=l2, curvature=curvature).solve().x
     if weighed:
         return (float(x[0]), x[1:])
     return (1.0, x)
@@ -423,14 +429,17 @@ def pulled_shifts(
         away *= counts[:, None]
         by_scale = float((away * logits).sum()) + x[0]
         by_shift = scale * away.sum(axis=0) + pull * shifts
-        value = pull / 2 * float(shifts @ shifts) + x[0] ** 2 / 2
-        value -= float(counts @ logs[rows, labels])
-        return value, np.concatenate([[by_scale], by_shift - by_shift.mean()])
+        value = pull / 2 * dot(shifts, shifts) + x[0] ** 2 / 2 - dot(counts, logs[rows, labels])
+        return value, np.append(by_scale, by_shift - by_shift.mean())
 
-    from scipy import optimize  # a quarter of a second, where a command starts
-
-    optimum = optimize.minimize(loss, np.zeros(size + 1), jac=True, method="L-BFGS-B")
-    shifts = np.asarray(optimum.x[1:], np.float64)
+    # The offsets a d are not linear in log(a) and d, so the counts of right labels are in the loss.
+    problem = Problem(
+        loss,
+        np.zeros(1 + size),
+        float(counts.sum()),
+        curvature=np.append(counts.sum() + 1, np.full(size, counts.sum() / size + pull)),
+    )
+    shifts = problem.solve().x[1:]
     return np.asarray(shifts - shifts.mean())
 
 

@@ -190,7 +190,7 @@ def offsets(logprobs: npt.ArrayLike, right: npt.ArrayLike) -> Vector:
     result = np.full(len(occurs), -np.inf)
     if usable.any():
         columns = (np.cumsum(occurs) - 1)[truth[usable]]
-        _, best = label_fit(table[usable][:, occurs], columns, l2=0.0, ftol=1e-12)
+        _, best = label_fit(table[usable][:, occurs], columns, l2=0.0)
         result[occurs] = best - best.mean()
     return result
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import expit
 
 from blackbox_lb.errors import NoLogprobs
 from blackbox_lb.estimate.choice.estimator import Proposal
 from blackbox_lb.estimate.choice.goal import Goal
+from blackbox_lb.estimate.decisions.feasibility import label_fit
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.decisions.prediction import roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
@@ -35,8 +35,6 @@ SPREAD = 5.0
 """Nats, the standard deviation of a shift beforehand: it keeps the shift of separated prompts
 finite, and weighs as much as a quarter of a prompt.
 """
-FARTHEST = 40.0
-"""Nats beyond which no shift is looked for."""
 
 
 async def opening_lists(
@@ -90,15 +88,14 @@ def likeliest_shift(log_odds: Vector, is_wanted: Bools, weights: Vector | None) 
 
     log_odds: (p,) of the opening without a bias. is_wanted: (p,). weights: (p,), None for 1 each.
     """
-    from scipy import optimize  # a quarter of a second, where a command starts
-
-    prompt_weights = np.ones(len(log_odds)) if weights is None else weights
-
-    def slope(shift: float) -> float:
-        missing = is_wanted - expit(log_odds + shift)
-        return float((prompt_weights * missing).sum() - shift / SPREAD**2)
-
-    return float(optimize.brentq(slope, -FARTHEST, FARTHEST, xtol=1e-10))
+    _, shift = label_fit(
+        log_odds[:, None],
+        np.where(is_wanted, 0, 1),
+        np.zeros(len(log_odds)),
+        l2=1 / SPREAD**2,
+        weights=weights,
+    )
+    return float(shift[0])
 
 
 def shifted(labels: OpenLabels, opening: Opening, training: LabelledLists, goal: Goal) -> Proposal:
