@@ -53,6 +53,8 @@ Function: TypeAlias = Callable[[Vector], tuple[float, Vector]]
 """From x to a value in nats and its gradient, in the shape of x."""
 Pair: TypeAlias = tuple[Vector, Vector]
 """A step, and its change of the slope."""
+Steps: TypeAlias = deque[tuple[Vector, Vector, float]]
+"""Steps, their changes of the slope, and the products of the two, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,7 +171,7 @@ class Problem:
         if start is None:
             start = np.zeros(self.linear.shape) if self.center is None else self.center
         point = at(np.clip(start.ravel()[free] * scale, low, high))
-        steps: deque[tuple[Vector, Vector, float]] = deque(maxlen=PAIRS)
+        steps: Steps = deque(maxlen=PAIRS)
         for step, slope_change in pairs:
             _remember(steps, step * scale, (slope_change + strengths * step) / scale / self.total)
         iterations = 0
@@ -178,7 +180,12 @@ class Problem:
             slope = np.where(rests, 0.0, point.slope)
             if np.abs(slope).max(initial=0.0) <= FLAT or dot(slope, slope) / 2 <= shortfall:
                 break
-            direction = np.where(rests, 0.0, _direction(slope, steps))
+            if rests.any():
+                moving = ~rests
+                direction = np.zeros_like(slope)
+                direction[moving] = _direction(slope[moving], _along(steps, moving))
+            else:
+                direction = _direction(slope, steps)
             following = _step(at, point, direction, low, high)
             if following is None:
                 break
@@ -263,15 +270,23 @@ def _step(
     return None
 
 
-def _remember(
-    steps: deque[tuple[Vector, Vector, float]], step: Vector, slope_change: Vector
-) -> None:
+def _remember(steps: Steps, step: Vector, slope_change: Vector) -> None:
     bend = dot(step, slope_change)
     if bend > 0:
         steps.append((step, slope_change, bend))
 
 
-def _direction(slope: Vector, steps: deque[tuple[Vector, Vector, float]]) -> Vector:
+def _along(steps: Steps, moving: Bools) -> Steps:
+    """The remembered steps in the coordinates that are moving: with the others among them, bounded
+    fits take three times the visits.
+    """
+    reduced: Steps = deque()
+    for step, slope_change, _ in steps:
+        _remember(reduced, step[moving], slope_change[moving])
+    return reduced
+
+
+def _direction(slope: Vector, steps: Steps) -> Vector:
     """Minus the inverse curvature by the remembered steps, times the slope."""
     direction = -slope
     shares = []

@@ -52,15 +52,11 @@ class FeatureFit:
     token_ids: (s,) sorted.
     common: (s,) nats, ``delta_0``.
     slopes: (f, s) nats a unit of each feature.
-    gain: log-likelihood over no bias, in nats a weighted position.
-    iterations: of the solver.
     """
 
     token_ids: Ids
     common: Vector
     slopes: npt.NDArray[np.float64]
-    gain: float
-    iterations: int
 
     def bias(self, features: FeatureTable) -> npt.NDArray[np.float64]:
         """(c, s) the bias of each context."""
@@ -332,14 +328,8 @@ def fit_features(
     begin = None
     if start is not None:
         begin = np.vstack([start.common, start.slopes])
-    solution = problem.solve(begin, max_iterations=max_iterations, shortfall=1e-9)
-    return FeatureFit(
-        positions.token_ids,
-        solution.x[0],
-        solution.x[1:],
-        solution.value / problem.total,
-        solution.iterations,
-    )
+    x = problem.solve(begin, max_iterations=max_iterations, shortfall=1e-9).x
+    return FeatureFit(positions.token_ids, x[0], x[1:])
 
 
 def standard_errors(
