@@ -109,7 +109,7 @@ async def check(
     keys = await trials.collect(
         title, looked, trials.draw(GREEDY, None, trials.session.biased_endpoint), 1
     )
-    completions = [list(trials.store.completions(row)) for row in keys]
+    completions = list(trials.store.by_prompt(keys))
     scores = trials.scored(title, looked, completions)
     answers = [
         (example, completion.text)

@@ -128,12 +128,15 @@ class Gathered(RolloutStore):
 
     def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
         """The completions with these keys, in this order. Raises StoreError for a missing one."""
-        for key in keys:
-            number = self._home.get(key)
-            if number is None:
-                yield from super().completions([key])
-            else:
-                yield from self.sources[number].completions([key])
+        keys = list(keys)
+        homes = [self._home.get(key) for key in keys]
+        in_store = [key for key, home in zip(keys, homes, strict=True) if home is None]
+        completions: dict[int | None, Iterator[Completion]] = {None: super().completions(in_store)}
+        for number, source in enumerate(self.sources):
+            in_source = [key for key, home in zip(keys, homes, strict=True) if home == number]
+            completions[number] = source.completions(in_source)
+        for home in homes:
+            yield next(completions[home])
 
     def spent(self, keys: Iterable[str]) -> tuple[int, int, int]:
         """Completions with these keys, tokens of their prompts, and generated tokens."""

@@ -11,10 +11,12 @@ import asyncio
 import queue
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -53,6 +55,10 @@ from blackbox_lb.store.rows import (
 from blackbox_lb.types import Completion, FloatArray, IntArray, ListedBytes, Prompt
 
 T = TypeVar("T")
+
+READ_TOGETHER = 100
+"""Keys of one query. With more of them a row costs no less, and all rows of a query are in memory.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +163,18 @@ class _StoredIds:
         self._is_stored[np.array(low_ids, np.int64)] = True
 
 
+def _slices(keys: Iterable[str]) -> Iterator[list[str]]:
+    """``keys`` in their order, ``READ_TOGETHER`` at a time."""
+    remaining = iter(keys)
+    while some_keys := list(islice(remaining, READ_TOGETHER)):
+        yield some_keys
+
+
+def _among(keys: Sequence[str]) -> str:
+    """The clause of a query for the rows with these keys."""
+    return f"WHERE key IN ({', '.join('?' * len(keys))})"
+
+
 def summed(row: dict[str, Any]) -> dict[str, Any]:
     """The row with its checksum as the last column."""
     return {**row, "checksum": sum_of(row)}
@@ -205,7 +223,7 @@ class RolloutStore:
             except BaseException:
                 self.close()
                 raise
-        self._stored_ids: dict[str, _StoredIds] = {}
+        self._stored_ids: defaultdict[str, _StoredIds] = defaultdict(_StoredIds)
         """By tokenizer. Bytes come with every answer and are stored once."""
         self._rewards_are_checked = False
         self._without_orphans = set[str]()
@@ -268,7 +286,7 @@ class RolloutStore:
         prompt_key = prompt_hash(prompt)
         received = time.time()
         tokenizer = settings.get("tokenizer", "")
-        stored_ids = self._stored_ids.setdefault(tokenizer, _StoredIds())
+        stored_ids = self._stored_ids[tokenizer]
         new_bytes = dict[int, bytes]()
         for completion in completions.values():
             new_bytes |= stored_ids.missing(completion.token_bytes)
@@ -297,8 +315,7 @@ class RolloutStore:
             token_rows = answer["token_bytes"]
             if token_rows:  # all are of one tokenizer
                 tokenizer = token_rows[0]["tokenizer"]
-                stored_ids = self._stored_ids.setdefault(tokenizer, _StoredIds())
-                stored_ids.add([row["id"] for row in token_rows])
+                self._stored_ids[tokenizer].add([row["id"] for row in token_rows])
         return [[row["key"] for row in answer["completions"]] for answer in answers]
 
     def add_rows(self, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, int]:
@@ -359,13 +376,22 @@ class RolloutStore:
     def _read(self, table: str, condition: str, arguments: Sequence[Any]) -> list[dict[str, Any]]:
         return [named(table, row) for row in self._db.read(selection(table, condition), arguments)]
 
-    def _parsed_row(
-        self, table: str, key: str, parse: Callable[[Mapping[str, Any]], T]
-    ) -> T | None:
-        row = self.row(table, (key,))
-        if row is None:
-            return None
-        return self._parsed(table, row, parse)
+    def _parsed_rows(
+        self, table: str, keys: Iterable[str], parse: Callable[[Mapping[str, Any]], T]
+    ) -> Iterator[tuple[str, T | None]]:
+        """Each of ``keys``, in this order, with what its row holds; None where it has no row."""
+        for some_keys in _slices(keys):
+            rows = {row["key"]: row for row in self._read(table, _among(some_keys), some_keys)}
+            for key in rows.keys() - some_keys:  # a damaged index may lead to another row
+                raise StoreCorrupt(
+                    f"{self.path} has {name_of(table, rows[key])} in the place of another row of"
+                    f" {table}; {how_to_recover(self.path)}"
+                )
+            for key in some_keys:
+                if key in rows:
+                    yield key, self._parsed(table, rows[key], parse)
+                else:
+                    yield key, None
 
     def _parsed(
         self, table: str, row: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], T]
@@ -451,14 +477,19 @@ class RolloutStore:
 
     def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
         """The completions with these keys, in this order. Raises StoreError for a missing one."""
-        for key in keys:
-            completion = self._parsed_row("completions", key, completion_of)
+        for key, completion in self._parsed_rows("completions", keys, completion_of):
             if completion is None:
                 raise StoreError(
                     f"{self.path} has no completion {key[:12]}...; run the same command again to"
                     " collect it"
                 )
             yield completion
+
+    def by_prompt(self, keys: Sequence[Sequence[str]]) -> Iterator[list[Completion]]:
+        """The completions of each row of keys, as ``completions`` reads them."""
+        completions = self.completions(chain.from_iterable(keys))
+        for row in keys:
+            yield list(islice(completions, len(row)))
 
     def add_next_token(self, key: str, logprobs: FloatArray) -> int:
         """Store the logprobs (v,) of a whole vocabulary, safe from a crash afterwards.
@@ -472,7 +503,8 @@ class RolloutStore:
 
     def next_token(self, key: str) -> FloatArray | None:
         """The logprobs (v,) stored under ``key``; None where there are none."""
-        return self._parsed_row("next_tokens", key, distribution_of)
+        [(_, logprobs)] = self._parsed_rows("next_tokens", [key], distribution_of)
+        return logprobs
 
     def add_rewards(self, answers: Mapping[str, str]) -> None:
         """Store answers for remote rewards by key, safe from a crash afterwards."""
@@ -493,12 +525,8 @@ class RolloutStore:
             for row in self.rows("rewards"):
                 self._parsed("rewards", row, answer_of)
             self._rewards_are_checked = True
-        answers: dict[str, str] = {}
-        for key in keys:
-            answer = self._parsed_row("rewards", key, answer_of)
-            if answer is not None:
-                answers[key] = answer
-        return answers
+        answers = self._parsed_rows("rewards", keys, answer_of)
+        return {key: answer for key, answer in answers if answer is not None}
 
     def token_bytes(self, tokenizer: str) -> dict[int, bytes]:
         """The bytes of every token of this tokenizer in any stored answer."""
@@ -541,9 +569,13 @@ class RolloutStore:
         """
         query = (
             "SELECT CAST(prompt_tokens AS INTEGER), CAST(coalesce(generated, n_tokens) AS INTEGER)"
-            " FROM completions WHERE key = ?"
+            " FROM completions "
         )
-        rows = [row for key in keys for row in self._db.read(query, (key,))]
+        rows = [
+            row
+            for some_keys in _slices(keys)
+            for row in self._db.read(query + _among(some_keys), some_keys)
+        ]
         return len(rows), sum(prompt for prompt, _ in rows), sum(generated for _, generated in rows)
 
     def size(self) -> StoredSize:

@@ -127,8 +127,7 @@ def answers_of(
 
     def answered() -> Iterator[list[Completion]]:
         nonlocal bounded
-        for example, keys in zip(examples, table, strict=True):
-            completions = list(trials.store.completions(keys))
+        for example, completions in zip(examples, trials.store.by_prompt(table), strict=True):
             bounded += sum(
                 int(completion.bounded.sum())
                 for completion in completions

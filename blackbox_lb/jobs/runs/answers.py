@@ -188,10 +188,9 @@ async def answer_pairs(
             )
             for sent in (None, bias)
         ]
-        for example, base_keys, biased_keys in zip(examples, *rows, strict=True):
-            base_completions = trials.store.completions(base_keys)
-            biased_completions = trials.store.completions(biased_keys)
-            for base, biased in zip(base_completions, biased_completions, strict=False):
+        completions = [trials.store.by_prompt(keys) for keys in rows]
+        for example, base_row, biased_row in zip(examples, *completions, strict=True):
+            for base, biased in zip(base_row, biased_row, strict=False):
                 if base.readable and biased.readable:
                     answers = [
                         _answer(policy, trials, example, completion, spelled, bias)

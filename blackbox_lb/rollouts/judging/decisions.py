@@ -181,14 +181,14 @@ async def decision_scores(
     decided = []
     sure = []
     texts = list[tuple[Example, str]]()
-    for example, row in zip(examples, keys, strict=True):
+    for example, completions in zip(examples, trials.store.by_prompt(keys), strict=True):
         number = labels.of(example)
         if number is None:
             continue
         prompt_bias = None
         if trials.session.tells_base_logprobs and bias is not None:
             prompt_bias = bias if isinstance(bias, Mapping) else bias.at(example.prompt)
-        for completion in trials.store.completions(row):
+        for completion in completions:
             if not completion.readable:
                 continue
             label = decision(labels, trials.reward, example, completion.text)

@@ -217,8 +217,10 @@ class Trials:
             pairs = (
                 (example, completion)
                 for part, done in zip(parts, collections, strict=True)
-                for example, keys in zip(part.scored_as or part.examples, done.keys, strict=True)
-                for completion in self.store.completions(keys)
+                for example, completions in zip(
+                    part.scored_as or part.examples, self.store.by_prompt(done.keys), strict=True
+                )
+                for completion in completions
             )
             await fetch_rewards(self.store, self.reward, pairs, self.report, title, self.budget)
         return [done.keys for done in collections]
@@ -233,7 +235,7 @@ class Trials:
         first = replace(part, examples=part.examples[:TRIED], scored_as=examples)
         title = f"{title}, first {TRIED} of them"
         [keys] = await self.collect_all(title, [first], scored=False)
-        completions = [list(self.store.completions(row)) for row in keys]
+        completions = list(self.store.by_prompt(keys))
         if self.reward.remote is not None:
             pairs = [
                 (example, completion)
@@ -306,7 +308,7 @@ class Trials:
         ]
         collected = await self.collect_all(title, parts)
         return [
-            self.scored(name, examples, (list(self.store.completions(row)) for row in keys))
+            self.scored(name, examples, self.store.by_prompt(keys))
             for (name, _), keys in zip(biases, collected, strict=True)
         ]
 
