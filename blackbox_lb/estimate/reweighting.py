@@ -303,21 +303,32 @@ def _grouped_kl(log_tilted: Vector, log_ratios: Vector) -> Vector:
 
 
 def _factor(log_listed: Vector, log_tail: Vector, outside: Bools) -> float:
-    """Log of the factor on the tail that explains the number of tokens sampled outside the
-    lists.
+    """Log of the factor on the tail that explains the number of tokens sampled outside the lists.
+
+    By Newton's method, within the range that still holds the root.
     """
-    odds = log_tail - log_listed
-
-    def surplus(factor: float) -> float:
-        return float((1 / (1 + np.exp(-np.clip(odds + factor, -700, 700)))).sum() - outside.sum())
-
-    if surplus(-WIDEST) >= 0:
+    if not outside.any():
         return -WIDEST
-    if surplus(WIDEST) <= 0:
+    if outside.all():
         return WIDEST
-    from scipy import optimize  # a quarter of a second, where a command starts
-
-    return float(optimize.brentq(surplus, -WIDEST, WIDEST, xtol=1e-9))
+    odds = log_tail - log_listed
+    low = -WIDEST
+    high = WIDEST
+    factor = 0.0
+    step = math.inf
+    while abs(step) > 1e-9:
+        missed = 1 / (1 + np.exp(-np.clip(odds + factor, -700, 700)))
+        surplus = float(missed.sum() - outside.sum())
+        if surplus > 0:
+            high = factor
+        else:
+            low = factor
+        step = (low + high) / 2 - factor
+        slope = float((missed * (1 - missed)).sum())
+        if low < factor - surplus / max(slope, 1e-300) < high:
+            step = -surplus / slope
+        factor += step
+    return factor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
