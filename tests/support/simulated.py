@@ -94,6 +94,10 @@ class SimulatedTrials:
         """The completions with these keys."""
         return (self._drawn[key] for key in keys)
 
+    def by_prompt(self, keys: Iterable[Iterable[str]]) -> Iterator[list[Completion]]:
+        """The completions of each row of keys."""
+        return (list(self.completions(row)) for row in keys)
+
     def _completion(self, tokens: np.ndarray, prompt: int, serial: int, listed: bool) -> Completion:
         """A completion whose text is its tokens as letters and a serial number; only those of the
         base list their logprobs.
