@@ -22,7 +22,7 @@ from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Prior, linear_term
-from blackbox_lb.estimate.sparse.sparsify import Sparse, above, against, sparsify
+from blackbox_lb.estimate.sparse.sparsify import Sparse, above, against, kept_share, sparsify
 from blackbox_lb.estimate.sparse.support_search import PATIENCE, SubsetProblem, best_support
 from blackbox_lb.types import AnyBias, VaryingBias
 
@@ -295,40 +295,33 @@ def smaller(
     ``LEAST_KEPT`` of its estimated gain.
 
     Entries stay by the probability that they move: the mean of a token's use with and without the
-    bias, times its nats. A projection is fitted again to those that stay.
+    bias, times its nats. A projection is fitted again to those that stay. What is kept counts
+    before the compile, which takes most of the time.
     """
     sent = next_token.align(winner.sparse.token_ids, winner.sparse.values)
+    learned = next_token.align(winner.token_ids, winner.values)
     before = next_token.expected(np.zeros(len(sent)))
     moved = (before + next_token.expected(sent)) / 2 * np.abs(sent)
     order = np.lexsort((-np.abs(sent), -moved))
     for size in sizes:
         if size >= winner.sparse.entries:
             continue
-        positions = order[:size]
-        smaller_one = _cut(winner, sent, positions, next_token, limits)
-        if against(next_token, sent, smaller_one.sparse).kept < LEAST_KEPT:
+        support = order[:size]
+        values = np.zeros(len(sent))
+        values[support] = sent[support]
+        projected = winner.projected
+        if projected is not None:
+            token_ids = next_token.token_ids[support]
+            projected = replace(projected, fit=projected.again(token_ids), support=token_ids)
+            values = next_token.align(projected.fit.token_ids, projected.fit.delta)
+        if kept_share(next_token, sent, values) < LEAST_KEPT:
             return
-        yield smaller_one
-
-
-def _cut(
-    winner: Candidate, sent: Vector, support: Ids, next_token: NextToken, limits: CompileLimits
-) -> Candidate:
-    """``winner`` with the entries of ``support``, indices into the support."""
-    values = np.zeros(len(sent))
-    values[support] = sent[support]
-    projected = winner.projected
-    if projected is not None:
-        token_ids = next_token.token_ids[support]
-        projected = replace(projected, fit=projected.again(token_ids), support=token_ids)
-        values = next_token.align(projected.fit.token_ids, projected.fit.delta)
-    learned = next_token.align(winner.token_ids, winner.values)
-    sparse = against(next_token, learned, limits.compiled(next_token, values))
-    settings = {**winner.settings, "entries": len(support)}
-    origin = winner.origin
-    if not winner.is_learned:  # no settings tell it from the whole one
-        origin = f"{winner.origin}, cut to {len(support)} entries"
-    return replace(winner, sparse=sparse, projected=projected, settings=settings, origin=origin)
+        sparse = against(next_token, learned, limits.compiled(next_token, values))
+        settings = {**winner.settings, "entries": size}
+        origin = winner.origin
+        if not winner.is_learned:  # no settings tell it from the whole one
+            origin = f"{winner.origin}, cut to {size} entries"
+        yield replace(winner, sparse=sparse, projected=projected, settings=settings, origin=origin)
 
 
 def distinct(candidates: Iterable[Candidate]) -> tuple[list[Candidate], dict[int, int]]:

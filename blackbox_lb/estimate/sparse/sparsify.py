@@ -402,6 +402,13 @@ def against(next_token: NextToken, learned: npt.ArrayLike, sparse: Sparse) -> Sp
     )
 
 
+def kept_share(next_token: NextToken, learned: Vector, values: Vector) -> float:
+    """The share of the estimated gain of ``learned`` (s,) that ``values`` (s,) keep, as in
+    ``Sparse.kept``.
+    """
+    return _report(_Target.of(next_token, learned, None), values, 0, -np.inf, np.inf).kept
+
+
 def above(next_token: NextToken, highest_id: int | None) -> Ids:
     """The ids of the support above ``highest_id``, which a provider with such a limit refuses; none
     where it is None.
