@@ -187,7 +187,7 @@ def is_filtered(choice: Mapping[str, Any]) -> bool:
     """Whether the provider's content filter withheld the completion: Azure then sends neither
     logprobs nor a message.
     """
-    return reason_of(choice) == "content_filter" and choice.get("logprobs") is None
+    return choice.get("logprobs") is None and reason_of(choice) == "content_filter"
 
 
 def is_blank(choice: Mapping[str, Any], text: str) -> bool:
