@@ -41,6 +41,7 @@ from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.types import Completion, Example, Prompt
 from tests.support.exact import ExactModel
@@ -123,7 +124,7 @@ def _before(rollouts: Rollouts, problem: Problem, seed: int) -> Vector:
     counted = replace(rollouts, costs=None, drawn_by_base=np.zeros(len(rollouts.keys), np.bool_))
     table = NextToken.of(counted)
     sweep = Sweep(tau=(problem.tau,), l2=("cv",))
-    made = list(candidates(counted, table, sweep, LIMITS))
+    made = list(candidates(Positions(counted, table), sweep, LIMITS))
     chosen = next(
         candidate
         for candidate in made
@@ -147,7 +148,8 @@ def _searched(rollouts: Rollouts, problem: Problem, seed: int) -> Vector:
     if problem.reward is _length:
         ends = boosts({"the completion": np.array([END])})
         entrants += [compiled(row, table, LIMITS) for row in ends]
-    learned = candidates(rollouts, table, Sweep(tau=(problem.tau,)), LIMITS, priors=priors)
+    positions = Positions(rollouts, table)
+    learned = candidates(positions, Sweep(tau=(problem.tau,)), LIMITS, priors=priors)
     entrants = [*learned, *entrants]
 
     def scored(_: Example, completion: Completion) -> float:

@@ -15,7 +15,7 @@ from bench.store_speed import received
 from blackbox_lb import Prompt, RolloutStore, parse_reward
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.rollouts.training import training_set
+from blackbox_lb.rollouts.positions import training_set
 from blackbox_lb.types import Example
 from tests.support.fits import projection
 

@@ -150,8 +150,8 @@ class Dense:
         shares = np.where(held, 0.0, rates)
         base += tail[:, None] * shares / shares.sum(axis=1, keepdims=True)
         weights = weighting(tau).weights(rollouts)
-        baseline = weights.baseline[rollouts.rollout_of]
-        linear = np.bincount(sampled, weights.values - baseline, len(ids)) + baseline @ base
+        counts = np.bincount(sampled, weights.values - weights.baseline, len(ids))
+        linear = counts + weights.baseline @ base
         return cls(ids, base, sampled, weights.values, linear)
 
     def loss(

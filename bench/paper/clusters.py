@@ -5,7 +5,7 @@ tokens instead of each token.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -18,7 +18,7 @@ from bench.paper.clustering import cluster_vocabulary
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.estimator import (
     EstimatorFacts,
-    EstimatorInput,
+    Logged,
     Proposal,
     Smoothed,
 )
@@ -26,6 +26,7 @@ from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.recipe import Sweep
+from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.tasks import Task
@@ -115,10 +116,10 @@ class IPSOfClusters:
     labels: Ids
     facts: ClassVar[EstimatorFacts] = EstimatorFacts(("alpha",), reads_propensities=True)
 
-    def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[Proposal]:
+    def learn(self, data: Logged, sweep: Sweep, priors: Sequence[Prior] = ()) -> Iterator[Proposal]:
         """At each tau and alpha, with a value for every token of the vocabulary."""
         tied = Smoothed(self.facts, lambda statistics: TiedIPS(statistics, self.labels))
-        for each in tied.learn(data, sweep):
+        for each in tied.learn(data, sweep, priors):
             yield replace(each, values=_fewest(each.values))
 
 

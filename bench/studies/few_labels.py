@@ -49,7 +49,7 @@ from blackbox_lb.jobs.fitting.choosing.proposing import (
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.run import limits_of
-from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn, alone, given_answers
+from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn, given_answers
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, classified
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import (
@@ -58,6 +58,7 @@ from blackbox_lb.rollouts.answers.given_answers import (
     first_tokens,
 )
 from blackbox_lb.rollouts.judging.verdict import GREEDY
+from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import AnyBias, Example
 from blackbox_lb.vocabulary.embedding import TextVectors
@@ -98,7 +99,8 @@ async def measured(
     )
     limits = limits_of(trials.session, plan)
     given = await given_answers(trials, task.train, plan)
-    training = alone(given.rollouts, trials.tokenizer.vocabulary_size)
+    vocab_size = trials.tokenizer.vocabulary_size
+    training = Positions.of(given.rollouts, vocab_size=vocab_size)
     scorer = await FromLists.of(trials, task.validation, plan, given)
     assert plan.labels is not None
     labels = label_priors(given, plan.labels, [scorer.first.whole, *unlabelled])

@@ -25,7 +25,7 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores
-from blackbox_lb.rollouts.training import scored
+from blackbox_lb.rollouts.positions import scored
 from blackbox_lb.types import Example
 
 __all__ = [

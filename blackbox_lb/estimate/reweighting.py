@@ -59,7 +59,7 @@ def censoring_of(
     return Censoring(
         positions=next_token.n_positions,
         outside=int(next_token.sampled_outside.sum()),
-        bounded=int(rollouts.is_bounded.sum()),
+        bounded=int(rollouts.bounded.sum()),
         mass=float(next_token.tail_mass.mean()),
         unobserved=unobserved,
     )

@@ -64,9 +64,8 @@ def columns(
     )
 
 
-def _drawn_by_base(completions: Sequence[Completion]) -> npt.NDArray[np.bool_] | None:
-    """(n,) whether the base model drew each of ``completions``, for ``Rollouts``; None where
-    nothing says that it did not.
+def _drawn_by_base(completions: Sequence[Completion]) -> npt.NDArray[np.bool_]:
+    """(n,) whether the base model drew each of ``completions``, as far as is known.
 
     All completions together decide, so that no choice depends on the tokens of one.
     """
@@ -81,7 +80,7 @@ def _drawn_by_base(completions: Sequence[Completion]) -> npt.NDArray[np.bool_] |
     ]
     apart = np.concatenate(gaps) if gaps else np.zeros(0)
     if not apart.size or float(apart.mean()) <= ONE_POLICY:
-        return None
+        return np.ones(len(completions), np.bool_)
     return np.array([completion.propensities is None for completion in completions], np.bool_)
 
 

@@ -14,8 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +22,23 @@ from blackbox_lb.api.limits.concurrency import computing
 from blackbox_lb.errors import NoLogprobs
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.rollouts.columns import LISTED, columns, resolve_end_tokens, sampled_ids
-from blackbox_lb.rollouts.scratch import Scratch
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.rewards.spans import LocatedReward
 from blackbox_lb.types import Completion, EndTokens, Example, Span
 
+INCOMPLETE = "incomplete"
+"""The tally of completions with fewer listed than generated tokens, or with one without an id."""
+FILTERED = "filtered"
+"""The tally of completions of which a content filter withheld text."""
+BROKEN_OFF = "broken off: "
+"""The tally of completions that the host broke off, before their finish reason."""
+END_UNKNOWN = "end unknown: "
+"""The tally of completions through a provider that is not known to list end tokens, before its
+name.
+"""
+CUT = "cut"
+"""The tally of completions that a stop text ended whose tokens are counted and not listed."""
 WITH_SPANS = "with spans"
 WITHOUT_SPANS = "without spans"
 """The tallies of completions by the answers of a reward that may give spans."""
@@ -249,78 +258,6 @@ BLOCK_BYTES = 1 << 23
 about eight times as much.
 """
 
-KEPT_IN_MEMORY = 1 << 26
-"""Bytes of the lists that ``ReadOnce`` keeps in memory. The rest goes to a scratch file."""
-
-
-class CompletionSource(Protocol):
-    """A source of stored completions: a ``RolloutStore``, or ``ReadOnce`` over one."""
-
-    @property
-    def path(self) -> Path:
-        """The file of the store; scratch files go beside it."""
-
-    def again(self, keys: Collection[str]) -> Callable[[], RolloutStore]:
-        """A function that opens the store again, in any process with access to its file."""
-
-    def order(self, keys: Collection[str]) -> dict[str, Any]:
-        """The keys in the cheapest order to read."""
-
-    def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
-        """The completions with these keys, in this order."""
-
-    def token_bytes_for(self, key: str) -> Mapping[int, bytes]:
-        """The bytes of every token of the tokenizer of this completion, as far as they are
-        stored.
-        """
-
-
-class ReadOnce:
-    """A store and some of its completions, which are read once and then kept, their lists in memory
-    or a scratch file.
-    """
-
-    def __init__(self, store: RolloutStore) -> None:
-        self._store = store
-        self._kept = dict[str, Completion]()
-        self._scratch = Scratch(store.path.parent, KEPT_IN_MEMORY)
-        self.path = store.path
-        self.again = store.again
-        self.order = store.order
-        self.token_bytes_for = store.token_bytes_for
-
-    def keep(self, keys: Iterable[str]) -> None:
-        """Read the completions with these keys and keep them until ``let_go``."""
-        new = [key for key in dict.fromkeys(keys) if key not in self._kept]
-        for key, completion in zip(new, self._store.completions(new), strict=True):
-            lists = self._copied(completion.top_ids), self._copied(completion.top_logprobs)
-            self._kept[key] = replace(completion, top_ids=lists[0], top_logprobs=lists[1])
-
-    def let_go(self) -> None:
-        self._kept.clear()
-
-    def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
-        """The completions with these keys, in this order, from the store where they are not
-        kept.
-        """
-        keys = list(keys)
-        unread = self._store.completions(key for key in keys if key not in self._kept)
-        for key in keys:
-            if key in self._kept:
-                yield self._kept[key]
-            else:
-                yield next(unread)
-
-    def _copied(self, table: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """A copy of the table with the same memory order, so that sums over it agree to the last
-        bit.
-        """
-        copy = self._scratch(table.size, table.dtype.type).reshape(
-            table.shape, order="F" if table.flags.fnc else "C"
-        )
-        copy[:] = table
-        return copy
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
@@ -338,7 +275,7 @@ class Reading:
     open: Callable[[], RolloutStore]
     vocab_size: int | None = None
 
-    def blocks(self, store: CompletionSource, count: Counter[str]) -> Iterator[Rollouts]:
+    def blocks(self, store: RolloutStore, count: Counter[str]) -> Iterator[Rollouts]:
         """The rollouts, scored, so many at a time; ``count`` receives the category of each
         completion.
         """
@@ -346,6 +283,8 @@ class Reading:
         for batch in _batches(kept_completions(store, self.owner, count)):
             prompts = [self.owner[key] for key in batch]
             completions = list(batch.values())
+            if self.end_tokens.stop_prefix_ids:
+                count[CUT] += sum(map(_is_cut, completions))
             with computing():
                 measured = [
                     self.reward.measure(self.examples[prompt], completion)
@@ -357,7 +296,7 @@ class Reading:
 
     def nothing(self, count: Counter[str]) -> NoLogprobs:
         """The error where ``blocks``, after reporting to ``count``, hold no position."""
-        return nothing_to_learn(len(self.owner), count["filtered"])
+        return nothing_to_learn(len(self.owner), count[FILTERED])
 
     def parts(self, count: int) -> list[Reading]:
         """Up to ``count`` parts of about as many completions each, in order."""
@@ -374,7 +313,7 @@ class Reading:
 
 
 def reading_of(
-    store: CompletionSource,
+    store: RolloutStore,
     examples: Sequence[Example],
     keys: Sequence[Sequence[str]],
     reward: Reward,
@@ -393,30 +332,25 @@ def reading_of(
     return Reading(dict(enumerate(examples)), owner, reward, end_tokens, again, vocab_size)
 
 
-BROKEN_OFF = "broken off: "
-"""The category of what the host broke off, before the finish reason."""
-
-
 def _category(completion: Completion) -> str:
     """What is counted of a completion; one to learn from is "listed"."""
     if completion.filtered:
-        return "filtered"
+        return FILTERED
     if completion.broken_off:
         return f"{BROKEN_OFF}{completion.finish_reason}"
     has_no_list = bool(completion.text) and not len(completion.token_ids)
     if has_no_list or not completion.whole:
-        return "incomplete"
+        return INCOMPLETE
     return "listed"
 
 
 def kept_completions(
-    store: CompletionSource, keys: Collection[str], count: Counter[str]
+    store: RolloutStore, keys: Collection[str], count: Counter[str]
 ) -> Iterator[tuple[str, Completion]]:
     """The completions to learn from by key; ``count`` receives the category of each."""
     for key, completion in zip(keys, store.completions(keys), strict=True):
         category = _category(completion)
         count[category] += 1
-        count["cut"] += _cut(completion)
         if category == "listed":
             yield key, completion
 
@@ -443,7 +377,7 @@ def nothing_to_learn(sampled: int, filtered: int) -> NoLogprobs:
     )
 
 
-def _cut(completion: Completion) -> bool:
+def _is_cut(completion: Completion) -> bool:
     """Whether a completion counts as whole although more tokens were generated than it lists."""
     stopped = completion.whole and completion.finish_reason == "stop"
     return (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from blackbox_lb.rollouts.columns import sampled_ids
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.reading import CompletionSource
+from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Example
 
@@ -14,10 +14,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
 
 async def spell_tokens(
-    trials: Trials,
-    source: CompletionSource,
-    examples: Sequence[Example],
-    keys: Sequence[Sequence[str]],
+    trials: Trials, examples: Sequence[Example], keys: Sequence[Sequence[str]]
 ) -> None:
     """Store the bytes of every token of the completions ``keys[p]`` of ``examples[p]``, so that
     places in their texts can be mapped to tokens.
@@ -29,11 +26,11 @@ async def spell_tokens(
     session = trials.session
     if trials.reward.token_cost is not None:
         return
-    if not _gives_spans(trials.reward, source, examples, keys):
+    if not _gives_spans(trials.reward, trials.store, examples, keys):
         return
     fingerprint = trials.tokenizer.fingerprint
     flat = [key for row in keys for key in row]
-    sampled = sampled_ids(zip(flat, source.completions(flat), strict=True))
+    sampled = sampled_ids(zip(flat, trials.store.completions(flat), strict=True))
     stored = trials.store.token_bytes(fingerprint)
     missing = sorted(token for token in sampled if token >= 0 and token not in stored)
     spelled = zip(missing, await session.bytes_of(missing), strict=True)
@@ -46,7 +43,7 @@ async def spell_tokens(
 
 def _gives_spans(
     reward: Reward,
-    source: CompletionSource,
+    store: RolloutStore,
     examples: Sequence[Example],
     keys: Sequence[Sequence[str]],
 ) -> bool:
@@ -55,7 +52,7 @@ def _gives_spans(
     """
     if reward.is_sum is None and not (reward.answers.with_spans or reward.answers.without_spans):
         for example, row in zip(examples, keys, strict=True):
-            for completion in source.completions(row):
+            for completion in store.completions(row):
                 if completion.readable:
                     return reward.spans(example, completion) is not None
     return reward.has_spans

@@ -30,8 +30,8 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.rollouts.positions import training_set
 from blackbox_lb.rollouts.progress import Silent
-from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.safety.http import retries as retrying
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
@@ -228,7 +228,7 @@ def test_openai_collect(store: RolloutStore) -> None:
     size = store.size()
     assert (size.completions, size.tokens, size.bounded, size.outside) == (6, 16, 1, 1)
     training = training_set(store, examples, keys, parse_reward("length", max_tokens=16))
-    assert (training.incomplete, training.filtered) == (0, 0)
+    assert (training.tally["incomplete"], training.tally["filtered"]) == (0, 0)
     table = training.next_token
     assert table.overfull == 0
     assert projection(training.rollouts, l2=1.0, next_token=table).converged
@@ -407,7 +407,11 @@ def test_azure_a_filtered_prompt(store: RolloutStore, vcr: Cassette) -> None:
     assert ids(drawn[:4]) == [[]] * 4
     examples = [Example(prompt.text, prompt) for prompt in prompts]
     training = training_set(store, examples, keys, parse_reward("length", max_tokens=16))
-    assert (training.filtered, training.incomplete, len(training.rollouts.keys)) == (4, 0, 2)
+    assert (
+        training.tally["filtered"],
+        training.tally["incomplete"],
+        len(training.rollouts.keys),
+    ) == (4, 0, 2)
     assert (
         "4 completions are left out: the provider's content filter stopped them"
         in training.left_out

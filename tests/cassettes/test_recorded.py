@@ -20,7 +20,7 @@ from blackbox_lb.errors import RequestRejected
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.rollouts.columns import columns
-from blackbox_lb.rollouts.training import training_set
+from blackbox_lb.rollouts.positions import training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Draw, Endpoint, Example, Prompt, Sampling
@@ -125,7 +125,7 @@ def test_collect(
         rollouts.keys,
         rollouts.token_ids.tolist(),
     )
-    assert len(whole) + training.incomplete == 24
+    assert len(whole) + training.tally["incomplete"] == 24
     assert set(rollouts.lengths) <= set(range(1, 13))
     table = training.next_token
     assert table.overfull == 0

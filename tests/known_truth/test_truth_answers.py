@@ -19,6 +19,7 @@ from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import fit_sets, posterior_shares
+from blackbox_lb.rollouts.positions import Positions
 from tests.support.fits import projection
 
 Vector = npt.NDArray[np.float64]
@@ -148,7 +149,7 @@ def test_shares_of_a_prompt_sum_to_its_weight() -> None:
     assert likelihood == pytest.approx(
         objective(np.zeros(VOCAB), logprobs, accepted) / PROMPTS, rel=1e-5
     )
-    drawn = replace(rollouts, shares=None)
+    drawn = replace(rollouts, shares=np.full(len(rollouts.keys), np.nan))
     assert np.isnan(posterior_shares(drawn, table, np.zeros(len(table.token_ids)))[0]).all()
 
 
@@ -162,7 +163,12 @@ def test_both_is_the_sum_of_the_two_objectives() -> None:
     tokens = np.array([rng.choice(VOCAB, p=np.exp(row) / np.exp(row).sum()) for row in logprobs])
     rewards = (tokens == 7).astype(float)
     one = answers(logprobs, [np.array([token]) for token in tokens])
-    sampled = replace(one, keys=tuple(f"s{key}" for key in one.keys), rewards=rewards, shares=None)
+    sampled = replace(
+        one,
+        keys=tuple(f"s{key}" for key in one.keys),
+        rewards=rewards,
+        shares=np.full(len(one.keys), np.nan),
+    )
     both = Rollouts.join([sampled, given])
     weights = np.exp(rewards / 0.5)
     weights /= weights.mean()
@@ -187,7 +193,7 @@ def test_a_sweep_learns_the_shared_margin_from_answers() -> None:
     rollouts = answers(logprobs, accepted)
     table = NextToken.of(rollouts, vocab_size=VOCAB)
     limits = CompileLimits(entries=3, low=-100, high=100, integers=False)
-    (found,) = candidates(rollouts, table, Sweep(l2=(0.3,)), limits)
+    (found,) = candidates(Positions(rollouts, table), Sweep(l2=(0.3,)), limits)
     assert set(found.logit_bias) == {0, 1, 2}
     assert all(value > 2 for value in found.logit_bias.values())
     tilted = logprobs + np.array([found.logit_bias.get(token, 0.0) for token in range(VOCAB)])

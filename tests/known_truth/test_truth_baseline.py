@@ -13,7 +13,7 @@ import pytest
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
-from blackbox_lb.estimate.counting.distributed import ShardedDataset, Share
+from blackbox_lb.estimate.counting.distributed import Shards, Share
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import (
@@ -30,6 +30,7 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection import projection as projections
 from blackbox_lb.estimate.projection.projection import linear_term, linear_terms
 from blackbox_lb.estimate.projection.with_features import FeaturePositions
+from blackbox_lb.rollouts.positions import Positions
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.exact.model import RewardOf, log_softmax
@@ -83,7 +84,7 @@ def without_baseline(rule: Weighting) -> Callable[[Rollouts], PositionWeights]:
 def gradient(rollouts: Rollouts, weights: PositionWeights) -> Vector:
     """(v,) the gradient of the objective at ``DELTA``, for one completion, from whole lists."""
     table = NextToken.of(rollouts, extra_ids=np.arange(VOCAB))
-    counted = linear_term(rollouts, table, weights)
+    counted = linear_term(table, weights)
     return (counted - table.expected(DELTA, weights.values)) / len(rollouts.keys)
 
 
@@ -203,7 +204,7 @@ def test_equal_weights_give_exactly_nothing(top: int | None, scale: Scale) -> No
     tilt = RewardTilt(TAU, scale)
     rules: list[Weighting] = [tilt, tilt + GivenAnswers()]
     for rule in [*rules, RewardToGo(TAU, 1.0, scale), RewardToGo(TAU, 0.5, scale)]:
-        assert not projections.projection(rollouts, rule, l2=0.01).delta.any()
+        assert not projections.projection(rollouts, rule.weights(rollouts), l2=0.01).delta.any()
 
 
 def test_a_reward_that_is_no_sum_keeps_terminal_weights() -> None:
@@ -218,7 +219,7 @@ def test_a_reward_that_is_no_sum_keeps_terminal_weights() -> None:
     settings = {}
     for name in ("contains", "count"):
         rollouts = drawn(name, 1)
-        field = candidates(rollouts, NextToken.of(rollouts), Sweep(tau=(TAU,), l2=(1.0,)), limits)
+        field = candidates(Positions.of(rollouts), Sweep(tau=(TAU,), l2=(1.0,)), limits)
         settings[name] = [candidate.settings.get("gamma") for candidate in field]
     assert settings == {"contains": [None], "count": [None, 1.0, 0.5]}
 
@@ -253,7 +254,7 @@ def test_the_expectation_of_the_base_is_not_that_of_another_policy() -> None:
         table, rule = NextToken.of(own, extra_ids=np.arange(VOCAB)), RewardTilt(TAU)
         for kind, rollouts in ((plain, unknown), (wrong, own)):
             weights = rule.weights(rollouts)
-            kind.append(linear_term(rollouts, table, weights) / N)
+            kind.append(linear_term(table, weights) / N)
     off = np.array(wrong) - np.array(plain)
     assert np.abs(off.mean(axis=0) / (off.std(axis=0, ddof=1) / np.sqrt(DRAWS))).max() > 5
 
@@ -271,14 +272,15 @@ def test_parts_of_the_linear_term_add_up() -> None:
     """Completion by completion and prompt by prompt, for joined rollouts of several policies."""
     rollouts, delta = mixed(), np.random.default_rng(2).normal(size=VOCAB)
     assert set(rollouts.is_of_base.tolist()) == {True, False}
-    assert not RewardTilt(TAU).weights(rollouts).baseline[~rollouts.is_of_base].any()
+    of_base = rollouts.is_of_base[rollouts.rollout_of]
+    assert not RewardTilt(TAU).weights(rollouts).baseline[~of_base].any()
     weights = (RewardTilt(TAU) + GivenAnswers()).weights(rollouts)
     table = NextToken.of(rollouts, extra_ids=np.arange(VOCAB))
-    whole = linear_term(rollouts, table, weights)
+    whole = linear_term(table, weights)
     parts = linear_terms(rollouts, table, weights, delta)
     assert parts.sum() == pytest.approx(whole @ delta)
     contexts = rollouts.prompts[rollouts.rollout_of]
-    positions = FeaturePositions.of(table, rollouts, weights, np.arange(VOCAB), contexts, PROMPTS)
+    positions = FeaturePositions.of(table, weights, np.arange(VOCAB), contexts, PROMPTS)
     by_prompt = positions._linear(slice(0, PROMPTS))
     np.testing.assert_allclose(by_prompt.sum(axis=0), whole, atol=1e-8)
     np.testing.assert_allclose(
@@ -310,14 +312,12 @@ def test_shares_have_the_same_baseline() -> None:
     rollouts = mixed()
     parts = [rollouts.take(np.arange(180) % 3 == number) for number in range(3)]
     workers, together = Here(parts), Rollouts.join(parts)
-    spread = ShardedDataset.of(
+    spread = Shards(
         workers, [share.rollouts for share in workers.shares], [s.unlisted for s in workers.shares]
     )
     weights, table = RewardTilt(TAU).weights(together), NextToken.of(together)
-    for rollouts, at in ((together, table), (spread.rollouts, spread.positions)):
-        np.testing.assert_allclose(
-            linear_term(rollouts, at, weights), linear_term(together, table, weights), atol=1e-9
-        )
+    for rollouts, at in ((together, table), (spread.rollouts, spread)):
+        np.testing.assert_allclose(linear_term(at, weights), linear_term(table, weights), atol=1e-9)
         delta = DELTA[table.token_ids]
         np.testing.assert_allclose(
             linear_terms(rollouts, at, weights, delta),

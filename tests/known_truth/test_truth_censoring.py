@@ -18,6 +18,7 @@ from blackbox_lb.estimate.inputs.recipe import Sweep, Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting import censoring_of
+from blackbox_lb.rollouts.positions import Positions
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.fits import projection
@@ -54,7 +55,7 @@ def zhat(
 
 def drawn_outside(data: Rollouts) -> np.ndarray:
     """(v,) how many of the sampled tokens were outside their lists, by token."""
-    return np.bincount(data.token_ids[data.is_bounded], minlength=MODEL.vocab_size)
+    return np.bincount(data.token_ids[data.bounded], minlength=MODEL.vocab_size)
 
 
 def test_the_model_is_as_it_is_described() -> None:
@@ -72,9 +73,9 @@ def test_the_bound_is_at_least_the_probability() -> None:
     never below the true one.
     """
     data, truth = rollouts(500, 1), rollouts(500, 1, censored=False)
-    assert not truth.is_bounded.any()
+    assert not truth.bounded.any()
     outside = ~(data.top_ids == data.token_ids[:, None]).any(axis=1)
-    np.testing.assert_array_equal(data.is_bounded, outside)
+    np.testing.assert_array_equal(data.bounded, outside)
     np.testing.assert_array_equal(data.logprobs[outside], data.top_logprobs[outside, -1])
     assert (data.logprobs[outside] >= truth.logprobs[outside]).all()
     np.testing.assert_array_equal(data.logprobs[~outside], truth.logprobs[~outside])
@@ -151,13 +152,13 @@ def test_the_projection_does_not_notice(top: int) -> None:
     bit.
     """
     whole, censored = rollouts(800, 2, censored=False, top=top), rollouts(800, 2, top=top)
-    assert censored.is_bounded.any()
+    assert censored.bounded.any()
     one, other = projection(whole, tau=TAU), projection(censored, tau=TAU)
     assert one.delta.tobytes() == other.delta.tobytes()
     limits = CompileLimits(entries=4, low=-100.0, high=100.0, integers=False)
     tables = NextToken.of(whole), NextToken.of(censored)
     for first, second in zip(
-        *(candidates(whole, table, Sweep(), limits) for table in tables), strict=True
+        *(candidates(Positions(whole, table), Sweep(), limits) for table in tables), strict=True
     ):
         assert first.logit_bias == second.logit_bias
 
@@ -171,7 +172,9 @@ def test_the_rule_reaches_the_candidates() -> None:
     )
     where = table.token_ids.tolist().index(NEVER)
     learned = {
-        rule: next(candidates(data, table, Sweep(("ips",), unobserved=rule), limits)).values
+        rule: next(
+            candidates(Positions(data, table), Sweep(("ips",), unobserved=rule), limits)
+        ).values
         for rule in ("bound", "drop")
     }
     assert learned["drop"][where] == 0 < learned["bound"][where]
@@ -209,7 +212,7 @@ def test_counts_of_other_rollouts_are_refused() -> None:
 def test_bounds_of_another_shape_are_refused() -> None:
     """One boolean a position, nothing else."""
     data = rollouts(10, 1)
-    wrongs: list[Any] = [data.is_bounded[:-1], data.is_bounded.astype(np.int8)]
+    wrongs: list[Any] = [data.bounded[:-1], data.bounded.astype(np.int8)]
     for wrong in wrongs:
         with raises_naming(InputError, "bounded"):
             dataclasses.replace(data, bounded=wrong)

@@ -17,6 +17,7 @@ from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.rollouts.positions import Positions
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 
@@ -52,7 +53,7 @@ def emptied(rows: object, rollouts: Rollouts = BASE) -> Rollouts:
     return replace(
         rollouts,
         lengths=np.where(empty, 0, rollouts.lengths),
-        bounded=rollouts.is_bounded[left],
+        bounded=rollouts.bounded[left],
         **{
             name: getattr(rollouts, name)[left]
             for name in ("token_ids", "logprobs", "top_ids", "top_logprobs")
@@ -129,7 +130,7 @@ def made(
 ) -> list[Candidate]:
     """All candidates; the vocabulary has three clusters."""
     with clusters_in_table(np.arange(VOCAB) % 3):
-        return list(candidates(rollouts, NextToken.of(rollouts), sweep, limits))
+        return list(candidates(Positions.of(rollouts), sweep, limits))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -68,7 +68,6 @@ def positions(given: Rollouts, tokens: npt.ArrayLike) -> FeaturePositions:
     weights = GivenAnswers().weights(given)
     return FeaturePositions.of(
         NextToken.of(given),
-        given,
         weights,
         np.asarray(tokens, np.int64),
         given.prompts,
@@ -143,7 +142,7 @@ def test_every_combination_reaches_the_optimum(spec: str) -> None:
     matrix = FeatureMatrix.of(features, phases, prompt_of, phase_of, 6)
     table = NextToken.of(given)
     positions = FeaturePositions.of(
-        table, given, weights, np.arange(5), matrix.contexts, len(matrix.prompts)
+        table, weights, np.arange(5), matrix.contexts, len(matrix.prompts)
     )
     found = fit_features(positions, matrix.table, l2=2.0, slope_l2=1.0)
 
@@ -173,7 +172,7 @@ def test_every_combination_reaches_the_optimum(spec: str) -> None:
     assert loss(ours) == pytest.approx(best.fun, abs=1e-4)
     assert np.abs(ours - best.x).max() < 5e-3
     if not spec:
-        fixed = projections.projection(given, GivenAnswers(), l2=2.0)
+        fixed = projections.projection(given, weights, l2=2.0)
         assert np.abs(found.common - fixed.delta).max() < 1e-3
 
 

@@ -106,6 +106,9 @@ def test_a_completion_without_tokens_is_as_likely_under_any_policy() -> None:
         prompts=np.append(data.prompts, 0),
         rewards=np.append(data.rewards, 0.0),
         lengths=np.append(data.lengths, 0),
+        shares=np.append(data.shares, np.nan),
+        drawn_by_base=np.append(data.drawn_by_base, True),
+        answer_sets=np.append(data.answer_sets, 0),
     )
     table = NextToken.of(empty)
     assert log_policy_ratios(empty, table, table.align(np.arange(VOCAB), bias(1)))[-1] == 0

@@ -18,6 +18,7 @@ from blackbox_lb.estimate.projection.projection import (
     projection,
 )
 from blackbox_lb.estimate.projection.standard_errors import standard_errors
+from blackbox_lb.rollouts.positions import Positions
 from tests.support.exact import ExactModel
 from tests.support.truth import Exact
 
@@ -43,9 +44,9 @@ def test_it_is_the_maximum_of_the_penalised_likelihood(lifted: np.ndarray | None
     common shift alone. A token that nobody drew or listed has its mean.
     """
     prior = Prior.of("rule", {1: -2.0, 4: -1.0, UNSEEN: -3.0}, lifted)
-    fit = projection(ROLLOUTS, RULE, l2=4.0, next_token=TABLE, prior=prior)
     weights = RULE.weights(ROLLOUTS)
-    linear = linear_term(ROLLOUTS, TABLE, weights)
+    fit = projection(ROLLOUTS, weights, l2=4.0, next_token=TABLE, prior=prior)
+    linear = linear_term(TABLE, weights)
     means = TABLE.align(prior.token_ids, prior.means)
     shared = np.isin(TABLE.token_ids, prior.lifted)
 
@@ -72,9 +73,8 @@ def test_a_shared_lift_costs_nothing() -> None:
         return float(tokens[0] in (2, 3, 5))
 
     rollouts = MODEL.rollouts(400, wanted, 3)
-    fit = projection(
-        rollouts, RewardTilt(0.5), l2=1e6, next_token=NextToken.of(rollouts), prior=prior
-    )
+    weights = RewardTilt(0.5).weights(rollouts)
+    fit = projection(rollouts, weights, l2=1e6, next_token=NextToken.of(rollouts), prior=prior)
     values = dict(zip(fit.token_ids.tolist(), fit.delta.tolist(), strict=True))
     lift = np.mean([values[token] for token in means])
     assert lift > 0.1
@@ -88,12 +88,12 @@ def test_standard_errors_know_the_prior() -> None:
     """They accept the maximum around the means, and refuse it as one around 0."""
     prior = Prior.of("rule", {1: -2.0, 4: -1.0})
     table = NextToken.of(ROLLOUTS)
-    rule = weighting(0.7)
-    fit = projection(ROLLOUTS, rule, l2=4.0, next_token=table, prior=prior)
-    errors = standard_errors(ROLLOUTS, table, fit, rule, l2=4.0, prior=prior)
+    weights = weighting(0.7).weights(ROLLOUTS)
+    fit = projection(ROLLOUTS, weights, l2=4.0, next_token=table, prior=prior)
+    errors = standard_errors(ROLLOUTS, table, fit, weights, l2=4.0, prior=prior)
     assert (errors.errors > 0).all()
     with pytest.raises(InputError):
-        standard_errors(ROLLOUTS, table, fit, rule, l2=4.0)
+        standard_errors(ROLLOUTS, table, fit, weights, l2=4.0)
 
 
 def test_few_completions_with_a_prior_are_worth_many_without() -> None:
@@ -107,7 +107,7 @@ def test_few_completions_with_a_prior_are_worth_many_without() -> None:
         rollouts = MODEL.rollouts(size, count, seed)
         table = NextToken.of(rollouts).with_tokens(costs.token_ids)
         sweep = Sweep(tau=(0.4,), l2=(4.0,))
-        made = list(candidates(rollouts, table, sweep, LIMITS, priors=priors))[-1]
+        made = list(candidates(Positions(rollouts, table), sweep, LIMITS, priors=priors))[-1]
         delta = np.zeros(VOCABULARY)
         delta[made.sparse.token_ids] = made.sparse.values
         return exact.expected_reward(delta)

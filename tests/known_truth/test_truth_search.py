@@ -36,6 +36,7 @@ from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.types import Completion, Example, Prompt
 from tests.support.exact import ExactModel
@@ -122,7 +123,9 @@ def test_a_ban_of_forty_tokens_that_were_never_drawn_is_found() -> None:
     table = NextToken.of(rollouts)
     costs = Prior("avoid:list", np.array(sorted(BAD)), np.full(len(BAD), -1.0), by_tau=True)
     entrants = [
-        *candidates(rollouts, table, Sweep(tau=(1.0,), l2=(5.0,)), LIMITS, priors=(costs,)),
+        *candidates(
+            Positions(rollouts, table), Sweep(tau=(1.0,), l2=(5.0,)), LIMITS, priors=(costs,)
+        ),
         *(compiled(row, table, LIMITS) for row in rules(costs, LIMITS.low)),
     ]
     trials = SimulatedTrials(model, reward_of(from_text(bad_count)), 3)
@@ -159,7 +162,7 @@ def test_no_candidate_of_a_sweep_has_to_be_disproven(has_good: bool) -> None:
         table = NextToken.of(rollouts).with_tokens(costs.token_ids)
         sweep = Sweep(tau=(4.0, 2.0, 1.0))
         entrants = [
-            *candidates(rollouts, table, sweep, LIMITS, priors=(costs,)),
+            *candidates(Positions(rollouts, table), sweep, LIMITS, priors=(costs,)),
             *(compiled(row, table, LIMITS) for row in rules(costs, LIMITS.low)),
         ]
         trials = SimulatedTrials(model, reward_of(from_text(earned)), seed + 3)
@@ -205,7 +208,7 @@ def test_a_race_on_eight_prompts_is_ranked_by_the_base_alone() -> None:
         table = NextToken.of(rollouts).with_tokens(costs.token_ids)
         sweep = Sweep(tau=(4.0, 2.0, 1.0))
         entrants = [
-            *candidates(rollouts, table, sweep, LIMITS, priors=(costs,)),
+            *candidates(Positions(rollouts, table), sweep, LIMITS, priors=(costs,)),
             *(compiled(row, table, LIMITS) for row in rules(costs, LIMITS.low)),
         ]
         trials = cast(Trials, SimulatedTrials(model, reward_of(from_text(earned)), seed + 3))
@@ -235,7 +238,7 @@ def test_a_boost_of_one_token_is_found_and_is_one_entry() -> None:
     table = NextToken.of(rollouts)
     end = np.array([9])
     entrants = [
-        *candidates(rollouts, table, Sweep(tau=(1.0,)), LIMITS),
+        *candidates(Positions(rollouts, table), Sweep(tau=(1.0,)), LIMITS),
         *(compiled(row, table, LIMITS) for row in boosts({"the completion": end})),
     ]
     trials = SimulatedTrials(model, reward_of(from_text(length), 4), 3)
@@ -263,7 +266,7 @@ def entrants_of(
     """What a default fit learns from 100 completions, and hand-made biases beside it."""
     rollouts = model.rollouts(100, reward, seed)
     table = NextToken.of(rollouts)
-    learned = list(candidates(rollouts, table, Sweep(tau=(0.5,)), LIMITS))
+    learned = list(candidates(Positions(rollouts, table), Sweep(tau=(0.5,)), LIMITS))
     made = [
         compiled(
             Proposal(
@@ -346,7 +349,9 @@ def test_cuts_keep_the_largest_movers_and_stop_where_half_of_the_gain_is_gone() 
     model = rare_bad_model()
     rollouts = model.rollouts(600, bad_count, 1)
     table = NextToken.of(rollouts)
-    winner = next(iter(candidates(rollouts, table, Sweep(tau=(0.5,), l2=(1.0,)), LIMITS)))
+    winner = next(
+        iter(candidates(Positions(rollouts, table), Sweep(tau=(0.5,), l2=(1.0,)), LIMITS))
+    )
     cuts = list(smaller(winner, table, LIMITS))
     sizes = [cut.sparse.entries for cut in cuts]
     assert sizes == sorted(sizes, reverse=True)

@@ -31,6 +31,7 @@ from blackbox_lb.jobs.fitting.choosing.scorers import Choice
 from blackbox_lb.jobs.runs.plan import unseen_loss
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, Setting
+from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.types import Completion, Example, Prompt
 from tests.support.choosing import choose
 from tests.support.errors import raises_naming
@@ -188,9 +189,7 @@ def test_the_goal_and_not_the_likelihood_chooses_the_default_strength() -> None:
 
         rollouts = MODEL.rollouts(80, noisy, seed)
         field = list(
-            candidates(
-                rollouts, NextToken.of(rollouts), sweep, CompileLimits(None, -100, 100, False)
-            )
+            candidates(Positions.of(rollouts), sweep, CompileLimits(None, -100, 100, False))
         )
         gains = {each.label: exact.expected_reward(dense(each)) for each in field}
 

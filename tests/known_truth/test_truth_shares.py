@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.distributed import ShardedDataset, Share
+from blackbox_lb.estimate.counting.distributed import Shards, Share
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token import next_token as normaliser
 from blackbox_lb.estimate.next_token.next_token import NextToken
@@ -50,9 +49,9 @@ class Here:
         return [pickle.loads(pickle.dumps(each)) for each in found]
 
 
-def whole(workers: Here) -> ShardedDataset:
+def whole(workers: Here) -> Shards:
     """What the shares tell of themselves, put together."""
-    return ShardedDataset.of(
+    return Shards(
         workers,
         [each.rollouts for each in workers.shares],
         [each.unlisted for each in workers.shares],
@@ -89,14 +88,13 @@ def test_shares_learn_what_one_place_learns(
     workers = Here(cut(rollouts, shares))
     spread = whole(workers)
     one = projection(rollouts, tau=0.5, l2=1.0, next_token=table)
-    many = projection(spread.rollouts, tau=0.5, l2=1.0, next_token=spread.positions)
+    many = projection(spread.rollouts, tau=0.5, l2=1.0, next_token=spread)
     np.testing.assert_array_equal(many.token_ids, one.token_ids)
     np.testing.assert_allclose(many.delta, one.delta, atol=1e-9)
     assert np.abs(one.delta).max() > 0.5
     assert many.gain == pytest.approx(one.gain, abs=1e-12)
     chosen = [
-        choose_l2(each, at, tau=0.5)
-        for each, at in ((rollouts, table), (spread.rollouts, spread.positions))
+        choose_l2(each, at, tau=0.5) for each, at in ((rollouts, table), (spread.rollouts, spread))
     ]
     assert chosen[0].l2 == chosen[1].l2
     np.testing.assert_allclose(
@@ -109,27 +107,30 @@ def test_a_share_without_positions_adds_nothing(rollouts: Rollouts) -> None:
     statistics, of one place.
     """
     one, none = cut(rollouts, 2), rollouts.take(np.zeros(0, np.int64))
-    blank = replace(
-        none,
+    blank = Rollouts(
         keys=("a", "b"),
         prompts=np.arange(2),
         rewards=np.ones(2),
         lengths=np.zeros(2, np.int64),
+        token_ids=none.token_ids,
+        logprobs=none.logprobs,
+        top_ids=none.top_ids,
+        top_logprobs=none.top_logprobs,
     )
     together = Rollouts.join([one[0], blank, one[1]])
     spread = whole(Here([none, one[0], blank, one[1], none]))
     assert spread.rollouts.keys == together.keys
     table = NextToken.of(together)
     here = projection(together, tau=0.5, l2=1.0, next_token=table)
-    there = projection(spread.rollouts, tau=0.5, l2=1.0, next_token=spread.positions)
+    there = projection(spread.rollouts, tau=0.5, l2=1.0, next_token=spread)
     np.testing.assert_allclose(there.delta, here.delta, atol=1e-9)
     few = projection(
-        spread.rollouts, tau=0.5, l2=1.0, next_token=whole(Here([one[0], blank, one[1]])).positions
+        spread.rollouts, tau=0.5, l2=1.0, next_token=whole(Here([one[0], blank, one[1]]))
     )
     np.testing.assert_array_equal(there.delta, few.delta)
     bias = here.delta[::-1].copy()
     np.testing.assert_allclose(
-        spread.positions.log_normaliser(bias),
+        spread.log_normaliser(bias),
         table.named().log_normaliser(bias),
         rtol=0,
         atol=1e-12,
@@ -149,7 +150,7 @@ def test_a_share_of_bare_positions_learns_with_the_others(rollouts: Rollouts) ->
     table, spread = NextToken.gather(parts), whole(Here(parts))
     together = Rollouts.join(parts)
     here = projection(together, tau=0.5, l2=1.0, next_token=table)
-    there = projection(together, tau=0.5, l2=1.0, next_token=spread.positions)
+    there = projection(together, tau=0.5, l2=1.0, next_token=spread)
     np.testing.assert_allclose(there.delta, here.delta, atol=1e-9)
 
 
@@ -167,9 +168,7 @@ def test_a_lost_share_changes_nothing(rollouts: Rollouts) -> None:
     for lose in (None, 4):
         workers = Here(parts, lose)
         spread = whole(workers)
-        found.append(
-            projection(spread.rollouts, tau=0.5, l2=1.0, next_token=spread.positions).delta
-        )
+        found.append(projection(spread.rollouts, tau=0.5, l2=1.0, next_token=spread).delta)
         assert workers.calls > 5
     np.testing.assert_array_equal(found[0], found[1])
 
@@ -185,7 +184,7 @@ def test_a_bias_travels_with_its_weights(rollouts: Rollouts) -> None:
     """Every method of the spread positions gives what the table gives, position by position, in the
     order of the shares.
     """
-    table, spread = NextToken.of(rollouts).named(), whole(Here(cut(rollouts, 3))).positions
+    table, spread = NextToken.of(rollouts).named(), whole(Here(cut(rollouts, 3)))
     rng = np.random.default_rng(3)
     delta, weights = rng.normal(size=len(table.token_ids)), rng.random(table.n_positions)
     np.testing.assert_allclose(

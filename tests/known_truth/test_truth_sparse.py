@@ -233,7 +233,7 @@ def test_kept_is_the_share_of_the_estimated_gain() -> None:
     table = NextToken.of(rollouts)
     fit = projection(rollouts, next_token=table, l2=1e-6)
     rule = RewardTilt(1.0).weights(rollouts)
-    linear, weights = linear_term(rollouts, table, rule), rule.values
+    linear, weights = linear_term(table, rule), rule.values
 
     def likelihood(values: np.ndarray) -> float:
         return float(linear @ values - weights @ table.log_normaliser(values))

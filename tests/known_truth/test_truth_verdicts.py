@@ -13,7 +13,6 @@ import pytest
 
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
 from blackbox_lb.estimate.inputs.recipe import Sweep
-from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.rollouts.judging.verdict import (
     GREEDY,
     SAMPLED,
@@ -22,6 +21,7 @@ from blackbox_lb.rollouts.judging.verdict import (
     compare,
     together,
 )
+from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.tasks import parse_reward
 from tests.support.exact import ExactModel
 from tests.support.exact.model import NOTHING, trim
@@ -74,7 +74,7 @@ class Job:
         rollouts = MODEL.rollouts(
             10 * len(TRAIN), self.learned, self.seed, top=10, prompts=list(TRAIN)
         )
-        tried = list(candidates(rollouts, NextToken.of(rollouts), SWEEP, LIMITS))
+        tried = list(candidates(Positions.of(rollouts), SWEEP, LIMITS))
         best = max(range(len(tried)), key=lambda i: self.validation(tried[i], 100 + i))
         rows = []
         for salt, setting in enumerate((SAMPLED, GREEDY)):

@@ -4,6 +4,7 @@ and the problem of counts at logged positions.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,8 @@ def projection(
     **options: Any,
 ) -> Fit:
     """The fit with the weights of this tau; gamma: of rewards to go."""
-    return projections.projection(rollouts, weighting(tau, weights, gamma), l2=l2, **options)
+    position_weights = weighting(tau, weights, gamma).weights(rollouts)
+    return projections.projection(rollouts, position_weights, l2=l2, **options)
 
 
 def choose_l2(
@@ -61,7 +63,8 @@ def choose_l2(
 ) -> L2Choice:
     """The choice of its strength."""
     rule = weighting(tau, weights, gamma)
-    return cross_validation.choose_l2(rollouts, next_token, rule, **options)
+    weigh = partial(rule.weights, rollouts)
+    return cross_validation.choose_l2(rollouts, next_token, weigh, **options)
 
 
 def standard_errors(
@@ -75,5 +78,5 @@ def standard_errors(
     **options: Any,
 ) -> StandardErrors:
     """Its standard errors."""
-    rule = weighting(tau, weights, gamma)
-    return errors.standard_errors(rollouts, next_token, delta, rule, **options)
+    position_weights = weighting(tau, weights, gamma).weights(rollouts)
+    return errors.standard_errors(rollouts, next_token, delta, position_weights, **options)

@@ -23,7 +23,8 @@ from blackbox_lb.jobs.forecast import ForecastStage
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
-from blackbox_lb.rollouts.training import training_set
+from blackbox_lb.rollouts.positions import training_set
+from blackbox_lb.rollouts.reading import FILTERED, INCOMPLETE
 from blackbox_lb.safety.printable import shell_line
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.types import Example
@@ -151,8 +152,8 @@ async def _collected(
     summary = {
         "store": str(trials.store.path),
         "completions": len(values),
-        "incomplete": training.incomplete,
-        "filtered": training.filtered,
+        "incomplete": training.tally[INCOMPLETE],
+        "filtered": training.tally[FILTERED],
         "tokens": len(training.rollouts.token_ids),
         "censoring": kept_back.model_dump(exclude={"unobserved"}),
         "mean": sum(values) / len(values),

@@ -24,12 +24,13 @@ from blackbox_lb.jobs.compiling.compile import (
     compile_bias,
     gain_by_entries,
 )
-from blackbox_lb.jobs.compiling.logged_prefixes import Prefixes, logged_prefixes
+from blackbox_lb.jobs.compiling.logged_prefixes import logged_prefixes
 from blackbox_lb.jobs.runs.answers import BeforeAfter
 from blackbox_lb.jobs.runs.conclusion import Conclusion, NextStep
 from blackbox_lb.jobs.runs.names import STORE
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
+from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.safety.printable import printable, shell_line
 from blackbox_lb.tasks.load import BUILT_IN
 
@@ -175,7 +176,7 @@ def _out(store: Path, profile: Profile, options: CompileOptions) -> Path:
 
 
 def _document(
-    bias: Bias, compiled: Bias, prefixes: Prefixes, rows: list[Kept], highest: int | None
+    bias: Bias, compiled: Bias, prefixes: Positions, rows: list[Kept], highest: int | None
 ) -> dict[str, Any]:
     """The report for JSON. Of the learned entries, ``refused`` are above the provider's highest id,
     ``unlisted`` were never listed or sampled and are dropped, ``unlisted_sent`` are sent all the
@@ -189,7 +190,7 @@ def _document(
         "refused": sum(highest is not None and token > highest for token in bias.logit_bias),
         "unlisted": len(unlisted.difference(compiled.logit_bias)),
         "unlisted_sent": len(unlisted.intersection(compiled.logit_bias)),
-        "completions": prefixes.completions,
+        "completions": len(prefixes.rollouts.keys),
         "positions": prefixes.next_token.n_positions,
         "remarks": prefixes.notices,
         "table": [asdict(row) for row in rows],
@@ -197,12 +198,12 @@ def _document(
 
 
 def _explanations(
-    bias: Bias, bias_file: Path, prefixes: Prefixes, store: Path, limit: int | None
+    bias: Bias, bias_file: Path, prefixes: Positions, store: Path, limit: int | None
 ) -> Iterator[str]:
     """Sentences on what the estimate rests on, and what it cannot tell."""
     yield (
         f"{bias_file}: {len(bias.entries):,} entries, on {prefixes.next_token.n_positions:,}"
-        f" positions of {prefixes.completions:,} base completions in {store}"
+        f" positions of {len(prefixes.rollouts.keys):,} base completions in {store}"
     )
     yield from prefixes.notices
     learned_file = bias_file.with_name(LEARNED)

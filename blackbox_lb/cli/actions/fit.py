@@ -53,8 +53,8 @@ from blackbox_lb.jobs.runs.plan import completed_plan, parse_goal
 from blackbox_lb.providers.prices import find_prices, parse_prices
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.records import Decisions
+from blackbox_lb.rollouts.positions import FitEngine
 from blackbox_lb.rollouts.progress import Silent
-from blackbox_lb.rollouts.training import FitEngine
 from blackbox_lb.safety.printable import printable, shell_line
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.types import Endpoint

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from blackbox_lb.estimate.choice.estimator import (
-    EstimatorInput,
     EstimatorSettings,
+    Logged,
+    LoggedHere,
     Projected,
     Proposal,
 )
 from blackbox_lb.estimate.choice.table import estimators
-from blackbox_lb.estimate.counting.distributed import ShardedDataset
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
@@ -98,33 +98,32 @@ class Candidate(Proposal):
 
 
 def candidates(
-    rollouts: Rollouts,
-    next_token: NextToken,
+    here: LoggedHere,
     sweep: Sweep,
     limits: CompileLimits,
     *,
-    dataset: ShardedDataset | None = None,
-    priors: tuple[Prior, ...] = (),
+    everywhere: Logged | None = None,
+    priors: Sequence[Prior] = (),
 ) -> Iterator[Candidate]:
     """Yield the candidates of ``sweep``.
 
-    next_token: of ``rollouts``, on the support of ``dataset`` where there is one.
-    dataset: the data to learn from, where it is more than ``rollouts``; these then serve the
-        compile alone.
+    here: the positions to learn from, on the support of ``everywhere`` where that is given.
+    everywhere: the positions to learn from, where they are more than ``here``, which then serves
+        the compile alone.
     priors: what is known of tokens beside the rollouts.
 
     Raises InputError: no completion earned a reward, or a setting is out of range.
     """
-    if _tau_is_inert(rollouts, sweep):
+    if _tau_is_inert(here.rollouts, sweep):
         sweep = replace(sweep, tau=sweep.tau[:1])
-    data = EstimatorInput(rollouts, next_token, dataset, priors)
+    data = everywhere or here
     for name, estimator in estimators(sweep).items():
-        for learned in estimator.learn(data, sweep):
+        for learned in estimator.learn(data, sweep, priors):
             proposal = replace(learned, estimator=name)
             if proposal.projected is None:
-                yield compiled(proposal, next_token, limits)
+                yield compiled(proposal, here.next_token, limits)
             else:
-                yield _refitted(proposal, proposal.projected, data, limits)
+                yield _refitted(proposal, proposal.projected, here, limits)
 
 
 def _tau_is_inert(rollouts: Rollouts, sweep: Sweep) -> bool:
@@ -155,13 +154,13 @@ def compiled(proposal: Proposal, next_token: NextToken, limits: CompileLimits) -
 
 
 def _refitted(
-    proposal: Proposal, projected: Projected, data: EstimatorInput, limits: CompileLimits
+    proposal: Proposal, projected: Projected, here: LoggedHere, limits: CompileLimits
 ) -> Candidate:
     """A projection within ``limits``, fitted again to the tokens that may be sent."""
-    table = data.next_token
+    table = here.next_token
     support = None
     if projected.prior is None:  # with a prior, tokens that no list shows count too
-        support = _support(data, projected, limits)
+        support = _support(here, projected, limits)
     if support is not None:
         projected = replace(projected, fit=projected.again(support), support=support)
     prior = projected.prior
@@ -187,20 +186,19 @@ def _origin(projected: Projected, settings: EstimatorSettings) -> str:
     return ", ".join(parts)
 
 
-def _support(data: EstimatorInput, projected: Projected, limits: CompileLimits) -> Ids | None:
+def _support(here: LoggedHere, projected: Projected, limits: CompileLimits) -> Ids | None:
     """The ids that a refit may bias, for the largest penalised likelihood; None where the whole
     learned bias fits.
     """
-    next_token = data.next_token
+    next_token = here.next_token
     learned = projected.fit.delta
     allowed = ~np.isin(next_token.token_ids, limits.forbidden(next_token))
     used = allowed & (learned != 0)
     if limits.entries is None or used.sum() <= limits.entries:
         return next_token.token_ids[used] if used.sum() < np.count_nonzero(learned) else None
     table = next_token.named()
-    rollouts = replace(data.rollouts, shares=projected.shares)
-    weights = projected.rule.weights(rollouts)
-    linear = linear_term(rollouts, table, weights)
+    weights = projected.weights(here.rollouts)
+    linear = linear_term(table, weights)
     problem = SubsetProblem(table, linear, weights.values, allowed, projected.l2)
     solution = best_support(
         problem, limits.entries, np.zeros(len(learned)), patience=0 if limits.quick else PATIENCE

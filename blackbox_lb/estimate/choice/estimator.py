@@ -6,20 +6,19 @@ A new one is a module with an ``Estimator`` in it, and a row of ``table.ROWS``.
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from blackbox_lb.estimate.choice.table import ROWS
-from blackbox_lb.estimate.counting.distributed import ShardedDataset
-from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics, TokenIPS
+from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.recipe import L2, Recipe, Sweep
-from blackbox_lb.estimate.inputs.rollouts import Rollouts, Weighting, weighting
+from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts, Weighting, weighting
 from blackbox_lb.estimate.next_token.next_token import LoggedPositions, NextToken
-from blackbox_lb.estimate.projection.cross_validation import L2Choice, choose_l2
+from blackbox_lb.estimate.projection.cross_validation import L2Choice, Weigh, choose_l2
 from blackbox_lb.estimate.projection.projection import (
     Fit,
     Prior,
@@ -56,7 +55,7 @@ class Projected:
     rule, l2, prior: its settings.
     cross_validation: the choice of ``l2``, None where it was given.
     again: the fit with these ids alone.
-    shares: (n,) as in ``Rollouts``, under the fit.
+    shares: (n,) as in ``Rollouts``, under the fit; None where nothing was learned from answers.
     """
 
     fit: Fit
@@ -67,6 +66,12 @@ class Projected:
     shares: Vector | None = None
     support: Ids | None = None
     prior: Prior | None = None
+
+    def weights(self, rollouts: Rollouts) -> PositionWeights:
+        """The weights of ``rollouts``, those of the fit or some of them, as it was learned."""
+        if self.shares is not None:
+            rollouts = replace(rollouts, shares=self.shares)
+        return self.rule.weights(rollouts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,56 +112,27 @@ class Proposal:
         return f"{self.estimator} ({', '.join(settings)})"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EstimatorInput:
-    """The data of an estimator.
-
-    rollouts, next_token: those in this process, and their positions.
-    whole: all rollouts where they are spread over processes, None where they are here.
-    priors: what is known of tokens beside the rollouts.
-    """
-
-    rollouts: Rollouts
-    next_token: NextToken
-    whole: ShardedDataset | None = None
-    priors: tuple[Prior, ...] = ()
-    _made: dict[Recipe, Statistics] = field(default_factory=dict)
+class Logged(Protocol):
+    """Logged rollouts to learn from: ``Positions`` in this process, or ``Shards`` in others."""
 
     @property
-    def drawn(self) -> Rollouts:
-        """All rollouts, without their lists where they are spread."""
-        if self.whole is None:
-            return self.rollouts
-        return self.whole.rollouts
+    def rollouts(self) -> Rollouts:
+        """The completions; those of shards without their lists."""
 
     @property
-    def positions(self) -> LoggedPositions:
-        """All positions of ``drawn``."""
-        if self.whole is None:
-            return self.next_token
-        return self.whole.positions
+    def next_token(self) -> LoggedPositions:
+        """The next-token distributions at their positions."""
 
-    def statistics(self, sweep: Sweep) -> Statistics:
-        """The sums for every tau of ``sweep``, gathered in one pass and kept."""
-        rollouts = self.drawn
-        recipe = Recipe(
-            sweep.tau,
-            float(rollouts.rewards[rollouts.lengths > 0].max(initial=-np.inf)),
-            sweep.positions,
-            sweep.seed,
-            sweep.unobserved,
-            sweep.clip,
-        )
-        if recipe not in self._made:
-            self._made[recipe] = self._gathered(recipe)
-        return self._made[recipe]
+    def statistics(self, recipe: Recipe) -> Statistics:
+        """The sums of the counting estimator over the completions."""
 
-    def _gathered(self, recipe: Recipe) -> Statistics:
-        if self.whole is not None:
-            return self.whole.statistics(recipe)
-        if not self.drawn.keys:
-            return Statistics.zero()
-        return Statistics.gather(self.drawn.blocks(BLOCK_POSITIONS), recipe)
+
+class LoggedHere(Logged, Protocol):
+    """Those in this process, with all that a table of next tokens can do."""
+
+    @property
+    def next_token(self) -> NextToken:
+        """The next-token distributions at the positions of ``rollouts``."""
 
 
 class Estimator(Protocol):
@@ -166,9 +142,11 @@ class Estimator(Protocol):
     def facts(self) -> EstimatorFacts:
         """Facts on it for other parts."""
 
-    def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[Proposal]:
-        """Return a vector for each tau and each value of the swept fields. Raises InputError:
-        ``data`` teaches nothing.
+    def learn(self, data: Logged, sweep: Sweep, priors: Sequence[Prior] = ()) -> Iterator[Proposal]:
+        """Return a vector for each tau and each value of the swept fields.
+
+        priors: what is known of tokens beside the rollouts. Raises InputError: ``data`` teaches
+        nothing.
         """
 
 
@@ -179,9 +157,15 @@ class Smoothed:
     facts: EstimatorFacts
     of: Callable[[Statistics], TokenIPS]
 
-    def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[Proposal]:
-        """At each tau and alpha."""
-        ips = self.of(data.statistics(sweep))
+    def learn(self, data: Logged, sweep: Sweep, priors: Sequence[Prior] = ()) -> Iterator[Proposal]:
+        """At each tau and alpha; priors are not read."""
+        del priors
+        rewards = data.rollouts.rewards[data.rollouts.lengths > 0]
+        highest = float(rewards.max(initial=-np.inf))
+        recipe = Recipe(
+            sweep.tau, highest, sweep.positions, sweep.seed, sweep.unobserved, sweep.clip
+        )
+        ips = self.of(data.statistics(recipe))
         shared: EstimatorSettings = {"positions": sweep.positions, "clip": sweep.clip}
         if sweep.alpha_scale != "relative":
             shared["alpha_scale"] = sweep.alpha_scale
@@ -219,30 +203,26 @@ class _Projection:
 
     facts = EstimatorFacts(swept=("l2",), reads_lists=True, learns_answers=True)
 
-    def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[Proposal]:
+    def learn(self, data: Logged, sweep: Sweep, priors: Sequence[Prior] = ()) -> Iterator[Proposal]:
         """At each tau and variant, the l2 of the largest held-out likelihood first, where
         cross-validation was asked; else the largest.
         """
-        sampled = data.drawn
-        table = data.positions
-        if sampled.given.any():  # spellings have their base-model weights until a fit renews them
-            nothing = np.zeros(len(table.token_ids))
-            sampled = replace(sampled, shares=posterior_shares(sampled, table, nothing)[0])
+        table = data.next_token
+        # Spellings have their base-model weights until a fit renews them.
+        sampled = replace(data.rollouts, shares=posterior_shares(data.rollouts, table)[0])
         start = None
-        for tau, variant in itertools.product(sweep.tau, _variants(data, sweep)):
+        variants = list(_variants(sweep, priors, has_costs=sampled.costs is not None))
+        for tau, variant in itertools.product(sweep.tau, variants):
             rule = weighting(tau, sweep.weights, variant.gamma)
             prior = None
             if variant.prior is not None:
                 prior = variant.prior.at(tau)
-            strengths, choice = _strengths(sampled, table, variant.l2, rule)
+            weigh = partial(rule.weights, sampled)
+            strengths, choice = _strengths(sampled, table, variant.l2, weigh)
             learned = dict[float, Proposal]()
             for l2 in strengths:
-                make = partial(projection, rule=rule, l2=l2, next_token=table, prior=prior)
-                if sampled.given.any():
-                    fit, rollouts = fit_sets(sampled, table, make)
-                else:
-                    fit = make(sampled, start=start)
-                    rollouts = sampled
+                make = partial(weighed_projection, rule=rule, l2=l2, next_token=table, prior=prior)
+                fit, rollouts = fit_sets(sampled, table, make, start)
                 start = fit
                 is_proposed = choice is not None and l2 in (choice.best, choice.l2)
                 projected = Projected(
@@ -251,7 +231,7 @@ class _Projection:
                     l2,
                     choice if is_proposed else None,
                     partial(_again, make, rollouts, fit),
-                    rollouts.shares,
+                    rollouts.shares if rollouts.given.any() else None,
                     prior=prior,
                 )
                 settings = _settings(tau, variant, l2, sweep)
@@ -262,18 +242,18 @@ class _Projection:
 PROJECTION = _Projection()
 
 
-def _variants(data: EstimatorInput, sweep: Sweep) -> Iterator[_Variant]:
+def _variants(sweep: Sweep, priors: Sequence[Prior], *, has_costs: bool) -> Iterator[_Variant]:
     """The variants that are tried at each tau. Strengths that the user names go with every
     weighting; the default strengths differ by weighting.
     """
     is_default = sweep.l2_is_default
-    gammas = sweep.gamma if data.drawn.costs is not None else ()
+    gammas = sweep.gamma if has_costs else ()
     yield _Variant(None, None, TERMINAL_L2 if gammas and is_default else sweep.l2)
     for gamma in gammas:
         yield _Variant(gamma, None, CREDIT_L2 if is_default else sweep.l2)
     nearest = min(gammas, default=None)
     numbers = tuple(value for value in sweep.l2 if value != "cv")
-    for prior in data.priors:
+    for prior in priors:
         strengths = numbers if numbers and not is_default else prior.strengths
         yield _Variant(nearest, prior, strengths)
 
@@ -291,13 +271,18 @@ def _settings(tau: float, variant: _Variant, l2: float, sweep: Sweep) -> Estimat
     return settings
 
 
+def weighed_projection(rollouts: Rollouts, *, rule: Weighting, **options: Any) -> Fit:
+    """The projection with the weights that ``rollouts`` have now."""
+    return projection(rollouts, rule.weights(rollouts), **options)
+
+
 def _again(make: Callable[..., Fit], rollouts: Rollouts, fit: Fit, support: Ids) -> Fit:
     """The fit to the tokens of ``support`` alone, from the one to all."""
     return make(rollouts, start=fit, support=support)
 
 
 def _strengths(
-    rollouts: Rollouts, table: LoggedPositions, requested: Sequence[L2], rule: Weighting
+    rollouts: Rollouts, table: LoggedPositions, requested: Sequence[L2], weigh: Weigh
 ) -> tuple[list[float], L2Choice | None]:
     """Each ``requested`` l2, the largest first, and the cross-validation of l2 where it is
     asked.
@@ -305,7 +290,7 @@ def _strengths(
     strengths = {value for value in requested if not isinstance(value, str)}
     choice = None
     if "cv" in requested:
-        choice = choose_l2(rollouts, table, rule)
+        choice = choose_l2(rollouts, table, weigh)
         strengths |= {choice.best, choice.l2}
     return sorted(strengths, reverse=True), choice
 

@@ -9,31 +9,16 @@ Index letters: ``k`` tokens with a value, ``n`` rollouts. Values in nats at temp
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
-from typing import Protocol, Self
-
-import numpy as np
+from functools import cached_property, partial
+from typing import Self
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics, TokenIPS
+from blackbox_lb.estimate.choice.estimator import IPS_OF_TOKENS, LoggedHere, weighed_projection
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
-from blackbox_lb.estimate.inputs.recipe import AlphaScale, Recipe, Unobserved
-from blackbox_lb.estimate.inputs.rollouts import RewardTilt, Rollouts, Weighting
-from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.projection import Fit, fit_sets, posterior_shares, projection
+from blackbox_lb.estimate.inputs.recipe import AlphaScale, Sweep, Unobserved
+from blackbox_lb.estimate.inputs.rollouts import RewardTilt, Weighting
+from blackbox_lb.estimate.projection.projection import fit_sets, posterior_shares
 from blackbox_lb.estimate.projection.standard_errors import standard_errors
-
-
-class Logged(Protocol):
-    """Scored completions with the model's next tokens at each of their positions: ``Positions``."""
-
-    @property
-    def rollouts(self) -> Rollouts:
-        """The completions."""
-
-    @property
-    def next_token(self) -> NextToken:
-        """The next-token distributions at their positions."""
 
 
 class FittedEstimator:
@@ -66,22 +51,15 @@ class Projection(FittedEstimator):
         """Raise InputError: ``l2`` is not a finite number above 0."""
         self.l2 = positive("l2", l2)
 
-    def fit(self, positions: Logged, weights: Weighting) -> Self:
+    def fit(self, positions: LoggedHere, weights: Weighting) -> Self:
         """Learn from ``positions`` with any weights: ``RewardTilt``, ``RewardToGo``,
         ``GivenAnswers``, or a sum of them. Raises InputError: no completion earned a reward.
         """
-        rollouts = positions.rollouts
         table = positions.next_token
-
-        def solve(rollouts: Rollouts, start: Fit | None = None) -> Fit:
-            return projection(rollouts, weights, l2=self.l2, start=start, next_token=table)
-
-        if rollouts.given.any():
-            named = table.named()
-            shares, _ = posterior_shares(rollouts, named, np.zeros(len(named.token_ids)))
-            self._fit, rollouts = fit_sets(replace(rollouts, shares=shares), named, solve)
-        else:
-            self._fit = solve(rollouts)
+        named = table.named()
+        shares, _ = posterior_shares(positions.rollouts, named)
+        solve = partial(weighed_projection, rule=weights, l2=self.l2, next_token=table)
+        self._fit, rollouts = fit_sets(replace(positions.rollouts, shares=shares), named, solve)
         self._learned_from = rollouts, table, weights
         self.token_ids_ = self._fit.token_ids
         self.values_ = self._fit.delta
@@ -93,7 +71,8 @@ class Projection(FittedEstimator):
         """(k,) nats, computed when first read. InputError: fewer than two rewarded completions."""
         if not hasattr(self, "_fit"):
             raise InputError("nothing is fitted yet; call fit(positions, weights) first")
-        rollouts, table, weights = self._learned_from
+        rollouts, table, rule = self._learned_from
+        weights = rule.weights(rollouts)
         return standard_errors(rollouts, table, self._fit, weights, l2=self.l2).errors
 
 
@@ -124,7 +103,7 @@ class IPS(FittedEstimator):
         self.unobserved = unobserved
         self.seed = seed
 
-    def fit(self, positions: Logged, weights: Weighting) -> Self:
+    def fit(self, positions: LoggedHere, weights: Weighting) -> Self:
         """Learn from the completions of ``positions``. Raises InputError: other weights than
         ``RewardTilt(tau)``, given answers, or no completion earned a reward.
         """
@@ -133,16 +112,18 @@ class IPS(FittedEstimator):
                 "ips weighs completions by exp(r / tau), all on one scale; give RewardTilt(tau), or"
                 " use Projection"
             )
-        rollouts = positions.rollouts
-        if rollouts.given.any():
+        if positions.rollouts.given.any():
             raise InputError("ips learns from drawn completions only; use Projection for answers")
-        highest = float(rollouts.rewards[rollouts.lengths > 0].max(initial=-np.inf))
-        recipe = Recipe((weights.tau,), highest, self.draws, self.seed, self.unobserved, self.clip)
-        statistics = Statistics.zero()
-        if rollouts.keys:
-            statistics = Statistics.gather(rollouts.blocks(BLOCK_POSITIONS), recipe)
-        estimate = TokenIPS(statistics)
-        relative = self.alpha_scale == "relative"
-        self.token_ids_ = estimate.token_ids
-        self.values_ = estimate.delta(weights.tau, self.alpha, relative=relative)
+        sweep = Sweep(
+            tau=(weights.tau,),
+            alpha=(self.alpha,),
+            alpha_scale=self.alpha_scale,
+            positions=self.draws,
+            clip=self.clip,
+            seed=self.seed,
+            unobserved=self.unobserved,
+        )
+        (learned,) = IPS_OF_TOKENS.learn(positions, sweep)
+        self.token_ids_ = learned.token_ids
+        self.values_ = learned.values
         return self

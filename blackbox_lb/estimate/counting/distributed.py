@@ -7,8 +7,7 @@ Values in nats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import add
 from typing import Any, Protocol
@@ -96,23 +95,50 @@ class Workers(Protocol):
         """
 
 
-class Spread:
-    """All positions of all shares in their order, a ``Logged`` given that a token has an id.
-    rollouts: of all shares, joined.
+class Shards:
+    """All rollouts of all shares and their positions, in their order; of a position, given that its
+    token has an id.
+
+    workers: hold the shares. rollouts: of each share, without their lists, None for none. unlisted:
+    of each share, None for no position. InputError: no share has a position.
+
+    Attributes:
+        rollouts: of all shares, joined, without their lists.
     """
 
     def __init__(
-        self, workers: Workers, rollouts: Rollouts, sizes: Sequence[int], tail: Tail
+        self,
+        workers: Workers,
+        rollouts: Sequence[Rollouts | None],
+        unlisted: Sequence[Unlisted | None],
     ) -> None:
+        counted = [part for part in unlisted if part is not None]
+        if not counted:
+            raise InputError("there are no rollouts to learn from; collect completions first")
+        tail = reduce(add, counted).tail()
+        sizes = [0 if part is None else len(part.token_ids) for part in rollouts]
         self._workers = workers
         self._tail = tail
         self._ends = np.cumsum(sizes)
+        self.rollouts = Rollouts.join([part for part in rollouts if part is not None])
         self.token_ids: Ids = tail.token_ids
-        self.n_positions = len(rollouts.token_ids)
-        self.sampled: Ids = np.searchsorted(tail.token_ids, rollouts.token_ids)
+        self.n_positions = len(self.rollouts.token_ids)
+        self.sampled: Ids = np.searchsorted(tail.token_ids, self.rollouts.token_ids)
         self._weights: tuple[Vector, list[tuple[Vector]]] | None = None
 
-    def named(self) -> Spread:
+    @property
+    def next_token(self) -> Shards:
+        """The next tokens at the positions: this object."""
+        return self
+
+    def statistics(self, recipe: Recipe) -> Statistics:
+        """The sums of the counting estimator, added up over the shares."""
+        parts: list[Statistics] = self._workers.call(
+            "statistics", (recipe,), [()] * len(self._ends)
+        )
+        return sum(parts, Statistics.zero())
+
+    def named(self) -> Shards:
         """The positions given that the token has an id: this object."""
         return self
 
@@ -165,34 +191,3 @@ class Spread:
         if self._weights is None or self._weights[0] is not weights:
             self._weights = weights, [(part,) for part in np.split(weights, self._ends[:-1])]
         return self._weights[1]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ShardedDataset:
-    """All rollouts of all shares: ``rollouts`` without their lists, ``positions``, and
-    ``statistics`` of a recipe.
-    """
-
-    rollouts: Rollouts
-    positions: Spread
-    statistics: Callable[[Recipe], Statistics]
-
-    @classmethod
-    def of(
-        cls,
-        workers: Workers,
-        rollouts: Sequence[Rollouts | None],
-        unlisted: Sequence[Unlisted | None],
-    ) -> ShardedDataset:
-        """Join the data of every share, in order. Raises InputError: none has a position."""
-        counted = [part for part in unlisted if part is not None]
-        if not counted:
-            raise InputError("there are no rollouts to learn from; collect completions first")
-        joined = Rollouts.join([rollout for rollout in rollouts if rollout is not None])
-        sizes = [0 if rollout is None else len(rollout.token_ids) for rollout in rollouts]
-        spread = Spread(workers, joined, sizes, reduce(add, counted).tail())
-
-        def statistics(recipe: Recipe) -> Statistics:
-            return sum(workers.call("statistics", (recipe,), [()] * len(sizes)), Statistics.zero())
-
-        return cls(joined, spread, statistics)

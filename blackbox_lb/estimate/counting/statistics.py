@@ -116,10 +116,10 @@ def _summed(cell_of: Ids, values: Vector, cells: int) -> Vector:
 
 def _kept(rollouts: Rollouts, positions: int | None, seed: int, drop: bool) -> Bools | None:
     """(m,) the drawn positions; None for all."""
-    drop = drop and rollouts.bounded is not None and bool(rollouts.bounded.any())
+    drop = drop and bool(rollouts.bounded.any())
     if positions is None and not drop:
         return None
-    usable = ~rollouts.is_bounded if drop else np.ones(len(rollouts.token_ids), dtype=np.bool_)
+    usable = ~rollouts.bounded if drop else np.ones(len(rollouts.token_ids), dtype=np.bool_)
     return draw(rollouts, usable, positions, seed)
 
 
@@ -283,8 +283,7 @@ class Statistics:
             rollouts=n,
             n_empty=int((block.lengths == 0).sum()),
             tokens=len(block.token_ids),
-            observed=len(block.token_ids)
-            - (0 if block.bounded is None else int(block.bounded.sum())),
+            observed=len(block.token_ids) - int(block.bounded.sum()),
             drawn=int(cells.drawn.sum()),
             counts=cells.sampled,
             drawn_tokens=cells.drawn_tokens,

@@ -31,7 +31,10 @@ Scale: TypeAlias = Literal["global", "prompt"]
 """The set over which the reward weights of ``projection`` have mean 1."""
 
 PER_ROLLOUT = ("prompts", "rewards", "lengths", "shares", "answer_sets", "drawn_by_base")
-PER_POSITION = ("token_ids", "logprobs", "top_ids", "top_logprobs", "bounded", "costs")
+PER_POSITION = ("token_ids", "logprobs", "top_ids", "top_logprobs", "bounded")
+
+OMITTED: Any = None
+"""A column of ``Rollouts`` that is filled with what its docstring says."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,16 +46,16 @@ class Rollouts:
     positions of each. token_ids, logprobs: (m,), the sampled tokens and their logprobs under the
     policy that sampled them. top_ids, top_logprobs: (m, k) of the base model, sorted from most
     likely, padded with -1 and -inf; -2 is a listed token without an id. bounded: (m,), True where
-    the provider gave no logprob: ``logprobs`` then holds an upper bound. None where all were given.
+    the provider gave no logprob: ``logprobs`` then holds an upper bound. Omitted: all were given.
     shares: (n,) weights of given answers, which nobody drew; the spellings of one answer share the
-    weight of their prompt. NaN for a drawn completion, whose weight comes from its reward. None:
+    weight of their prompt. NaN for a drawn completion, whose weight comes from its reward. Omitted:
     all were drawn.
     answer_sets: (n,) the number of the answer that each given answer spells, from 0, where a prompt
-    has several answers with weights of their own: spellings of one share its weight. None: all
+    has several answers with weights of their own: spellings of one share its weight. Omitted: all
     given answers of a prompt spell one. It says nothing of drawn completions.
     costs: (m,) what each position adds to the reward, in nats, where the reward is a sum over
     positions; None where it is no such sum.
-    drawn_by_base: (n,) whether the base model drew each completion, as far as is known. None: it
+    drawn_by_base: (n,) whether the base model drew each completion, as far as is known. Omitted: it
     drew all. It says nothing of given answers.
     """
 
@@ -64,15 +67,23 @@ class Rollouts:
     logprobs: npt.NDArray[np.float32]
     top_ids: npt.NDArray[np.int32]
     top_logprobs: npt.NDArray[np.float32]
-    bounded: npt.NDArray[np.bool_] | None = None
-    shares: npt.NDArray[np.float64] | None = None
+    bounded: npt.NDArray[np.bool_] = OMITTED
+    shares: npt.NDArray[np.float64] = OMITTED
     costs: npt.NDArray[np.float64] | None = None
-    drawn_by_base: npt.NDArray[np.bool_] | None = None
-    answer_sets: npt.NDArray[np.int64] | None = None
+    drawn_by_base: npt.NDArray[np.bool_] = OMITTED
+    answer_sets: npt.NDArray[np.int64] = OMITTED
 
     def __post_init__(self) -> None:
         n = len(self.keys)
         m = int(self.lengths.sum())
+        for column, size, value in (
+            ("bounded", m, False),
+            ("shares", n, np.nan),
+            ("drawn_by_base", n, True),
+            ("answer_sets", n, 0),
+        ):
+            if getattr(self, column) is None:
+                object.__setattr__(self, column, np.full(size, value))
         if len(set(self.keys)) != n:
             raise InputError("rollout keys repeat; each rollout may be counted once")
         if self.prompts.shape != (n,) or self.rewards.shape != (n,) or self.lengths.shape != (n,):
@@ -83,23 +94,17 @@ class Rollouts:
             raise InputError(f"token_ids and logprobs must have shape ({m},), the sum of lengths")
         if self.top_ids.shape != self.top_logprobs.shape or self.top_ids.shape[:1] != (m,):
             raise InputError(f"top_ids and top_logprobs must have one shape ({m}, k)")
-        if self.bounded is not None and (
-            self.bounded.shape != (m,) or self.bounded.dtype != np.bool_
-        ):
+        if self.bounded.shape != (m,) or self.bounded.dtype != np.bool_:
             raise InputError(f"bounded must be {m} booleans, one a token position")
-        if self.shares is not None and (self.shares.shape != (n,) or (self.shares < 0).any()):
+        if self.shares.shape != (n,) or (self.shares < 0).any():
             raise InputError(f"shares must be {n} numbers from 0, NaN for a drawn completion")
-        if self.answer_sets is not None and (
-            self.answer_sets.shape != (n,) or (self.answer_sets < 0).any()
-        ):
+        if self.answer_sets.shape != (n,) or (self.answer_sets < 0).any():
             raise InputError(f"answer_sets must be {n} numbers from 0, one a rollout")
         if self.costs is not None and (
             self.costs.shape != (m,) or not np.isfinite(self.costs).all()
         ):
             raise InputError(f"costs must be {m} finite numbers, one a token position")
-        if self.drawn_by_base is not None and (
-            self.drawn_by_base.shape != (n,) or self.drawn_by_base.dtype != np.bool_
-        ):
+        if self.drawn_by_base.shape != (n,) or self.drawn_by_base.dtype != np.bool_:
             raise InputError(f"drawn_by_base must be {n} booleans, one a rollout")
         bad = np.flatnonzero(np.isnan(self.rewards) | (self.rewards == np.inf))
         if bad.size:
@@ -114,50 +119,21 @@ class Rollouts:
         return np.repeat(np.arange(len(self.keys)), self.lengths)
 
     @property
-    def is_bounded(self) -> npt.NDArray[np.bool_]:
-        """(m,) whether only an upper bound of the sampled token's logprob is known."""
-        if self.bounded is None:
-            return np.zeros(len(self.token_ids), dtype=np.bool_)
-        return self.bounded
-
-    @property
-    def _shares(self) -> npt.NDArray[np.float64]:
-        if self.shares is None:
-            return np.full(len(self.keys), np.nan)
-        return self.shares
-
-    @property
-    def _answer_sets(self) -> npt.NDArray[np.int64]:
-        if self.answer_sets is None:
-            return np.zeros(len(self.keys), np.int64)
-        return self.answer_sets
-
-    @property
-    def _drawn_by_base(self) -> npt.NDArray[np.bool_]:
-        if self.drawn_by_base is None:
-            return np.ones(len(self.keys), dtype=np.bool_)
-        return self.drawn_by_base
-
-    @property
     def weighed_together(self) -> npt.NDArray[np.int64]:
         """(n,) the number of the prompt and answer of each rollout: given answers of one number are
         spellings that share its weight.
         """
-        width = int(self._answer_sets.max(initial=0)) + 1
-        return self.prompts * width + self._answer_sets
+        width = int(self.answer_sets.max(initial=0)) + 1
+        return self.prompts * width + self.answer_sets
 
     @property
     def given(self) -> npt.NDArray[np.bool_]:
         """(n,) whether each rollout is a given answer."""
-        if self.shares is None:
-            return np.zeros(len(self.keys), np.bool_)
         return ~np.isnan(self.shares)
 
     @property
     def is_of_base(self) -> npt.NDArray[np.bool_]:
         """(n,) whether the base model is known to have drawn each; False for a given answer."""
-        if self.drawn_by_base is None:
-            return ~self.given
         return ~self.given & self.drawn_by_base
 
     def summed(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -182,27 +158,20 @@ class Rollouts:
     def _part(self, keys: Sequence[str], rows: Any, at: Any) -> Self:
         """The rollouts ``rows`` with the positions ``at``; slices of them are views."""
         places = dict.fromkeys(PER_ROLLOUT, rows) | dict.fromkeys(PER_POSITION, at)
-        columns = {
-            name: column[place]
-            for name, place in places.items()
-            if (column := getattr(self, name)) is not None
-        }
+        columns = {name: getattr(self, name)[place] for name, place in places.items()}
+        if self.costs is not None:
+            columns["costs"] = self.costs[at]
         return replace(self, keys=tuple(keys), **columns)
 
     def at(self, positions: npt.NDArray[np.bool_]) -> Self:
         """The same rollouts at ``positions`` (m,) alone; some may keep no position. They have no
         ``costs``, which would lack what is earned at the positions left out.
         """
-        names = ("token_ids", "logprobs", "top_ids", "top_logprobs")
-        bounded = None
-        if self.bounded is not None:
-            bounded = self.bounded[positions]
         return replace(
             self,
             lengths=np.bincount(self.rollout_of[positions], minlength=len(self.keys)),
-            bounded=bounded,
             costs=None,
-            **{name: getattr(self, name)[positions] for name in names},
+            **{name: getattr(self, name)[positions] for name in PER_POSITION},
         )
 
     def with_positions(
@@ -244,20 +213,10 @@ class Rollouts:
         if not parts:
             raise InputError("no rollouts to join; give at least one part")
         width = max(part.top_ids.shape[1] for part in parts)
-        shared = any(part.shares is not None for part in parts)
         costs = [part.costs for part in parts if part.costs is not None]
-        all_shares = None
-        if shared:
-            all_shares = np.concatenate([part._shares for part in parts])
         all_costs = None
         if len(costs) == len(parts):
             all_costs = np.concatenate(costs)
-        drawn_by_base = None
-        if any(part.drawn_by_base is not None for part in parts):
-            drawn_by_base = np.concatenate([part._drawn_by_base for part in parts])
-        answer_sets = None
-        if any(part.answer_sets is not None for part in parts):
-            answer_sets = np.concatenate([part._answer_sets for part in parts])
         return Rollouts(
             keys=tuple(key for part in parts for key in part.keys),
             prompts=np.concatenate([part.prompts for part in parts]),
@@ -269,11 +228,11 @@ class Rollouts:
             top_logprobs=np.concatenate(
                 [padded(part.top_logprobs, width, -np.inf) for part in parts]
             ),
-            bounded=np.concatenate([part.is_bounded for part in parts]),
-            shares=all_shares,
+            bounded=np.concatenate([part.bounded for part in parts]),
+            shares=np.concatenate([part.shares for part in parts]),
             costs=all_costs,
-            drawn_by_base=drawn_by_base,
-            answer_sets=answer_sets,
+            drawn_by_base=np.concatenate([part.drawn_by_base for part in parts]),
+            answer_sets=np.concatenate([part.answer_sets for part in parts]),
         )
 
 
@@ -288,19 +247,18 @@ class PositionWeights:
 
     Attributes:
         values: (m,) the weight of each position, at least 0.
-        baseline: (n,) the part of the weights of each rollout's positions that is counted by
-            expectation; 0 where the base model is not known to have drawn it.
+        baseline: (m,) the part of each weight that is counted by expectation; 0 where the base
+            model is not known to have drawn the completion.
+        scale: the set over which the weights have mean 1.
     """
 
     values: Vector
     baseline: Vector
+    scale: Scale
 
     def __add__(self, other: PositionWeights) -> PositionWeights:
-        return PositionWeights(self.values + other.values, self.baseline + other.baseline)
-
-    def baseline_of(self, rollouts: Rollouts) -> Vector:
-        """(m,) the part of each position's weight that is counted by expectation."""
-        return np.repeat(self.baseline, rollouts.lengths)
+        values = self.values + other.values
+        return PositionWeights(values, self.baseline + other.baseline, self.scale)
 
     def of_rollouts(self, rollouts: Rollouts) -> Vector:
         """(n,) the mean weight of each rollout's positions; 0 for one without a position."""
@@ -310,14 +268,10 @@ class PositionWeights:
 
 
 class Weighting(Protocol):
-    """A rule that weighs the positions of rollouts."""
-
-    @property
-    def scale(self) -> Scale:
-        """The set over which the weights have mean 1."""
+    """A rule that weighs the positions of rollouts. Two of them can be added."""
 
     def __add__(self, other: Weighting) -> Weighting:
-        """The weights of both, added up."""
+        return SumOfWeightings((self, other))
 
     def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
         """The weights of ``rollouts``.
@@ -331,8 +285,8 @@ class Weighting(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class RewardTilt:
+@dataclass(frozen=True)
+class RewardTilt(Weighting):
     """Every position of a drawn completion weighs ``exp(r / tau)`` of its reward r.
 
     tau: strength, in the unit of the rewards; smaller is stronger. scale: the weights have mean 1
@@ -342,9 +296,6 @@ class RewardTilt:
 
     tau: float
     scale: Scale = "global"
-
-    def __add__(self, other: Weighting) -> Weighting:
-        return SumOfWeightings((self, other))
 
     def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
         """See ``Weighting.weights``. A prompt whose completions all have reward -inf weighs 0.
@@ -356,13 +307,15 @@ class RewardTilt:
         weights, shared = _with_mean_one(
             exponents, rollouts.prompts, is_sampled, self.scale, rollouts
         )
+        baseline = np.where(rollouts.is_of_base, shared, 0.0)
+        lengths = rollouts.lengths
         return PositionWeights(
-            np.repeat(weights, rollouts.lengths), np.where(rollouts.is_of_base, shared, 0.0)
+            np.repeat(weights, lengths), np.repeat(baseline, lengths), self.scale
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RewardToGo:
+@dataclass(frozen=True)
+class RewardToGo(Weighting):
     """A position weighs by the part of the reward that was earned from it on.
 
     Where the reward is a sum over positions, ``r = sum_t c_t``, the token at t cannot have changed
@@ -382,9 +335,6 @@ class RewardToGo:
     tau: float
     gamma: float = 1.0
     scale: Scale = "global"
-
-    def __add__(self, other: Weighting) -> Weighting:
-        return SumOfWeightings((self, other))
 
     def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
         """See ``Weighting.weights``.
@@ -409,19 +359,15 @@ class RewardToGo:
         weights, shared = _with_mean_one(
             to_go / tau, rollouts.prompts[of], counted, self.scale, rollouts
         )
-        baseline = np.zeros(len(rollouts.keys))
-        baseline[of] = shared  # the positions of one rollout share it
-        return PositionWeights(weights, np.where(rollouts.is_of_base, baseline, 0.0))
+        baseline = np.where(rollouts.is_of_base[of], shared, 0.0)
+        return PositionWeights(weights, baseline, self.scale)
 
 
-@dataclass(frozen=True, slots=True)
-class GivenAnswers:
+@dataclass(frozen=True)
+class GivenAnswers(Weighting):
     """Given answers have their shares as weights, and no baseline; drawn completions weigh 0."""
 
     scale: Scale = "global"
-
-    def __add__(self, other: Weighting) -> Weighting:
-        return SumOfWeightings((self, other))
 
     def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
         """See ``Weighting.weights``. among: (n,) of the rollouts that count, all if None."""
@@ -429,24 +375,16 @@ class GivenAnswers:
         weights = np.zeros(len(rollouts.keys))
         if among is not None:
             is_given = is_given & among
-        if rollouts.shares is not None:
-            weights[is_given] = rollouts.shares[is_given]
-        return PositionWeights(np.repeat(weights, rollouts.lengths), np.zeros(len(weights)))
+        weights[is_given] = rollouts.shares[is_given]
+        values = np.repeat(weights, rollouts.lengths)
+        return PositionWeights(values, np.zeros(len(values)), self.scale)
 
 
-@dataclass(frozen=True, slots=True)
-class SumOfWeightings:
+@dataclass(frozen=True)
+class SumOfWeightings(Weighting):
     """The weights of all ``parts`` added up, such as those of drawn completions and of answers."""
 
     parts: tuple[Weighting, ...]
-
-    @property
-    def scale(self) -> Scale:
-        """That of the first part."""
-        return self.parts[0].scale
-
-    def __add__(self, other: Weighting) -> Weighting:
-        return SumOfWeightings((*self.parts, other))
 
     def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
         """See ``Weighting.weights``."""

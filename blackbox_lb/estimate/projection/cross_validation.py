@@ -17,12 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
-from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts, Weighting
+from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts
 from blackbox_lb.estimate.next_token.next_token import LoggedPositions
 from blackbox_lb.estimate.problem import Pair, Problem
 from blackbox_lb.estimate.projection.projection import linear_term, linear_terms
@@ -41,6 +42,11 @@ where rewards are noise, because no difference is significant."""
 SETTLED = 1e-9
 """Shortfall, in nats per weighted token, of a fit to some of the folds: a hundredth of that of
 other fits, and a millionth of the differences that are compared."""
+
+
+Weigh: TypeAlias = Callable[[Bools | None], PositionWeights]
+"""The weights of the positions where only some of the rollouts (n,) count, all if None: they have
+mean 1 over what counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +86,20 @@ class L2Choice:
 def choose_l2(
     rollouts: Rollouts,
     next_token: LoggedPositions,
-    rule: Weighting,
+    weigh: Weigh,
     *,
     grid: Sequence[float] = L2_GRID,
     folds: int = 5,
     seed: int = 0,
     keep: float = KEEP,
 ) -> L2Choice:
-    """Choose ``l2`` for ``projection`` with ``rule`` by cross-validation on the logged
-    rollouts.
+    """Choose ``l2`` for ``projection`` by cross-validation on the logged rollouts.
 
-    next_token: of these rollouts. grid: strengths to compare. keep: share of the best held-out gain
-    that the chosen, smallest l2 keeps, 1 for the best itself; without a gain above 0 the best wins,
-    a strong one. Folds are made of whole prompts, and of rollouts where only one prompt earned a
-    reward; there are no more folds than rewarded units. InputError: fewer than two completions with
-    a token whose weight is above 0.
+    next_token: of these rollouts. weigh: gives their weights where only some count. grid: strengths
+    to compare. keep: share of the best held-out gain that the chosen, smallest l2 keeps, 1 for the
+    best itself; without a gain above 0 the best wins, a strong one. Folds are made of whole
+    prompts, and of rollouts where only one prompt earned a reward; there are no more folds than
+    rewarded units. InputError: fewer than two completions with a token whose weight is above 0.
     """
     if next_token.n_positions != len(rollouts.token_ids):
         raise InputError(
@@ -112,10 +117,10 @@ def choose_l2(
             " value and 2 folds"
         )
     table = next_token.named()
-    dealt = _Folds.of(rollouts, rule.weights(rollouts), folds, seed)
+    dealt = _Folds.of(rollouts, weigh(None), folds, seed)
     gains, unfitted = dealt.held_out(
         len(strengths),
-        lambda train: _path(rollouts, table, train, rule, dealt.target, strengths),
+        lambda train: _path(rollouts, table, train, weigh(train), dealt.target, strengths),
     )
     rows = _compare(strengths, gains, dealt.tokens, dealt.unit_of)
     best = min(rows, key=lambda row: row.behind)
@@ -193,18 +198,17 @@ def _path(
     rollouts: Rollouts,
     table: LoggedPositions,
     train: Bools,
-    rule: Weighting,
+    weights: PositionWeights,
     target: PositionWeights,
     strengths: Sequence[float],
 ) -> Vector:
     """(grid, n) each completion's part of the objective without a penalty, with the weights
-    ``target``, for the fits to ``train``.
+    ``target``, for the fits to ``train``, whose ``weights`` these are.
 
     Each fit starts from the next stronger one, and reuses its curvature.
     """
-    weights = rule.weights(rollouts, train)
     delta = np.zeros(len(table.token_ids))
-    linear = linear_term(rollouts, table, weights)
+    linear = linear_term(table, weights)
     curvature = (table.expected(delta, weights.values) + np.abs(linear)) / 2
     out = np.zeros((len(strengths), len(train)))
     pairs: Sequence[Pair] = ()

@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
-from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts, Weighting
+from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts
 from blackbox_lb.estimate.next_token.next_token import LoggedPositions, NextToken
 from blackbox_lb.estimate.problem import Problem
 from blackbox_lb.estimate.reweighting import effective_sample_size, log_policy_ratios
@@ -111,16 +111,15 @@ class Prior:
         return np.union1d(self.token_ids, self.lifted)
 
 
-def linear_term(rollouts: Rollouts, table: LoggedPositions, weights: PositionWeights) -> Vector:
+def linear_term(table: LoggedPositions, weights: PositionWeights) -> Vector:
     """(s,) ``sum_m (w_m - b_m) 1{y_m = y} + sum_m b_m pi_0(y | m)``.
 
     Where all weights are equal, this is bit for bit the expected count: completions of the base
-    model then teach exactly 0. table: of these rollouts, given that a token has an id.
+    model then teach exactly 0. table: of these positions, given that a token has an id.
     """
-    baseline = weights.baseline_of(rollouts)
-    counts = table.sampled_counts(weights.values - baseline)
-    if baseline.any():
-        counts += table.expected(np.zeros(len(counts)), baseline)
+    counts = table.sampled_counts(weights.values - weights.baseline)
+    if weights.baseline.any():
+        counts += table.expected(np.zeros(len(counts)), weights.baseline)
     return counts
 
 
@@ -128,10 +127,9 @@ def linear_terms(
     rollouts: Rollouts, table: LoggedPositions, weights: PositionWeights, delta: Vector
 ) -> Vector:
     """(n,) each rollout's part of ``linear_term . delta``, for ``delta`` (s,)."""
-    baseline = weights.baseline_of(rollouts)
-    parts = (weights.values - baseline) * delta[table.sampled]
-    if baseline.any():
-        parts += baseline * table.mean(delta, np.zeros(len(delta)))
+    parts = (weights.values - weights.baseline) * delta[table.sampled]
+    if weights.baseline.any():
+        parts += weights.baseline * table.mean(delta, np.zeros(len(delta)))
     return rollouts.summed(parts)
 
 
@@ -146,18 +144,24 @@ thousandth of a nat.
 
 
 def fit_sets(
-    rollouts: Rollouts, table: LoggedPositions, solve: Callable[..., Fit]
+    rollouts: Rollouts,
+    table: LoggedPositions,
+    solve: Callable[..., Fit],
+    start: Fit | None = None,
 ) -> tuple[Fit, Rollouts]:
-    """Solve and renew the shares in turn until they settle. ``solve``: fits the projection to
-    rollouts, starting at the fit ``start``. Returns the last fit, and the rollouts with the shares
-    of the spellings under it.
+    """Solve, and with given answers also renew the shares of their spellings, in turn until they
+    settle.
+
+    solve: fits the projection to rollouts, starting at the fit ``start``. start: of the first solve
+    where no answers are given. Returns the last fit, and the rollouts with the shares of the
+    spellings under it.
     """
-    fit = solve(rollouts, start=None)
+    if not rollouts.given.any():
+        return solve(rollouts, start=start), rollouts
+    fit = solve(rollouts, start=None)  # shares begin at the base model, and so does their fit
     for _ in range(MOST_TURNS):
         shares, _ = posterior_shares(rollouts, table, table.align(fit.token_ids, fit.delta))
-        moved = 0.0
-        if rollouts.shares is not None:
-            moved = np.nanmax(np.abs(shares - rollouts.shares), initial=0.0)
+        moved = np.nanmax(np.abs(shares - rollouts.shares), initial=0.0)
         rollouts = replace(rollouts, shares=shares)
         if moved <= SETTLED:
             break
@@ -166,10 +170,10 @@ def fit_sets(
 
 
 def posterior_shares(
-    rollouts: Rollouts, table: LoggedPositions, delta: Vector
+    rollouts: Rollouts, table: LoggedPositions, delta: Vector | None = None
 ) -> tuple[Vector, float]:
-    """Compute (n,) shares of the given answers under the bias ``delta`` (s,) nats, and the sets'
-    mean log-likelihood in nats.
+    """Compute (n,) shares of the given answers under the bias ``delta`` (s,) nats, 0 if None, and
+    the sets' mean log-likelihood in nats.
 
     The spellings of an answer keep the sum of their shares, which is its weight; drawn completions
     keep NaN.
@@ -178,6 +182,8 @@ def posterior_shares(
     shares = np.full(len(is_given), np.nan)
     if not is_given.any():
         return shares, 0.0
+    if delta is None:
+        delta = np.zeros(len(table.token_ids))
     base = np.bincount(rollouts.rollout_of, weights=rollouts.logprobs, minlength=len(is_given))
     scores = (base + log_policy_ratios(rollouts, table, delta))[is_given]
     answers = np.unique(rollouts.weighed_together[is_given], return_inverse=True)[1]
@@ -185,8 +191,7 @@ def posterior_shares(
     np.maximum.at(highest, answers, scores)
     parts = np.exp(scores - highest[answers])
     totals = np.bincount(answers, weights=parts)
-    before = (rollouts.shares if rollouts.shares is not None else np.ones(len(is_given)))[is_given]
-    weights = np.bincount(answers, weights=before)
+    weights = np.bincount(answers, weights=rollouts.shares[is_given])
     shares[is_given] = parts / totals[answers] * weights[answers]
     return shares, float((weights @ (highest + np.log(totals))) / weights.sum())
 
@@ -213,7 +218,7 @@ class Fit:
 
 def projection(
     rollouts: Rollouts,
-    rule: Weighting,
+    weights: PositionWeights,
     *,
     l2: float,
     support: npt.ArrayLike | None = None,
@@ -221,7 +226,7 @@ def projection(
     next_token: LoggedPositions | None = None,
     prior: Prior | None = None,
 ) -> Fit:
-    """Fit the bias, as in the module docstring, with the weights of ``rule``.
+    """Fit the bias, as in the module docstring, with these weights of the positions.
 
     l2: a pseudocount-like pull to 0 in weighted tokens. support: ids that may be nonzero (a sparse
     refit); all seen tokens if None. start: a fit to begin from, on any support. next_token:
@@ -236,7 +241,6 @@ def projection(
         raise InputError(
             f"next_token has {table.n_positions} positions, the rollouts {len(rollouts.token_ids)}"
         )
-    weights = rule.weights(rollouts)
     if not weights.values.any():
         raise InputError(
             "no completion with a reward holds a token; raise max_tokens or check the reward"
@@ -253,7 +257,7 @@ def projection(
     total = float(weights.values.sum())
     problem = Problem(
         lambda delta: table.potential(delta, weights.values),
-        linear_term(rollouts, table, weights),
+        linear_term(table, weights),
         total,
         l2=l2,
         center=center,

@@ -30,7 +30,7 @@ from scipy import special
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive, vector
-from blackbox_lb.estimate.inputs.rollouts import Rollouts, Weighting
+from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts
 from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.sparse_table import dot, stretches
@@ -138,7 +138,7 @@ def standard_errors(
     rollouts: Rollouts,
     next_token: NextToken,
     delta: Fit | npt.ArrayLike,
-    rule: Weighting,
+    weights: PositionWeights,
     *,
     l2: float,
     support: npt.ArrayLike | None = None,
@@ -170,7 +170,6 @@ def standard_errors(
         )
     table = next_token.named()
     values = _values(delta, table)
-    weights = rule.weights(rollouts)
     w = weights.of_rollouts(rollouts)
     group_of, units = _groups(rollouts, w, seed)
     if support is None:
@@ -178,12 +177,13 @@ def standard_errors(
     else:
         free = np.isin(table.token_ids, np.asarray(support))
     group = np.repeat(group_of, rollouts.lengths)
-    baseline = weights.baseline_of(rollouts)
-    problem = _Problem(table, values, weights.values, baseline, group, positive("l2", l2), free)
+    problem = _Problem(
+        table, values, weights.values, weights.baseline, group, positive("l2", l2), free
+    )
     size = np.bincount(group_of).astype(np.float64)
-    shares = (size if rule.scale == "prompt" else np.bincount(group_of, weights=w)) / len(w)
+    shares = (size if weights.scale == "prompt" else np.bincount(group_of, weights=w)) / len(w)
     informants = _informants(problem.tallied(len(shares), problem.weights))
-    scores = problem.tallied(len(shares), weights.values - baseline)
+    scores = problem.tallied(len(shares), weights.values - weights.baseline)
     shared = problem.baseline_by(len(shares))
     if shared is not None:
         scores += shared

@@ -27,7 +27,7 @@ from scipy import sparse
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
-from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts
+from blackbox_lb.estimate.inputs.rollouts import PositionWeights
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.sparse_table import dot
 from blackbox_lb.estimate.problem import Problem
@@ -101,7 +101,6 @@ class FeaturePositions:
     def of(
         cls,
         table: NextToken,
-        rollouts: Rollouts,
         weights: PositionWeights,
         token_ids: Ids,
         contexts: Ids,
@@ -109,8 +108,8 @@ class FeaturePositions:
     ) -> FeaturePositions:
         """Make the positions of a fit with features.
 
-        table: of the rollouts.
-        weights: of their positions.
+        table: of the positions.
+        weights: of the same.
         token_ids: the tokens that may be biased.
         contexts: (m,) the context of each position, a number below ``size``, c.
 
@@ -135,7 +134,7 @@ class FeaturePositions:
         place = np.full(len(named.token_ids), -1)
         place[chosen] = np.arange(len(chosen))
         sampled = place[named.sampled]
-        baseline = weights.baseline_of(rollouts)
+        baseline = weights.baseline
         token_weights = weights.values - baseline
         is_chosen = (sampled >= 0) & (token_weights != 0)
         counts = sparse.csr_array(

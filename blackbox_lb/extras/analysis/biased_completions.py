@@ -23,8 +23,8 @@ from blackbox_lb.estimate.reweighting import divergence
 from blackbox_lb.jobs.compiling.logged_prefixes import end_tokens, logged_prefixes
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.phased import bias_at_positions, phase_of_positions
+from blackbox_lb.rollouts.positions import scored
 from blackbox_lb.rollouts.reading import BROKEN_OFF
-from blackbox_lb.rollouts.training import scored
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward

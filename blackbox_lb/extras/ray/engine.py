@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.distributed import ShardedDataset, Share
+from blackbox_lb.estimate.counting.distributed import Shards, Share
 from blackbox_lb.estimate.next_token import sparse_table as passes
+from blackbox_lb.rollouts.positions import LISTS_IN_MEMORY
 from blackbox_lb.rollouts.reading import Reading
 from blackbox_lb.rollouts.scratch import Scratch
-from blackbox_lb.rollouts.training import LISTS_IN_MEMORY
 
 REMEMBERED = 64
 """Arguments that stay in Ray's object store because they may be sent again, beside two for each
@@ -123,7 +123,7 @@ class Cluster:
         """Number of shares of the rollouts."""
         return self._requested or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
-    def whole(self, reading: Reading) -> tuple[ShardedDataset, Counter[str]]:
+    def whole(self, reading: Reading) -> tuple[Shards, Counter[str]]:
         """All rollouts of ``reading``, each share in a worker, and the tally of the completions.
 
         Raises:
@@ -143,7 +143,7 @@ class Cluster:
         count = sum(counts, Counter[str]())
         if all(mass is None for mass in unlisted):
             raise reading.nothing(count)
-        return ShardedDataset.of(self, rollouts, unlisted), count
+        return Shards(self, rollouts, unlisted), count
 
     def _cores_of_worker(self, workers: int) -> float:
         """The part of a core that each of ``workers`` takes.

@@ -2,17 +2,17 @@
 reward.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError, NoLogprobs, StoreError
-from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.rollouts.training import training_set
+from blackbox_lb.rollouts.positions import Positions, training_set
+from blackbox_lb.rollouts.reading import END_UNKNOWN
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
@@ -20,20 +20,9 @@ from blackbox_lb.types import EndTokens, Example, Prompt
 from blackbox_lb.vocabulary import Vocabulary
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prefixes:
-    """``next_token`` at every position of ``completions`` of the base at temperature 1;
-    ``remarks``: omissions and reasons.
-    """
-
-    next_token: NextToken
-    completions: int
-    notices: tuple[str, ...]
-
-
 def logged_prefixes(
     path: str | Path, bias: Bias, profile: Profile, vocabulary: Vocabulary | None = None
-) -> Prefixes:
+) -> Positions:
     """Read the positions of all base completions of the bias's model in the rollout store ``path``,
     without any request.
 
@@ -59,7 +48,11 @@ def logged_prefixes(
         }
         requests = base if vocabulary is not None else listing
         ends = end_tokens(_providers(requests or base), profile, vocabulary)
-        return _read(store, requests or base, bias, ends, _left_out(store, base, requests or base))
+        positions = _read(store, requests or base, bias, ends)
+        tally = positions.tally.copy()
+        for name in base.keys() - (requests or base).keys():
+            tally[f"{END_UNKNOWN}{base[name].get('provider')}"] += len(store.keys(name))
+        return replace(positions, tally=tally)
 
 
 def _base_requests(store: RolloutStore, bias: Bias) -> dict[str, dict[str, Any]]:
@@ -105,21 +98,6 @@ def _providers(requests: Mapping[str, dict[str, Any]]) -> set[str]:
     return {str(settings.get("provider")) for settings in requests.values()}
 
 
-def _left_out(
-    store: RolloutStore, base: Mapping[str, dict[str, Any]], used: Collection[str]
-) -> list[str]:
-    """A sentence on the requests of ``base`` that are not ``used``; none where all are."""
-    rest = {name: settings for name, settings in base.items() if name not in used}
-    if not rest:
-        return []
-    count = sum(len(store.keys(name)) for name in rest)
-    names = printable(", ".join(sorted(_providers(rest))))
-    return [
-        f"{count} completions through {names} are left out: it is not known whether the token that"
-        " ends one is listed; ``tokenizer`` with the model's vocabulary lets them in"
-    ]
-
-
 def end_tokens(
     providers: Collection[str], profile: Profile, vocabulary: Vocabulary | None
 ) -> EndTokens:
@@ -153,22 +131,15 @@ def _listed(name: str, profile: Profile) -> bool | None:
     return None
 
 
-def _read(
-    store: RolloutStore,
-    requests: Collection[str],
-    bias: Bias,
-    ends: EndTokens,
-    left_out: Sequence[str],
-) -> Prefixes:
+def _read(store: RolloutStore, requests: Collection[str], bias: Bias, ends: EndTokens) -> Positions:
     keys = sorted(key for request in requests for key in store.keys(request))
     anything = Example("", Prompt(()))
     unread = parse_reward("length", max_tokens=1)
     try:
-        read = training_set(store, [anything], [keys], unread, ends, vocab_size=bias.vocab_size)
+        return training_set(store, [anything], [keys], unread, ends, vocab_size=bias.vocab_size)
     except NoLogprobs as error:
         raise NoLogprobs(
             f"none of {len(keys)} base completions of {printable(bias.model)} in {store.path} has a"
             " complete list of token logprobs, which the compile needs to know the next token;"
             " collect some with ``top_logprobs`` from 1"
         ) from error
-    return Prefixes(read.next_token, len(read.rollouts.keys), (*left_out, *read.notices))

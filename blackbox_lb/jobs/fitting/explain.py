@@ -1,7 +1,7 @@
 """Explaining a fit: its measurements become facts, and the facts findings in plain words."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ from blackbox_lb.estimate.reweighting import (
     tail_coverage,
 )
 from blackbox_lb.records import Finding, Learned
-from blackbox_lb.rollouts.training import Training
+from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.tasks import Reward
 
 
@@ -68,7 +68,7 @@ def room_for_gain(rollouts: Rollouts, reward: Reward, tau: float) -> Headroom | 
 
 
 def explain(
-    training: Training,
+    training: Positions,
     chosen: Candidate,
     reward: Reward,
     verdict: Sequence[Verdict],
@@ -86,11 +86,12 @@ def explain(
     next_token = training.next_token
     learned = chosen.learned_from or chosen
     projected = learned.projected
-    if projected is not None:
-        rollouts = replace(rollouts, shares=projected.shares)
     tau = float(chosen.settings.get("tau") or 1.0)
-    rule = weighting(tau, sweep.weights) if projected is None else projected.rule
-    weights = rule.weights(rollouts).of_rollouts(rollouts)
+    if projected is None:
+        position_weights = weighting(tau, sweep.weights).weights(rollouts)
+    else:
+        position_weights = projected.weights(rollouts)
+    weights = position_weights.of_rollouts(rollouts)
     errors, no_precision = _errors(rollouts, next_token, learned)
     effects = _effects(verdict, reward)
     sent = next_token.align(chosen.sparse.token_ids, chosen.sparse.values)
@@ -102,7 +103,8 @@ def explain(
         effect = effects[0]
     room = None
     rarity = None
-    if not training.given:
+    is_given = bool(rollouts.given.any())
+    if not is_given:
         room = room_for_gain(rollouts, reward, tau)
         rarity = Rarity.of([reward.value(measured) for measured in rollouts.rewards])
     facts = Facts(
@@ -114,12 +116,12 @@ def explain(
         rarity=rarity,
         effective_sample=effective_sample_size(weights),
         completions=len(weights),
-        censoring=None if rollouts.given.any() else censoring_of(rollouts, next_token),
-        tail=None if rollouts.given.any() else tail_coverage(next_token),
+        censoring=None if is_given else censoring_of(rollouts, next_token),
+        tail=None if is_given else tail_coverage(next_token),
         touched=Touched.of(rollouts, next_token, sent),
         top_logprobs=top_logprobs,
         truncation=truncation,
-        given=training.given,
+        given=is_given,
         no_precision=no_precision,
     )
     record = None
@@ -163,9 +165,10 @@ def _errors(
         "prior": projected.prior,
     }
     try:
+        weights = projected.weights(rollouts)
         if share < 1:
-            fit = projection(rollouts, projected.rule, **settings, start=fit, next_token=next_token)
-        return standard_errors(rollouts, next_token, fit, projected.rule, **settings), ""
+            fit = projection(rollouts, weights, **settings, start=fit, next_token=next_token)
+        return standard_errors(rollouts, next_token, fit, weights, **settings), ""
     except InputError as error:
         return None, str(error)
 

@@ -20,14 +20,13 @@ from blackbox_lb.estimate.decisions.feasibility import label_fit
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.decisions.prediction import roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
-from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.choosing.decision_goals import label_weights
 from blackbox_lb.jobs.fitting.choosing.operating import LabelledLists, PointChoice
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.answers.openings import Opening, opening_log_odds
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.training import Training
+from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.tasks.sets.labels import OPENING, OTHER, OpenLabels
 from blackbox_lb.types import Completion, Example
 
@@ -75,12 +74,11 @@ async def opening_lists(
     )
 
 
-def training_of(trials: Trials, completions: Sequence[Completion], opening: Opening) -> Training:
+def training_of(trials: Trials, completions: Sequence[Completion], opening: Opening) -> Positions:
     """The first positions as training data, with the opening's tokens in every list."""
     rows = {str(number): completion for number, completion in enumerate(completions)}
     rollouts = columns(rows, range(len(rows)), [0.0] * len(rows), trials.end_tokens)
-    table = NextToken.of(rollouts).with_tokens(opening.tokens)
-    return Training(rollouts.without_lists(), table, 0, 0)
+    return Positions.of(rollouts).with_tokens(opening.tokens)
 
 
 def likeliest_shift(log_odds: Vector, is_wanted: Bools, weights: Vector | None) -> float:

@@ -10,11 +10,12 @@ from blackbox_lb.bias.records import Entry
 from blackbox_lb.estimate.choice.candidates import Candidate
 from blackbox_lb.jobs.fitting.document import FitResult, FitUsage, TrainingCounts, known
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.training import Training
+from blackbox_lb.rollouts.positions import Positions
+from blackbox_lb.rollouts.reading import FILTERED, INCOMPLETE
 
 
 async def sent_entries(
-    trials: Trials, training: Training, chosen: Candidate, errors: Sequence[float]
+    trials: Trials, training: Positions, chosen: Candidate, errors: Sequence[float]
 ) -> tuple[Entry, ...]:
     """The sent entries, each with its token's bytes if an answer showed them, and its text from the
     server.
@@ -39,7 +40,7 @@ async def sent_entries(
     )
 
 
-def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Training) -> Bias:
+def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Positions) -> Bias:
     """The learned vector before the compile, as a bias of its own: the source for other limits,
     without any request.
     """
@@ -92,7 +93,7 @@ class Fitted:
 def recorded(
     bias: Bias,
     uncompiled: Bias,
-    training: Training,
+    training: Positions,
     *,
     kl: float,
     usage: tuple[int, int, int],
@@ -117,8 +118,8 @@ def recorded(
         training=TrainingCounts(
             rollouts=bias.rollouts,
             tokens=bias.tokens,
-            incomplete=training.incomplete,
-            filtered=training.filtered,
+            incomplete=training.tally[INCOMPLETE],
+            filtered=training.tally[FILTERED],
         ),
         censoring=bias.censoring,
         operating=None if bias.operating is None else bias.operating.as_json(),

@@ -72,8 +72,9 @@ from blackbox_lb.rollouts.judging.decisions import (
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.phased import phases_of
+from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.rollouts.progress import Silent
-from blackbox_lb.rollouts.training import Training
+from blackbox_lb.rollouts.reading import CUT
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import OpenLabels
 from blackbox_lb.types import AnyBias
@@ -127,7 +128,7 @@ class _Fit:
     """
 
     data: TrainingData
-    training: Training
+    training: Positions
     given: AnswersToLearn | None
     truncation: Truncation | None
     choice: Choice
@@ -496,8 +497,8 @@ class _Fit:
             estimator=chosen.estimator,
             settings=chosen.settings | self._settings,
             data_hash=self.task.data_hash,
-            rollouts=len(self.training.everything.keys),
-            tokens=len(self.training.everything.token_ids),
+            rollouts=len(self.training.learned_from.keys),
+            tokens=len(self.training.learned_from.token_ids),
             sampling=SamplingRecord(
                 max_tokens=trials.reward.max_tokens,
                 top_logprobs=trials.top_logprobs,
@@ -548,7 +549,7 @@ class _Fit:
             usage=trials.store.spent(trials.used),
             kl_missing=why_no_kl,
             kl_whole=trials.session.end_tokens.listed is True
-            and not (trials.may_cut_stops and training.cut),
+            and not (trials.may_cut_stops and training.tally[CUT]),
             validation=Validation(
                 base=choice.base, base_by_setting=choice.base_by_setting, tried=choice.tried
             ),

@@ -13,7 +13,6 @@ from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.check import judged
 from blackbox_lb.jobs.fitting.choosing.decision_goals import label_weights
 from blackbox_lb.jobs.fitting.explain import room_for_gain
@@ -27,10 +26,13 @@ from blackbox_lb.rollouts.answers.given_answers import (
 from blackbox_lb.rollouts.judging.decisions import own_label_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, check_values, truncation_of
+from blackbox_lb.rollouts.positions import (
+    Positions,
+    scored,
+    training_set,
+)
 from blackbox_lb.rollouts.progress import short
-from blackbox_lb.rollouts.reading import ReadOnce, reading_of
 from blackbox_lb.rollouts.spelling import spell_tokens
-from blackbox_lb.rollouts.training import FitEngine, Training, spread_training, training_set
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.rewards.spans import LocatedReward
 from blackbox_lb.types import Completion, Example
@@ -131,18 +133,6 @@ async def given_answers(
     return AnswersToLearn(rollouts, first, follow, begins, ends, label_tokens, weights)
 
 
-def alone(rollouts: Rollouts, vocab_size: int | None) -> Training:
-    """Training from given answers and nothing else; ``vocab_size``: lists of that many tokens are
-    complete.
-    """
-    table = NextToken.of(rollouts, vocab_size=vocab_size)
-    return Training(rollouts.without_lists(), table, 0, 0, given=True)
-
-
-DIAGNOSED = 2_000_000
-"""Positions of an engine's rollouts that are also read here, to compile and explain the bias: half
-a gigabyte of lists.
-"""
 FIRST_LOOK = 50
 """Prompts before the first look at the reward's variance: enough to see that there is none, few
 enough to cost little.
@@ -150,8 +140,7 @@ enough to cost little.
 
 
 class TrainingData:
-    """The training completions of one fit: each is read from the store once and scored once, the
-    first look included.
+    """The training completions of one fit, each scored once, the first look included.
 
     trials: with a reward that remembers its values. examples: the training prompts. plan: how many
     completions are drawn, and how. given: the answers of the prompts, None until they are
@@ -163,7 +152,6 @@ class TrainingData:
         self.trials = replace(trials, reward=_remembered(trials.reward))
         self.examples = examples
         self.plan = plan
-        self._source = ReadOnce(trials.store)
         self.given: AnswersToLearn | None = None
         self.truncation: Truncation | None = None
 
@@ -179,11 +167,12 @@ class TrainingData:
         first = self.examples[:FIRST_LOOK]
         trials = self.trials
         keys = await self._drawn(f"training, first {len(first)} prompts", first)
-        self._source.keep(key for row in keys for key in row)
-        rollouts = self._read(first, keys).rollouts
+        rollouts, _ = scored(
+            trials.store, first, keys, trials.reward, trials.end_tokens, lists=False
+        )
         _check(trials.reward, rollouts.rewards)
         self.truncation = truncation_of(
-            trials.reward, self._source.completions([key for row in keys for key in row])
+            trials.reward, trials.store.completions([key for row in keys for key in row])
         )
         if self.truncation is not None and self.truncation.hides_lengths:
             trials.report.notice(f"first {len(first)} prompts: {self.truncation.warning}")
@@ -208,7 +197,7 @@ class TrainingData:
             return remedy
         return f"{self.truncation.sentence}, and {self.truncation.remedy}"
 
-    async def collect(self) -> Training:
+    async def collect(self) -> Positions:
         """Return all rollouts of the plan, drawn unless they are in the store.
 
         Raises:
@@ -216,12 +205,19 @@ class TrainingData:
         """
         if self.plan.learn_from == "answers":
             self.given = await given_answers(self.trials, self.examples, self.plan)
-            return alone(self.given.rollouts, self.trials.tokenizer.vocabulary_size)
+            vocab_size = self.trials.tokenizer.vocabulary_size
+            return Positions.of(self.given.rollouts, vocab_size=vocab_size)
         keys = await self._drawn("training", self.examples)
-        await spell_tokens(self.trials, self._source, self.examples, keys)
-        engine = self.trials.engine
-        training = self._spread(engine, keys) if engine else self._read(self.examples, keys)
-        self._source.let_go()
+        await spell_tokens(self.trials, self.examples, keys)
+        training = training_set(
+            self.trials.store,
+            self.examples,
+            keys,
+            self.trials.reward,
+            self.trials.end_tokens,
+            vocab_size=self.trials.tokenizer.vocabulary_size,
+            engine=self.trials.engine,
+        )
         values = _announce(training, self.trials)
         if np.ptp(values) == 0:
             label = self.trials.reward.label
@@ -255,36 +251,6 @@ class TrainingData:
             )
         return keys
 
-    def _read(self, examples: Sequence[Example], keys: Sequence[Sequence[str]]) -> Training:
-        """Read in this process."""
-        trials = self.trials
-        size = trials.tokenizer.vocabulary_size
-        return training_set(
-            self._source,
-            examples,
-            keys,
-            trials.reward,
-            trials.end_tokens,
-            vocab_size=size,
-        )
-
-    def _spread(self, engine: FitEngine, keys: Sequence[Sequence[str]]) -> Training:
-        """Read everything in the engine, and a sample here."""
-        trials = self.trials
-        size = self.trials.tokenizer.vocabulary_size
-        reading = reading_of(
-            self._source, self.examples, keys, trials.reward, trials.end_tokens, vocab_size=size
-        )
-        training = spread_training(engine, self._source, reading, DIAGNOSED)
-        positions = len(training.rollouts.token_ids)
-        everywhere = len(training.everything.token_ids)
-        if positions < everywhere:
-            trials.report.notice(
-                f"learned from {everywhere:,} positions; compiled and explained with {positions:,}"
-                " of them, whose standard errors are larger than those of all"
-            )
-        return training
-
 
 def _remembered(reward: Reward) -> Reward:
     """The same reward, with its function called only once a completion: it may be slow, or cost
@@ -302,15 +268,21 @@ def _remembered(reward: Reward) -> Reward:
     return replace(reward, function=function)
 
 
-def _announce(training: Training, trials: Trials) -> Vector:
+def _announce(training: Positions, trials: Trials) -> Vector:
     """Report what the training completions are worth; return (n,) their rewards in the user's own
     unit.
     """
     reward = trials.reward
-    values = _check(reward, training.everything.rewards)
+    positions = len(training.rollouts.token_ids)
+    everywhere = len(training.learned_from.token_ids)
+    if positions < everywhere:
+        trials.report.notice(
+            f"learned from {everywhere:,} positions; compiled and explained with {positions:,}"
+            " of them, whose standard errors are larger than those of all"
+        )
+    values = _check(reward, training.learned_from.rewards)
     trials.report.notice(
-        f"{len(values)} rollouts, {len(training.everything.token_ids):,} tokens, mean"
-        f" {reward.label} {short(values.mean())}"
+        f"{len(values)} rollouts, {everywhere:,} tokens, mean {reward.label} {short(values.mean())}"
     )
     for sentence in training.notices:
         trials.report.notice(sentence)

@@ -26,7 +26,7 @@ from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.decisions import own_label_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.training import Training
+from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
 
@@ -40,7 +40,7 @@ async def calibrated(
     labels: Labels | None,
     listed: int | None,
     limits: CompileLimits,
-) -> tuple[Training, Candidate]:
+) -> tuple[Positions, Candidate]:
     """The lists of ``examples`` as training data, and the calibrated bias.
 
     listed: alternatives of each list; None for as many as help.
@@ -69,11 +69,11 @@ async def calibrated(
             " provider that returns more alternatives, or prompts that ask for the labels"
         )
     rollouts = columns(rows, range(len(rows)), [0.0] * len(rows), trials.end_tokens)
-    table = NextToken.of(rollouts).with_tokens(prior.every_id)
+    positions = Positions.of(rollouts).with_tokens(prior.every_id)
     trials.report.notice(
         f"{len(rows):,} prompts without their answers, from lists of up to {width:,} tokens"
     )
-    return Training(rollouts.without_lists(), table, 0, 0), _lifted(prior, table, limits)
+    return positions, _lifted(prior, positions.next_token, limits)
 
 
 def _lifted(prior: Prior, table: NextToken, limits: CompileLimits) -> Candidate:

@@ -203,7 +203,7 @@ class AnswerStarts:
         if weights is None:
             weights = np.ones(len(self.accepted))
         parts = 1.0 / np.maximum(number, 1)[prompts]
-        answer_sets = None
+        answer_sets = np.zeros(len(tokens), np.int64)
         if self.wanted is not None:
             parts = self.wanted.shares.ravel()
             answer_sets = np.tile(self.wanted.labels, len(self.accepted))

@@ -30,9 +30,9 @@ from blackbox_lb.rollouts.judging.verdict import (
     together,
 )
 from blackbox_lb.rollouts.phased import bias_at_positions, check_continues, phases_of
+from blackbox_lb.rollouts.positions import FitEngine
 from blackbox_lb.rollouts.progress import Reporter, Silent
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
-from blackbox_lb.rollouts.training import FitEngine
 from blackbox_lb.safety.http.retries import asked_again
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward

@@ -20,7 +20,7 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.errors import BlbError, CorruptResponse, InputError
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.collect import collect
-from blackbox_lb.rollouts.training import training_set
+from blackbox_lb.rollouts.positions import training_set
 from blackbox_lb.safety.http import clients as bounded
 from blackbox_lb.safety.http import retries
 from blackbox_lb.safety.http.clients import BASE, ceiling

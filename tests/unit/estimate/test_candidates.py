@@ -19,6 +19,7 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts, Scale
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.choosing.select import Search
 from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.rollouts.positions import Positions
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.fits import choose_l2, projection
@@ -49,7 +50,7 @@ def with_clusters(
     package.
     """
     with clusters_in_table(labels):
-        return list(candidates(rollouts, NextToken.of(rollouts), sweep, limits))
+        return list(candidates(Positions.of(rollouts), sweep, limits))
 
 
 @pytest.mark.parametrize("estimator", SWEEPS)
@@ -71,7 +72,7 @@ def test_ids_above_the_highest_are_never_sent(
 
 def test_the_rest_is_fitted_with_the_forbidden_ids_at_zero() -> None:
     """The projection is fitted anew to the reward with the allowed ids as its support, not cut."""
-    (made,) = candidates(ROLLOUTS, TABLE, SWEEPS["projection"], limits())
+    (made,) = candidates(Positions(ROLLOUTS, TABLE), SWEEPS["projection"], limits())
     refit = projection(ROLLOUTS, tau=TAU, l2=5.0, support=np.arange(HIGHEST + 1))
     np.testing.assert_allclose(
         TABLE.align(made.sparse.token_ids, made.sparse.values), refit.delta, atol=2e-3
@@ -84,7 +85,7 @@ def test_the_refit_earns_more_than_the_cut() -> None:
     """On the projection's own objective the refit with forbidden ids at 0 is better than the
     learned values without them.
     """
-    (made,) = candidates(ROLLOUTS, TABLE, SWEEPS["projection"], limits())
+    (made,) = candidates(Positions(ROLLOUTS, TABLE), SWEEPS["projection"], limits())
     weights = np.exp(ROLLOUTS.rewards / TAU)[ROLLOUTS.rollout_of]
 
     def likelihood(delta: np.ndarray) -> float:
@@ -99,7 +100,7 @@ def test_no_entry_is_spent_on_a_forbidden_id() -> None:
     its place if not.
     """
     (free,), (made,) = (
-        candidates(ROLLOUTS, TABLE, SWEEPS["projection"], limits(4, highest))
+        candidates(Positions(ROLLOUTS, TABLE), SWEEPS["projection"], limits(4, highest))
         for highest in (None, HIGHEST)
     )
     assert END in free.logit_bias
@@ -138,7 +139,7 @@ def test_every_combination_is_one_candidate() -> None:
         l2=(7.0, "cv"),
         alpha=(0.1, 0.3),
     )
-    made = list(candidates(ROLLOUTS, TABLE, sweep, limits()))
+    made = list(candidates(Positions(ROLLOUTS, TABLE), sweep, limits()))
     projected = [each.projected for each in made if each.projected]
     assert 4 <= len(projected) <= 6, "cross-validation gives one or two for each tau"
     assert sum(each.cross_validation is None for each in projected) == 2
@@ -153,12 +154,12 @@ def test_the_default_strengths_are_those_of_cross_validation_and_fixed_ones() ->
     for tau in (0.3, 1.0):
         choice = choose_l2(ROLLOUTS, TABLE, tau=tau)
         behind = {row.value: row.behind for row in choice.table}
-        made = list(candidates(ROLLOUTS, TABLE, Sweep(tau=(tau,)), limits()))
+        made = list(candidates(Positions(ROLLOUTS, TABLE), Sweep(tau=(tau,)), limits()))
         strengths = [float(each.settings["l2"] or 0) for each in made]
         assert set(strengths) == {choice.best, choice.l2, 20.0, 5.0, 1.25}
         assert strengths == sorted(strengths, key=behind.__getitem__)
         for named, expected in (("cv", {choice.best, choice.l2}), (20.0, {20.0})):
-            alone = candidates(ROLLOUTS, TABLE, Sweep(tau=(tau,), l2=(named,)), limits())  # type: ignore[arg-type]
+            alone = candidates(Positions(ROLLOUTS, TABLE), Sweep(tau=(tau,), l2=(named,)), limits())  # type: ignore[arg-type]
             assert {each.settings["l2"] for each in alone} == expected
 
 
@@ -206,7 +207,7 @@ def test_a_tau_that_changes_nothing_is_tried_once() -> None:
     ):
         rollouts = replace(ROLLOUTS, rewards=np.where(ROLLOUTS.lengths > 2, reward, -np.inf))
         sweep = Sweep(("ips",), tau=(0.5, 1.0), alpha=(0.3,), alpha_scale=scale)  # type: ignore[arg-type]
-        learned = [each.values for each in candidates(rollouts, TABLE, sweep, limits())]
+        learned = [each.values for each in candidates(Positions(rollouts, TABLE), sweep, limits())]
         assert len(learned) == expected
         assert expected == 1 or np.abs(learned[0] - learned[1]).max() > 0.1
 
@@ -223,7 +224,7 @@ def test_results_do_not_depend_on_what_else_is_tried() -> None:
     ]
     found: dict[str, list[Candidate]] = {}
     for sweep in sweeps:
-        for each in candidates(ROLLOUTS, TABLE, sweep, limits(5)):
+        for each in candidates(Positions(ROLLOUTS, TABLE), sweep, limits(5)):
             found.setdefault(each.label, []).append(each)
     assert len(found) == 6
     for one, *others in found.values():
@@ -243,7 +244,9 @@ def test_prompt_weights_reach_every_fit() -> None:
     table = NextToken.of(rollouts)
     found = {}
     for scale in get_args(Scale):
-        made = list(candidates(rollouts, table, Sweep(l2=("cv",), weights=scale), limits(4)))
+        made = list(
+            candidates(Positions(rollouts, table), Sweep(l2=("cv",), weights=scale), limits(4))
+        )
         projected = made[-1].projected
         assert projected is not None
         assert projected.cross_validation == choose_l2(rollouts, table, tau=0.5, weights=scale)
@@ -275,4 +278,4 @@ def test_clusters_have_left_the_package() -> None:
     """Without their row, which has the labels, they are refused, and the others are named."""
     assert with_clusters(ROLLOUTS, SWEEPS["clusters"], limits())
     with raises_naming(InputError, "'clusters'", "projection", "ips"):
-        list(candidates(ROLLOUTS, TABLE, SWEEPS["clusters"], limits()))
+        list(candidates(Positions(ROLLOUTS, TABLE), SWEEPS["clusters"], limits()))

@@ -11,7 +11,7 @@ import pytest
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice import table
-from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorInput, Proposal
+from blackbox_lb.estimate.choice.estimator import EstimatorFacts, Logged, Proposal
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from tests.support.commands import asking, blb, options
 from tests.support.errors import raises_naming
@@ -24,9 +24,9 @@ class Toy:
 
     facts = EstimatorFacts(swept=("alpha",))
 
-    def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[Proposal]:
+    def learn(self, data: Logged, sweep: Sweep, priors: object = ()) -> Iterator[Proposal]:
         """At each tau and alpha."""
-        ids = np.unique(data.drawn.token_ids)[::2].astype(np.int64)
+        ids = np.unique(data.rollouts.token_ids)[::2].astype(np.int64)
         for tau in sweep.tau:
             for alpha in sweep.alpha:
                 yield Proposal({"tau": tau, "alpha": alpha}, ids, np.full(len(ids), alpha))

@@ -20,9 +20,9 @@ import pytest
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.extras.ray import engine as cluster
 from blackbox_lb.extras.ray.engine import Cluster
-from blackbox_lb.jobs.fitting import training_rollouts as learning
+from blackbox_lb.rollouts import positions as reading_module
+from blackbox_lb.rollouts.positions import spread_training, training_set
 from blackbox_lb.rollouts.reading import Reading
-from blackbox_lb.rollouts.training import spread_training, training_set
 from blackbox_lb.store import RolloutStore
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
@@ -145,7 +145,7 @@ def test_a_sample_explains_what_all_learned(
     that of all.
     """
     assert blb(*fit, "--l2", 5, "--out", tmp_path / "all").exit_code == 0
-    monkeypatch.setattr(learning, "DIAGNOSED", 200)
+    monkeypatch.setattr(reading_module, "SAMPLE", 200)
     done = blb(*fit, "--l2", 5, "--out", tmp_path / "part", "--engine", "ray", "--workers", 2)
     assert done.exit_code == 0, done.output
     one, other = (
@@ -192,7 +192,7 @@ def test_a_killed_worker_changes_nothing(reading: tuple[RolloutStore, Reading]) 
         with Losing(2, lose, kill_second) as engine:
             whole, count = engine.whole(what)
             assert count["listed"] == 120
-            fitted = projection(whole.rollouts, tau=0.5, l2=1.0, next_token=whole.positions)
+            fitted = projection(whole.rollouts, tau=0.5, l2=1.0, next_token=whole)
             assert engine.calls > 5
             deltas.append(fitted.delta)
     np.testing.assert_array_equal(deltas[0], deltas[1])
@@ -211,15 +211,15 @@ def test_a_share_without_lists_adds_nothing(tmp_path: Path) -> None:
     with store, Cluster(3) as engine:
         here = training_set(store, [what.examples[n] for n in range(4)], keys_of(what), what.reward)
         found = spread_training(engine, store, what, 10_000)
-        assert found.incomplete == here.incomplete > 40
-        assert found.whole is not None
-        assert found.whole.rollouts.keys == here.rollouts.keys
+        assert found.tally["incomplete"] == here.tally["incomplete"] > 40
+        assert found.everywhere is not None
+        assert found.everywhere.rollouts.keys == here.rollouts.keys
         one = projection(here.rollouts, tau=0.5, l2=1.0, next_token=here.next_token)
-        many = projection(found.whole.rollouts, tau=0.5, l2=1.0, next_token=found.whole.positions)
+        many = projection(found.everywhere.rollouts, tau=0.5, l2=1.0, next_token=found.everywhere)
         np.testing.assert_allclose(many.delta, one.delta, atol=1e-9)
         statistics = statistics_of(here.rollouts, 0.5)
         assert statistics.recipe is not None
-        assert close(found.whole.statistics(statistics.recipe), statistics)
+        assert close(found.everywhere.statistics(statistics.recipe), statistics)
 
 
 @pytest.mark.usefixtures("started")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from blackbox_lb.extras.ray.engine import Cluster
-from blackbox_lb.rollouts.training import training_set
+from blackbox_lb.rollouts.positions import training_set
 from tests.support.fits import projection
 from tests.support.ray_fits import Losing, keys_of, stored
 
@@ -69,7 +69,7 @@ def test_a_lost_machine_changes_nothing(machines: Any, tmp_path: Path) -> None:
         whole, count = engine.whole(what)
         assert count["listed"] == 120
         assert len(homes(engine)) == MACHINES
-        fitted = projection(whole.rollouts, tau=0.5, l2=1.0, next_token=whole.positions)
+        fitted = projection(whole.rollouts, tau=0.5, l2=1.0, next_token=whole)
         assert engine.calls > 5
         assert len(homes(engine)) == MACHINES - 1
     np.testing.assert_allclose(fitted.delta, one.delta, atol=1e-9)

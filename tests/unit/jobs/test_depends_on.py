@@ -25,10 +25,11 @@ from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
 from blackbox_lb.jobs.fitting.choosing.scorers import Choice
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
-from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn, alone
+from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
+from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.tasks import load_task
 from blackbox_lb.types import Example, Prompt
 from tests.support.biases import feature
@@ -301,9 +302,9 @@ def planted(seed: int, signal: bool) -> tuple[Choice, Heard]:
 
     training, validation = found(60, "t"), found(50, "v")
     given = AnswersToLearn(training.rollouts(), training, None, np.array([0, 1]))
-    table = alone(given.rollouts, None)
+    table = Positions.of(given.rollouts)
     limits = CompileLimits(None, -100.0, 100.0, integers=False)
-    (fixed,) = candidates(table.rollouts, table.next_token, Sweep(l2=(1.0,)), limits)
+    (fixed,) = candidates(table, Sweep(l2=(1.0,)), limits)
     features = PromptFeatures.of(feature("words"), training.examples)
     source = ByLists(features, len(training.examples), given, validation, limits)
     heard = Heard()

@@ -246,11 +246,11 @@ def test_the_reward_reads_a_training_completion_once(
     assert said.exit_code == 0, said.output
 
 
-def test_a_training_completion_is_read_and_scored_once(
+def test_a_training_completion_is_scored_once_and_hardly_read_again(
     fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store gives the lists of each training completion once in a whole fit, but for those on
-    which the reward is tried first, and the reward is asked of it once.
+    """The store gives the lists of each training completion once in a whole fit, and once more
+    those of the first look and those on which the reward is tried; the reward is asked of it once.
     """
     training, read = set[str](), Counter[str]()
     collect, completions_of = Trials.collect, RolloutStore.completions
@@ -263,9 +263,9 @@ def test_a_training_completion_is_read_and_scored_once(
         return keys
 
     def counted(self: RolloutStore, keys: Iterable[str]) -> Iterator[Completion]:
-        asked = list(keys)
-        read.update(asked)
-        return completions_of(self, asked)
+        for key in keys:
+            read[key] += 1
+            yield from completions_of(self, [key])
 
     monkeypatch.setattr(Trials, "collect", collected)
     monkeypatch.setattr(RolloutStore, "completions", counted)
@@ -274,7 +274,8 @@ def test_a_training_completion_is_read_and_scored_once(
     assert said.exit_code == 0, said.output
     assert len(training) == 4 * TRAIN
     times = Counter(read[key] for key in training)
-    assert times == {1: 4 * (TRAIN - TRIED), 2: 4 * TRIED}
+    first = FIRST_LOOK - TRIED
+    assert times == {1: 4 * (TRAIN - FIRST_LOOK), 2: 4 * first, 3: 4 * TRIED}
     asked = Counter(import_module(f"own_{tmp_path.name}").calls)
     scored = [count for prompt, count in asked.items() if prompt.startswith("train")]
     assert len(scored) == TRAIN

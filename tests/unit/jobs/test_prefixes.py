@@ -81,7 +81,7 @@ def test_base_completions_of_every_kind_count(add: Add) -> None:
     add(1, 2)
     path = add(3, sampling=SAMPLING | {"seed": 5, "max_tokens": 3})
     read = logged_prefixes(path, BIAS, load_profile("vllm"))
-    assert (read.completions, read.next_token.n_positions, read.notices) == (2, 3, ())
+    assert (len(read.rollouts.keys), read.next_token.n_positions, read.notices) == (2, 3, [])
     assert read.next_token.token_ids.tolist() == [1, 2, 3, 9]
 
 
@@ -124,7 +124,7 @@ def test_what_cannot_be_read_is_counted(add: Add) -> None:
         logged_prefixes(path, BIAS, load_profile("vllm"))
     add(2)
     read = logged_prefixes(path, BIAS, load_profile("vllm"))
-    assert read.completions == 1
+    assert len(read.rollouts.keys) == 1
     assert [notice.partition(" completions are left out")[0] for notice in read.notices] == [
         "1",
         "1",

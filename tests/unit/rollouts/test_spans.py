@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.estimate.counting.distributed import Share
 from blackbox_lb.estimate.inputs.rollouts import RewardToGo, Rollouts
-from blackbox_lb.rollouts.reading import UNLOCATED, position_costs, reading_of
+from blackbox_lb.rollouts.positions import Positions, scored, training_set
+from blackbox_lb.rollouts.reading import UNLOCATED, WITHOUT_SPANS, position_costs, reading_of
 from blackbox_lb.rollouts.spelling import spell_tokens
-from blackbox_lb.rollouts.training import Training, scored, training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.tasks.rewards.spans import TextRule, find_quote
@@ -514,7 +514,7 @@ SPELLED = {0: b"A", 1: b" lone", 2: b" lamp", 3: b" \xe2\x80", 4: b"\x94", 5: b"
 
 def stored(
     folder: Path, reward: Reward, *drawn: Completion
-) -> tuple[Training, tuple[RolloutStore, list[list[str]]]]:
+) -> tuple[Positions, tuple[RolloutStore, list[list[str]]]]:
     """The training set of these completions, dealt to two prompts."""
     store = RolloutStore(folder / "s.db")
     keys: list[list[str]] = [[], []]
@@ -538,7 +538,7 @@ def test_spans_become_costs_of_positions(avoid: WriteList, tmp_path: Path) -> No
         wanted = np.array([0, -scale, 0, -2 * scale, 0, 0, -200, 0])
         assert training.rollouts.costs == pytest.approx(wanted)
         assert training.rollouts.rewards == pytest.approx([-3 * scale, -200])
-        assert training.unlocated == training.without_spans == 0
+        assert training.tally[UNLOCATED] == training.tally[WITHOUT_SPANS] == 0
         assert scored(store, EXAMPLES, keys, reward)[0].costs == pytest.approx(wanted)
     to_go = np.array([-1.25, -2.5, -1, -2, 0, -3, -6, 0]) * scale
     to_go[0] = -scale * 0.5 - 2 * scale * 0.125
@@ -597,7 +597,7 @@ def test_one_answer_without_spans_takes_credit_from_all(
     )
     store.close()
     assert training.rollouts.costs is None
-    assert training.without_spans == 1
+    assert training.tally[WITHOUT_SPANS] == 1
     assert not reward.has_spans
     (notice,) = training.notices
     assert notice.startswith("1 completions")
@@ -616,7 +616,7 @@ def test_what_has_no_token_is_counted(avoid: WriteList, tmp_path: Path) -> None:
     store.close()
     scale = 100 / 3
     assert training.rollouts.costs == pytest.approx([0, -scale, 0, 0, 0, -scale])
-    assert training.unlocated == 1
+    assert training.tally[UNLOCATED] == 1
     (notice,) = training.notices
     assert notice.startswith("1 completions")
 
@@ -654,10 +654,10 @@ def test_bytes_that_no_answer_shows_are_asked_for(
         trials: Any = SimpleNamespace(
             session=server, store=store, tokenizer=tokenizer, reward=function(body)
         )
-        asyncio.run(spell_tokens(trials, store, EXAMPLES, [[key], []]))
+        asyncio.run(spell_tokens(trials, EXAMPLES, [[key], []]))
         assert server.asked == asked
         assert store.token_bytes("t") == {n: SPELLED[n] for n in asked if n != 3}
-        asyncio.run(spell_tokens(trials, store, EXAMPLES, [[key], []]))
+        asyncio.run(spell_tokens(trials, EXAMPLES, [[key], []]))
         assert server.asked == asked + asked[2:]
 
 

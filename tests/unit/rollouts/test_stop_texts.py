@@ -26,8 +26,8 @@ from blackbox_lb.rollouts.collect import batch_of
 from blackbox_lb.rollouts.columns import columns, stop_prefix_ids
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.rollouts.positions import training_set
 from blackbox_lb.rollouts.progress import Silent
-from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.types import UNNAMED, Completion, Endpoint, EndTokens, Example, Prompt, Sampling
@@ -130,7 +130,7 @@ def test_what_is_read_of_a_cut_completion(server: ExactServer, tmp_path: Path) -
     cut = [
         each for each in completions if each.finish_reason == "stop" and END not in each.token_ids
     ]
-    assert len(cut) == training.cut > 0
+    assert len(cut) == training.tally["cut"] > 0
     assert all(
         each.whole and each.n_tokens == len(each.token_ids) + 1 and STOP not in each.text
         for each in cut

@@ -16,12 +16,12 @@ from blackbox_lb.errors import InputError, NoLogprobs, StoreError
 from blackbox_lb.estimate.next_token import sparse_table as passes
 from blackbox_lb.estimate.next_token import tails
 from blackbox_lb.estimate.reweighting import censoring_of
+from blackbox_lb.rollouts import positions as module
 from blackbox_lb.rollouts import reading, scratch
-from blackbox_lb.rollouts import training as module
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.verdict import score
+from blackbox_lb.rollouts.positions import Positions, training_set
 from blackbox_lb.rollouts.scratch import Scratch
-from blackbox_lb.rollouts.training import Training, training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import UNNAMED, Completion, EndTokens, Example, Prompt
@@ -49,7 +49,7 @@ def completion(text: str = "hi", tokens: int = 3) -> Completion:
 
 def trained(
     folder: Path, drawn: Sequence[Completion], end_tokens: EndTokens | None = None, **options: Any
-) -> Training:
+) -> Positions:
     """The training set of these completions, dealt to the prompts in turn."""
     with RolloutStore(folder / "s.db") as store:
         keys: list[list[str]] = [[] for _ in EXAMPLES]
@@ -81,7 +81,11 @@ def test_positions_are_the_listed_ones(tmp_path: Path) -> None:
     training = trained(tmp_path, [replace(completion(), generated=4), completion(tokens=2)])
     assert training.rollouts.lengths.tolist() == [3, 2]
     assert training.rollouts.rewards.tolist() == pytest.approx([np.log(9 / 4), np.log(9 / 2)])
-    assert (training.incomplete, training.filtered, training.left_out) == (0, 0, [])
+    assert (training.tally["incomplete"], training.tally["filtered"], training.left_out) == (
+        0,
+        0,
+        [],
+    )
 
 
 def test_propensities_are_read_where_they_are_told(tmp_path: Path) -> None:
@@ -106,8 +110,12 @@ def test_what_an_older_store_holds_as_whole_is_left_out(tmp_path: Path, reason: 
     filtered = replace(completion("filtered"), finish_reason="content_filter")
     assert old.whole
     training = trained(tmp_path, [completion(), old, old, filtered])
-    assert (len(training.rollouts.keys), training.incomplete, training.filtered) == (1, 0, 1)
-    assert training.broken_off == {reason: 2}
+    assert (
+        len(training.rollouts.keys),
+        training.tally["incomplete"],
+        training.tally["filtered"],
+    ) == (1, 0, 1)
+    assert training.tally[f"{reading.BROKEN_OFF}{reason}"] == 2
     assert any(repr(reason or None) in sentence for sentence in training.left_out)
     scores = score(
         parse_reward("length", max_tokens=9),
@@ -133,7 +141,7 @@ def test_bounds_are_kept_position_by_position(tmp_path: Path) -> None:
     """Completions with and without bounds stand side by side."""
     bounded = replace(completion(), bounded=np.array([False, True, True]))
     training = trained(tmp_path, [completion(tokens=2), bounded])
-    assert training.rollouts.is_bounded.tolist() == [False, False, False, True, True]
+    assert training.rollouts.bounded.tolist() == [False, False, False, True, True]
     found = censoring_of(training.rollouts, training.next_token, "drop")
     assert (found.positions, found.outside, found.bounded, found.unobserved) == (5, 3, 2, "drop")
     assert found.mass == pytest.approx(1 - np.exp(-0.4) - np.exp(-1.5), abs=1e-6)
@@ -158,7 +166,7 @@ def test_what_is_left_out_is_counted_by_reason(tmp_path: Path) -> None:
     ):
         folder = tmp_path / f"{incomplete}{filtered}"
         training = trained(folder, drawn)
-        assert (training.incomplete, training.filtered) == (incomplete, filtered)
+        assert (training.tally["incomplete"], training.tally["filtered"]) == (incomplete, filtered)
         assert len(training.rollouts.keys) == 1
         assert len(training.left_out) == bool(incomplete) + bool(filtered)
         assert all(
@@ -317,7 +325,7 @@ def test_what_is_kept_of_a_mixture(tmp_path: Path) -> None:
     for listed, hidden in ((None, False), (True, False), (False, True)):
         ends = EndTokens(listed, frozenset({9}))
         training = trained(tmp_path / str(listed), drawn, ends, vocab_size=5_000)
-        assert (training.incomplete, training.filtered) == (2, 1)
+        assert (training.tally["incomplete"], training.tally["filtered"]) == (2, 1)
         assert sorted(training.rollouts.lengths.tolist()) == [0, 3, 3]
         assert training.next_token.unnamed.any() == hidden
         assert projection(training.rollouts, next_token=training.next_token).converged

@@ -32,7 +32,7 @@ from blackbox_lb.estimate.projection.projection import DEFAULT_STRENGTHS, Prior
 from blackbox_lb.jobs.fitting.choosing.operating import LabelledLists
 from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.training import Training
+from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.sets.labels import Labels
 
@@ -288,7 +288,7 @@ class Knowledge:
 
 async def knowledge(
     trials: Trials,
-    training: Training,
+    training: Positions,
     limits: CompileLimits,
     labels: tuple[Prior, ...] = (),
 ) -> Knowledge:
@@ -320,7 +320,7 @@ def most_beside(reward: Reward) -> int:
     return count
 
 
-def token_costs(trials: Trials, training: Training, limits: CompileLimits) -> Prior | None:
+def token_costs(trials: Trials, training: Positions, limits: CompileLimits) -> Prior | None:
     """What each token of the vocabulary earns by its own text; None where the reward is no rule
     about the text.
     """
@@ -356,7 +356,7 @@ def _decoded(raw: bytes) -> str:
         return ""
 
 
-async def boosted_tokens(trials: Trials, training: Training) -> dict[str, Ids]:
+async def boosted_tokens(trials: Trials, training: Positions) -> dict[str, Ids]:
     """What ends a completion, where its length is rewarded, and what ends the thinking, where that
     is measured.
     """
@@ -391,7 +391,7 @@ def end_token(rollouts: Rollouts, max_tokens: int) -> int | None:
 
 
 def proposals(
-    training: Training, sweep: Sweep, limits: CompileLimits, knowledge: Knowledge
+    training: Positions, sweep: Sweep, limits: CompileLimits, knowledge: Knowledge
 ) -> Iterator[Candidate]:
     """All candidates of the first race, the learned ones first.
 
@@ -404,10 +404,9 @@ def proposals(
     Raises:
         InputError: no completion earned a reward, or a setting is out of range.
     """
-    rollouts = training.rollouts
     table = training.next_token
     for candidate in candidates(
-        rollouts, table, sweep, limits, dataset=training.whole, priors=knowledge.priors
+        training, sweep, limits, everywhere=training.everywhere, priors=knowledge.priors
     ):
         prior = next(iter(knowledge.labels), None)
         if prior is None or not candidate.stands:  # a calibration alone has one that stands
@@ -424,9 +423,9 @@ def proposals(
         yield compiled(proposal, table, limits)
 
 
-def with_knowledge(training: Training, knowledge: Knowledge) -> Training:
+def with_knowledge(training: Positions, knowledge: Knowledge) -> Positions:
     """``training`` with every token that something is known of on its support."""
     ids = knowledge.token_ids
-    if training.whole is not None or not ids.size:
+    if training.everywhere is not None or not ids.size:
         return training
-    return replace(training, next_token=training.next_token.with_tokens(ids))
+    return training.with_tokens(ids)

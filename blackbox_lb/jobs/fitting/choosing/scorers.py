@@ -19,7 +19,7 @@ from blackbox_lb.estimate.reweighting import LocatedCosts
 from blackbox_lb.jobs.fitting.document import Measured, TriedCandidate
 from blackbox_lb.rollouts.judging.trials import NamedBias, Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, Setting
-from blackbox_lb.rollouts.training import scored
+from blackbox_lb.rollouts.positions import scored
 from blackbox_lb.types import AnyBias, Example
 
 

@@ -37,7 +37,7 @@ from blackbox_lb.jobs.fitting.varying.feature_matrix import (
     FeatureMatrix,
     PromptFeatures,
     learned_challenger,
-    like_standing,
+    weights_of,
 )
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -238,7 +238,8 @@ class _Search:
         self.validation = _Decided(
             source.validation, features.of_examples(source.validation.examples), answers.begins
         )
-        self.rollouts, self.weights = like_standing(standing, answers.rollouts)
+        self.rollouts = answers.rollouts
+        self.weights = weights_of(standing, self.rollouts)
         prompt_of = self.rollouts.prompts[self.rollouts.rollout_of]
         everywhere = np.zeros_like(prompt_of)
         self.matrix = FeatureMatrix.of(features, Phases(), prompt_of, everywhere, self.size)
@@ -252,9 +253,7 @@ class _Search:
                 rollouts = tempered(self.rollouts, model_weight)
             self._tables[model_weight] = NextToken.of(rollouts)
         table = self._tables[model_weight]
-        return FeaturePositions.of(
-            table, self.rollouts, self.weights, tokens, self.matrix.contexts, self.size
-        )
+        return FeaturePositions.of(table, self.weights, tokens, self.matrix.contexts, self.size)
 
     def best(self) -> tuple[_HeldOut, _HeldOut] | None:
         """The strengths that decide most of the left-out prompts right, and no dependence; None

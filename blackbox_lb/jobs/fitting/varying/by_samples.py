@@ -19,10 +19,10 @@ from blackbox_lb.jobs.fitting.varying.feature_matrix import (
     FeatureMatrix,
     PromptFeatures,
     learned_challenger,
-    like_standing,
+    weights_of,
     with_lift,
 )
-from blackbox_lb.rollouts.training import Training
+from blackbox_lb.rollouts.positions import Positions
 
 SCREENED = 2_000
 """Tokens, the most used first, whose pull by the features is looked at."""
@@ -46,7 +46,7 @@ class BySamples:
 
     features: PromptFeatures | None
     phases: Phases
-    training: Training
+    training: Positions
     phase_of: Ids
     prompts: int
     limits: CompileLimits
@@ -98,7 +98,8 @@ class _Search:
         self.table = training.next_token
         self.size = source.prompts
         self.l2 = float(standing.settings.get("l2") or 1.0)
-        self.rollouts, self.weights = like_standing(standing, training.rollouts)
+        self.rollouts = training.rollouts
+        self.weights = weights_of(standing, self.rollouts)
         prompt_of = self.rollouts.prompts[self.rollouts.rollout_of]
         self.matrix = FeatureMatrix.of(
             source.features, source.phases, prompt_of, source.phase_of, self.size
@@ -128,7 +129,6 @@ class _Search:
         matrix = self.matrix
         return FeaturePositions.of(
             self.table,
-            self.rollouts,
             self.weights,
             tokens,
             matrix.contexts,

@@ -213,15 +213,11 @@ fits.
 NO_FEATURE = "no two training prompts have a feature that others lack"
 
 
-def like_standing(standing: Candidate, rollouts: Rollouts) -> tuple[Rollouts, PositionWeights]:
-    """``rollouts`` and their weights as the standing candidate was learned from them."""
-    projected = standing.projected
-    if projected is None:
-        rule = weighting(float(standing.settings.get("tau") or 1.0))
-    else:
-        rule = projected.rule
-        rollouts = replace(rollouts, shares=projected.shares)
-    return rollouts, rule.weights(rollouts)
+def weights_of(standing: Candidate, rollouts: Rollouts) -> PositionWeights:
+    """The weights of ``rollouts`` as the standing candidate was learned from them."""
+    if standing.projected is not None:
+        return standing.projected.weights(rollouts)
+    return weighting(float(standing.settings.get("tau") or 1.0)).weights(rollouts)
 
 
 def learned_challenger(
