@@ -152,7 +152,7 @@ class Problem:
             pairs: those of a fit to the same data with another ``l2``. They save steps and change
                 nothing else.
         """
-        free = np.arange(self.linear.size) if self.free is None else self.free
+        free = slice(None) if self.free is None else self.free
         scale = self._scale(free)
         unit = 1 / scale
         strengths = np.broadcast_to(np.expand_dims(self.l2, -1), self.linear.shape).ravel()[free]
@@ -211,7 +211,7 @@ class Problem:
             tuple((step, slope_change) for step, slope_change, _ in steps),
         )
 
-    def _scale(self, free: Ids) -> Vector:
+    def _scale(self, free: Ids | slice) -> Vector:
         """(k,) coordinates of curvature 1 for a unit of x: frequencies of tokens differ by orders
         of magnitude.
         """
