@@ -17,7 +17,8 @@ The solver is L-BFGS (Nocedal and Wright 2006, algorithm 7.5) with a bisection f
 conditions. It begins with the curvature of each coordinate, because frequencies of tokens differ by
 orders of magnitude, and with the steps of an earlier, similar fit where there are some. Bounds hold
 by two-metric projection (Bertsekas 1982): coordinates that the slope presses against a bound rest.
-It needs .4 to .7 of the visits to the data that scipy's L-BFGS-B needs.
+Without bounds it needs .4 to .7 of the visits to the data that scipy's L-BFGS-B needs, and with
+them as many.
 """
 
 from __future__ import annotations

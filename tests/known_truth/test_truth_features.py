@@ -202,6 +202,24 @@ def test_the_gradient_is_that_of_the_loss() -> None:
         assert rise / (2 * step) == pytest.approx(slope[2, token], abs=1e-5)
 
 
+@pytest.mark.parametrize("nats", [30.0, 100.0])
+def test_the_loss_of_a_far_bias_is_convex_and_has_its_slope(nats: float) -> None:
+    """Along a line through biases of hundreds of nats, the loss rises at least as its slope says;
+    and nothing overflows farther out.
+    """
+    logprobs, answers, table = world(2)
+    given = positions(rollouts(logprobs, answers, width=8), range(VOCAB))
+    problem = given.problem(table, l2=0.0, slope_l2=0.0)
+    rng = np.random.default_rng(0)
+    direction = rng.normal(size=problem.linear.shape)
+    assert np.isfinite(problem.loss(100 * nats * direction)[1]).all()
+    loss, slope = problem.loss(nats * direction)
+    for length in (0.9, 0.999, 1.001, 1.1):
+        step = (length - 1) * nats * direction
+        rise = problem.loss(nats * direction + step)[0] - loss
+        assert rise >= (slope * step).sum() - 1e-9 * abs(loss)
+
+
 def test_without_slopes_it_is_the_projection() -> None:
     """An infinite pull on the slopes leaves the fixed bias."""
     logprobs, answers, table = world(3)

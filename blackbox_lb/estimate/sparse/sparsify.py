@@ -339,7 +339,7 @@ def sparsify(
     refuses ``forbidden`` ids.
 
     entries None is no limit. position_weights: (m,), each position once if None. Support and values
-    minimise the mean ``KL(pi_learned || pi_compiled)`` together (see ``estimate.support``); whole
+    minimise the mean ``KL(pi_learned || pi_compiled)`` together (see ``best_support``); whole
     numbers come from a search on the same objective that begins at the rounded ones. If everything
     fits (and is whole, where it must be), the learned values are returned as they are.
     patience: of ``best_support``; 0 is quick. exchanges: of ``integer_search``. InputError: a
