@@ -256,10 +256,6 @@ class PositionWeights:
     baseline: Vector
     scale: Scale
 
-    def __add__(self, other: PositionWeights) -> PositionWeights:
-        values = self.values + other.values
-        return PositionWeights(values, self.baseline + other.baseline, self.scale)
-
     def of_rollouts(self, rollouts: Rollouts) -> Vector:
         """(n,) the mean weight of each rollout's positions; 0 for one without a position."""
         totals = rollouts.summed(self.values)
@@ -390,7 +386,9 @@ class SumOfWeightings(Weighting):
         """See ``Weighting.weights``."""
         total = self.parts[0].weights(rollouts, among)
         for part in self.parts[1:]:
-            total += part.weights(rollouts, among)
+            further = part.weights(rollouts, among)
+            np.add(total.values, further.values, out=total.values)
+            np.add(total.baseline, further.baseline, out=total.baseline)
         return total
 
 
