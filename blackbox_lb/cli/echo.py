@@ -203,6 +203,18 @@ def quiet_by_hand() -> bool:
     return ctx.get_parameter_source("quiet") is ParameterSource.COMMANDLINE
 
 
+def preset_options() -> dict[str, str]:
+    """Option -> value, for options of the running command that come from blb.toml or the
+    environment, which its command line does not show.
+    """
+    ctx = click.get_current_context(silent=True)
+    if ctx is None:
+        return {}
+    presets = (ParameterSource.DEFAULT_MAP, ParameterSource.ENVIRONMENT)
+    names = [name for name in ctx.params if ctx.get_parameter_source(name) in presets]
+    return {name: str(ctx.params[name]) for name in names}
+
+
 def is_terminal() -> bool:
     """Whether somebody is there to answer a question."""
     return sys.stdin.isatty() and sys.stderr.isatty()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,16 @@ def test_the_core_imports_no_extra(module: str) -> None:
     """
     extras = {name for name in imported(module) if room(name) == "extras"}
     assert room(module) in OUTSIDE_THE_CORE or not extras
+
+
+def test_the_command_line_alone_knows_click() -> None:
+    """Rooms below it get what they record of a command from their callers."""
+    users = {
+        room(name)
+        for name, path in modules().items()
+        if re.search(r"^\s*(?:import|from) click\b", path.read_text(encoding="utf-8"), re.M)
+    }
+    assert users == {"cli"}
 
 
 def test_the_estimators_stand_on_their_floors() -> None:

@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import profile_of, vocabulary_of
 from blackbox_lb.cli.commands.learning.analyze import ANALYSIS, AnalyzeOptions
-from blackbox_lb.cli.echo import echo, print_json
+from blackbox_lb.cli.echo import echo, preset_options, print_json
 from blackbox_lb.cli.keys import tell_host_of_bias
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import InputError
@@ -57,7 +57,8 @@ def execute(options: AnalyzeOptions) -> None:
     profile = profile_of(bias, options.provider)
     vocabulary = vocabulary_of(bias, [profile], options.tokenizer)
     store = options.store or options.bias_file.with_name(STORE)
-    analysis = analyze(bias, store, profile, vocabulary, provenance())
+    origin = provenance(settings=preset_options())
+    analysis = analyze(bias, store, profile, vocabulary, origin)
     write_whole(folder / ANALYSIS, (analysis.model_dump_json(indent=1) + "\n").encode())
     if not options.quiet and analysis.left_out:
         echo(

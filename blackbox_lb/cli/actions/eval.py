@@ -15,7 +15,7 @@ from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.bias.records import Comparison
 from blackbox_lb.cli.actions.eval_output import eval_conclusion, print_policies, print_shares
 from blackbox_lb.cli.commands.learning.eval import EvalOptions
-from blackbox_lb.cli.echo import echo, print_json
+from blackbox_lb.cli.echo import echo, preset_options, print_json
 from blackbox_lb.cli.grouped import arguments_for
 from blackbox_lb.cli.keys import tell_host_of_bias
 from blackbox_lb.cli.resources import (
@@ -135,9 +135,12 @@ def _plan(options: EvalOptions, task: Task, reward: Reward, biases: Sequence[Bia
         specs = _standard_rivals(options, task, reward, labels, settings)
     specs += options.rival
     case = Case(task, reward, settings, labels, options.seed or 0, options.top_logprobs)
-    plan = arguments_for(EvalPlan, options)
     return EvalPlan(
-        **{**plan, "settings": settings, "rivals": rivals(specs, case), "labels": labels}
+        settings=settings,
+        rivals=rivals(specs, case),
+        labels=labels,
+        preset_options=preset_options(),
+        **arguments_for(EvalPlan, options),
     )
 
 

@@ -18,7 +18,7 @@ from blackbox_lb.bias.records import settings_text
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.cli.actions.eval_output import print_curve, shares_table
 from blackbox_lb.cli.commands.learning.fit import FitOptions
-from blackbox_lb.cli.echo import echo, print_json
+from blackbox_lb.cli.echo import echo, preset_options, print_json
 from blackbox_lb.cli.grouped import arguments_for
 from blackbox_lb.cli.resources import (
     labels_of,
@@ -130,7 +130,8 @@ class _FitCommand:
         fitted = run(self.options, self._fitted)
         learned = fitted.learned
         bias = learned.bias
-        result = whole_result(learned, fitted.pairs, folder, provenance(fitted.notices))
+        origin = provenance(fitted.notices, settings=preset_options())
+        result = whole_result(learned, fitted.pairs, folder, origin)
         unwritten = write_result(learned, result, folder)
         if self.options.as_json:
             print_json(result.model_dump(mode="json"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from blackbox_lb.api.wire import asks_logprobs, takes_messages
@@ -46,6 +46,7 @@ class EvalPlan:
     where the task is no decision.
 
     ``effect``: the difference of the reward for a sample size. ``prices``: None where not known.
+    ``preset_options``: option -> value, what the command line does not show, for the record.
     """
 
     settings: tuple[Setting, ...] = (SAMPLED, GREEDY)
@@ -54,6 +55,7 @@ class EvalPlan:
     effect: float | None = None
     prices: Prices | None = None
     labels: Labels | None = None
+    preset_options: Mapping[str, str] = field(default_factory=dict)
 
     def judged(self, biases: Mapping[str, AnyBias]) -> list[Judged]:
         """Every policy at every setting."""
@@ -198,7 +200,7 @@ def _evaluation(
         notes=notes(rows, plan.samples),
         effect=plan.effect,
         examples=tuple(_shown(examples, results)),
-        provenance=provenance(remembering.notices),
+        provenance=provenance(remembering.notices, settings=plan.preset_options),
     )
 
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-import click
-from click.core import ParameterSource
 from pydantic import BaseModel, Field
 
 from blackbox_lb._version import __version__
@@ -38,16 +37,20 @@ PACKAGES = ("numpy", "scipy", "openai", "lm-eval", "xllamacpp")
 """Other distributions whose version can change a number."""
 
 
-def provenance(notices: Sequence[str] = (), command: str | None = None) -> dict[str, Any]:
+def provenance(
+    notices: Sequence[str] = (),
+    command: str | None = None,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
     """The origin for a document: ``command``, ``date`` (UTC), ``python``, ``machine``,
     ``versions``, ``remarks``.
 
     command: what was run; None for the running command line.
-    ``settings``: options from a file or the environment, which the command line does not show.
+    settings: options from a file or the environment, which the command line does not show.
     """
     return {
         "command": command_line(sys.argv[1:]) if command is None else redacted(command),
-        "settings": _settings(),
+        "settings": {name: redacted(value) for name, value in settings.items()},
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
@@ -62,16 +65,6 @@ def provenance(notices: Sequence[str] = (), command: str | None = None) -> dict[
 def command_line(arguments: Sequence[str]) -> str:
     """The command in shell syntax, without secrets in addresses or options."""
     return shell_line("blb", *map(redacted, arguments))
-
-
-def _settings() -> dict[str, str]:
-    """Option -> value, for options of the running command that are not on its command line."""
-    ctx = click.get_current_context(silent=True)
-    if ctx is None:
-        return {}
-    unseen = (ParameterSource.DEFAULT_MAP, ParameterSource.ENVIRONMENT)
-    names = (name for name in ctx.params if ctx.get_parameter_source(name) in unseen)
-    return {name: redacted(str(ctx.params[name])) for name in names}
 
 
 def _version(name: str) -> str | None:

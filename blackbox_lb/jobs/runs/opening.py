@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import click
-
 from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
@@ -249,7 +247,7 @@ async def recorded(
             raise
         error = _with_store(budget.interruption(), trials)
         raise error from failure
-    except (BlbError, click.Abort) as failure:
+    except BlbError as failure:
         error = failure
         raise
     finally:

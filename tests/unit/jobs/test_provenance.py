@@ -14,6 +14,7 @@ import click
 from click.testing import CliRunner
 
 from blackbox_lb import __version__
+from blackbox_lb.cli.echo import preset_options
 from blackbox_lb.jobs.records.run_record import command_line, provenance
 from tests.support.exact import ExactModel, ExactServer
 
@@ -45,12 +46,12 @@ def test_what_a_file_gave_is_recorded() -> None:
     @click.option("--base-url")
     @click.option("--limit", default=3)
     def command(**options: object) -> None:
-        seen.append(provenance()["settings"])
+        seen.append(provenance(settings=preset_options())["settings"])
 
     defaults = {"tau": 0.5, "base_url": "http://k:secret@host/v1"}
     CliRunner().invoke(command, ["--tau", "0.7"], default_map=defaults, catch_exceptions=False)
     assert seen == [{"base_url": "http://[masked]@host/v1"}]
-    assert provenance()["settings"] == {}
+    assert preset_options() == {}
 
 
 def test_the_version_is_that_of_the_distribution() -> None:
