@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -241,65 +241,6 @@ class Span:
     start: int
     end: int
     amount: float
-
-
-class VaryingBias(Protocol):
-    """A bias that is not one map for all requests."""
-
-    @property
-    def scopes(self) -> frozenset[Any]:
-        """What it depends on: "prompt", or "prefix" where it changes within an answer."""
-
-    @property
-    def phases(self) -> Any:
-        """What tells where it changes (see ``bias.phases``)."""
-
-    def __len__(self) -> int:
-        """How many tokens may have a bias."""
-
-    @property
-    def identity(self) -> str:
-        """A text that no other bias has; the store keeps it."""
-
-    def at(self, prompt: Prompt, phase: int | None = None) -> Mapping[int, float]:
-        """Token id -> nats for one prompt in a phase, by default that of the first token."""
-
-    def prepare(self, prompts: Sequence[Prompt]) -> None:
-        """Compute at once for many prompts what takes long for a single one."""
-
-
-AnyBias: TypeAlias = Mapping[int, float] | VaryingBias
-"""Nats by token id, the same for all requests or of each one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """How completions are drawn.
-
-    sampling: temperature, longest completion, listed alternatives, seed and stop texts.
-    bias: nats by token id; None or empty for no bias.
-    endpoint: the endpoint that samples; None for that of the session.
-    fields: further fields of the request.
-    bias_of: a bias that is not one map for all, in place of ``bias``; None: none.
-    """
-
-    sampling: Sampling
-    bias: Mapping[int, float] | None = None
-    endpoint: Endpoint | None = None
-    fields: Mapping[str, str | int | float | bool] = field(default_factory=dict)
-    bias_of: VaryingBias | None = None
-
-    def on(self, endpoint: Endpoint) -> Draw:
-        """A draw that names an endpoint: this one's, else ``endpoint``."""
-        if self.endpoint:
-            return self
-        return replace(self, endpoint=endpoint)
-
-    def at(self, prompt: Prompt) -> Draw:
-        """The draw for one prompt, with the bias for that prompt as ``bias``."""
-        if self.bias_of is None:
-            return self
-        return replace(self, bias=self.bias_of.at(prompt), bias_of=None)
 
 
 @dataclass(frozen=True, slots=True)

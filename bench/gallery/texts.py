@@ -61,9 +61,7 @@ async def stored_texts(
 ) -> Texts:
     """The completions that ``blb eval`` drew of a policy. InputError: some are not stored."""
     drawn_at = policy.drawn_at(setting)
-    draw = trials.draw(
-        drawn_at, policy.bias or None, trials.session.biased_endpoint, policy.max_tokens
-    )
+    draw = trials.draw(drawn_at, policy.bias, trials.session.biased_endpoint, policy.max_tokens)
     if drawn_at.deterministic:
         samples = 1
     asked = [row.example for example in examples for row in policy.requests(example, samples)]

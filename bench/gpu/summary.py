@@ -15,7 +15,7 @@ from bench.gpu.jobs import IN_TEXT, LAST, RIGHT, TASKS
 from bench.gpu.rewards import as_its_group_wants, contradicts, record_of
 from bench.measuring import markdown, read_rows
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.request_bias import store_key, to_request_bias
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, compare
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.tasks import parse_reward
@@ -319,7 +319,7 @@ def _pairs(store: RolloutStore, bias: Bias) -> list[tuple[float, list[tuple[Prom
     ``bias``, of every setting that was sampled on both sides.
     """
     requests = store.requests()
-    sent = store_key(to_request_bias(bias))
+    sent = to_request_bias(bias).store_key
     base = {
         _without_bias(settings): name for name, settings in requests.items() if not settings["bias"]
     }

@@ -13,8 +13,8 @@ from pathlib import Path
 from bench.collector_server import rank_file
 from bench.peers.timed import Job, arguments, timed
 from blackbox_lb import Prompt, RolloutStore, Sampling, connect
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.rollouts.collect import collect
-from blackbox_lb.types import Draw
 
 KEEPS = "every token, logprob and alternative, durable in a store"
 RANKS = "https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken"

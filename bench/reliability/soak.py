@@ -28,9 +28,10 @@ from scipy import stats
 from bench.reliability.job import KEY, PROFILE, forks, found_in_files, found_in_processes, new_key
 from bench.reliability.row import Row
 from blackbox_lb import RolloutStore, connect
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.errors import BlbError
 from blackbox_lb.rollouts.collect import collect
-from blackbox_lb.types import Completion, Draw, Prompt, Sampling
+from blackbox_lb.types import Completion, Prompt, Sampling
 from tests.support.chaos.server import MODES, ChaosServer
 from tests.support.exact import ExactModel, ExactServer
 

@@ -34,6 +34,7 @@ from bench.exact import markdown
 from bench.measuring import machine, read_rows, today
 from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
 from blackbox_lb.bias.features import Embedding, parse_feature
+from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
 from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.checks import Bools
@@ -60,7 +61,7 @@ from blackbox_lb.rollouts.answers.given_answers import (
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import AnyBias, Example
+from blackbox_lb.types import Example
 from blackbox_lb.vocabulary.embedding import TextVectors
 
 __all__ = ["DRAWS", "TASKS", "drawn_rows", "measured", "table"]
@@ -119,7 +120,7 @@ async def measured(
     )
     fixed = choice.candidate
     calibrated = [
-        float(_right(test, candidate.logit_bias, given).mean())
+        float(_right(test, RequestBias(candidate.logit_bias), given).mean())
         for candidate in field
         if candidate.settings.get("calibration") == BATCH
     ]
@@ -143,12 +144,13 @@ async def measured(
             challengers=[source],
         )
         richer = with_features.richer
-        sent = fixed.logit_bias if richer is None else richer.candidate.sent
+        standing = RequestBias(fixed.logit_bias)
+        sent = standing if richer is None else richer.bias
         assert plan.labels is not None
         row: dict[str, Any] = {
             "feature": feature.kind,
-            "base": float(_right(test, {}, given).mean()),
-            "fixed": float(_right(test, fixed.logit_bias, given).mean()),
+            "base": float(_right(test, NO_BIAS, given).mean()),
+            "fixed": float(_right(test, standing, given).mean()),
             "sent": float(_right(test, sent, given).mean()),
             "calibrated": max(calibrated, default=float("nan")),
             "depends": richer is not None,
@@ -174,7 +176,7 @@ def _vectors(model: str) -> TextVectors:
     return TextVectors(model)
 
 
-def _right(test: AnswerStarts, bias: AnyBias, given: AnswersToLearn) -> Bools:
+def _right(test: AnswerStarts, bias: RequestBias, given: AnswersToLearn) -> Bools:
     """(p,) whether greedy decoding begins the answer of each test prompt right, and no token
     outside its list might win.
     """

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.limits.budget import SpendLimit, prompt_bound
 from blackbox_lb.api.transport.channel import Channel, Parse
 from blackbox_lb.api.wire import (
@@ -21,6 +22,7 @@ from blackbox_lb.api.wire import (
 from blackbox_lb.api.wire.envelope import count
 from blackbox_lb.api.wire.position import checked_id
 from blackbox_lb.bias.limits import highest_id
+from blackbox_lb.bias.request_bias import AnyBias, to_request_bias
 from blackbox_lb.errors import (
     AuthenticationFailed,
     ContentFiltered,
@@ -33,7 +35,7 @@ from blackbox_lb.errors import (
 from blackbox_lb.providers.credentials import TokenProvider
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.safety.http.retries import ATTEMPTS
-from blackbox_lb.types import Completion, Draw, Endpoint, EndTokens, Prompt, Sampling
+from blackbox_lb.types import Completion, Endpoint, EndTokens, Prompt, Sampling
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, Tokenizer, fingerprint
 
@@ -181,10 +183,10 @@ class Session:
         self,
         prompt: Prompt | Sequence[int],
         sampling: Sampling,
-        bias: Mapping[int, float] | None = None,
+        bias: AnyBias = None,
     ) -> Completion:
-        """One completion; see ``complete_many``."""
-        return (await self.complete_many(prompt, Draw(sampling, bias)))[0]
+        """One completion; see ``complete_many``. bias: token id -> nats."""
+        return (await self.complete_many(prompt, Draw(sampling, to_request_bias(bias))))[0]
 
     async def complete_many(
         self, prompt: Prompt | Sequence[int], draw: Draw, n: int = 1

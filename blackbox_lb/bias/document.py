@@ -44,7 +44,6 @@ from blackbox_lb.bias.records import (
 )
 from blackbox_lb.bias.request_bias import (
     AnyFeature,
-    RequestBias,
     SentRange,
     check_sizes,
     features_hash,
@@ -223,8 +222,6 @@ class Bias(Row):
             BiasError: an embedding model is another than the one it was learned with.
         """
         sent = to_request_bias(self)
-        if not isinstance(sent, RequestBias):
-            return self.logit_bias
         return sent.at(prompt, sent.phases.of(prefix))
 
     def next_boundary(self, prefix: Prefix = START) -> Boundary:
@@ -336,6 +333,13 @@ class Bias(Row):
                 " token ids mean other tokens there: use the model it was learned on, or fit a new"
                 " bias"
             )
+
+    @classmethod
+    def of(cls, bias: Bias | str | os.PathLike[str]) -> Bias:
+        """The bias itself, or that of a file; see ``load``."""
+        if isinstance(bias, Bias):
+            return bias
+        return cls.load(bias)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Bias:

@@ -16,7 +16,7 @@ from blackbox_lb.bias.features import GROUP, PromptText, Scope
 from blackbox_lb.bias.limits import check_bias, check_limits, highest_id, vocabulary_of
 from blackbox_lb.bias.operating import Promise
 from blackbox_lb.bias.phases import Prefix
-from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
@@ -50,7 +50,7 @@ def logit_bias(
     Raises BiasError: the file cannot be read, the provider takes no such bias, or ``messages`` or
     ``prefix`` are needed and not given. InputError: no such provider or vocabulary.
     """
-    loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
+    loaded = Bias.of(bias)
     if provider is not None:
         _check(loaded, load_profile(provider), tokenizer)
     values_by_scope: dict[Scope, object] = {"prompt": messages, "prefix": prefix}
@@ -60,10 +60,8 @@ def logit_bias(
     )
     loaded.check_scopes(scopes, f"logit_bias(bias) without {missing}")
     sent = to_request_bias(loaded)
-    values: Mapping[int, float] = loaded.logit_bias
-    if isinstance(sent, RequestBias):
-        text = PromptText.of_request(_body(messages, group))
-        values = sent.of_text(text, sent.phases.of(prefix or Prefix()))
+    text = PromptText.of_request(_body(messages, group))
+    values = sent.of_text(text, sent.phases.of(prefix or Prefix()))
     return {
         str(token): int(value) if value == int(value) else value for token, value in values.items()
     }
@@ -84,10 +82,10 @@ def vllm_xargs(
     Raises BiasError: the file cannot be read, or an embedding model is another than the one that
     it was learned with.
     """
-    loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
+    loaded = Bias.of(bias)
     arguments: dict[str, Any] = {"blb_bias": name}
     sent = to_request_bias(loaded)
-    if isinstance(sent, RequestBias) and "prompt" in sent.scopes:
+    if "prompt" in sent.scopes:
         names = sent.names_of_numbers()
         numbers = sent.numbers(PromptText.of_request(_body(messages, group)))
         pairs = [(names[place], number) for place, number in numbers.items()]
@@ -128,7 +126,7 @@ def export(
     """
     if format not in FORMATS:
         raise InputError(f"no format {format!r}; the formats are {', '.join(FORMATS)}")
-    loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
+    loaded = Bias.of(bias)
     if at is not None:
         loaded = loaded.at_promise(Promise.parse(at))
     profile_name = None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import BiasError, InputError, ProfileError, TokenizerMismatch
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
@@ -40,15 +40,13 @@ def check_bias(bias: Bias, profile: Profile, highest_id: int | None = None) -> N
     it, of the range and the tokens of all maps.
     """
     sent = to_request_bias(bias)
-    if not isinstance(sent, RequestBias):
-        check_limits(bias.logit_bias, profile, highest_id)
-        return
     if "prompt" not in sent.scopes:
         for phase in range(sent.phases.count):
             check_limits(sent.of_text(None, phase), profile, highest_id)
         return
     check_limits(dict.fromkeys(bias.logit_bias, 0.0), profile, highest_id)
     rules = profile.bias
+    assert sent.sent is not None  # given with features
     low = sent.sent.low
     high = sent.sent.high
     if low < rules.low or high > rules.high or not (rules.fractions or sent.sent.integers):

@@ -356,6 +356,8 @@ class Phases:
 
     def after(self, state: int, raw: bytes) -> int:
         """The state after the bytes of one more token."""
+        if not self.until:
+            return state
         for byte in raw:
             state = self.steps[state][byte]
         return state

@@ -2,9 +2,9 @@
 
     delta(prompt, prefix) = delta_0 + sum_j phi_j(prompt, prefix) delta_j
 
-The sender asks for the ``scopes``: with "prefix" there is a request for each phase, with "prompt"
-the numbers are computed of each request, with neither all requests get the same map. Only features
-of the prompt need numpy.
+A fixed bias is the one without features. The sender asks for the ``scopes``: with "prefix" there is
+a request for each phase, with "prompt" the numbers are computed of each request, with neither all
+requests get the same map. Only features of the prompt need numpy.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union
 
@@ -26,14 +27,14 @@ from blackbox_lb.bias.features import (
     PromptText,
     Scope,
 )
-from blackbox_lb.bias.phases import PREFIX_FEATURES, Boundary, Phases, Prefix, PrefixFeature
+from blackbox_lb.bias.phases import PREFIX_FEATURES, Phases, PrefixFeature
 from blackbox_lb.errors import BiasError
 from blackbox_lb.records import Finite, Flag, Row
 from blackbox_lb.vocabulary.embedding import PROBE, AnswerStore, TextVectors
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias
-    from blackbox_lb.types import AnyBias, Prompt
+    from blackbox_lb.types import Prompt
 
 if TYPE_CHECKING:
     AnyFeature: TypeAlias = Feature
@@ -91,16 +92,19 @@ def features_hash(features: Iterable[Feature], sent: SentRange | None) -> str:
 
 
 class RequestBias:
-    """A bias that features change. kept, vectors: the store of an embedding model, or the model.
+    """A bias as requests get it, which features may change.
+
+    Args:
+        common: token id -> nats of delta_0.
+        features: in the order of the bias file; none of a fixed bias.
+        sent: the range of what goes out, where there are features.
+        answers: the store of an embedding model.
+        vectors: the embedding model, where it is loaded already.
 
     Attributes:
         token_ids: (s,) the tokens that may be biased.
-        common: token id -> nats of delta_0.
-        features: in the order of the bias file.
-        sent: the range of what goes out.
         phases: the features of the answer so far.
         scopes: what the bias depends on beside its entries.
-        identity: a hash of all this.
         unread: requests so far whose prompt holds no text that can be read.
         vectors: the embedding model, where one is needed.
     """
@@ -108,8 +112,8 @@ class RequestBias:
     def __init__(
         self,
         common: Mapping[int, float],
-        features: Sequence[Feature],
-        sent: SentRange,
+        features: Sequence[Feature] = (),
+        sent: SentRange | None = None,
         answers: AnswerStore | None = None,
         vectors: TextVectors | None = None,
     ) -> None:
@@ -122,25 +126,40 @@ class RequestBias:
         self.scopes: frozenset[Scope] = frozenset(feature.scope for feature in features)
         self.unread = 0
         self.vectors = vectors or embedding_model(features, answers)
-        serialized = json.dumps([sorted(common.items()), features_hash(features, sent)])
-        self.identity = sha256(serialized.encode()).hexdigest()
         self._of_prompt = [row for row in self.features if isinstance(row, PromptFeature)]
-        self._of_phase = [self._summed(phase) for phase in range(self.phases.count)]
         self._arrays: tuple[Any, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    @cached_property
+    def identity(self) -> str:
+        """A hash of the entries, the features and the range."""
+        serialized = json.dumps(
+            [sorted(self.common.items()), features_hash(self.features, self.sent)]
+        )
+        return sha256(serialized.encode()).hexdigest()
+
+    @property
+    def store_key(self) -> object:
+        """How a store names the bias in the settings of its requests."""
+        if self.features:
+            return {BY_FEATURES: self.identity}
+        return sorted([token, value] for token, value in self.common.items())
+
+    @cached_property
+    def _of_phase(self) -> list[list[float]]:
+        """(phases, s) nats that all prompts have in common."""
+        return [self._summed(phase) for phase in range(self.phases.count)]
 
     def at(self, prompt: Prompt, phase: int | None = None) -> dict[int, float]:
         """Token id -> nats for a prompt of a task in a phase, by default that of the first token.
 
         Raises BiasError: the embedding model is another than the one it was learned with.
         """
+        if not self._of_prompt:
+            return self.of_text(None, phase)
         return self.of_text(PromptText.of_prompt(prompt), phase)
-
-    def next_boundary(self, prefix: Prefix) -> Boundary:
-        """Where the next phase may begin, which is where a new request begins."""
-        return self.phases.boundary(self.phases.after(0, prefix.text), prefix.tokens)
 
     def read(self, document: Mapping[str, Any]) -> PromptText | None:
         """What the features read of a request's body, with its embedding where one is needed;
@@ -179,9 +198,11 @@ class RequestBias:
         ]
 
     def of_text(self, text: PromptText | None, phase: int | None = None) -> dict[int, float]:
-        """Token id -> nats of a prompt in a phase, without zeros; where there is no text, or none
-        of its features is known, what all prompts have in common.
+        """Token id -> nats of a prompt in a phase; where there is no text, or none of its features
+        is known, what all prompts have in common. What features change has no zeros.
         """
+        if not self.features:
+            return self.common
         if phase is None:
             phase = self.phases.of_state(0, 0)
         if not self._of_prompt:
@@ -202,6 +223,7 @@ class RequestBias:
             )
         if self.phases.is_unbiased(phase):
             return {}
+        assert self.sent is not None  # given with features
         ids, of_phase, slopes = self._arrays
         values = of_phase[phase]
         if numbers:
@@ -253,6 +275,7 @@ class RequestBias:
 
     def _rounded(self, values: Sequence[float]) -> dict[int, float]:
         """Token id -> nats as they are sent, without zeros."""
+        assert self.sent is not None  # given with features
         low = self.sent.low
         high = self.sent.high
         digits = None
@@ -304,19 +327,21 @@ def with_vectors(texts: Sequence[PromptText], vectors: TextVectors) -> list[Prom
     return [replace(text, vector=vector) for text, vector in zip(texts, embeddings, strict=True)]
 
 
-def to_request_bias(bias: Bias, answers: AnswerStore | None = None) -> AnyBias:
-    """The bias as requests get it: one map for all, or computed by its features."""
-    if not bias.features:
-        return bias.logit_bias
-    assert bias.sent is not None  # checked by the document
-    return RequestBias(bias.logit_bias, bias.features, bias.sent, answers)
+NO_BIAS = RequestBias({})
+"""What the model itself is asked with."""
+AnyBias: TypeAlias = RequestBias | Mapping[int, float] | None
+"""A bias as Python's users give it: token id -> nats, None for none."""
 
 
-def store_key(bias: AnyBias) -> object:
-    """How a store names a bias in the settings of its requests."""
+def to_request_bias(bias: Bias | AnyBias, answers: AnswerStore | None = None) -> RequestBias:
+    """The bias of a caller as requests get it. answers: the store of an embedding model."""
+    if bias is None:
+        return NO_BIAS
+    if isinstance(bias, RequestBias):
+        return bias
     if isinstance(bias, Mapping):
-        return sorted([token, value] for token, value in bias.items())
-    return {BY_FEATURES: bias.identity}
+        return RequestBias(bias)
+    return RequestBias(bias.logit_bias, bias.features, bias.sent, answers)
 
 
 def strongest(bias: Bias, limit: int = 3) -> list[tuple[str, str]]:

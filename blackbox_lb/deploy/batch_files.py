@@ -52,7 +52,7 @@ def apply_batch(
     endpoint or conflict; or a file that cannot be read or written. BiasError: a bias file that
     cannot be read.
     """
-    loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
+    loaded = Bias.of(bias)
     loaded.check_scopes(("prompt",), "a line of a batch file")
     policy = RequestPolicy.of(
         loaded, models=models, others=others, on_conflict=on_conflict, as_pairs=as_pairs
@@ -166,7 +166,7 @@ def _lacks(policy: RequestPolicy, line: bytes, number: int) -> bool:
     try:
         return (
             policy.wanted(endpoint(url), body)
-            and bool(policy.injection.values)
+            and bool(policy.injection.bias)
             and not body.get("logit_bias")
         )
     except InputError as error:

@@ -12,17 +12,17 @@ import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import unquote
 
 from blackbox_lb.bias.features import GROUP
+from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import printable
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias
     from blackbox_lb.bias.features import PromptText
-    from blackbox_lb.bias.request_bias import RequestBias
 
 log = logging.getLogger(__name__)
 
@@ -68,48 +68,43 @@ def deployment(path: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """Puts ``values`` (token id -> nats) into request bodies, exactly as they are, whole ones as
-    integers.
+    """Puts a bias into request bodies, exactly as it is, whole values as integers.
 
-    by_features: a bias that is computed of each body in the place of ``values``. on_conflict: what
+    bias: computed of each body where features change it. on_conflict: what
     a body with a ``logit_bias`` of its own gets: "raise"; "ours" or "theirs" alone; or "add", the
     sum per id. as_pairs: write ``[[id, value], ...]`` instead of an
-    object, which llama.cpp alone takes, and reads far faster.
+    object, which llama.cpp alone takes, and reads far faster. is_same_for_all: whether there is a
+    bias, and every body gets the same.
     """
 
-    values: Mapping[int, float]
+    bias: RequestBias
     on_conflict: OnConflict = "raise"
     as_pairs: bool = False
-    by_features: RequestBias | None = None
+    is_same_for_all: bool = field(init=False, repr=False)
     _member: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        encoded = json.dumps(_wire(self.values, self.as_pairs), separators=(",", ":")).encode()
-        object.__setattr__(self, "_member", b'"logit_bias":' + encoded + b"}")
+        encoded = json.dumps(_wire(self.bias.common, self.as_pairs), separators=(",", ":"))
+        is_same_for_all = not self.bias.features and len(self.bias) > 0
+        object.__setattr__(self, "is_same_for_all", is_same_for_all)
+        object.__setattr__(self, "_member", b'"logit_bias":' + encoded.encode() + b"}")
 
     @classmethod
     def of(cls, bias: Bias, on_conflict: OnConflict = "raise", as_pairs: bool = False) -> Injection:
         """Of a bias file."""
-        if not bias.features:
-            return cls(bias.logit_bias, on_conflict, as_pairs)
-        from blackbox_lb.bias.request_bias import to_request_bias
-
-        by_features = cast("RequestBias", to_request_bias(bias))
-        return cls(bias.logit_bias, on_conflict, as_pairs, by_features)
+        return cls(to_request_bias(bias), on_conflict, as_pairs)
 
     @property
     def embeds(self) -> bool:
         """Whether an embedding model is asked for each body, which takes milliseconds."""
-        return self.by_features is not None and self.by_features.vectors is not None
+        return self.bias.vectors is not None
 
     def read(self, document: Mapping[str, Any]) -> PromptText | None:
         """The text of a body's prompt, as features read it; None where it holds no readable text.
         The first such prompt is logged.
         """
-        if self.by_features is None:
-            return None
-        text = self.by_features.read(document)
-        if self.by_features.unread == 1 and text is None:
+        text = self.bias.read(document)
+        if self.bias.unread == 1 and text is None:
             log.warning(
                 "a prompt without text that can be read: it gets what all prompts have in common of"
                 " the bias"
@@ -128,18 +123,16 @@ class Injection:
         Raises InputError: the body has a ``logit_bias`` of its own under "raise", or one that
         cannot be added under "add".
         """
-        if not self.values:
+        if self.is_same_for_all and "logit_bias" not in document:
+            return self.appended(content, empty=not document)
+        if not self.bias:
             return content
         if values is None:
-            values = self.values
-            if self.by_features is not None:
-                values = self.by_features.of_text(self.read(document))
-        if self.by_features is not None and GROUP in document:
+            values = self.bias.of_text(self.read(document))
+        if self.bias.features and GROUP in document:
             document = {key: value for key, value in document.items() if key != GROUP}
             content = to_json(document)
         if "logit_bias" not in document:
-            if self.by_features is None:
-                return self.appended(content, empty=not document)
             return self._with_member(content, _member(values, self.as_pairs), empty=not document)
         own_bias = document["logit_bias"]
         if own_bias and self.on_conflict == "theirs":

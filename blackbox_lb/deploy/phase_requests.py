@@ -80,15 +80,14 @@ class PhasedRequests:
         Raises InputError: a text ends a phase, and the server is not known to say which stop text
         ended an answer.
         """
-        by_features = injection.by_features
-        if by_features is None or "prefix" not in by_features.scopes:
+        if "prefix" not in injection.bias.scopes:
             return None
         from blackbox_lb.providers.profile import (
             load_profile,
         )  # no other bias needs one to be applied
 
         profile = load_profile(provider or bias.provider)
-        phases = by_features.phases
+        phases = injection.bias.phases
         if phases.until and profile.answers.stop_reason is False:
             raise InputError(
                 f"{profile.name} is not known to say which stop text ended an answer, so that the"
@@ -298,10 +297,9 @@ class PhasedRequest:
             sent["stream_options"] = {**(sent.get("stream_options") or {}), "include_usage": True}
         if self._rules.prompt_ids is not False:
             sent["return_token_ids"] = True
-        by_features = self._sender.injection.by_features
-        assert by_features is not None  # else there is no sender
-        values = by_features.of_text(self._text_of_prompt, phase)
-        return self._sender.injection.body(to_json(sent), sent, values)
+        injection = self._sender.injection
+        values = injection.bias.of_text(self._text_of_prompt, phase)
+        return injection.body(to_json(sent), sent, values)
 
     def _awaited_texts(self, text: str) -> list[str]:
         """The stop texts for the text that ends a phase: the text itself, and its remainder where

@@ -113,7 +113,7 @@ class RequestPolicy:
         """
         _check_choice("others", others, get_args(Others))
         _check_choice("on_conflict", on_conflict, get_args(OnConflict))
-        loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
+        loaded = Bias.of(bias)
         ending = end_notice_by_name(provider or loaded.provider, loaded.model, dt.date.today())
         if ending is not None:
             log.warning("%s", ending)
@@ -162,8 +162,7 @@ class RequestPolicy:
             and content.endswith(b"}")
             and content.rfind(b'"model":') == 1
             and content.rfind(b'"logit_bias"') < 0
-            and bool(self.injection.values)
-            and self.injection.by_features is None
+            and self.injection.is_same_for_all
         )
 
     def wanted(self, place: UrlPurpose, document: Mapping[str, Any]) -> bool:

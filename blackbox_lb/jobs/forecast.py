@@ -7,6 +7,7 @@ from dataclasses import astuple, dataclass
 from operator import add
 
 from blackbox_lb.api.limits.budget import prompt_bound
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.estimate.choice.table import most_candidates
 from blackbox_lb.jobs.evaluation.policies import Decides
 from blackbox_lb.jobs.evaluation.results import draws_of
@@ -230,7 +231,7 @@ def _count(setting: Setting, samples: int) -> int:
 
 
 def eval_stages(
-    task: Task, biases: Mapping[str, Mapping[int, float]], plan: EvalPlan
+    task: Task, biases: Mapping[str, RequestBias], plan: EvalPlan
 ) -> list[ForecastStage]:
     """The most that an evaluation asks for: every policy of every setting on the test prompts, and
     the lists for decisions here.

@@ -11,27 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.drift import DriftWatch
 from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.limits.concurrency import MOST_IN_FLIGHT, AdaptiveConcurrency, run_all
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire import most_completions
-from blackbox_lb.bias.request_bias import store_key
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.fragments import with_fragments
 from blackbox_lb.rollouts.phased import drawn_by_phase
 from blackbox_lb.rollouts.progress import Watcher
 from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
-from blackbox_lb.types import (
-    AnyBias,
-    Completion,
-    Draw,
-    Endpoint,
-    Prompt,
-    Sampling,
-    VaryingBias,
-)
+from blackbox_lb.types import Completion, Endpoint, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 BUSY = 0.85
@@ -108,12 +100,9 @@ class _Asked:
     notes: Counter[str] = field(default_factory=Counter)
 
     @property
-    def by_phase(self) -> VaryingBias | None:
-        """The bias, where it changes within a completion."""
-        varying = self.series.draw.bias_of
-        if varying is not None and "prefix" in varying.scopes:
-            return varying
-        return None
+    def in_parts(self) -> bool:
+        """Whether the bias changes within a completion."""
+        return "prefix" in self.series.draw.bias.scopes
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +119,6 @@ def settings_of(session: Session, tokenizer: Tokenizer, draw: Draw) -> dict[str,
     """Everything but prompt and sample number that determines a completion; its hash is the request
     hash of the store.
     """
-    bias: AnyBias = draw.bias or {}
-    if draw.bias_of is not None:
-        bias = draw.bias_of
     sampling = asdict(draw.sampling)
     if not draw.sampling.stop:
         del sampling["stop"]  # stores from before there were stop texts keep their hashes
@@ -143,7 +129,7 @@ def settings_of(session: Session, tokenizer: Tokenizer, draw: Draw) -> dict[str,
         "endpoint": draw.endpoint or session.endpoint,
         "fields": {**session.profile.neutral, **session.profile.request, **draw.fields},
         "sampling": sampling,
-        "bias": store_key(bias),
+        "bias": draw.bias.store_key,
     }
 
 
@@ -212,9 +198,9 @@ async def collect_all(
         asked = _asked(session, store, tokenizer, one, only_stored=only_stored)
         requests = _missing(session, covered | asked.stored, asked)
         covered.update(*asked.keys)
-        if one.draw.bias_of is not None and requests:
+        if one.draw.bias.vectors is not None and requests:
             prompts = [request.prompt for request in requests]
-            await asyncio.to_thread(one.draw.bias_of.prepare, prompts)
+            await asyncio.to_thread(one.draw.bias.prepare, prompts)
         all_asked.append(asked)
         missing += requests
     budget = budget or SpendLimit()
@@ -236,10 +222,10 @@ async def collect_all(
         seed = draw.sampling.seed
         if seed is not None:
             draw = replace(draw, sampling=replace(draw.sampling, seed=_seed(seed, request)))
-        if asked.by_phase is not None:
-            completions = [await drawn_by_phase(session, request.prompt, draw, asked.by_phase)]
+        if asked.in_parts:
+            completions = [await drawn_by_phase(session, request.prompt, draw)]
         else:
-            completions = await session.complete_many(request.prompt, draw.at(request.prompt), n)
+            completions = await session.complete_many(request.prompt, draw, n)
         drifted = drift.seen(completions, session.profile.models.fleet)
         settings = asked.settings
         if drifted is not None:
@@ -347,7 +333,7 @@ def _missing(session: Session, covered: set[str], asked: _Asked) -> list[_Reques
     """
     draw = asked.series.draw
     batch = 1
-    if asked.by_phase is None:
+    if not asked.in_parts:
         batch = batch_of(session.profile, draw.endpoint or session.endpoint, draw.sampling)
     requests: list[_Request] = []
     for prompt, row in zip(asked.series.prompts, asked.keys, strict=True):

@@ -13,10 +13,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.errors import CorruptResponse, NoLogprobs, RequestRejected
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.types import NO_TOKEN, Completion, Draw, Prompt, Sampling
+from blackbox_lb.types import NO_TOKEN, Completion, Prompt, Sampling
 
 __all__ = ["FILLED", "places_of", "with_fragments"]
 
@@ -65,7 +67,7 @@ async def _filled(session: Session, prompt: Prompt, completion: Completion) -> C
         return None
     filled = _Columns(completion, ids, places)
     [forced] = (await session.encode(WHOLE_CHARACTER))[:1]
-    one = Draw(Sampling(1.0, 1, WIDE), {forced: FORCING}, rules.endpoint)
+    one = Draw(Sampling(1.0, 1, WIDE), RequestBias({forced: FORCING}), rules.endpoint)
     begin = await session.prompt_ids(prompt)
     for place in sorted(set(range(len(ids))) - set(places)):
         [answer] = await session.complete_many([*begin, *ids[:place]], one)

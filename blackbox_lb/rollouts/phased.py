@@ -13,11 +13,13 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.phases import MOST_PARTS, Phases
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts, padded
-from blackbox_lb.types import NO_TOKEN, AnyBias, Completion, Draw, Prompt, VaryingBias
+from blackbox_lb.types import NO_TOKEN, Completion, Prompt
 
 
 def check_continues(session: Session, phases: Phases) -> None:
@@ -39,9 +41,7 @@ def check_continues(session: Session, phases: Phases) -> None:
         )
 
 
-async def drawn_by_phase(
-    session: Session, prompt: Prompt, draw: Draw, bias: VaryingBias
-) -> Completion:
+async def drawn_by_phase(session: Session, prompt: Prompt, draw: Draw) -> Completion:
     """One completion of a prompt with a bias that changes within an answer; see
     ``Session.complete_many``.
 
@@ -49,7 +49,7 @@ async def drawn_by_phase(
     texts, else to its own end, and what follows the text is dropped.
     """
     rules = session.profile.reference
-    phases = bias.phases
+    phases = draw.bias.phases
     sampling = draw.sampling
     assert rules is not None  # checked before anything is drawn
     ids = await session.prompt_ids(prompt)
@@ -67,7 +67,8 @@ async def drawn_by_phase(
         if boundary.text and not last and session.profile.logprobs.stop_text_listed:
             stop = (boundary.text,)
         once = replace(sampling, max_tokens=size, stop=stop)
-        sent = Draw(once, bias.at(prompt, phase), rules.endpoint, draw.fields)
+        bias = RequestBias(draw.bias.at(prompt, phase))
+        sent = Draw(once, bias, rules.endpoint, draw.fields)
         part = (await session.complete_many([*ids, *token_ids], sent))[0]
         tokens = part.token_ids.tolist()
         token_bytes = dict[int, bytes]()
@@ -133,7 +134,7 @@ def phase_of_positions(
 
 
 def bias_at_positions(
-    bias: AnyBias,
+    bias: RequestBias,
     prompts: Sequence[Prompt],
     prompt_of: npt.NDArray[np.int64],
     phase_of: npt.NDArray[np.int64],
@@ -142,18 +143,15 @@ def bias_at_positions(
 
     prompt_of: (m,) the prompt of each position, a place in ``prompts``. phase_of: (m,) its phase.
     """
-    if isinstance(bias, Mapping):
-        yield np.ones(len(prompt_of), np.bool_), bias
-        return
     if "prompt" not in bias.scopes:
         prompt_of = np.zeros_like(prompt_of)
     if "prefix" not in bias.scopes:
         phase_of = np.zeros_like(phase_of)
-    pairs = np.stack([prompt_of, phase_of])
-    contexts, context_of = np.unique(pairs, axis=1, return_inverse=True)
-    context_of = context_of.reshape(-1)
-    bias.prepare([prompts[prompt] for prompt in np.unique(contexts[0]).tolist()])
-    for number, (prompt, phase) in enumerate(contexts.T.tolist()):
+    count = bias.phases.count
+    contexts, context_of = np.unique(prompt_of * count + phase_of, return_inverse=True)
+    bias.prepare([prompts[prompt] for prompt in np.unique(contexts // count).tolist()])
+    for number, context in enumerate(contexts.tolist()):
+        prompt, phase = divmod(context, count)
         yield context_of == number, bias.at(prompts[prompt], phase)
 
 

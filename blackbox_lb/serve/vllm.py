@@ -22,7 +22,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 from vllm.v1.sample.logits_processor import LogitsProcessor as RunnerV1
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.request_bias import RequestBias, phases_of_features, to_request_bias
+from blackbox_lb.bias.request_bias import phases_of_features, to_request_bias
 from blackbox_lb.deploy.bias_directory import Asked, BiasDirectory, Expected
 from blackbox_lb.deploy.vllm.batch_rows import NOTHING, Placed, Rows, Seat
 from blackbox_lb.deploy.vllm.phase_table import PhaseTable
@@ -364,7 +364,7 @@ def _check(bias: Bias, config: VllmConfig, expected: Expected) -> frozenset[str]
             f" --logits-processors {NAME}, or with --no-async-scheduling"
         )
     sent = to_request_bias(bias)
-    if isinstance(sent, RequestBias) and "prompt" in sent.scopes:
+    if "prompt" in sent.scopes:
         return frozenset(sent.names_of_numbers())
     return None
 

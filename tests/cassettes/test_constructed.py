@@ -14,6 +14,7 @@ import numpy as np
 import openai
 import pytest
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.local.engine import resolve_model
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
@@ -35,7 +36,7 @@ from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.safety.http import retries as retrying
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.types import UNNAMED, Completion, Draw, Example, Prompt, Sampling
+from blackbox_lb.types import UNNAMED, Completion, Example, Prompt, Sampling
 from tests.support.errors import raises_naming
 from tests.support.fits import projection
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pytest
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.local.engine import resolve_model
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import RequestRejected
@@ -23,7 +24,7 @@ from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.positions import training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.types import Completion, Draw, Endpoint, Example, Prompt, Sampling
+from blackbox_lb.types import Completion, Endpoint, Example, Prompt, Sampling
 from tests.support.errors import raises_naming
 from tests.support.fits import projection
 

@@ -12,6 +12,7 @@ from scipy.spatial.distance import jensenshannon
 from scipy.special import logsumexp
 
 from blackbox_lb.bias.records import Verdict
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
@@ -128,7 +129,7 @@ def test_predicted_shares_are_those_of_the_model(temperature: float) -> None:
     tilted = (logprobs + delta) / temperature
     truth = np.exp(tilted - logsumexp(tilted, axis=1, keepdims=True))
     by_label = truth[:, :size].reshape(PROMPTS, SPELLINGS, LABELS).sum(axis=1)
-    predicted = scorer.shares(dict(enumerate(delta.tolist())), temperature)
+    predicted = scorer.shares(RequestBias(dict(enumerate(delta.tolist()))), temperature)
     assert predicted[:, :LABELS] == pytest.approx(by_label, abs=1e-6)
     assert predicted.sum(axis=1) == pytest.approx(1)
     q = np.append(wanted.mean(axis=0), 0.0)

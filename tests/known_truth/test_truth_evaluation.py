@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.jobs.evaluation.compare import comparisons
 from blackbox_lb.jobs.evaluation.policies import Policy
 from blackbox_lb.jobs.evaluation.results import PolicyAnswers
@@ -37,7 +38,7 @@ def loud(seed: int) -> set[str]:
     comparisons, none of which changes anything.
     """
     policies = [
-        Policy(rival=rival, judged=name, sent={1: 1.0} if name else {})
+        Policy(rival=rival, judged=name, sent=RequestBias({1: 1.0} if name else {}))
         for rival in ("", "same")
         for name in (None, "b")
     ]

@@ -15,6 +15,7 @@ from typing import Any
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
 from blackbox_lb.deploy.proxy.requests import Rule, Upstream
 from blackbox_lb.deploy.proxy.server import Proxy
@@ -145,7 +146,7 @@ def proxy_for(
             rows.append(row)
             continue
         alias, each = row if isinstance(row, tuple) else (None, row)
-        rows.append(ServedBias(each.model, alias, each, Injection(each.logit_bias)))
+        rows.append(ServedBias(each.model, alias, each, Injection(RequestBias(each.logit_bias))))
     return Proxy(
         Rule(ServedNames(rows), others), Upstream.parse(upstream), **{"grace": 2.0, **options}
     )

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.rollouts.judging.trials import StagePart, Trials
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.tasks import Reward, parse_reward
-from blackbox_lb.types import Completion, Draw, EndTokens, Example
+from blackbox_lb.types import Completion, EndTokens, Example
 from tests.support.exact import ExactModel
 
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz", *(f"t{number}" for number in range(26, 400))]
@@ -67,7 +68,7 @@ class SimulatedTrials:
     def _keys(
         self, examples: Sequence[Example], draw: Draw, samples: int
     ) -> tuple[tuple[str, ...], ...]:
-        bias = draw.bias or {}
+        bias = draw.bias.common
         temperature = draw.sampling.temperature
         policy = f"{temperature:g}/{sorted(bias.items())}"
         keys = tuple(

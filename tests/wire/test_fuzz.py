@@ -27,6 +27,7 @@ import yaml  # type: ignore[import-untyped]
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.api.wire import AnswerReader, build_request, loads, read_answer
 from blackbox_lb.api.wire.columns import parse
@@ -35,7 +36,7 @@ from blackbox_lb.api.wire.columns.parse import ParsedAnswer
 from blackbox_lb.errors import BlbError
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.store.rows import Arrays, pack, unpack
-from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Draw, Endpoint, Prompt, Sampling
+from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Endpoint, Prompt, Sampling
 from blackbox_lb.vocabulary import Vocabulary
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.wire import build_request
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import InputError, ProfileError
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.types import Draw, Endpoint, Message, Prompt, Sampling
+from blackbox_lb.types import Endpoint, Message, Prompt, Sampling
 from tests.support.errors import raises_naming
 
 ProfileWith = Callable[..., Profile]
@@ -238,7 +240,9 @@ def body(profile: Profile, endpoint: Endpoint = "chat", **changes: Any) -> dict[
     """A request of the usual prompt."""
     sampling, bias = changes.pop("sampling", SAMPLING), changes.pop("bias", None)
     return build_request(
-        profile, Draw(sampling, bias, endpoint), **{"model": "m", "prompt": HELLO, **changes}
+        profile,
+        Draw(sampling, to_request_bias(bias), endpoint),
+        **{"model": "m", "prompt": HELLO, **changes},
     )
 
 

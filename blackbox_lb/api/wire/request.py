@@ -4,11 +4,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.wire.dialects import DIALECTS
 from blackbox_lb.errors import InputError, ProfileError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
-from blackbox_lb.types import Draw, Endpoint, Prompt, Sampling
+from blackbox_lb.types import Endpoint, Prompt, Sampling
 
 PROMPT_FIELDS: Mapping[Endpoint, tuple[str, bool]] = {
     "chat": ("messages", True),
@@ -86,7 +87,10 @@ def build_request(
             raise ProfileError(
                 f"{profile.name} takes no bias on its {endpoint} endpoint{_others(profile, 'bias')}"
             )
-        body["logit_bias"] = logit_bias(profile, draw.bias)
+        values = draw.bias.of_text(None)
+        if isinstance(prompt, Prompt):
+            values = draw.bias.at(prompt)
+        body["logit_bias"] = logit_bias(profile, values)
     return body | dict(draw.fields)
 
 

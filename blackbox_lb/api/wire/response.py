@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.drift import SYSTEM_PARTS
 from blackbox_lb.api.wire.columns.byte_spans import UnsupportedLayout
 from blackbox_lb.api.wire.columns.parse import LogprobColumns, ParsedAnswer, arrays_of, loads
@@ -37,15 +38,7 @@ from blackbox_lb.api.wire.position import Identity, Position, PositionReader
 from blackbox_lb.api.wire.request import asks_logprobs
 from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.types import (
-    NO_TOKEN,
-    UNNAMED,
-    Completion,
-    Draw,
-    Endpoint,
-    Sampling,
-    ending_of,
-)
+from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Endpoint, Sampling, ending_of
 
 if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary

@@ -13,6 +13,7 @@ from blackbox_lb.api.wire.request import takes_messages
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.bias.records import Comparison
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.cli.actions.eval_output import eval_conclusion, print_policies, print_shares
 from blackbox_lb.cli.commands.learning.eval import EvalOptions
 from blackbox_lb.cli.echo import echo, preset_options, print_json
@@ -188,7 +189,7 @@ async def _run(
         ),
         default=0,
     )
-    values = {name: bias.logit_bias for name, bias in biases.items()}
+    values = {name: to_request_bias(bias) for name, bias in biases.items()}
     async with open_trials(
         options,
         task,

@@ -14,7 +14,7 @@ from typing import Any
 
 from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.request_bias import store_key, to_request_bias
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.cli.commands.learning.score import ScoreOptions
 from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import arguments_for
@@ -149,7 +149,7 @@ def _store(where: Path) -> tuple[Path, dict[str, str]]:
     if not chosen.is_file():
         return path, {}
     bias = Bias.load(chosen)
-    return path, {canonical(store_key(to_request_bias(bias))): BIAS}
+    return path, {canonical(to_request_bias(bias).store_key): BIAS}
 
 
 def _maker(options: ScoreOptions, task: Task) -> Callable[[int], Reward]:

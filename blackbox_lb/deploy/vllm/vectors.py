@@ -305,8 +305,6 @@ def _vectors(bias: Bias, expected: Expected, raws: Callable[[], list[bytes]]) ->
     """
     expected.check(bias)
     sent = to_request_bias(bias)
-    if not isinstance(sent, RequestBias):
-        return _Vectors((_vector(bias.logit_bias, expected.logits),), None)
     phases = sent.phases
     table = None
     if phases.features:

@@ -24,7 +24,6 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Prior, linear_term
 from blackbox_lb.estimate.sparse.sparsify import Sparse, above, against, kept_share, sparsify
 from blackbox_lb.estimate.sparse.support_search import PATIENCE, SubsetProblem, best_support
-from blackbox_lb.types import AnyBias, VaryingBias
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +74,11 @@ class Candidate(Proposal):
         stands: whether it is kept unless another candidate is shown to be better.
         learned_from: the learned candidate that it has most of its values from, None where that is
             itself.
-        varying: the bias with features that is sent, whose entries are ``sparse``; None where that
-            is sent alone.
     """
 
     sparse: Sparse
     stands: bool = False
     learned_from: Candidate | None = None
-    varying: VaryingBias | None = None
-
-    @property
-    def sent(self) -> AnyBias:
-        """The bias as requests get it."""
-        if self.varying is None:
-            return self.logit_bias
-        return self.varying
 
     @property
     def logit_bias(self) -> dict[int, float]:

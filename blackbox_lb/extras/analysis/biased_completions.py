@@ -15,7 +15,7 @@ import numpy as np
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import Groups
 from blackbox_lb.bias.phases import Phases
-from blackbox_lb.bias.request_bias import phases_of_features, store_key, to_request_bias
+from blackbox_lb.bias.request_bias import phases_of_features, to_request_bias
 from blackbox_lb.errors import BiasError, InputError, ProfileError, StoreError
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
@@ -109,7 +109,7 @@ def biased_completions(
 
 def _requests(store: RolloutStore, bias: Bias, profile: Profile) -> list[str]:
     """The hashes of the requests at temperature 1 with exactly this bias and the longest lists."""
-    key = store_key(to_request_bias(bias))
+    key = to_request_bias(bias).store_key
     same = (profile.name, bias.model, bias.tokenizer)
     listed: dict[str, int] = {}
     for name, request in store.requests().items():

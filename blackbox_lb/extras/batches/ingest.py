@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.limits.budget import Spent, used_by
 from blackbox_lb.api.wire.columns.parse import loads
 from blackbox_lb.errors import (
@@ -30,7 +31,7 @@ from blackbox_lb.rollouts.progress import Watcher
 from blackbox_lb.safety.http.clients import ceiling
 from blackbox_lb.safety.http.retries import is_passing
 from blackbox_lb.store.rows import prompt_of
-from blackbox_lb.types import Completion, Draw, Prompt
+from blackbox_lb.types import Completion, Prompt
 
 OK = 200
 SHORTEST = 64

@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.limits.budget import prompt_bound
 from blackbox_lb.api.wire import build_request
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.safety.files import explained, replacing
 from blackbox_lb.store import prompt_hash, rollout_key
-from blackbox_lb.types import Draw, Prompt
+from blackbox_lb.types import Prompt
 
 PREFIX = 8
 """Hexadecimal digits of the request hash in a name."""

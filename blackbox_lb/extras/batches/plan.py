@@ -13,6 +13,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.limits.budget import SpendLimit, Spent
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import BudgetExhausted, InputError, ProfileError
@@ -34,7 +35,7 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.store import canonical, prompt_hash, request_hash
 from blackbox_lb.store.rows import messages_of
-from blackbox_lb.types import Draw, Example, Prompt, Sampling
+from blackbox_lb.types import Example, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 DIGITS = 16

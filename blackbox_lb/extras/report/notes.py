@@ -6,7 +6,7 @@ from typing import Any
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import PromptText
 from blackbox_lb.bias.records import settings_text
-from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.data import RunDocuments
 from blackbox_lb.extras.report.verdict_text import rows_of
@@ -33,7 +33,7 @@ def own_biases(run: RunDocuments) -> list[str]:
     where it does not, and for an embedding, whose model takes seconds to load.
     """
     sent = to_request_bias(run.bias)
-    if not isinstance(sent, RequestBias) or "prompt" not in sent.scopes or sent.vectors is not None:
+    if "prompt" not in sent.scopes or sent.vectors is not None:
         return []
     return [
         _own_bias(run.bias, sent.of_text(PromptText(example.prompt)))

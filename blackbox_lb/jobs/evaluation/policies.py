@@ -13,10 +13,11 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from blackbox_lb.bias.limits import check_limits
+from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
 from blackbox_lb.errors import NoLogprobs
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, Setting
-from blackbox_lb.types import AnyBias, Completion, Example, Message
+from blackbox_lb.types import Completion, Example, Message
 
 BASE = "base"
 """The name of the model itself, without anything."""
@@ -28,7 +29,7 @@ BiasMaker: TypeAlias = Callable[[Trials], Awaitable[tuple[Mapping[int, float], i
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class PromptDraw:
     """``samples`` completions of an example as it is sent."""
 
     example: Example
@@ -49,7 +50,7 @@ class Policy:
     rival: str = ""
     cost: str = ""
     judged: str | None = None
-    sent: AnyBias = field(default_factory=dict, repr=False, compare=False)
+    sent: RequestBias = field(default=NO_BIAS, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -62,7 +63,7 @@ class Policy:
         return True
 
     @property
-    def bias(self) -> AnyBias:
+    def bias(self) -> RequestBias:
         """What its requests send."""
         return self.sent
 
@@ -99,9 +100,9 @@ class Policy:
         """The setting of its requests where ``setting`` is judged."""
         return setting
 
-    def requests(self, example: Example, samples: int) -> list[Draw]:
+    def requests(self, example: Example, samples: int) -> list[PromptDraw]:
         """What it asks for ``samples`` completions of ``example``."""
-        return [Draw(example, samples)]
+        return [PromptDraw(example, samples)]
 
     def answer(self, completions: Sequence[Completion]) -> Completion:
         """The answer of ``group`` completions of a prompt."""
@@ -118,8 +119,8 @@ class Instructed(Policy):
     def facts(self) -> dict[str, Any]:
         return {"instruction": self.instruction}
 
-    def requests(self, example: Example, samples: int) -> list[Draw]:
-        return [Draw(with_instruction(example, self.instruction), samples)]
+    def requests(self, example: Example, samples: int) -> list[PromptDraw]:
+        return [PromptDraw(with_instruction(example, self.instruction), samples)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +129,9 @@ class InstructedByPrompt(Policy):
 
     instructions: InstructionsOf = field(repr=False, compare=False)
 
-    def requests(self, example: Example, samples: int) -> list[Draw]:
+    def requests(self, example: Example, samples: int) -> list[PromptDraw]:
         return [
-            Draw(with_instruction(example, instruction), count)
+            PromptDraw(with_instruction(example, instruction), count)
             for instruction, count in self.instructions(example, samples).items()
         ]
 
@@ -214,26 +215,26 @@ class Shots(Policy):
     def facts(self) -> dict[str, Any]:
         return {"shots": len(self.shots)}
 
-    def requests(self, example: Example, samples: int) -> list[Draw]:
+    def requests(self, example: Example, samples: int) -> list[PromptDraw]:
         messages = list(example.prompt.messages)
         begin = next(
             (place for place, message in enumerate(messages) if message.role != "system"), 0
         )
         messages[begin:begin] = self.shots
         prompt = replace(example.prompt, messages=tuple(messages))
-        return [Draw(replace(example, prompt=prompt), samples)]
+        return [PromptDraw(replace(example, prompt=prompt), samples)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandBias(Policy):
     """A bias that nobody learned.
 
-    make: makes it once there is a session. values: it, token id -> nats. longest: the most tokens
-    of a completion under it; None before it is made.
+    make: makes it once there is a session. made: it. longest: the most tokens of a completion under
+    it; None before it is made.
     """
 
     make: BiasMaker = field(repr=False, compare=False)
-    values: Mapping[int, float] = field(default_factory=dict, repr=False, compare=False)
+    made: RequestBias = field(default=NO_BIAS, repr=False, compare=False)
     longest: int | None = None
 
     @property
@@ -241,8 +242,8 @@ class HandBias(Policy):
         return False
 
     @property
-    def bias(self) -> AnyBias:
-        return self.values
+    def bias(self) -> RequestBias:
+        return self.made
 
     @property
     def max_tokens(self) -> int | None:
@@ -254,7 +255,10 @@ class HandBias(Policy):
         paid = self.cost or "a completion a test prompt and sample"
         cost = f"{paid}, of at most {longest} tokens, with a bias of {len(values)} tokens"
         return replace(
-            self, values=values, longest=min(longest, trials.reward.max_tokens), cost=cost
+            self,
+            made=RequestBias(values),
+            longest=min(longest, trials.reward.max_tokens),
+            cost=cost,
         )
 
 
@@ -321,7 +325,7 @@ def with_instruction(example: Example, instruction: str) -> Example:
 
 
 def policies_at(
-    setting: Setting, biases: Mapping[str, AnyBias], rivals: Sequence[Policy]
+    setting: Setting, biases: Mapping[str, RequestBias], rivals: Sequence[Policy]
 ) -> Iterator[Policy]:
     """The model itself, and each rival that applies at ``setting``: alone, and with each bias where
     it takes one; in this order.

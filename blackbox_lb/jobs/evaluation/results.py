@@ -8,8 +8,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.jobs.evaluation.document import Answer
-from blackbox_lb.jobs.evaluation.policies import BASE, Decides, Draw, Policy
+from blackbox_lb.jobs.evaluation.policies import BASE, Decides, Policy, PromptDraw
 from blackbox_lb.jobs.runs.answers import moved_tokens
 from blackbox_lb.records import Decisions
 from blackbox_lb.rollouts.judging.decisions import completion_of, remark_on_others, scores_of
@@ -17,7 +18,7 @@ from blackbox_lb.rollouts.judging.trials import StagePart, Trials
 from blackbox_lb.rollouts.judging.verdict import PolicyScores, Setting, truncation_of
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import AnyBias, Completion, Example
+from blackbox_lb.types import Completion, Example
 
 Judged: TypeAlias = tuple[Setting, Policy]
 """A policy at one of the judged settings."""
@@ -48,7 +49,7 @@ class PolicyAnswers:
 
 def draws_of(
     policy: Policy, setting: Setting, examples: Sequence[Example], samples: int
-) -> dict[int, list[tuple[int, Draw]]]:
+) -> dict[int, list[tuple[int, PromptDraw]]]:
     """Number of completions -> the requests for so many, each with the place of its example.
 
     Greedy takes one completion a prompt; an answer of several gets as many as fill its last group.
@@ -56,7 +57,7 @@ def draws_of(
     count = 1
     if not policy.drawn_at(setting).deterministic:
         count = samples + -samples % policy.group
-    by_count: dict[int, list[tuple[int, Draw]]] = {}
+    by_count: dict[int, list[tuple[int, PromptDraw]]] = {}
     for place, example in enumerate(examples):
         for draw in policy.requests(example, count):
             by_count.setdefault(draw.samples, []).append((place, draw))
@@ -74,7 +75,7 @@ async def collect_answers(
     for number, (setting, policy) in enumerate(judged):
         draw_with = trials.draw(
             policy.drawn_at(setting),
-            policy.bias or None,
+            policy.bias,
             trials.session.biased_endpoint,
             policy.max_tokens,
         )
@@ -107,7 +108,7 @@ def answers_of(
     judged: Judged,
     table: Sequence[Sequence[str]],
     labels: Labels | None,
-    marked: AnyBias,
+    marked: RequestBias,
 ) -> PolicyAnswers:
     """The answers of a policy from its completions, scored on the plain examples, without an
     instruction.
@@ -193,7 +194,7 @@ async def decide(
     setting: Setting,
     policy: Decides,
     labels: Labels,
-    marked: AnyBias,
+    marked: RequestBias,
 ) -> PolicyAnswers:
     """Decide for every example, and score each decision like a completion with its label's text.
 
@@ -249,7 +250,7 @@ def _first(
     name: str,
     completions: Sequence[Completion | None],
     scores: PolicyScores,
-    marked: AnyBias,
+    marked: RequestBias,
 ) -> tuple[Answer | None, ...]:
     """The first answer of each example, with the places of its reward and its moved tokens; None
     for an unreadable one.

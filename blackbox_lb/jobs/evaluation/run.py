@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from blackbox_lb.api.wire import asks_logprobs, takes_messages
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.request_bias import to_request_bias
+from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias, to_request_bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.compare import (
     comparisons,
@@ -33,7 +33,7 @@ from blackbox_lb.rollouts.judging.decisions import about_labels, check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting, parse_setting
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.types import AnyBias, Example
+from blackbox_lb.types import Example
 
 if TYPE_CHECKING:
     from blackbox_lb.providers.prices import Prices
@@ -57,7 +57,7 @@ class EvalPlan:
     labels: Labels | None = None
     preset_options: Mapping[str, str] = field(default_factory=dict)
 
-    def judged(self, biases: Mapping[str, AnyBias]) -> list[Judged]:
+    def judged(self, biases: Mapping[str, RequestBias]) -> list[Judged]:
         """Every policy at every setting."""
         return [
             (setting, policy)
@@ -117,7 +117,7 @@ async def evaluate(
     notices = [] if plan.labels is None else list(about_labels(plan.labels, trials.reward))
     for sentence in [*notices, *([task.note] if task.note else [])]:
         trials.report.notice(sentence)
-    first: AnyBias = next(iter(values.values()), {})
+    first = next(iter(values.values()), NO_BIAS)
     results = await _results(trials, plan, examples, judged, first)
     return _evaluation(trials, task, plan, examples, results, remembering)
 
@@ -140,7 +140,7 @@ async def _results(
     plan: EvalPlan,
     examples: Sequence[Example],
     judged: Sequence[Judged],
-    first: AnyBias,
+    first: RequestBias,
 ) -> list[PolicyAnswers]:
     """The results of all policies. Decisions made here come first, so that errors come in time, and
     are the same at all settings.

@@ -4,7 +4,7 @@ unseen test prompts.
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 from typing import cast
@@ -17,7 +17,7 @@ from blackbox_lb.bias.limits import most_entries
 from blackbox_lb.bias.operating import OperatingCurve, point_sentence
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import Calibration, Comparison, Compiled, SamplingRecord, Verdict
-from blackbox_lb.bias.request_bias import RequestBias, SentRange, embedding_model
+from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias, SentRange, embedding_model
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, compiled
 from blackbox_lb.estimate.choice.table import ROWS, rule
@@ -77,7 +77,6 @@ from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.reading import CUT
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import OpenLabels
-from blackbox_lb.types import AnyBias
 
 LEAST_HELD = 100
 """Positions with and without a feature of the answer so far that its vector is learned from."""
@@ -368,25 +367,23 @@ class _Fit:
         return phases, await phases_of(trials.session, phases, rollouts, token_bytes)
 
     @property
-    def sent(self) -> AnyBias:
+    def sent(self) -> RequestBias:
         """The bias that is judged."""
         richer = self.choice.richer
         if richer is None:
-            return self._confined(self.fixed)
-        return self._confined(richer.candidate.sent)
+            return self._confined(RequestBias(self.fixed))
+        return self._confined(richer.bias)
 
-    def _confined(self, bias: AnyBias) -> AnyBias:
+    def _confined(self, bias: RequestBias) -> RequestBias:
         """The bias at the first tokens alone, where the plan confines it to these."""
         phases = self.plan.confined_to
         if phases is None:
             return bias
-        if isinstance(bias, RequestBias):
-            features = (*bias.features, *phases.features)
-            return RequestBias(bias.common, features, bias.sent, vectors=bias.vectors)
-        assert isinstance(bias, Mapping)  # a fit has no third kind
         limits = self.limits
         sent = SentRange.within(limits.low, limits.high, integers=limits.integers)
-        return RequestBias(dict(sorted(bias.items())), phases.features, sent)
+        common = dict(sorted(bias.common.items()))
+        features = (*bias.features, *phases.features)
+        return RequestBias(common, features, sent, vectors=bias.vectors)
 
     async def judge(self) -> None:
         """Compare fresh completions of the test prompts, with the chosen bias and without."""
@@ -406,7 +403,7 @@ class _Fit:
                 await decision_scores(
                     self.trials, self.task.test, setting, count, candidate, labels
                 )
-                for candidate in (None, bias)
+                for candidate in (NO_BIAS, bias)
             ]
             self.decisions[setting.name] = BothDecisions(base=pair[0], biased=pair[1])
             if self.operating is not None:
@@ -418,7 +415,7 @@ class _Fit:
         if plan.depends_on or self.choice.richer is not None:
             fixed = bias
             if self.choice.richer is not None:
-                fixed = self._confined(self.fixed)
+                fixed = self._confined(RequestBias(self.fixed))
             self.beside = await against_others(
                 self.trials,
                 self.task,
@@ -433,14 +430,11 @@ class _Fit:
         """The features of the prompt that the judged bias has; all that were tried where it has
         none.
         """
-        sent = self.sent
-        specs: list[str] = []
-        if isinstance(sent, RequestBias):
-            specs = [feature.spec for feature in sent.features]
+        specs = [feature.spec for feature in self.sent.features]
         chosen = [features for features in self.features if features.feature.spec in specs]
         return chosen or self.features
 
-    async def _compare_shares(self, bias: AnyBias) -> None:
+    async def _compare_shares(self, bias: RequestBias) -> None:
         """Keep the labels that were judged, with and without ``bias``; nothing is drawn for it."""
         if not self.trials.reward.of_shares:
             return
@@ -486,8 +480,8 @@ class _Fit:
         if self.plan.learn_from not in ("answers", "unlabelled"):
             censoring = self._censored(_sweep_of(chosen.estimator, self.plan.sweep))
         self.bias = Bias(
-            features=sent.features if isinstance(sent, RequestBias) else (),
-            sent=sent.sent if isinstance(sent, RequestBias) else None,
+            features=sent.features,
+            sent=sent.sent,
             provider=trials.session.profile.name,
             model=trials.session.model,
             tokenizer=trials.tokenizer.fingerprint,

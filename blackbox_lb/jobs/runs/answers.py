@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
+from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
 from blackbox_lb.jobs.evaluation.document import (
     MOST_SHOWN,
     Answer,
@@ -20,7 +22,7 @@ from blackbox_lb.jobs.evaluation.document import (
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.rollouts.phased import check_continues, drawn_by_phase
-from blackbox_lb.types import AnyBias, Completion, Draw, Example, Prompt, Sampling, Span
+from blackbox_lb.types import Completion, Example, Prompt, Sampling, Span
 
 MOVED = 0.01
 """Nats below which a token counts as not moved."""
@@ -46,7 +48,7 @@ class SideBySide:
 
 
 async def side_by_side(
-    session: Session, bias: AnyBias, prompt: Prompt, sampling: Sampling
+    session: Session, bias: RequestBias, prompt: Prompt, sampling: Sampling
 ) -> SideBySide:
     """Ask twice, at the endpoint that takes a bias.
 
@@ -54,18 +56,17 @@ async def side_by_side(
         ProviderError: the API failed.
     """
     endpoint = session.biased_endpoint
-    base = (await session.complete_many(prompt, Draw(sampling, None, endpoint)))[0]
-    draw = Draw(sampling, endpoint=endpoint)
-    if not isinstance(bias, Mapping) and "prefix" in bias.scopes:
+    base = (await session.complete_many(prompt, Draw(sampling, NO_BIAS, endpoint)))[0]
+    draw = Draw(sampling, bias, endpoint)
+    if "prefix" in bias.scopes:
         check_continues(session, bias.phases)
-        biased = await drawn_by_phase(session, prompt, draw, bias)
+        biased = await drawn_by_phase(session, prompt, draw)
     else:
-        values = bias if isinstance(bias, Mapping) else bias.at(prompt)
-        biased = (await session.complete_many(prompt, replace(draw, bias=values)))[0]
+        biased = (await session.complete_many(prompt, draw))[0]
     return SideBySide(base, biased, pieces_of(biased, bias, prompt))
 
 
-def pieces_of(completion: Completion, bias: AnyBias, prompt: Prompt) -> tuple[MovedPiece, ...]:
+def pieces_of(completion: Completion, bias: RequestBias, prompt: Prompt) -> tuple[MovedPiece, ...]:
     """The text of a completion in stretches of moved and other tokens."""
     text = completion.text
     pieces = []
@@ -81,7 +82,7 @@ def pieces_of(completion: Completion, bias: AnyBias, prompt: Prompt) -> tuple[Mo
 
 
 def moved_tokens(
-    completion: Completion, spelled: Mapping[int, bytes], bias: AnyBias, prompt: Prompt
+    completion: Completion, spelled: Mapping[int, bytes], bias: RequestBias, prompt: Prompt
 ) -> tuple[MovedToken, ...]:
     """The tokens of a completion whose bias is at least ``MOVED``, up or down, in their order.
 
@@ -112,12 +113,8 @@ def moved_tokens(
     return tuple(moved)
 
 
-def _values_at(bias: AnyBias, prompt: Prompt, parts: list[bytes]) -> list[Mapping[int, float]]:
+def _values_at(bias: RequestBias, prompt: Prompt, parts: list[bytes]) -> list[Mapping[int, float]]:
     """Token id -> nats at the position of each token."""
-    if isinstance(bias, Mapping):
-        return [bias] * len(parts)
-    if "prefix" not in bias.scopes:
-        return [bias.at(prompt)] * len(parts)
     phases = list(bias.phases.along(parts))[: len(parts)]
     of_phase = {phase: bias.at(prompt, phase) for phase in set(phases)}
     return [of_phase[phase] for phase in phases]
@@ -164,7 +161,7 @@ async def answer_pairs(
     trials: Trials,
     examples: Sequence[Example],
     settings: Sequence[Setting],
-    bias: AnyBias,
+    bias: RequestBias,
     samples: int,
 ) -> tuple[AnswerPair, ...]:
     """The stored answers of both models, at most ``samples`` a prompt and setting; nothing is
@@ -186,7 +183,7 @@ async def answer_pairs(
                 scored=False,
                 only_stored=True,
             )
-            for sent in (None, bias)
+            for sent in (NO_BIAS, bias)
         ]
         completions = [trials.store.by_prompt(keys) for keys in rows]
         for example, base_row, biased_row in zip(examples, *completions, strict=True):
@@ -206,7 +203,7 @@ def _answer(
     example: Example,
     completion: Completion,
     spelled: Mapping[int, bytes],
-    bias: AnyBias,
+    bias: RequestBias,
 ) -> Answer:
     reward = trials.reward
     value = None

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.limits.concurrency import run_all
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire import with_prompt
@@ -18,7 +19,7 @@ from blackbox_lb.rollouts.collect import settings_of
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.store import Writer, prompt_hash, request_hash, rollout_key
-from blackbox_lb.types import Completion, Draw, Message, Prompt
+from blackbox_lb.types import Completion, Message, Prompt
 
 Begun = tuple[Prompt, tuple[int, ...]]
 """A prompt, and the token ids that its answer begins with."""

@@ -32,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.bias.records import Commonest, Verdict
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.first_lists import FirstLists, among
 from blackbox_lb.estimate.decisions.prediction import beats_commonest, decisions_of
@@ -46,7 +47,7 @@ from blackbox_lb.tasks.records.shares import check_alike
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
 from blackbox_lb.tasks.rewards.reward import GROUP, judges_answers
 from blackbox_lb.tasks.sets.labels import FIRST_NAMED, Labels, OpenLabels
-from blackbox_lb.types import AnyBias, Completion, Example
+from blackbox_lb.types import Completion, Example
 
 OFTEN = 0.05
 """Share of answers that count as right and name another label first, above which it is said."""
@@ -166,14 +167,14 @@ async def decision_scores(
     examples: Sequence[Example],
     setting: Setting,
     samples: int,
-    bias: AnyBias | None,
+    bias: RequestBias,
     labels: Labels,
 ) -> Decisions:
     """The decisions of such completions, drawn unless they are in the store; examples without one
     of the labels, and completions that cannot be read, are left out.
     """
     draw = trials.draw(setting, bias, trials.session.biased_endpoint)
-    policy = "base" if bias is None else "biased"
+    policy = "biased" if bias else "base"
     title = f"test at {setting.name}, decisions, {policy}"
     keys = await trials.collect(title, examples, draw, samples, scored=False)
     begins = await label_tokens(trials, labels)
@@ -186,8 +187,8 @@ async def decision_scores(
         if number is None:
             continue
         prompt_bias = None
-        if trials.session.tells_base_logprobs and bias is not None:
-            prompt_bias = bias if isinstance(bias, Mapping) else bias.at(example.prompt)
+        if trials.session.tells_base_logprobs:
+            prompt_bias = bias.at(example.prompt)
         for completion in completions:
             if not completion.readable:
                 continue

@@ -2,17 +2,19 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.drift import DriftWatch
 from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.limits.concurrency import AdaptiveConcurrency
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.records import Comparison, Verdict
+from blackbox_lb.bias.request_bias import NO_BIAS, AnyBias, RequestBias, to_request_bias
 from blackbox_lb.errors import ConnectionFailed, Drifted, InputError, ServerFailed
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
@@ -36,7 +38,7 @@ from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.safety.http.retries import asked_again
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
-from blackbox_lb.types import AnyBias, Completion, Draw, Endpoint, EndTokens, Example, Sampling
+from blackbox_lb.types import Completion, Endpoint, EndTokens, Example, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 DROPPED = 4.0
@@ -67,10 +69,10 @@ class StagePart:
 
 
 class NamedBias(NamedTuple):
-    """A bias, None for the model itself, and its name in messages."""
+    """A bias and its name in messages."""
 
     name: str
-    bias: AnyBias | None
+    bias: RequestBias
 
 
 TRIED = 3
@@ -128,20 +130,19 @@ class Trials:
     def draw(
         self,
         setting: Setting,
-        bias: AnyBias | None = None,
+        bias: AnyBias = None,
         endpoint: Endpoint | None = None,
         max_tokens: int | None = None,
     ) -> Draw:
         """Completions at ``setting``, of at most ``max_tokens`` tokens (default: the reward's own
-        limit).
+        limit). bias: token id -> nats, or None.
         """
         longest = max_tokens or self.reward.max_tokens
         sampling = Sampling(setting.temperature, longest, self.top_logprobs, self.seed, self.stop)
-        if bias is None or isinstance(bias, Mapping):
-            return Draw(sampling, bias, endpoint)
-        if "prefix" in bias.scopes:
-            check_continues(self.session, bias.phases)
-        return Draw(sampling, endpoint=endpoint, bias_of=bias)
+        sent = to_request_bias(bias)
+        if "prefix" in sent.scopes:
+            check_continues(self.session, sent.phases)
+        return Draw(sampling, sent, endpoint)
 
     async def collect(
         self,
@@ -273,10 +274,10 @@ class Trials:
         examples: Sequence[Example],
         setting: Setting,
         samples: int,
-        bias: AnyBias | None = None,
+        bias: AnyBias = None,
     ) -> PolicyScores:
-        """Scores of one policy: see ``scores_of_all``."""
-        biases = [NamedBias(title, bias)]
+        """Scores of one policy: see ``scores_of_all``. bias: token id -> nats, or None."""
+        biases = [NamedBias(title, to_request_bias(bias))]
         [scores] = await self.scores_of_all(title, examples, setting, samples, biases)
         return scores
 
@@ -331,13 +332,14 @@ class Trials:
         """Base against ``bias`` on ``examples`` at each of ``settings``: a verdict a metric,
         adjusted for being several.
 
-        ``samples``: completions a prompt; greedy takes one.
+        ``samples``: completions a prompt; greedy takes one. ``bias``: token id -> nats.
         """
+        sent = to_request_bias(bias)
         rows: list[Comparison] = []
         for setting in settings:
             count = 1 if setting.deterministic else samples
             place = f"test at {setting.name}"
-            both = [NamedBias(f"{place}, base", None), NamedBias(f"{place}, biased", bias)]
+            both = [NamedBias(f"{place}, base", NO_BIAS), NamedBias(f"{place}, biased", sent)]
             base, biased = await self.scores_of_all(place, examples, setting, count, both)
             rows += compare(setting, base, biased, self.reward.label)
         return [row.as_verdict for row in together(rows)]
@@ -348,15 +350,14 @@ class Trials:
         """Mean KL of the biased policy to the base over whole completions at temperature 1, in
         nats, from ``samples`` completions a prompt.
 
-        ``tail`` is of the unbiased training rollouts. NaN where no completion has a complete list
-        of tokens, and where the provider does not return the base model's logprobs with a bias. A
-        remark says where the bias seems to be dropped on the way.
+        ``bias`` is token id -> nats, ``tail`` of the unbiased training rollouts. NaN where no
+        completion has a complete list of tokens, and where the provider does not return the base
+        model's logprobs with a bias. A remark says where the bias seems to be dropped on the way.
         """
         if not self.session.tells_base_logprobs:
             return float("nan")
-        keys = await self.collect(
-            "KL to the base", examples, self.draw(SAMPLED, bias), samples, scored=False
-        )
+        draw = self.draw(SAMPLED, bias)
+        keys = await self.collect("KL to the base", examples, draw, samples, scored=False)
         owner = {key: p for p, row in enumerate(keys) for key in row}
         completions = dict(zip(owner, self.store.completions(owner), strict=True))
         complete = {key: completion for key, completion in completions.items() if completion.whole}
@@ -368,7 +369,7 @@ class Trials:
         prompts = [owner[key] for key in nonempty]
         rewards = [0.0] * len(nonempty)
         rollouts = columns(nonempty, prompts, rewards, self.end_tokens)
-        ratios, expected = await self._log_ratios(rollouts, bias, examples, tail)
+        ratios, expected = await self._log_ratios(rollouts, draw.bias, examples, tail)
         if seems_dropped(ratios, expected):
             self.report.notice(
                 "WARNING: completions drawn with the bias are those of a model without it (log"
@@ -381,14 +382,14 @@ class Trials:
         )  # a completion that ended at once shows no token, and no distance
 
     async def _log_ratios(
-        self, rollouts: Rollouts, bias: AnyBias, examples: Sequence[Example], tail: NextToken
+        self, rollouts: Rollouts, bias: RequestBias, examples: Sequence[Example], tail: NextToken
     ) -> tuple[Vector, Vector]:
         """(n,) the log ratio of both policies of each completion of ``examples``, and (n,) what is
         expected of it under the bias.
         """
 
         phase_of = np.zeros(len(rollouts.token_ids), np.int64)
-        if not isinstance(bias, Mapping) and "prefix" in bias.scopes:
+        if "prefix" in bias.scopes:
             token_bytes = self.store.token_bytes(self.tokenizer.fingerprint)
             phase_of = await phases_of(self.session, bias.phases, rollouts, token_bytes)
         prompts = [example.prompt for example in examples]

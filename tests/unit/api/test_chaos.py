@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import BlbError, CorruptResponse, InputError
 from blackbox_lb.providers.profile import load_profile
@@ -26,7 +27,7 @@ from blackbox_lb.safety.http import retries
 from blackbox_lb.safety.http.clients import BASE, ceiling
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
+from blackbox_lb.types import Completion, Example, Prompt, Sampling
 from tests.support.chaos import MODES, ChaosServer
 from tests.support.chaos.broken_answers import TOKENIZER
 from tests.support.chaos.dialects import DIALECTS, KEY, MODEL, Dialect, register

@@ -10,12 +10,13 @@ import httpx2
 import numpy as np
 import pytest
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.api.wire import build_request
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.types import Completion, Draw, Message, Prompt, Sampling
+from blackbox_lb.types import Completion, Message, Prompt, Sampling
 from tests.support.errors import raises_naming
 
 

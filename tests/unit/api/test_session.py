@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.errors import (
@@ -27,7 +28,7 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.safety.http import retries
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.types import Draw, Prompt, Sampling
+from blackbox_lb.types import Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 from tests.support.errors import raises_naming
 

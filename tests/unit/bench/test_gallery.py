@@ -63,6 +63,7 @@ from blackbox_lb.bias.operating import (
     OperatingPoint,
     PromptCounts,
 )
+from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
@@ -316,7 +317,7 @@ def test_completions_of_an_evaluation_are_read_back(tmp_path: Path) -> None:
     """
     examples = [Example(str(number), Prompt.user(f"question {number}"), ()) for number in range(3)]
     brief = Instructed(rival="brief", instruction="Be brief.")
-    policies = list(policies_at(SAMPLED, {"bias": {1: -2.0}}, [brief]))
+    policies = list(policies_at(SAMPLED, {"bias": RequestBias({1: -2.0})}, [brief]))
 
     async def read(base_url: str) -> int:
         async with Session(load_profile("llamacpp"), base_url=base_url) as session:
@@ -329,7 +330,7 @@ def test_completions_of_an_evaluation_are_read_back(tmp_path: Path) -> None:
                 tables = await collect_answers(trials, examples, judged, 2)
                 before = len(server.requests)
                 for pair, table in zip(judged, tables, strict=True):
-                    first = answers_of(trials, examples, pair, table, None, {}).first
+                    first = answers_of(trials, examples, pair, table, None, NO_BIAS).first
                     texts = await stored_texts(trials, *pair, examples, 2)
                     assert [len(row) for row in texts] == [2, 2, 2]
                     assert [row[0].text for row in texts] == [

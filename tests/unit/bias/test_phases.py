@@ -22,15 +22,16 @@ from scipy import stats
 
 import blackbox_lb
 from blackbox_lb import logit_bias
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import FeatureVector, Words, bucket_of
 from blackbox_lb.bias.phases import FirstTokens, Phases, Prefix, PrefixFeature
-from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.phased import check_continues, drawn_by_phase
-from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
+from blackbox_lb.types import Completion, Example, Prompt, Sampling
 from tests.support.biases import in_phase, phased_bias
 from tests.support.commands import asking, blb
 from tests.support.errors import raises_naming
@@ -232,7 +233,7 @@ class Listing:
         stop = draw.sampling.stop[0] if draw.sampling.stop else None
         while reason == "length" and len(tokens) < draw.sampling.max_tokens:
             rows.append(MODEL.logprobs([*before, *tokens]))
-            bias = np.array([(draw.bias or {}).get(token, 0.0) for token in range(5)])
+            bias = np.array([draw.bias.common.get(token, 0.0) for token in range(5)])
             tokens.append(int((rows[-1] + bias + self._rng.gumbel(size=5)).argmax()))
             text = await self.decode(tokens)
             reason = "stop" if tokens[-1] == 4 or (stop and stop in text) else "length"
@@ -277,9 +278,8 @@ def test_drawn_by_phase_is_the_bias_that_changes_inside(spec: str, word: str, li
     """
     phases, draws = Phases.parse([spec]), 400
     sent_bias, exact = to_request_bias(bias_with_word(spec, word)), chances(phases, bool(word))
-    assert isinstance(sent_bias, RequestBias)
     assert sum(exact.values()) == pytest.approx(1.0)
-    prompt, sent = Prompt.user("thing"), Draw(Sampling(1.0, MODEL.horizon, 5))
+    prompt, sent = Prompt.user("thing"), Draw(Sampling(1.0, MODEL.horizon, 5), sent_bias)
 
     async def draw() -> list[Completion]:
         if listed:
@@ -289,7 +289,7 @@ def test_drawn_by_phase_is_the_bias_that_changes_inside(spec: str, word: str, li
                 return await many(session)
 
     async def many(session: Any) -> list[Completion]:
-        return [await drawn_by_phase(session, prompt, sent, sent_bias) for _ in range(draws)]
+        return [await drawn_by_phase(session, prompt, sent) for _ in range(draws)]
 
     found = asyncio.run(draw())
     for one in found:

@@ -56,9 +56,7 @@ def of(bias: Bias, text: str, system: str = "") -> dict[int, float]:
 
 def sent(bias: Bias) -> RequestBias:
     """As requests get it."""
-    made = to_request_bias(bias)
-    assert isinstance(made, RequestBias)
-    return made
+    return to_request_bias(bias)
 
 
 def test_words_and_pairs_are_counted_and_have_length_one() -> None:
@@ -208,8 +206,7 @@ def test_a_prompt_without_text_gets_the_common_vector_and_is_counted(
             "5": 1,
             "9": -2,
         }
-    assert injection.by_features is not None
-    assert injection.by_features.unread == 2
+    assert injection.bias.unread == 2
     assert len(caplog.records) == 1
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.bias.request_bias import to_request_bias
+from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS, GROUPS
 from blackbox_lb.errors import InputError
@@ -125,7 +125,7 @@ def completion(texts: list[str], text: str) -> Completion:
 def test_the_moved_tokens_are_pieces_of_their_own() -> None:
     """The pieces make up the text; a token below the least bias is not moved."""
     drawn = completion(["Asia", ".", " It", " is"], "Asia. It is")
-    pieces = pieces_of(drawn, {0: 2.0, 1: 0.001, 3: -1.0}, Prompt.user("Where?"))
+    pieces = pieces_of(drawn, RequestBias({0: 2.0, 1: 0.001, 3: -1.0}), Prompt.user("Where?"))
     assert "".join(piece.text for piece in pieces) == "Asia. It is"
     assert [(piece.text, piece.bias) for piece in pieces] == [
         ("Asia", 2.0),
@@ -137,7 +137,9 @@ def test_the_moved_tokens_are_pieces_of_their_own() -> None:
 def test_tokens_that_do_not_make_up_the_text_are_not_told_apart() -> None:
     """Where the bytes are others, the answer is one piece."""
     drawn = completion(["Asia"], "Europe")
-    assert [piece.text for piece in pieces_of(drawn, {0: 2.0}, Prompt.user("Where?"))] == ["Europe"]
+    assert [
+        piece.text for piece in pieces_of(drawn, RequestBias({0: 2.0}), Prompt.user("Where?"))
+    ] == ["Europe"]
 
 
 def test_a_character_of_several_tokens_belongs_to_the_last() -> None:
@@ -148,7 +150,7 @@ def test_a_character_of_several_tokens_belongs_to_the_last() -> None:
         completion(["a", "", "", "z"], "aéz"),
         token_bytes={0: b"a", 1: b"\xc3", 2: b"\xa9", 3: b"z"},
     )
-    values = dict.fromkeys(range(4), 1.0)
+    values = RequestBias(dict.fromkeys(range(4), 1.0))
     moved = moved_tokens(drawn, drawn.token_bytes, values, Prompt.user("Where?"))
     assert [drawn.text[token.start : token.end] for token in moved] == ["a", "é", "z"]
 

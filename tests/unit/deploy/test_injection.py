@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.deploy import injection
 from blackbox_lb.deploy.injection import Injection, quoted, route
 from blackbox_lb.errors import InputError
@@ -40,7 +41,7 @@ def test_appending_keeps_every_byte(
     bias, exactly.
     """
     content = (json.dumps(document, indent=indent) + space).encode()
-    body = Injection(values).body(content, document)
+    body = Injection(RequestBias(values)).body(content, document)
     assert body.startswith(content.rstrip()[:-1])
     read = json.loads(body)
     assert {int(token): value for token, value in read.pop("logit_bias").items()} == values
@@ -52,7 +53,7 @@ def test_without_values_nothing_changes(document: dict[str, Any], values: dict[i
     """An empty bias sends the caller's body, with a bias of its own or without."""
     for own in ({}, {"logit_bias": {str(token): value for token, value in values.items()}}):
         content = json.dumps({**document, **own}).encode()
-        assert Injection({}).body(content, {**document, **own}) is content
+        assert Injection(RequestBias({})).body(content, {**document, **own}) is content
 
 
 @given(document=DOCUMENTS, values=VALUES, own=VALUES)
@@ -73,17 +74,17 @@ def test_each_rule_touches_the_bias_alone(
         ("add", total),
     )
     for rule, sent in expected:
-        read = json.loads(Injection(values, rule).body(content, whole))
+        read = json.loads(Injection(RequestBias(values), rule).body(content, whole))
         assert {int(token): value for token, value in read.pop("logit_bias").items()} == sent
         assert read == document
     with raises_naming(InputError, "logit_bias"):
-        Injection(values).body(content, whole)
+        Injection(RequestBias(values)).body(content, whole)
 
 
 @given(values=VALUES)
 def test_pairs_say_the_same(values: dict[int, float]) -> None:
     """As pairs, in the order of the bias."""
-    body = json.loads(Injection(values, as_pairs=True).body(b"{}", {}))
+    body = json.loads(Injection(RequestBias(values), as_pairs=True).body(b"{}", {}))
     assert body == {"logit_bias": [[token, value] for token, value in values.items()]}
 
 
@@ -91,7 +92,10 @@ def test_whole_values_are_integers() -> None:
     """A whole value goes out without a point, as the specification types the field, and nothing is
     rounded.
     """
-    assert Injection({5: -100.0, 6: 0.1}).body(b"{}", {}) == b'{"logit_bias":{"5":-100,"6":0.1}}'
+    assert (
+        Injection(RequestBias({5: -100.0, 6: 0.1})).body(b"{}", {})
+        == b'{"logit_bias":{"5":-100,"6":0.1}}'
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,7 +143,7 @@ def test_a_number_that_json_cannot_hold_is_refused(own: Any) -> None:
     """
     document = {"x": float("inf"), "logit_bias": own}
     with raises_naming(InputError, "JSON"):
-        Injection({7: 1.0}, "add").body(b'{"x":1e400,"logit_bias":null}', document)
-    assert Injection({7: 1.0}).body(b'{"x":1e400}', {"x": float("inf")}) == (
+        Injection(RequestBias({7: 1.0}), "add").body(b'{"x":1e400,"logit_bias":null}', document)
+    assert Injection(RequestBias({7: 1.0})).body(b'{"x":1e400}', {"x": float("inf")}) == (
         b'{"x":1e400,"logit_bias":{"7":1}}'
     )

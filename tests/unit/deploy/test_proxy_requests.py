@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames, load_served
@@ -26,7 +27,7 @@ CHAT = "/v1/chat/completions"
 
 def served(model: str, alias: str | None = None, on_conflict: Any = "raise") -> ServedBias:
     """A bias under a name."""
-    return ServedBias(model, alias, bias(model), Injection(VALUES, on_conflict))
+    return ServedBias(model, alias, bias(model), Injection(RequestBias(VALUES), on_conflict))
 
 
 NAMES = ServedNames(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import BiasError
 from blackbox_lb.vocabulary.tokenizer import fingerprint
 from tests.support.biases import phased_bias
@@ -466,7 +466,6 @@ def phased(folder: Path, spec: str) -> dict[int, np.ndarray]:
     bias = phased_bias(spec, wholes, tokenizer=fingerprint(IDS), vocab_size=TOKENS)
     bias.save(folder / "p.json")
     sent = to_request_bias(bias)
-    assert isinstance(sent, RequestBias)
     vectors = {}
     for phase in range(phases.count):
         of_phase = sent.of_text(None, phase)

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax
 from scipy.stats import binom
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import (
     AuthenticationFailed,
@@ -42,7 +43,7 @@ from blackbox_lb.extras.doctor.checks.uniformity import (
 from blackbox_lb.extras.doctor.run import Check, checks_of, examine, most_requests, most_tokens
 from blackbox_lb.extras.doctor.save import check_target, save_profile
 from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.types import Completion, Draw, Prompt
+from blackbox_lb.types import Completion, Prompt
 from blackbox_lb.vocabulary import Vocabulary
 from tests.support.commands import blb
 from tests.support.errors import names, raises_naming

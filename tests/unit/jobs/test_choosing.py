@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from blackbox_lb.api.session import Session
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.choice.goal import ByPrompt, Goal, Objective
@@ -206,7 +207,7 @@ def test_phases_and_features_must_win_by_the_goal(
             fixed_scores = PolicyScores(both(1.0), both(1.0), both(6.0))
             richer_scores = PolicyScores(both(reward), both(correct), both(tokens))
             return [
-                fixed_scores if bias in (None, fixed.logit_bias) else richer_scores
+                fixed_scores if bias.common in ({}, fixed.logit_bias) else richer_scores
                 for _, bias in call[-1]
             ]
 
@@ -215,7 +216,9 @@ def test_phases_and_features_must_win_by_the_goal(
 
         async def challenge(self, standing: Candidate) -> list[Challenger]:
             assert standing is fixed
-            return [Challenger(candidate(1, {1: 1.0}), "words", np.zeros(1), np.zeros(0))]
+            bias = RequestBias({1: 1.0})
+            entries = candidate(1, bias.common)
+            return [Challenger(entries, bias, "words", np.zeros(1), np.zeros(0))]
 
     scorer = FromSamples(cast(Trials, Measured()), EXAMPLES, TAIL, goal, (SAMPLED,))
     heard = Heard()
@@ -280,7 +283,7 @@ def test_greedy_alone_is_one_sample(settings: tuple[Setting, ...], samples: int)
     """However many a step of the search allows: that is what the remark on a candidate says."""
     trials = cast(Trials, _Told(*[0.5] * len(settings)))
     scorer = FromSamples(trials, EXAMPLES[:1], TAIL, Goal(), settings)
-    [scored] = asyncio.run(scorer.score([NamedBias("b", {0: 1.0})], 3))
+    [scored] = asyncio.run(scorer.score([NamedBias("b", RequestBias({0: 1.0}))], 3))
     assert scored.samples == samples
 
 

@@ -17,7 +17,6 @@ from scipy.special import logsumexp
 
 from blackbox_lb import logit_bias
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
@@ -336,8 +335,7 @@ def test_a_bias_that_no_file_would_hold_has_fewer_tokens(monkeypatch: pytest.Mon
     monkeypatch.setattr("blackbox_lb.jobs.fitting.varying.feature_matrix.MOST_NUMBERS", 300)
     choice, _ = planted(0, signal=True)
     assert choice.richer is not None
-    bias = choice.richer.candidate.varying
-    assert isinstance(bias, RequestBias)
+    bias = choice.richer.bias
     assert len(bias) == 300 // len(bias.features[0].vectors) < 8
 
 

@@ -15,7 +15,7 @@ from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.phases import Prefix
-from blackbox_lb.bias.request_bias import store_key, to_request_bias
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import DataError
 from blackbox_lb.extras.rivals.case import Case
 from blackbox_lb.extras.rivals.prompts import label_drawn_in_code
@@ -160,7 +160,7 @@ def test_a_bias_confined_to_the_first_token_leaves_the_rest_alone(
             (request,) = [
                 request
                 for request, settings in store.requests().items()
-                if settings["bias"] == store_key(to_request_bias(bias))
+                if settings["bias"] == to_request_bias(bias).store_key
             ]
             completions = list(store.completions(store.prompts(request)))
         behind = [row.token_ids[1] for row in completions if len(row.token_ids) > 1]

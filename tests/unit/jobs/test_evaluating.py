@@ -18,11 +18,18 @@ from scipy.special import softmax
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.extras.rivals.case import Case
 from blackbox_lb.extras.rivals.table import rivals
 from blackbox_lb.jobs.evaluation.compare import comparisons, figure, row_of, summarise, unresolvable
 from blackbox_lb.jobs.evaluation.document import Evaluation
-from blackbox_lb.jobs.evaluation.policies import BestOf, Draw, Policy, policies_at, with_instruction
+from blackbox_lb.jobs.evaluation.policies import (
+    BestOf,
+    Policy,
+    PromptDraw,
+    policies_at,
+    with_instruction,
+)
 from blackbox_lb.jobs.evaluation.results import PolicyAnswers
 from blackbox_lb.jobs.evaluation.run import unranked
 from blackbox_lb.providers.prices import Prices
@@ -399,7 +406,7 @@ def test_where_an_instruction_goes(
     example = Example("1", Prompt(tuple(Message(*each) for each in messages)))
     there = with_instruction(example, "Be brief.")
     assert [(each.role, each.content) for each in there.prompt.messages] == asked
-    assert Policy().requests(example, 1) == [Draw(example, 1)]
+    assert Policy().requests(example, 1) == [PromptDraw(example, 1)]
 
 
 def rivals_of(*specs: str, settings: tuple[Setting, ...]) -> tuple[Policy, ...]:
@@ -417,7 +424,9 @@ def test_the_policies_of_a_setting() -> None:
         settings=(SAMPLED, GREEDY),
     )
     names = {
-        setting.name: [policy.name for policy in policies_at(setting, {"b": {1: 1.0}}, tried)]
+        setting.name: [
+            policy.name for policy in policies_at(setting, {"b": RequestBias({1: 1.0})}, tried)
+        ]
         for setting in (SAMPLED, GREEDY)
     }
     brief = ['prompt + "Be brief."', 'prompt + "Be brief." and b']
@@ -446,7 +455,7 @@ def test_the_best_is_told_by_the_base_model_only(
     session = SimpleNamespace(profile=load_profile(provider), biased_endpoint="chat")
     trials = cast(Any, SimpleNamespace(session=session, top_logprobs=5))
     setting = Setting(f"temperature {temperature}", temperature)
-    policy = BestOf(rival="x", judged="b" if bias else None, sent=bias, size=2)
+    policy = BestOf(rival="x", judged="b" if bias else None, sent=RequestBias(bias), size=2)
     told = unranked(trials, setting, policy)
     assert (told is None) == (why is None)
     assert (why or "") in (told or "")
@@ -462,7 +471,7 @@ def answers_of(
     rows = tuple(np.array([value]) for value in values)
     right = tuple(np.array([float(value > 0)]) for value in values)
     scores = PolicyScores(rows, right, tuple(np.array([length]) for length in lengths))
-    policy = Policy(rival=rival, judged=bias, sent={1: 1.0} if bias else {})
+    policy = Policy(rival=rival, judged=bias, sent=RequestBias({1: 1.0} if bias else {}))
     paid = float(np.mean(lengths))
     return PolicyAnswers(SAMPLED, policy, scores, 10.0, paid, (None,) * len(rows), len(rows))
 

@@ -16,6 +16,7 @@ import tomli_w
 from click.testing import Result
 from scipy import optimize
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import CorruptResponse, ProfileError
@@ -30,7 +31,7 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
+from blackbox_lb.types import Completion, Example, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 from tests.support.chaos.dialects import MODEL as CHAOS
 from tests.support.chaos.dialects import SglangServer, VllmServer, register

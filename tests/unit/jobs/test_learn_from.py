@@ -15,6 +15,7 @@ import pytest
 from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
@@ -340,7 +341,7 @@ def test_an_answer_written_twice_counts_less_where_that_is_wrong(may_repeat: boo
     )
     given = AnswersToLearn(first.rollouts(), first, lists, np.array([1]))
     scorer = FromLists(first, given, Goal(), None, None, may_repeat=may_repeat)
-    [scored] = asyncio.run(scorer.score([NamedBias("b", {1: 5.0})], 1))
+    [scored] = asyncio.run(scorer.score([NamedBias("b", RequestBias({1: 5.0}))], 1))
     assert scored.outcome.reward.value == (1.0 if may_repeat else 0.0)
 
 

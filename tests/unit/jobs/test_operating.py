@@ -238,7 +238,7 @@ def test_the_proxy_serves_another_point(fitted: blackbox_lb.Run) -> None:
         None: "precision@recall=0.8",
         "strict": "rate=0.3",
     }
-    assert rows[0].injection.values == rows[0].bias.logit_bias
+    assert rows[0].injection.bias.common == rows[0].bias.logit_bias
     with pytest.raises(InputError):
         load_served([file], at=["loose=recall=.8"])
     with pytest.raises(InputError):

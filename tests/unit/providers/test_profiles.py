@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import tomli_w
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.transport.channel import RateLimiter
 from blackbox_lb.api.wire import build_request
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.cli.commands.setup.providers import (
     CHOICES,
     DOCUMENTATION,
@@ -27,7 +29,7 @@ from blackbox_lb.errors import ModelUnsuitable, ProfileError
 from blackbox_lb.providers.packaged import end_notice, end_notice_by_name, profile_names
 from blackbox_lb.providers.profile import LONGEST_CHAIN, load_profile
 from blackbox_lb.providers.schema import ModelRules
-from blackbox_lb.types import Draw, Prompt, Sampling
+from blackbox_lb.types import Prompt, Sampling
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
 
@@ -423,7 +425,7 @@ def test_a_profile_of_ones_own_from_scratch() -> None:
     acme = load_profile(str(ACME))
     body = build_request(
         acme,
-        Draw(Sampling(max_tokens=7, top_logprobs=20), {5: 1.5}, "chat"),
+        Draw(Sampling(max_tokens=7, top_logprobs=20), RequestBias({5: 1.5}), "chat"),
         model="m",
         prompt=Prompt.user("hello"),
     )

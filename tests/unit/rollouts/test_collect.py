@@ -20,9 +20,11 @@ from typing import Any
 
 import pytest
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.limits.concurrency import MOST_IN_FLIGHT, AdaptiveConcurrency
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire.envelope import CUT, UNLISTED
+from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
@@ -40,7 +42,7 @@ from blackbox_lb.rollouts.judging import trials
 from blackbox_lb.safety.http import retries
 from blackbox_lb.safety.http.retries import MORE_SLIPS
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
+from blackbox_lb.types import Completion, Endpoint, Prompt, Sampling
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
@@ -89,7 +91,7 @@ def run(
                     store,
                     tokenizer,
                     prompts,
-                    Draw(sampling, bias),
+                    Draw(sampling, to_request_bias(bias)),
                     samples=samples,
                     **more,
                 )
@@ -276,7 +278,7 @@ def test_series_are_in_flight_together(tmp_path: Path) -> None:
         all_here.wait(timeout=60)
         return answer
 
-    draws = [Draw(SAMPLING), Draw(SAMPLING, {1: 2.0}), Draw(SAMPLING)]
+    draws = [Draw(SAMPLING), Draw(SAMPLING, RequestBias({1: 2.0})), Draw(SAMPLING)]
 
     async def go(base_url: str) -> list[Collection]:
         async with Session(load_profile("llamacpp"), base_url=base_url) as session:

@@ -26,6 +26,7 @@ from click.testing import Result
 from blackbox_lb.api.connect import connect
 from blackbox_lb.bias.document import MAX_BYTES, Bias
 from blackbox_lb.bias.records import Entry
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.cli import keys, resources
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.cli.echo import print_json
@@ -755,8 +756,8 @@ def test_messages_keep_their_lines_and_backslashes() -> None:
 RULE = Rule(
     ServedNames(
         [
-            ServedBias("m", None, bias("m"), Injection(VALUES)),
-            ServedBias("m", "a", bias("m"), Injection(VALUES)),
+            ServedBias("m", None, bias("m"), Injection(RequestBias(VALUES))),
+            ServedBias("m", "a", bias("m"), Injection(RequestBias(VALUES))),
         ]
     )
 )
@@ -811,7 +812,11 @@ def test_a_target_stays_on_its_host(target: str) -> None:
 def test_a_model_called_like_a_path_reaches_no_other_route() -> None:
     """Names of models in a bias file are quoted where they become part of an address."""
     names = ServedNames(
-        [ServedBias("../../admin?x=1#", "a", bias("../../admin?x=1#"), Injection(VALUES))]
+        [
+            ServedBias(
+                "../../admin?x=1#", "a", bias("../../admin?x=1#"), Injection(RequestBias(VALUES))
+            )
+        ]
     )
     edit = Rule(names).edit(
         "/openai/deployments/..%2F..%2Fadmin%3Fx=1%23@a/chat/completions", b"{}"

@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire import parse_response
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import ContentFiltered, CorruptResponse, NoLogprobs
 from blackbox_lb.providers.schema import Json
-from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
+from blackbox_lb.types import Completion, Endpoint, Prompt, Sampling
 
 MOST_REQUESTS = 119
 """A self-test is worth less than 120 requests, whatever it meets; retries of a busy server are not
@@ -87,7 +89,8 @@ class Probe:
         """The completions of one request. Raises ProbesSpent, Withheld, ProviderError."""
         self.count()
         sampling = Sampling(temperature, max_tokens, self.top if top is None else top, seed)
-        completions = await self._read(prompt, Draw(sampling, bias, endpoint, fields or {}), n)
+        draw = Draw(sampling, to_request_bias(bias), endpoint, fields or {})
+        completions = await self._read(prompt, draw, n)
         if temperature == 1.0 and not bias and seed is None and top is None:
             self.draws += [(prompt, completion) for completion in completions]
         return completions
@@ -124,7 +127,8 @@ class Probe:
         """
         self.count()
         reading = Sampling(1.0, 1, EVERYTHING)
-        return (await self._read(prompt, Draw(Sampling(1.0, 1, top), bias), reading=reading))[0]
+        draw = Draw(Sampling(1.0, 1, top), to_request_bias(bias))
+        return (await self._read(prompt, draw, reading=reading))[0]
 
     async def _read(
         self, prompt: Prompt, draw: Draw, n: int = 1, reading: Sampling | None = None
@@ -135,7 +139,7 @@ class Probe:
         """
         session = self.session
         where = draw.endpoint or self.session.endpoint
-        bias = draw.bias or {}
+        biased = draw.bias.token_ids
         completions = None
         retries = SLIPS
         while completions is None:
@@ -156,8 +160,8 @@ class Probe:
         if completions:
             self.prompt_tokens += completions[0].prompt_tokens
         self.completion_tokens += sum(completion.n_tokens for completion in completions)
-        self.entries = max(self.entries, len(bias))
-        self.named = max([*bias, *([] if self.named is None else [self.named])], default=None)
+        self.entries = max(self.entries, len(biased))
+        self.named = max([*biased, *([] if self.named is None else [self.named])], default=None)
         if completions and all(completion.filtered for completion in completions):
             raise Withheld("the content filter kept back the answer to a test prompt")
         return completions

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.wire.dialects import DIALECTS
 from blackbox_lb.errors import (
     ConnectionFailed,
@@ -22,7 +23,7 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.extras.doctor.asking.exam import STORY, WORDS, Exam, listed
 from blackbox_lb.rollouts.answers.continued import scored_along
-from blackbox_lb.types import Completion, Draw, Message, Prompt, Sampling
+from blackbox_lb.types import Completion, Message, Prompt, Sampling
 
 MOST_AT_ONCE = 128
 """Completions of one token that are asked for by one request: the largest limit that a hosted

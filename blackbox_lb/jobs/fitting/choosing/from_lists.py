@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import ByPrompt, Goal, Objective, Outcome
 from blackbox_lb.estimate.decisions.first_lists import FirstLists, Shifts, begins_right
@@ -29,7 +30,7 @@ from blackbox_lb.rollouts.judging.decisions import WantedByPrompt
 from blackbox_lb.rollouts.judging.trials import NamedBias, Trials
 from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import AnyBias, Example, Prompt
+from blackbox_lb.types import Example, Prompt
 
 NAMES: dict[Objective, str] = {
     "balanced": "balanced accuracy",
@@ -63,11 +64,11 @@ class _Predicted:
         del samples, among
         return [self._scored(policy.bias) for policy in policies]
 
-    def _scored(self, bias: AnyBias | None) -> Scored:
+    def _scored(self, bias: RequestBias) -> Scored:
         """What a bias, or the model itself, earns on all prompts."""
         raise NotImplementedError
 
-    async def kl(self, bias: AnyBias, samples: int) -> None:
+    async def kl(self, bias: RequestBias, samples: int) -> None:
         """Nothing is drawn, so nothing is known of it."""
         del bias, samples
 
@@ -131,21 +132,18 @@ class FromLists(_Predicted):
         )
         return cls(first, answers, plan.goal, plan.labels, answer_lists, may_repeat=may_repeat)
 
-    def _scored(self, bias: AnyBias | None) -> Scored:
+    def _scored(self, bias: RequestBias) -> Scored:
         """Ties go to the bias with the likeliest answers."""
         lists = self.first.lists
-        shifts = of_each_prompt(self.first, bias or {})
+        shifts = of_each_prompt(self.first, bias)
         tilted = lists.tilted(shifts)
         tokens = lists.taken(tilted)
         unsure = lists.unsure(shifts)
         is_right = begins_right(tokens, self.first.accepted).astype(np.float64)
         # Where features change the bias, what holds without any tells how often answers repeat.
-        common = bias or {}
-        if not isinstance(common, Mapping):
-            common = common.at(Prompt.user(""))
         once = 1.0
         if not self.may_repeat:
-            once -= self.given.repeat_rate(common)
+            once -= self.given.repeat_rate(bias.at(Prompt.user("")))
         parts = is_right * once
         if self.labels is not None:
             parts = self._by_label(tokens, self.labels)
@@ -220,10 +218,10 @@ class FromLists(_Predicted):
         return float((accepted - everything).mean())
 
 
-def of_each_prompt(first: AnswerStarts, bias: AnyBias) -> Shifts:
+def of_each_prompt(first: AnswerStarts, bias: RequestBias) -> Shifts:
     """``bias`` at the first position of each prompt."""
-    if isinstance(bias, Mapping):
-        return bias
+    if "prompt" not in bias.scopes:
+        return bias.of_text(None)
     bias.prepare([example.prompt for example in first.examples])
     rows = [bias.at(example.prompt) for example in first.examples]
     tokens = sorted({token for row in rows for token in row})
@@ -231,7 +229,7 @@ def of_each_prompt(first: AnswerStarts, bias: AnyBias) -> Shifts:
     return np.array(tokens, np.int64), np.array(values, np.float64).reshape(len(rows), -1)
 
 
-def surely_right(first: AnswerStarts, bias: AnyBias) -> tuple[Bools, Bools]:
+def surely_right(first: AnswerStarts, bias: RequestBias) -> tuple[Bools, Bools]:
     """(p,) whether greedy decoding begins the answer of each prompt right where no token outside
     its list might win, and (p,) where one might.
     """
@@ -298,7 +296,7 @@ class SharesFromLists(_Predicted):
         """The tokens that begin a label."""
         return tuple(self._tokens.tolist())
 
-    def _scored(self, bias: AnyBias | None) -> Scored:
+    def _scored(self, bias: RequestBias) -> Scored:
         """The mean over the settings to deploy with."""
         parts = [
             self.wanted.reward_parts(self.shares(bias, setting.temperature))
@@ -312,7 +310,7 @@ class SharesFromLists(_Predicted):
         outcome = Outcome(ByPrompt(np.mean(parts, axis=0)), unknown, None)
         return Scored(outcome, by_setting)
 
-    def described(self, bias: AnyBias, scored: Scored, base: Scored) -> str:
+    def described(self, bias: RequestBias, scored: Scored, base: Scored) -> str:
         """What is predicted of the chosen bias, in words."""
         del bias
         return (
@@ -321,9 +319,9 @@ class SharesFromLists(_Predicted):
             f" {-base.outcome.reward.value:.3f})"
         )
 
-    def shares(self, bias: AnyBias | None, temperature: float) -> Array:
+    def shares(self, bias: RequestBias, temperature: float) -> Array:
         """(x, l + 1) the probability that a completion begins with each label, the last for none;
         see ``FirstLists.shares``.
         """
-        shifts = of_each_prompt(self.first, bias or {})
+        shifts = of_each_prompt(self.first, bias)
         return self.first.lists.shares(self._label_tokens, shifts, temperature)

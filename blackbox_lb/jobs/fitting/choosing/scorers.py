@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.candidates import Candidate
 from blackbox_lb.estimate.choice.goal import ByPrompt, Goal, Outcome
@@ -20,19 +21,21 @@ from blackbox_lb.jobs.fitting.document import Measured, TriedCandidate
 from blackbox_lb.rollouts.judging.trials import NamedBias, Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, Setting
 from blackbox_lb.rollouts.positions import scored
-from blackbox_lb.types import AnyBias, Example
+from blackbox_lb.types import Example
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Challenger:
     """A candidate that is richer than the one that stands, and has to prove itself.
 
-    spec: its features as they are given on the command line. errors: (s,) standard errors of its
-    entries in nats, NaN where not known. left_out: (p,) gains over the one that stands on training
-    prompts that were left out, which count beside those on validation prompts; () for none.
+    candidate: its entries. bias: these with its features, as requests get it. spec: the features as
+    they are given on the command line. errors: (s,) standard errors of its entries in nats, NaN
+    where not known. left_out: (p,) gains over the one that stands on training prompts that were
+    left out, which count beside those on validation prompts; () for none.
     """
 
     candidate: Candidate
+    bias: RequestBias
     spec: str
     errors: Vector
     left_out: Vector
@@ -133,7 +136,7 @@ class Scorer(Protocol):
     def described(self, bias: Any, scored: Scored, base: Scored) -> str:
         """What there is to say of the score of the chosen bias."""
 
-    async def kl(self, bias: Any, samples: int) -> float | None:
+    async def kl(self, bias: RequestBias, samples: int) -> float | None:
         """Nats a completion of ``bias`` at temperature 1, from completions that were drawn for the
         scores; None where there are none, or the provider does not tell.
         """
@@ -241,12 +244,12 @@ class FromSamples:
         pairs = zip(self.settings, scores.values(), strict=True)
         return tuple(Scored(outcome_of([parts])).measured(setting.name) for setting, parts in pairs)
 
-    def described(self, bias: AnyBias, scored: Scored, base: Scored) -> str:
+    def described(self, bias: RequestBias, scored: Scored, base: Scored) -> str:
         """See ``Scorer``."""
         del bias, scored, base
         return ""
 
-    async def kl(self, bias: AnyBias, samples: int) -> float | None:
+    async def kl(self, bias: RequestBias, samples: int) -> float | None:
         """See ``Scorer``."""
         if SAMPLED not in self.settings or not self.trials.session.tells_base_logprobs:
             return None

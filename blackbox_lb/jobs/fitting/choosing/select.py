@@ -14,6 +14,7 @@ from typing import Self
 import numpy as np
 from scipy.special import stdtrit
 
+from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import (
     FACTORS,
@@ -206,9 +207,10 @@ async def select(
 
 @dataclass(slots=True, eq=False)
 class _Entrant:
-    """A candidate in the race. scored: None before its first sample."""
+    """A candidate in the race. bias: as requests get it. scored: None before its first sample."""
 
     candidate: Candidate
+    bias: RequestBias
     scored: Scored | None = None
     status: str = ""
     kl: float | None = None
@@ -251,7 +253,7 @@ class _Race:
 
     def add(self, candidate: Candidate) -> _Entrant:
         """Let one more take part."""
-        entrant = _Entrant(candidate)
+        entrant = _Entrant(candidate, RequestBias(candidate.logit_bias))
         self.entrants.append(entrant)
         return entrant
 
@@ -274,7 +276,7 @@ class _Race:
         """Announce the search, and score the base."""
         if not self.scorer.exact:
             self._announce()
-        [self.base] = await self.scorer.score([NamedBias("base", None)], self.search.samples)
+        [self.base] = await self.scorer.score([NamedBias("base", NO_BIAS)], self.search.samples)
         check_base(self.base, self.goal)
 
     async def foresee(self) -> None:
@@ -364,9 +366,7 @@ class _Race:
         self, entrants: Sequence[_Entrant], samples: int, among: Bools | None = None
     ) -> None:
         """Score them with ``samples`` completions a prompt, drawn together."""
-        policies = [
-            NamedBias(entrant.candidate.label, entrant.candidate.sent) for entrant in entrants
-        ]
+        policies = [NamedBias(entrant.candidate.label, entrant.bias) for entrant in entrants]
         scores = await self.scorer.score(policies, samples, among)
         for entrant, scored in zip(entrants, scores, strict=True):
             entrant.scored = scored
@@ -466,7 +466,7 @@ class _Race:
         for entrant in self.entrants:
             scored = entrant.scored
             if scored is not None and not self._is_partial(scored):
-                entrant.kl = await self.scorer.kl(entrant.candidate.sent, scored.samples)
+                entrant.kl = await self.scorer.kl(entrant.bias, scored.samples)
 
     def _is_partial(self, scored: Scored) -> bool:
         """Whether it was scored on some of the prompts only."""
@@ -476,7 +476,7 @@ class _Race:
     async def richer(self, challengers: Sequence[Challengers], choice: Choice) -> Choice:
         """``choice`` with the best of the richer candidates that are better than its uncut one."""
         candidate = choice.uncut or choice.candidate
-        standing = _Entrant(candidate)
+        standing = _Entrant(candidate, RequestBias(candidate.logit_bias))
         await self._score([standing], self.search.samples)
         proven: list[tuple[_Entrant, Challenger]] = []
         for source in challengers:
@@ -484,7 +484,7 @@ class _Race:
             if isinstance(rivals, str):
                 self.report.notice(f"declined, {source.name}: {rivals}")
                 continue
-            entrants = [_Entrant(rival.candidate) for rival in rivals]
+            entrants = [_Entrant(rival.candidate, rival.bias) for rival in rivals]
             await self._score(entrants, self.search.samples)
             best = self._ranked(entrants)[0]
             challenger = rivals[entrants.index(best)]

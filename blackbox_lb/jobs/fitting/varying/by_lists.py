@@ -14,6 +14,7 @@ from scipy.special import log_softmax
 
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import Comparison
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.decisions.first_lists import FirstLists, begins_right
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
@@ -44,7 +45,7 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import comparison
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import AnyBias, Example
+from blackbox_lb.types import Example
 
 MODEL_WEIGHTS = (1.0, 0.5, 0.2)
 """Weights of the model's own logits: 1 is the likelihood of what is sampled at temperature 1,
@@ -136,8 +137,8 @@ class ByLists:
 async def against_others(
     trials: Trials,
     task: Task,
-    fixed: AnyBias,
-    sent: AnyBias,
+    fixed: RequestBias,
+    sent: RequestBias,
     features_of: Sequence[PromptFeatures],
     plan: FitPlan,
 ) -> tuple[Comparison, ...]:

@@ -292,19 +292,20 @@ def learned_challenger(
         standing,
         settings=settings,
         sparse=replace(standing.sparse, token_ids=fit.token_ids, values=values),
-        varying=RequestBias(common, features, sent, vectors=vectors),
         projected=None,
         origin=origin,
         stands=False,
     )
-    return Challenger(candidate, matrix.spec, errors, np.zeros(0) if left_out is None else left_out)
+    if left_out is None:
+        left_out = np.zeros(0)
+    bias = RequestBias(common, features, sent, vectors=vectors)
+    return Challenger(candidate, bias, matrix.spec, errors, left_out)
 
 
 def with_lift(challenger: Challenger, token_ids: set[int], nats: float) -> Challenger:
     """The same with more nats on the entries of some tokens."""
     candidate = challenger.candidate
-    assert isinstance(candidate.varying, RequestBias)
-    before = candidate.varying
+    before = challenger.bias
     common = {
         token: value + nats if token in token_ids else value
         for token, value in before.common.items()
@@ -313,7 +314,7 @@ def with_lift(challenger: Challenger, token_ids: set[int], nats: float) -> Chall
         candidate,
         settings={**candidate.settings, "lift": nats},
         sparse=replace(candidate.sparse, values=np.array(list(common.values()))),
-        varying=RequestBias(common, before.features, before.sent, vectors=before.vectors),
         origin=f"{candidate.origin}, labels lifted by {nats:g} nats",
     )
-    return replace(challenger, candidate=lifted)
+    bias = RequestBias(common, before.features, before.sent, vectors=before.vectors)
+    return replace(challenger, candidate=lifted, bias=bias)

@@ -1,0 +1,31 @@
+"""How completions are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
+from blackbox_lb.types import Endpoint, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How completions are drawn.
+
+    sampling: temperature, longest completion, listed alternatives, seed and stop texts.
+    bias: what is added to the logits; see ``RequestBias.at``.
+    endpoint: the endpoint that samples; None for that of the session.
+    fields: further fields of the request.
+    """
+
+    sampling: Sampling
+    bias: RequestBias = NO_BIAS
+    endpoint: Endpoint | None = None
+    fields: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+
+    def on(self, endpoint: Endpoint) -> Draw:
+        """A draw that names an endpoint: this one's, else ``endpoint``."""
+        if self.endpoint:
+            return self
+        return replace(self, endpoint=endpoint)
