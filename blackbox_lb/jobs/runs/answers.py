@@ -21,7 +21,7 @@ from blackbox_lb.jobs.evaluation.document import (
 )
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import Setting
-from blackbox_lb.rollouts.phased import check_continues, drawn_by_phase
+from blackbox_lb.rollouts.phased import check_continues, drawn
 from blackbox_lb.types import Completion, Example, Prompt, Sampling, Span
 
 MOVED = 0.01
@@ -60,9 +60,7 @@ async def side_by_side(
     draw = Draw(sampling, bias, endpoint)
     if "prefix" in bias.scopes:
         check_continues(session, bias.phases)
-        biased = await drawn_by_phase(session, prompt, draw)
-    else:
-        biased = (await session.complete_many(prompt, draw))[0]
+    [biased] = await drawn(session, prompt, draw)
     return SideBySide(base, biased, pieces_of(biased, bias, prompt))
 
 

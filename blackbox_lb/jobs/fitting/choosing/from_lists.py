@@ -161,7 +161,7 @@ class FromLists(_Predicted):
             sure=is_right * ~unsure,
         )
 
-    def described(self, bias: Mapping[int, float], scored: Scored, base: Scored) -> str:
+    def described(self, bias: RequestBias, scored: Scored, base: Scored) -> str:
         """What is predicted of the chosen bias, in words."""
         goal = NAMES.get(self.goal.objective, "right first tokens")
         unsure = ""
@@ -170,7 +170,7 @@ class FromLists(_Predicted):
         return (
             f"; predicted for greedy decoding on {self.prompts} validation prompts, without"
             f" drawing: {goal} {scored.outcome.reward.value:.3f} (base"
-            f" {base.outcome.reward.value:.3f}){unsure}{self._verbatim(bias)}"
+            f" {base.outcome.reward.value:.3f}){unsure}{self._verbatim(bias.common)}"
         )
 
     def _by_label(self, tokens: Ids, labels: Labels) -> Vector:

@@ -133,7 +133,7 @@ class Scorer(Protocol):
             among: (p,) the prompts to score, all of them if None.
         """
 
-    def described(self, bias: Any, scored: Scored, base: Scored) -> str:
+    def described(self, bias: RequestBias, scored: Scored, base: Scored) -> str:
         """What there is to say of the score of the chosen bias."""
 
     async def kl(self, bias: RequestBias, samples: int) -> float | None:

@@ -552,7 +552,7 @@ class _Race:
                 " no bias may well be better"
             )
         sentence = self._sentence(winner)
-        more = self.scorer.described(winner.candidate.logit_bias, scored, self.base)
+        more = self.scorer.described(winner.bias, scored, self.base)
         compared = sum(entrant.scored is not None for entrant in self.entrants)
         if compared > 1 and not self.scorer.exact:
             more += (
