@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import errno
 import functools
+import gc
 import io
 import os
 import shutil
@@ -39,6 +40,10 @@ ONE_BLAS_THREAD = ("OPENBLAS_NUM_THREADS", "1")
 """numpy's matrix products are small here, and our own threads divide the positions. Threads of
 OpenBLAS wait for each other actively: beside a busy engine on two cores the inverse of a matrix of
 300 took 160 ms with two of them and 5 ms with one.
+"""
+YOUNG_OBJECTS = 100_000
+"""Objects made before garbage is looked for. With Python's 700 a fit of short answers spends a
+tenth of its time looking through modules and vocabulary, and finds next to nothing.
 """
 
 
@@ -113,6 +118,7 @@ class Commands(click.Group):
         from blackbox_lb.safety.secrets import guarded
 
         os.environ.setdefault(*ONE_BLAS_THREAD)
+        gc.set_threshold(YOUNG_OBJECTS)
         _print_anywhere()
         try:
             with guarded():

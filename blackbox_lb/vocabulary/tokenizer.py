@@ -91,7 +91,11 @@ class Vocabulary:
         SentencePiece vocabularies have them: Gemma 3 writes a line feed as ``\\n`` (107) and as
         ``<0x0A>`` (248). Byte-level vocabularies have none.
         """
-        return {raw: ids for raw, ids in self._ids.items() if len(ids) > 1}
+        repeated: dict[bytes, tuple[int, ...]] = {}
+        for token, raw in self.ordinary.items():
+            if raw and self._last_ids[raw] != token:
+                repeated[raw] = (*repeated.get(raw, ()), token)
+        return {raw: (*ids, self._last_ids[raw]) for raw, ids in repeated.items()}
 
     @property
     def end_of_text(self) -> int | None:
@@ -104,10 +108,9 @@ class Vocabulary:
 
     def id_of(self, raw: bytes) -> int | None:
         """The ordinary token with these bytes; None for no token, or several (see ``shared``)."""
-        ids = self._ids.get(raw, ())
-        if len(ids) != 1:
+        if raw in self.shared:
             return None
-        return ids[0]
+        return self._last_ids.get(raw)
 
     def id_of_special(self, text: str) -> int | None:
         """The special token of this name, as in ``<|im_end|>``; None if there is none."""
@@ -122,11 +125,12 @@ class Vocabulary:
         """
         if REPLACEMENT in text:
             return None
-        readings = set(self._ids.get(_utf8(text), ()))
-        readings.update(self._ids.get(display_bytes(text) or b"", ()))
-        special = self.id_of_special(text)
-        if special is not None:
-            readings.add(special)
+        spellings = {_utf8(text), display_bytes(text) or b""}
+        if not spellings.isdisjoint(self.shared):
+            return None
+        readings = {self._last_ids.get(raw) for raw in spellings}
+        readings.add(self.id_of_special(text))
+        readings.discard(None)
         if len(readings) != 1:
             return None
         return readings.pop()
@@ -154,13 +158,9 @@ class Vocabulary:
             return self.encoder(paired)
 
     @cached_property
-    def _ids(self) -> dict[bytes, tuple[int, ...]]:
-        """The ids of each byte string."""
-        table: dict[bytes, tuple[int, ...]] = {}
-        for token, raw in self.ordinary.items():
-            if raw:
-                table[raw] = (*table.get(raw, ()), token)
-        return table
+    def _last_ids(self) -> dict[bytes, int]:
+        """The last id of each byte string."""
+        return {raw: token for token, raw in self.ordinary.items() if raw}
 
     @cached_property
     def _names(self) -> dict[int, bytes]:
