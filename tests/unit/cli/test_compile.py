@@ -194,8 +194,8 @@ def test_a_profile_of_ones_own(fitted: tuple[Path, ExactServer], tmp_path: Path)
     assert Bias.load(told["bias"]).verdict
     after = compiled(learned, "--provider", "vllm", "--entries", 3)
     assert after["completions"] == told["completions"]
-    assert [notice.partition(" are left out")[0] for notice in after["remarks"]] == [
-        "8 completions through own"
+    assert [notice.partition(" lists the token")[0] for notice in after["remarks"]] == [
+        "8 completions are left out: it is not known whether own"
     ]
 
 

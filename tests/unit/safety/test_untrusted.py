@@ -393,7 +393,7 @@ def test_a_found_settings_file_runs_no_code(
         ("fit", 'tokenizer = "/elsewhere/t.json"'), ("fit", 'tools = "../tools.json"'), ("fit", 'prices = "/p.toml"'),
         ("fit", 'data_dir = ".."'), ("fit", 'rollouts = ["runs/*", "../runs/*"]'), ("fit", 'objective = "cost:../c.json"'),
         ("fit", 'out = "../x"'), ("fit", 'store = "/elsewhere/x.db"'), ("fit", "restart = true"),
-        ("eval", "save = true"), ("eval", 'classifier = "embedding:m"'), ("eval", 'baseline_words = ["/w.txt:-2"]'),
+        ("eval", "save = true"), ("eval", 'rival = "classifier:embedding:m"'), ("eval", 'rival = ["words:/w.txt:-2"]'),
         ("report", 'out = "~/.bashrc"'), ("report", 'out = ".git/hooks/x"'), ("report", 'out = "away/x"'),
         ("report", 'plots = "/etc"'), ("doctor", 'save = "../mine.toml"'), ("score", 'per_completion = "../x"'),
         ("proxy", 'upstream = "http://h/v1"'), ("proxy", 'host = "0.0.0.0"'), ("proxy", 'allow_host = "h"'),
@@ -473,7 +473,7 @@ def test_a_found_file_may_set_data(
     assert Path(ran[1]["reward"].removeprefix("avoid:")).resolve() == tmp_path / "words.txt"
 
 
-BY_VALUE = frozenset({"provider", "base_url", "reward", "depends_on", "classifier"})
+BY_VALUE = frozenset({"provider", "base_url", "reward", "depends_on", "rival"})
 NEVER = frozenset(
     {"yes", "restart", "cancel", "force", "save"}  # of eval; the doctor's is a path
     | {"host", "allow_host", "allow_origin", "upstream"}
