@@ -276,8 +276,8 @@ async def _lists(
     trials: Trials, examples: Sequence[Example], rival: Policy, tokens: Ids
 ) -> FirstLists:
     """The first lists of the examples as ``rival`` asks them."""
-    asked = [draw.example for example in examples for draw in rival.requests(example, 1)]
-    completions, _ = await first_completions(trials, asked, rival.name, LISTED)
+    requests = [draw.example for example in examples for draw in rival.requests(example, 1)]
+    completions, _ = await first_completions(trials, requests, rival.name, LISTED)
     lists = FirstLists.of(completions)
     return lists.only(lists.has_list).with_tokens(tokens)
 

@@ -64,14 +64,14 @@ async def stored_texts(
     draw = trials.draw(drawn_at, policy.bias, trials.session.biased_endpoint, policy.max_tokens)
     if drawn_at.deterministic:
         samples = 1
-    asked = [row.example for example in examples for row in policy.requests(example, samples)]
-    keys = await trials.collect(policy.name, asked, draw, samples, scored=False, only_stored=True)
+    sent = [row.example for example in examples for row in policy.requests(example, samples)]
+    keys = await trials.collect(policy.name, sent, draw, samples, scored=False, only_stored=True)
     if any(len(row) < samples for row in keys):
         raise InputError(
             f"{trials.store.path} lacks completions of {policy.name!r}; run blb eval with these"
             " words first"
         )
-    return [list(trials.store.completions(row)) for row in keys]
+    return list(trials.store.by_prompt(keys))
 
 
 def difference(

@@ -119,8 +119,8 @@ class IPSOfClusters:
     def learn(self, data: Logged, sweep: Sweep, priors: Sequence[Prior] = ()) -> Iterator[Proposal]:
         """At each tau and alpha, with a value for every token of the vocabulary."""
         tied = Smoothed(self.facts, lambda statistics: TiedIPS(statistics, self.labels))
-        for each in tied.learn(data, sweep, priors):
-            yield replace(each, values=_fewest(each.values))
+        for proposal in tied.learn(data, sweep, priors):
+            yield replace(proposal, values=_fewest(proposal.values))
 
 
 def _fewest(values: Vector) -> Vector:

@@ -94,12 +94,15 @@ def rivals_of_table(table: Mapping[str, Any]) -> dict[str, Any]:
         value = current.pop(key)
         if value is False:
             continue
-        single = [""] if value is True else value
-        values = single if isinstance(single, list) else [single]
-        named = current.get("rival", [])
-        known = named if isinstance(named, list) else [named]
-        current["rival"] = [*known, *(f"{rival}{item}" for item in values)]
+        values = [""] if value is True else _listed(value)
+        specs = [f"{rival}{single}" for single in values]
+        current["rival"] = [*_listed(current.get("rival", [])), *specs]
     return current
+
+
+def _listed(value: Any) -> list[Any]:
+    """The values of an option that may be given several times."""
+    return value if isinstance(value, list) else [value]
 
 
 def with_rivals(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -115,13 +118,14 @@ def with_rivals(words: Sequence[str]) -> tuple[list[str], list[str]]:
             current.append(word)
             continue
         rival = RIVALS[name]
-        older = name
+        older = [name]
         if rival.endswith(":"):
-            value = value if equals else next(remaining, "")
-            rival = f"{rival}{value}"
-            older = f"{name} {value}"
+            if not equals:
+                value = next(remaining, "")
+            rival += value
+            older.append(value)
         current += ["--rival", rival]
-        replaced.append(f"{shell_line(*older.split(' ', 1))} is {shell_line('--rival', rival)}")
+        replaced.append(f"{shell_line(*older)} is {shell_line('--rival', rival)}")
     return current, replaced
 
 

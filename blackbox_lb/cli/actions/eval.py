@@ -36,7 +36,7 @@ from blackbox_lb.extras.rivals.case import Case
 from blackbox_lb.extras.rivals.table import rivals, standard_rivals
 from blackbox_lb.jobs.evaluation.compare import figure, verdicts
 from blackbox_lb.jobs.evaluation.document import Evaluation, Mean
-from blackbox_lb.jobs.evaluation.policies import HandBias, Policy
+from blackbox_lb.jobs.evaluation.policies import HandBias
 from blackbox_lb.jobs.evaluation.run import EvalPlan, default_settings, evaluate
 from blackbox_lb.jobs.forecast import eval_stages
 from blackbox_lb.jobs.records.run_record import work_in
@@ -183,7 +183,7 @@ async def _run(
     longest = max(
         (
             sum(map(len, draw.example.prompt.sent_texts))
-            for policy in (Policy(), *plan.rivals)
+            for policy in plan.rivals
             for example in task.test
             for draw in policy.requests(example, plan.samples)
         ),

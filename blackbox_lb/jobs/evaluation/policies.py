@@ -12,9 +12,10 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from blackbox_lb.api.wire import takes_messages
 from blackbox_lb.bias.limits import check_limits
 from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
-from blackbox_lb.errors import NoLogprobs
+from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, Setting
 from blackbox_lb.types import Completion, Example, Message
@@ -214,6 +215,15 @@ class Shots(Policy):
     @property
     def facts(self) -> dict[str, Any]:
         return {"shots": len(self.shots)}
+
+    async def ready(self, trials: Trials) -> Policy:
+        endpoint = trials.session.biased_endpoint
+        if not takes_messages(endpoint):
+            raise InputError(
+                f"{self.name} stands before the prompt as messages, and the {endpoint} endpoint"
+                " takes one text; use ``endpoint=chat``, or drop ``rival=few-shot``"
+            )
+        return self
 
     def requests(self, example: Example, samples: int) -> list[PromptDraw]:
         messages = list(example.prompt.messages)

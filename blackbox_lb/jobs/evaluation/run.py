@@ -20,7 +20,7 @@ from blackbox_lb.jobs.evaluation.compare import (
     unresolvable,
 )
 from blackbox_lb.jobs.evaluation.document import MOST_SHOWN, Evaluation, ShownPrompt
-from blackbox_lb.jobs.evaluation.policies import BASE, Decides, Policy, Shots, policies_at
+from blackbox_lb.jobs.evaluation.policies import BASE, Decides, Policy, policies_at
 from blackbox_lb.jobs.evaluation.results import (
     Judged,
     PolicyAnswers,
@@ -99,7 +99,7 @@ async def evaluate(
     trials = replace(trials, report=remembering)
     examples = task.test
     values = {name: to_request_bias(bias, trials.store) for name, bias in biases.items()}
-    plan = replace(plan, rivals=tuple([await _ready(trials, rival) for rival in plan.rivals]))
+    plan = replace(plan, rivals=tuple([await rival.ready(trials) for rival in plan.rivals]))
     judged = [
         (setting, policy)
         for setting, policy in plan.judged(values)
@@ -120,19 +120,6 @@ async def evaluate(
     first = next(iter(values.values()), NO_BIAS)
     results = await _results(trials, plan, examples, judged, first)
     return _evaluation(trials, task, plan, examples, results, remembering)
-
-
-async def _ready(trials: Trials, rival: Policy) -> Policy:
-    """Prepare a rival for the session. Raises an error where the endpoint or the provider does not
-    take it.
-    """
-    if isinstance(rival, Shots) and not takes_messages(trials.session.biased_endpoint):
-        raise InputError(
-            f"{rival.name} stands before the prompt as messages, and the"
-            f" {trials.session.biased_endpoint} endpoint takes one text; use ``endpoint=chat``, or"
-            " drop ``rival=few-shot``"
-        )
-    return await rival.ready(trials)
 
 
 async def _results(
