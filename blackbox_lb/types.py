@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -410,6 +410,16 @@ class Completion:
             top_logprobs=np.zeros((0, 0), np.float32),
             model=model,
             whole=False,
+        )
+
+    def without_lists(self) -> Completion:
+        """The same without its lists, which take most of the memory of a completion."""
+        return replace(
+            self,
+            token_ids=self.token_ids.copy(),
+            logprobs=self.logprobs.copy(),
+            top_ids=np.zeros((0, 0), np.int32),
+            top_logprobs=np.zeros((0, 0), np.float32),
         )
 
     @property

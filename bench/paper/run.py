@@ -20,9 +20,9 @@ from blackbox_lb.errors import ConnectionFailed, InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.jobs.evaluation.compare import mean_of
+from blackbox_lb.jobs.fitting.fit import fit
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import Fitted
-from blackbox_lb.jobs.fitting.run import fit
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, compare, together
 from blackbox_lb.tasks import Reward, parse_reward

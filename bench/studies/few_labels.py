@@ -48,9 +48,9 @@ from blackbox_lb.jobs.fitting.choosing.proposing import (
     with_knowledge,
 )
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
+from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn, given_answers
+from blackbox_lb.jobs.fitting.job import limits_of
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.run import limits_of
-from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn, given_answers
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, classified
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import (

@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.feasibility import (
     AfterLabel,
     Feasibility,
     OpeningFeasibility,
-    feasibility,
     opening_feasibility,
 )
-from blackbox_lb.estimate.inputs.checks import Bools
-from blackbox_lb.jobs.fitting.opening import opening_lists
-from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, first_tokens
+from blackbox_lb.jobs.fitting.evidence.answers_to_learn import judged
+from blackbox_lb.jobs.fitting.evidence.opening import opening_lists
+from blackbox_lb.rollouts.answers.given_answers import first_tokens
 from blackbox_lb.rollouts.answers.openings import Opening, opening_of
 from blackbox_lb.rollouts.judging.decisions import about_labels, remark_on_others
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -173,25 +171,3 @@ def after_label(
     if refused:
         example_text = refused[0]
     return AfterLabel(len(tested), len(tested) - len(refused), matcher.spec, example_text, remedy)
-
-
-def judged(starts: AnswerStarts, labels: Labels, right: Bools | None = None) -> Feasibility:
-    """Judge whether a bias can correct the decisions at these first positions; ``right`` (p,):
-    whether greedy answers are right.
-    """
-    numbers = starts.labels_of(labels)
-    has_label = numbers >= 0
-    if not has_label.any():
-        raise InputError(
-            "none of the prompts that were looked at has one of the labels; name them with"
-            " ``labels``"
-        )
-    right_of_labelled = None
-    if right is not None:
-        right_of_labelled = right[has_label]
-    return feasibility(
-        starts.lists.only(has_label),
-        [ids for ids, has in zip(starts.accepted, has_label.tolist(), strict=True) if has],
-        numbers[has_label],
-        right_of_labelled,
-    )

@@ -14,8 +14,8 @@ from blackbox_lb.jobs.evaluation.results import draws_of
 from blackbox_lb.jobs.evaluation.run import EvalPlan
 from blackbox_lb.jobs.fitting.choosing.proposing import most_beside
 from blackbox_lb.jobs.fitting.choosing.select import Search
+from blackbox_lb.jobs.fitting.judge import KL_PROMPTS
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.run import KL_PROMPTS
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.collect import batch_of

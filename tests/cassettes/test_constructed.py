@@ -19,6 +19,7 @@ from blackbox_lb.api.local.engine import resolve_model
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
+from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
 from blackbox_lb.deploy.client import apply
 from blackbox_lb.errors import (
     AuthenticationFailed,
@@ -27,6 +28,7 @@ from blackbox_lb.errors import (
     QuotaExhausted,
     RequestRejected,
 )
+from blackbox_lb.jobs.fitting.scored_policies import BASE, BIASED, score_policies, verdict_of
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -595,7 +597,10 @@ def test_lmstudio_judging(store: RolloutStore) -> None:
         assert (tokenizer.fingerprint, session.biased_endpoint) == (SMOLLM2, "chat")
         assert not session.tells_base_logprobs
         trials = Trials(session, store, tokenizer, reward, Silent(), top_logprobs=5, concurrency=1)
-        return await trials.judge(examples, [SAMPLED], 2, {28: -100.0})
+        policies = {BASE: NO_BIAS, BIASED: RequestBias({28: -100.0})}
+        return verdict_of(
+            await score_policies(trials, examples, [SAMPLED], 2, policies), reward.label
+        )
 
     verdicts = {
         each.metric: each for each in talk("lmstudio", work, tokenizer=str(resolve_model(None)))

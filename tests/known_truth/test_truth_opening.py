@@ -22,7 +22,7 @@ from blackbox_lb.bias.records import Calibration, LabelTokens
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
-from blackbox_lb.jobs.fitting.opening import SPREAD, likeliest_shift
+from blackbox_lb.jobs.fitting.evidence.opening import SPREAD, likeliest_shift
 from blackbox_lb.rollouts.answers.openings import opening_log_odds
 from blackbox_lb.tasks.sets.labels import OpenLabels
 from tests.support.exact import ExactModel, ExactServer

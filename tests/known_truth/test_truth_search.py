@@ -41,7 +41,7 @@ from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.types import Completion, Example, Prompt
 from tests.support.exact import ExactModel
 from tests.support.exact.model import RewardOf
-from tests.support.simulated import LETTERS, SimulatedTrials, reward_of
+from tests.support.simulated import LETTERS, SimulatedTrials, judged_at_one, reward_of
 from tests.support.truth import Exact
 
 LIMITS = CompileLimits(300, -100.0, 100.0, integers=False)
@@ -79,7 +79,7 @@ def judged(trials: SimulatedTrials, choice: Choice) -> Verdict:
     """The verdict on fresh completions of the test prompts."""
     _, test = examples_of(trials.model)
     bias = choice.candidate.logit_bias
-    return asyncio.run(Trials.judge(cast(Trials, trials), test, [SAMPLED], 6, bias))[0]
+    return judged_at_one(trials, test, 6, bias)[0]
 
 
 def dense(candidate: Candidate, size: int) -> np.ndarray:

@@ -36,7 +36,7 @@ from blackbox_lb.types import Completion, Example, Prompt
 from tests.support.choosing import choose
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
-from tests.support.simulated import SimulatedTrials, reward_of
+from tests.support.simulated import SimulatedTrials, judged_at_one, reward_of
 from tests.support.truth import Exact
 
 VOCABULARY, HORIZON, PROMPTS = 5, 4, 28
@@ -81,9 +81,7 @@ def reported(trials: SimulatedTrials, choice: Choice) -> tuple[float, float]:
     """What a fit prints for the chosen candidate: its reward on the test prompts, and the
     difference to the base.
     """
-    judged = asyncio.run(
-        Trials.judge(cast(Trials, trials), TEST, [SAMPLED], 4, choice.candidate.logit_bias)
-    )
+    judged = judged_at_one(trials, TEST, 4, choice.candidate.logit_bias)
     return judged[0].biased, judged[0].difference
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from blackbox_lb.api.draw import Draw
+from blackbox_lb.bias.records import Verdict
+from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
+from blackbox_lb.jobs.fitting.scored_policies import BASE, BIASED, score_policies, verdict_of
 from blackbox_lb.rollouts.judging.trials import StagePart, Trials
+from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.types import Completion, EndTokens, Example
@@ -25,13 +30,12 @@ class SimulatedTrials:
     The id of an example is the number of its prompt.
     """
 
-    draw, collect, scores, scores_of_all, scored, judge, kl = (
+    draw, collect, scores, scores_of_all, scored, kl = (
         Trials.draw,
         Trials.collect,
         Trials.scores,
         Trials.scores_of_all,
         Trials.scored,
-        Trials.judge,
         Trials.kl,
     )
     top_logprobs, seed, stop = 0, None, ()
@@ -124,3 +128,14 @@ def reward_of(function: Any, max_tokens: int = 4) -> Reward:
     """
     matcher = parse_reward("contains", max_tokens=max_tokens).matcher
     return Reward("own", "own", "own", "linear", False, max_tokens, matcher, function)
+
+
+def judged_at_one(
+    trials: SimulatedTrials, examples: Sequence[Example], samples: int, bias: Mapping[int, float]
+) -> list[Verdict]:
+    """The verdict on fresh completions at temperature 1, with ``bias`` and without."""
+    policies = {BASE: NO_BIAS, BIASED: RequestBias(bias)}
+    tests = asyncio.run(
+        score_policies(cast(Trials, trials), examples, [SAMPLED], samples, policies)
+    )
+    return verdict_of(tests, trials.reward.label)

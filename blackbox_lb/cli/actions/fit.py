@@ -40,9 +40,9 @@ from blackbox_lb.cli.terminal import (
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.jobs.fitting.document import FitResult
+from blackbox_lb.jobs.fitting.fit import fit
 from blackbox_lb.jobs.fitting.plan import MOST_ENTRIES, FitPlan
 from blackbox_lb.jobs.fitting.result import Fitted
-from blackbox_lb.jobs.fitting.run import fit
 from blackbox_lb.jobs.forecast import RequestSettings, fit_stages, forecast
 from blackbox_lb.jobs.records.run_record import Remembering, provenance, work_in
 from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
@@ -54,7 +54,6 @@ from blackbox_lb.providers.prices import find_prices, parse_prices
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.records import Decisions
 from blackbox_lb.rollouts.positions import FitEngine
-from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.safety.printable import printable, shell_line
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.types import Endpoint
@@ -151,7 +150,7 @@ class _FitCommand:
         check_written(unwritten)
 
     async def _fitted(self, budget: SpendLimit) -> _Fitted:
-        """Learn and judge; then read two answers to each test prompt from the store."""
+        """Learn and judge; two answers to each test prompt are for the screen."""
         async with open_trials(
             self.options,
             self.task,
@@ -166,11 +165,8 @@ class _FitCommand:
                 learned = await fit(
                     replace(trials, report=report, engine=engine), self.task, self.plan
                 )
-            silent = replace(trials, report=Silent())
             sent = to_request_bias(learned.bias)
-            pairs = await answer_pairs(
-                silent, self.task.test, self.plan.settings[-1:], sent, samples=1
-            )
+            pairs = answer_pairs(trials, learned.tests[-1:], sent, samples=1)
             return _Fitted(learned, pairs, report.notices, budget.spent, budget.prices is not None)
 
 

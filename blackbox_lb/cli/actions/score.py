@@ -298,11 +298,7 @@ def _cells(group: Group, base: Group | None, names: dict[str, str]) -> list[str]
 
 def _without_lists(record: ScoredCompletion) -> ScoredCompletion:
     """The record without the logprobs of its completion, which would fill the memory."""
-    completion = record.completion
-    slim = replace(
-        completion, top_ids=completion.top_ids[:0], top_logprobs=completion.top_logprobs[:0]
-    )
-    return replace(record, completion=slim)
+    return replace(record, completion=record.completion.without_lists())
 
 
 def _print_examples(records: list[ScoredCompletion], task: Task, count: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.jobs.evaluation.document import Answer
 from blackbox_lb.jobs.evaluation.policies import BASE, Decides, Policy, PromptDraw
-from blackbox_lb.jobs.runs.answers import moved_tokens
+from blackbox_lb.jobs.runs.answers import answer_of, moved_tokens
 from blackbox_lb.records import Decisions
 from blackbox_lb.rollouts.judging.decisions import completion_of, remark_on_others, scores_of
 from blackbox_lb.rollouts.judging.trials import StagePart, Trials
@@ -149,13 +149,10 @@ def answers_of(
                         trials.session.profile.sampling.shares_prompt,
                     )
                 )
-            first = (
-                readable[0][1] if readable else None
-            )  # without its lists, which would fill the memory
-            best_completions.append(
-                first
-                and replace(first, top_ids=first.top_ids[:0], top_logprobs=first.top_logprobs[:0])
-            )
+            first = None
+            if readable:
+                first = readable[0][1].without_lists()
+            best_completions.append(first)
             decided.extend((example, best.text) for _, best in readable if labels is not None)
             yield answers
 
@@ -264,17 +261,13 @@ def _first(
         if completion is None:
             answers.append(None)
             continue
-        spans = None
-        if reward.has_spans:
-            spans = reward.spans(example, completion)
-        answer = Answer(
-            policy=name,
-            text=completion.text,
-            tokens=completion.n_tokens,
+        answer = answer_of(
+            name,
+            reward,
+            example,
+            completion,
+            value=float(values[0]),
             correct=None if right is None else bool(right[0]),
-            reward=float(values[0]),
-            finish_reason=completion.finish_reason,
-            spans=spans or (),
             moved=moved_tokens(completion, spelled, marked, example.prompt),
         )
         answers.append(answer)

@@ -19,10 +19,12 @@ from blackbox_lb.jobs.evaluation.document import (
     ShownAnswers,
     ShownPrompt,
 )
+from blackbox_lb.jobs.fitting import scored_policies
+from blackbox_lb.jobs.fitting.scored_policies import SettingTest
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.rollouts.phased import check_continues, drawn
-from blackbox_lb.types import Completion, Example, Prompt, Sampling, Span
+from blackbox_lb.tasks import Reward
+from blackbox_lb.types import Completion, Example, Prompt, Sampling
 
 MOVED = 0.01
 """Nats below which a token counts as not moved."""
@@ -120,8 +122,8 @@ def _values_at(bias: RequestBias, prompt: Prompt, parts: list[bytes]) -> list[Ma
 
 ARROW = "  ->  "
 NOTHING = "(nothing)"
-BASE = "without the bias"
-BIASED = "with the bias"
+SHOWN_AS = {scored_policies.BASE: "without the bias", scored_policies.BIASED: "with the bias"}
+"""The names of both models, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,70 +157,93 @@ class AnswerPair:
         return "same"
 
 
-async def answer_pairs(
-    trials: Trials,
-    examples: Sequence[Example],
-    settings: Sequence[Setting],
-    bias: RequestBias,
-    samples: int,
+def answer_pairs(
+    trials: Trials, tests: Sequence[SettingTest], bias: RequestBias, samples: int | None = None
 ) -> tuple[AnswerPair, ...]:
-    """The stored answers of both models, at most ``samples`` a prompt and setting; nothing is
-    drawn. A completion that cannot be read, and its partner, are left out.
+    """The answers of both models to the test prompts of a fit. A completion that cannot be read,
+    and its partner, are left out.
+
+    bias: whose tokens are marked. samples: the first ones of each prompt, None for all.
     """
-    pairs = []
     spelled = trials.store.token_bytes(trials.tokenizer.fingerprint)
-    for setting in settings:
-        count = 1
-        if not setting.deterministic:
-            count = samples
-        endpoint = trials.session.biased_endpoint
-        rows = [
-            await trials.collect(
-                f"answers at {setting.name}",
-                examples,
-                trials.draw(setting, sent, endpoint),
-                count,
-                scored=False,
-                only_stored=True,
-            )
-            for sent in (NO_BIAS, bias)
+    pairs = []
+    for test in tests:
+        tables = [
+            _answers(trials.reward, test, name, spelled, bias, samples)
+            for name in (scored_policies.BASE, scored_policies.BIASED)
         ]
-        completions = [trials.store.by_prompt(keys) for keys in rows]
-        for example, base_row, biased_row in zip(examples, *completions, strict=True):
+        for example, base_row, biased_row in zip(test.examples, *tables, strict=True):
             for base, biased in zip(base_row, biased_row, strict=False):
-                if base.readable and biased.readable:
-                    answers = [
-                        _answer(policy, trials, example, completion, spelled, bias)
-                        for policy, completion in ((BASE, base), (BIASED, biased))
-                    ]
-                    pairs.append(AnswerPair(setting.name, example, *answers))
+                if base is not None and biased is not None:
+                    pairs.append(AnswerPair(test.setting.name, example, base, biased))
     return tuple(pairs)
 
 
-def _answer(
-    policy: str,
-    trials: Trials,
-    example: Example,
-    completion: Completion,
+def _answers(
+    reward: Reward,
+    test: SettingTest,
+    name: str,
     spelled: Mapping[int, bytes],
     bias: RequestBias,
+    samples: int | None,
+) -> list[list[Answer | None]]:
+    """The first ``samples`` answers of the policy ``name`` to each prompt, None for those that
+    cannot be read; see ``answer_pairs``.
+    """
+    policy = test.policies[name]
+    table = []
+    for place, example in enumerate(test.examples):
+        row: list[Answer | None] = []
+        number = 0
+        for completion in policy.completions[place][:samples]:
+            if not completion.readable:
+                row.append(None)
+                continue
+            value = None
+            if not reward.of_shares:
+                value = float(policy.scores.reward[place][number])
+            correct = None
+            if policy.scores.correct is not None:
+                correct = bool(policy.scores.correct[place][number])
+            row.append(
+                answer_of(
+                    SHOWN_AS[name],
+                    reward,
+                    example,
+                    completion,
+                    value=value,
+                    correct=correct,
+                    moved=moved_tokens(completion, spelled, bias, example.prompt),
+                )
+            )
+            number += 1
+        table.append(row)
+    return table
+
+
+def answer_of(
+    policy: str,
+    reward: Reward,
+    example: Example,
+    completion: Completion,
+    *,
+    value: float | None,
+    correct: bool | None,
+    moved: tuple[MovedToken, ...],
 ) -> Answer:
-    reward = trials.reward
-    value = None
-    spans: tuple[Span, ...] = ()
-    if not reward.of_shares:
-        measured = reward.measure(example, completion)
-        value = reward.value(measured.reward)
-        spans = measured.spans or ()
+    """A completion that was scored, with the places where its reward is earned."""
+    spans = None
+    if reward.has_spans:
+        spans = reward.spans(example, completion)
     return Answer(
         policy=policy,
         text=completion.text,
         tokens=completion.n_tokens,
-        correct=reward.correct(example, completion),
+        correct=correct,
         reward=value,
         finish_reason=completion.finish_reason,
-        spans=spans,
-        moved=moved_tokens(completion, spelled, bias, example.prompt),
+        spans=spans or (),
+        moved=moved,
     )
 
 

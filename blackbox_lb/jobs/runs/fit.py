@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,9 +24,9 @@ from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.recipe import L2, AlphaScale, Sweep, Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Scale
 from blackbox_lb.jobs.fitting.document import FitResult
+from blackbox_lb.jobs.fitting.fit import fit as fit_plan
 from blackbox_lb.jobs.fitting.plan import MOST_ENTRIES, FitPlan, LearnFrom, SearchExtent
 from blackbox_lb.jobs.fitting.result import Fitted
-from blackbox_lb.jobs.fitting.run import fit as fit_plan
 from blackbox_lb.jobs.records.run_record import (
     Manifest,
     Remembering,
@@ -332,12 +332,9 @@ class _Job:
 
     async def _fitted(self, trials: Trials) -> tuple[Fitted, tuple[AnswerPair, ...]]:
         """The result of the plan, and all answers to the test prompts."""
-        plan = self.plan
-        fitted = await fit_plan(trials, self.task, plan)
+        fitted = await fit_plan(trials, self.task, self.plan)
         sent = to_request_bias(fitted.bias)
-        silent = replace(trials, report=Silent())
-        pairs = await answer_pairs(silent, self.task.test, plan.settings, sent, plan.test_samples)
-        return fitted, pairs
+        return fitted, answer_pairs(trials, fitted.tests, sent)
 
     def _record(self, trials: Trials) -> Manifest:
         splits = (self.task.train, self.task.validation, self.task.test)

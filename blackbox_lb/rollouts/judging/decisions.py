@@ -162,27 +162,32 @@ async def own_label_tokens(trials: Trials, labels: Labels) -> list[Ids] | None:
     return unshared
 
 
-async def decision_scores(
+def decision_scores(
     trials: Trials,
+    title: str,
     examples: Sequence[Example],
-    setting: Setting,
-    samples: int,
+    rows: Sequence[Sequence[Completion]],
     bias: RequestBias,
     labels: Labels,
+    begins: Sequence[Ids],
 ) -> Decisions:
-    """The decisions of such completions, drawn unless they are in the store; examples without one
-    of the labels, and completions that cannot be read, are left out.
+    """The decisions of completions; examples without one of the labels, and completions that cannot
+    be read, are left out.
+
+    Args:
+        trials: the model under test.
+        title: of the stage, for a remark.
+        examples: (x,) the prompts, and what is right.
+        rows: (x,) the completions of each.
+        bias: that they were drawn with.
+        labels: of the task.
+        begins: (l,) the tokens that begin each label.
     """
-    draw = trials.draw(setting, bias, trials.session.biased_endpoint)
-    policy = "biased" if bias else "base"
-    title = f"test at {setting.name}, decisions, {policy}"
-    keys = await trials.collect(title, examples, draw, samples, scored=False)
-    begins = await label_tokens(trials, labels)
     right = []
     decided = []
     sure = []
     texts = list[tuple[Example, str]]()
-    for example, completions in zip(examples, trials.store.by_prompt(keys), strict=True):
+    for example, completions in zip(examples, rows, strict=True):
         number = labels.of(example)
         if number is None:
             continue
@@ -196,18 +201,8 @@ async def decision_scores(
             right.append(number)
             decided.append(-1 if label is None else label)
             texts.append((example, completion.text))
-            sure.append(
-                _confidence(
-                    completion,
-                    label,
-                    prompt_bias,
-                    begins,
-                )
-            )
-    test = f"test at {setting.name}"
-    if bias:
-        test += ", biased"
-    remark_on_others(trials, test, labels, texts)
+            sure.append(_confidence(completion, label, prompt_bias, begins))
+    remark_on_others(trials, title, labels, texts)
     return decisions_of(labels.names, right, decided, sure)
 
 

@@ -13,8 +13,7 @@ from blackbox_lb.api.drift import DriftWatch
 from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.limits.concurrency import AdaptiveConcurrency
 from blackbox_lb.api.session import Session
-from blackbox_lb.bias.records import Comparison, Verdict
-from blackbox_lb.bias.request_bias import NO_BIAS, AnyBias, RequestBias, to_request_bias
+from blackbox_lb.bias.request_bias import AnyBias, RequestBias, to_request_bias
 from blackbox_lb.errors import ConnectionFailed, Drifted, InputError, ServerFailed
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
@@ -27,9 +26,7 @@ from blackbox_lb.rollouts.judging.verdict import (
     PolicyScores,
     Setting,
     check_values,
-    compare,
     score,
-    together,
 )
 from blackbox_lb.rollouts.phased import bias_at_positions, check_continues, phases_of
 from blackbox_lb.rollouts.positions import FitEngine
@@ -326,24 +323,6 @@ class Trials:
             self.report.notice(f"{title}: {scores.unscored}")
         return scores
 
-    async def judge(
-        self, examples: Sequence[Example], settings: Sequence[Setting], samples: int, bias: AnyBias
-    ) -> list[Verdict]:
-        """Base against ``bias`` on ``examples`` at each of ``settings``: a verdict a metric,
-        adjusted for being several.
-
-        ``samples``: completions a prompt; greedy takes one. ``bias``: token id -> nats.
-        """
-        sent = to_request_bias(bias)
-        rows: list[Comparison] = []
-        for setting in settings:
-            count = 1 if setting.deterministic else samples
-            place = f"test at {setting.name}"
-            both = [NamedBias(f"{place}, base", NO_BIAS), NamedBias(f"{place}, biased", sent)]
-            base, biased = await self.scores_of_all(place, examples, setting, count, both)
-            rows += compare(setting, base, biased, self.reward.label)
-        return [row.as_verdict for row in together(rows)]
-
     async def kl(
         self, examples: Sequence[Example], samples: int, bias: AnyBias, tail: NextToken
     ) -> float:
@@ -358,8 +337,28 @@ class Trials:
             return float("nan")
         draw = self.draw(SAMPLED, bias)
         keys = await self.collect("KL to the base", examples, draw, samples, scored=False)
+        return await self.kl_of(examples, keys, self.store.by_prompt(keys), draw.bias, tail)
+
+    async def kl_of(
+        self,
+        examples: Sequence[Example],
+        keys: Sequence[Sequence[str]],
+        rows: Iterable[Sequence[Completion]],
+        bias: RequestBias,
+        tail: NextToken,
+    ) -> float:
+        """See ``kl``: of completions at temperature 1 that were drawn with ``bias``.
+
+        keys, rows: (x, samples) of each example.
+        """
+        if not self.session.tells_base_logprobs:
+            return float("nan")
         owner = {key: p for p, row in enumerate(keys) for key in row}
-        completions = dict(zip(owner, self.store.completions(owner), strict=True))
+        completions = {
+            key: completion
+            for row_keys, row in zip(keys, rows, strict=True)
+            for key, completion in zip(row_keys, row, strict=True)
+        }
         complete = {key: completion for key, completion in completions.items() if completion.whole}
         nonempty = {
             key: completion for key, completion in complete.items() if len(completion.token_ids)
@@ -369,7 +368,7 @@ class Trials:
         prompts = [owner[key] for key in nonempty]
         rewards = [0.0] * len(nonempty)
         rollouts = columns(nonempty, prompts, rewards, self.end_tokens)
-        ratios, expected = await self._log_ratios(rollouts, draw.bias, examples, tail)
+        ratios, expected = await self._log_ratios(rollouts, bias, examples, tail)
         if seems_dropped(ratios, expected):
             self.report.notice(
                 "WARNING: completions drawn with the bias are those of a model without it (log"

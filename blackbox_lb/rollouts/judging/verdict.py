@@ -191,6 +191,12 @@ class Setting:
         """Whether a second sample of a prompt would only repeat the first."""
         return self.temperature == 0
 
+    def samples_of(self, samples: int) -> int:
+        """Completions a prompt where ``samples`` are wanted: one where more would repeat it."""
+        if self.deterministic:
+            return 1
+        return samples
+
 
 SAMPLED = Setting("temperature 1", 1.0)
 GREEDY = Setting("greedy", 0.0)

@@ -24,7 +24,7 @@ from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
 from blackbox_lb.jobs.fitting.choosing.scorers import Choice
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
-from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
+from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts

@@ -19,7 +19,7 @@ from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
-from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
+from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
 from blackbox_lb.rollouts.judging.trials import NamedBias
 from blackbox_lb.store import RolloutStore

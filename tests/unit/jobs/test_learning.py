@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.jobs.fitting.training_rollouts import FIRST_LOOK
+from blackbox_lb.jobs.fitting.evidence.samples import FIRST_LOOK
 from blackbox_lb.rollouts.judging.trials import TRIED, Trials
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion

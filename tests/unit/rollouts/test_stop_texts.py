@@ -17,9 +17,9 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.errors import ProfileError
 from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.jobs.fitting.fit import fit
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import Fitted
-from blackbox_lb.jobs.fitting.run import fit
 from blackbox_lb.jobs.records.run_record import Remembering
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.rollouts.collect import batch_of

@@ -23,8 +23,8 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.jobs.fitting.choosing.decision_goals import decision_parts
 from blackbox_lb.jobs.fitting.choosing.scorers import Scored
 from blackbox_lb.jobs.fitting.document import Measured
+from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, first_tokens, followed
 from blackbox_lb.rollouts.judging.decisions import WantedByPrompt
 from blackbox_lb.rollouts.judging.trials import NamedBias, Trials

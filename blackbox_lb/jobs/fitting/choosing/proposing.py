@@ -30,7 +30,7 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken, aligned
 from blackbox_lb.estimate.projection.projection import DEFAULT_STRENGTHS, Prior
 from blackbox_lb.jobs.fitting.choosing.operating import LabelledLists
-from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
+from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.tasks import Reward

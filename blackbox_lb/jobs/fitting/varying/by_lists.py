@@ -13,8 +13,6 @@ from scipy import sparse
 from scipy.special import log_softmax
 
 from blackbox_lb.bias.phases import Phases
-from blackbox_lb.bias.records import Comparison
-from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.decisions.first_lists import FirstLists, begins_right
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
@@ -27,8 +25,7 @@ from blackbox_lb.estimate.projection.with_features import (
     fit_features,
 )
 from blackbox_lb.jobs.fitting.choosing.scorers import Challenger
-from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.training_rollouts import AnswersToLearn
+from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn
 from blackbox_lb.jobs.fitting.varying.feature_matrix import (
     DRAWS,
     FOLDS,
@@ -41,9 +38,6 @@ from blackbox_lb.jobs.fitting.varying.feature_matrix import (
     weights_of,
 )
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
-from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.judging.verdict import comparison
-from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
 
@@ -132,48 +126,6 @@ class ByLists:
             left_out=(best.hits - without.hits)[training],
         )
         return [challenger]
-
-
-async def against_others(
-    trials: Trials,
-    task: Task,
-    fixed: RequestBias,
-    sent: RequestBias,
-    features_of: Sequence[PromptFeatures],
-    plan: FitPlan,
-) -> tuple[Comparison, ...]:
-    """The chosen bias against what else decides on the test prompts, drawn unless stored.
-
-    That is the ``fixed`` bias, where another is ``sent``, and for each of ``features_of`` a
-    classifier on them alone.
-    """
-    label = trials.reward.label
-    rows: list[Comparison] = []
-    rivals = []
-    for features in features_of:
-        if plan.labels is not None and features.table.shape[1]:
-            right = classified(features, task.train[: plan.limit], task.test, plan.labels)
-            rivals.append((f"classifier on {features.feature.kind}", tuple(right[:, None])))
-    for setting in plan.settings:
-        count = 1
-        if not setting.deterministic:
-            count = plan.test_samples
-        ours = await trials.scores(
-            f"test at {setting.name}, biased", task.test, setting, count, sent
-        )
-        if sent is not fixed:
-            theirs = await trials.scores(
-                f"test at {setting.name}, fixed bias", task.test, setting, count, fixed
-            )
-            names = ("fixed bias", "bias")
-            rows.append(comparison(setting, theirs, ours, label, policies=names))
-        if ours.correct is not None:
-            correct = replace(ours, reward=ours.correct)
-            for name, alone in rivals:
-                rival = replace(ours, reward=alone)
-                row = comparison(setting, rival, correct, label, policies=(name, "bias"))
-                rows.append(row)
-    return tuple(rows)
 
 
 def classified(

@@ -2,6 +2,7 @@
 that were drawn.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.projection.with_features import FeaturePositions, fit_features
 from blackbox_lb.jobs.fitting.choosing.scorers import Challenger
+from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.fitting.varying.feature_matrix import (
     FOLDS,
     NO_FEATURE,
@@ -22,6 +24,7 @@ from blackbox_lb.jobs.fitting.varying.feature_matrix import (
     weights_of,
     with_lift,
 )
+from blackbox_lb.jobs.fitting.varying.of_phases import learned_phases
 from blackbox_lb.rollouts.positions import Positions
 
 SCREENED = 2_000
@@ -83,6 +86,38 @@ class BySamples:
             challenger,
             *(with_lift(challenger, set(self.label_tokens), nats) for nats in lifts),
         ]
+
+
+async def challengers_by_samples(
+    job: FitJob,
+    positions: Positions,
+    features: Sequence[PromptFeatures],
+    label_tokens: frozenset[int] = frozenset(),
+) -> list[BySamples]:
+    """What proposes biases with features: each of the prompt, the phases of completions, and each
+    of the former with the latter.
+
+    positions: that are learned from. label_tokens: see ``BySamples``.
+    """
+    phases, phase_of = await learned_phases(job, positions.rollouts)
+
+    def by_samples(of_prompt: PromptFeatures | None, of_prefix: Phases) -> BySamples:
+        return BySamples(
+            of_prompt,
+            of_prefix,
+            positions,
+            phase_of if of_prefix.features else np.zeros_like(phase_of),
+            len(job.examples),
+            job.limits,
+            job.plan.sweep.seed,
+            label_tokens,
+        )
+
+    challengers = [by_samples(of_prompt, Phases()) for of_prompt in features]
+    if phases.features:
+        challengers.append(by_samples(None, phases))
+        challengers += [by_samples(of_prompt, phases) for of_prompt in features]
+    return challengers
 
 
 class _Search:

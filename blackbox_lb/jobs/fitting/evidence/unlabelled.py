@@ -1,4 +1,4 @@
-"""Learning without any answer: a decision calibrated by the model's mean answer over prompts.
+"""Evidence without any answer: a decision calibrated by the model's mean answer over prompts.
 
 Batch calibration (Zhou et al. 2023): every label is shifted by minus the log of its mean
 probability. It needs one list a prompt and no answer, and one lift that all labels share: the
@@ -8,9 +8,11 @@ smallest with which greedy decoding begins nearly every prompt's answer with a l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, compiled
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
@@ -22,58 +24,83 @@ from blackbox_lb.jobs.fitting.choosing.proposing import (
     batch_calibration,
     calibrations,
 )
+from blackbox_lb.jobs.fitting.choosing.scorers import Choice
+from blackbox_lb.jobs.fitting.document import Measured
+from blackbox_lb.jobs.fitting.evidence.selection import Selected
+from blackbox_lb.jobs.fitting.explain import Explanation, explain_test
+from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.decisions import own_label_tokens
-from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.positions import Positions
-from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Example
 
 MOSTLY = 0.95
 """Share of the prompts whose answer must begin with a label under the chosen lift."""
 
 
-async def calibrated(
-    trials: Trials,
-    examples: Sequence[Example],
-    labels: Labels | None,
-    listed: int | None,
-    limits: CompileLimits,
-) -> tuple[Positions, Candidate]:
-    """The lists of ``examples`` as training data, and the calibrated bias.
+@dataclass(frozen=True, slots=True, eq=False)
+class Unlabelled:
+    """The lists of prompts whose answers nobody knows.
 
-    listed: alternatives of each list; None for as many as help.
+    Attributes:
+        positions: the first position of each prompt, as training data.
+        calibration: batch calibration.
+    """
+
+    positions: Positions
+    calibration: Prior
+
+    async def choose(self, job: FitJob) -> Selected:
+        """See ``FitEvidence``: the calibration itself, since there is no answer to choose by."""
+        candidate = _lifted(self.calibration, self.positions.next_token, job.limits)
+        sentence = (
+            f"{candidate.origin}, from {len(self.positions.rollouts.keys):,} prompts without"
+            f" answers; {candidate.sparse.entries} entries"
+        )
+        return Selected(Choice(candidate, (), Measured(), sentence=sentence), self.positions)
+
+    def explain(self, job: FitJob, selected: Selected, verdict: Sequence[Verdict]) -> Explanation:
+        """See ``FitEvidence``: nothing was estimated that could be unsure."""
+        return explain_test(selected.choice.candidate, job.trials.reward, verdict)
+
+
+async def collect(job: FitJob) -> Unlabelled:
+    """Read the lists at the place of the answer unless they are in the store.
 
     Raises:
-        InputError: two labels begin with the same tokens. NoLogprobs: no list holds the labels.
+        InputError: the plan is impossible, or two labels begin with the same tokens. NoLogprobs: no
+        list holds the labels. ProviderError: the API failed.
     """
+    job.plan_check.check_unlabelled()
+    job.announce(())
+    trials = job.trials
     tokens = None
-    if labels is not None:
-        tokens = await own_label_tokens(trials, labels)
+    if job.plan.labels is not None:
+        tokens = await own_label_tokens(trials, job.plan.labels)
     if tokens is None:
         raise InputError(
             "two of the labels begin with the same tokens, so that the first one does not tell them"
             " apart; rename one in the prompts and in ``labels``"
         )
-    completions, width = await first_completions(trials, examples, "training", listed)
+    examples = (*job.examples, *job.task.unlabelled)
+    completions, width = await first_completions(trials, examples, "training", job.plan.listed)
     rows = {
         f"{example.id}\0{number}": completion
         for number, (example, completion) in enumerate(zip(examples, completions, strict=True))
         if len(completion.token_ids) and len(completion.top_ids)
     }
-    prior = batch_calibration([FirstLists.of(list(rows.values()))], tokens)
-    if prior is None:
+    calibration = batch_calibration([FirstLists.of(list(rows.values()))], tokens)
+    if calibration is None:
         raise NoLogprobs(
             f"none of {len(completions)} first tokens came with a list that holds a label; use a"
             " provider that returns more alternatives, or prompts that ask for the labels"
         )
     rollouts = columns(rows, range(len(rows)), [0.0] * len(rows), trials.end_tokens)
-    positions = Positions.of(rollouts).with_tokens(prior.every_id)
+    positions = Positions.of(rollouts).with_tokens(calibration.every_id)
     trials.report.notice(
         f"{len(rows):,} prompts without their answers, from lists of up to {width:,} tokens"
     )
-    return positions, _lifted(prior, positions.next_token, limits)
+    return Unlabelled(positions, calibration)
 
 
 def _lifted(prior: Prior, table: NextToken, limits: CompileLimits) -> Candidate:

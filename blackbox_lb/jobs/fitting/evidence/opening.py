@@ -1,4 +1,5 @@
-"""Learning a decision between an opening and everything else: one number on the opening's tokens.
+"""Evidence for a decision between an opening and everything else: first lists. One number on the
+opening's tokens is learned from them.
 
 The first lists give the log odds of the opening at every prompt; a shift of all its tokens adds to
 them. The likeliest shift of the given answers is a logistic regression with a single intercept, and
@@ -10,10 +11,14 @@ Index letters: ``p`` prompts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
+from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import NoLogprobs
+from blackbox_lb.estimate.choice.candidates import compiled
 from blackbox_lb.estimate.choice.estimator import Proposal
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.feasibility import label_fit
@@ -22,8 +27,14 @@ from blackbox_lb.estimate.decisions.prediction import roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.jobs.fitting.choosing.decision_goals import label_weights
 from blackbox_lb.jobs.fitting.choosing.operating import LabelledLists, PointChoice
+from blackbox_lb.jobs.fitting.choosing.proposing import calibration_of
+from blackbox_lb.jobs.fitting.choosing.scorers import Choice
+from blackbox_lb.jobs.fitting.document import Measured
+from blackbox_lb.jobs.fitting.evidence.selection import Selected, at_point
+from blackbox_lb.jobs.fitting.explain import Explanation, explain_test
+from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.rollouts.answers.given_answers import first_completions
-from blackbox_lb.rollouts.answers.openings import Opening, opening_log_odds
+from blackbox_lb.rollouts.answers.openings import Opening, opening_log_odds, opening_of
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.positions import Positions
@@ -34,6 +45,62 @@ SPREAD = 5.0
 """Nats, the standard deviation of a shift beforehand: it keeps the shift of separated prompts
 finite, and weighs as much as a quarter of a prompt.
 """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenDecision:
+    """The first lists of prompts whose answer is an opening or anything else.
+
+    Attributes:
+        labels: the opening, and everything else.
+        opening: the tokens that begin it.
+        positions: the first position of each training prompt, as training data.
+        training, validation: the lists of the prompts with their labels.
+    """
+
+    labels: OpenLabels
+    opening: Opening
+    positions: Positions
+    training: LabelledLists
+    validation: LabelledLists
+
+    async def choose(self, job: FitJob) -> Selected:
+        """See ``FitEvidence``: the point of the goal on the validation prompts."""
+        goal = job.plan.goal
+        point = opening_point(goal, self.labels, self.opening, self.training, self.validation)
+        job.trials.report.notice(point.check_ranking(go_on=job.plan.go_on))
+        calibration = calibration_of(
+            self.labels.names, point.label_tokens, self.training, self.validation
+        )
+        shift = shifted(self.labels, self.opening, self.training, goal)
+        candidate = compiled(shift, self.positions.next_token, job.limits)
+        choice = Choice(candidate, (), Measured(), sentence=candidate.origin)
+        selected = Selected(choice, self.positions, calibration=calibration)
+        return at_point(job, selected, point)
+
+    def explain(self, job: FitJob, selected: Selected, verdict: Sequence[Verdict]) -> Explanation:
+        """See ``FitEvidence``: the curve has the intervals of what was estimated."""
+        return explain_test(selected.choice.candidate, job.trials.reward, verdict)
+
+
+async def collect(job: FitJob) -> OpenDecision:
+    """Read the first lists unless they are in the store, and find the tokens of the opening.
+
+    Raises:
+        InputError: the plan is impossible, or no token begins the opening. NoLogprobs: no prompt
+        came with a list. ProviderError: the API failed.
+    """
+    labels = cast(OpenLabels, job.plan.labels)
+    job.plan_check.check_opening(labels)
+    job.announce(())
+    trials = job.trials
+    listed = job.plan.listed
+    completions, training = await opening_lists(trials, job.examples, "training", listed, labels)
+    _, validation = await opening_lists(trials, job.task.validation, "validation", listed, labels)
+    opening = await opening_of(trials, labels, [training.lists, validation.lists])
+    trials.report.notice(opening.sentence)
+    positions = training_of(trials, completions, opening)
+    return OpenDecision(labels, opening, positions, training, validation)
 
 
 async def opening_lists(

@@ -1,0 +1,143 @@
+"""The answers that training rows have, with the model's lists at the places of these answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.decisions.feasibility import Feasibility, feasibility
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.jobs.fitting.choosing.decision_goals import label_weights
+from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.rollouts.answers.given_answers import (
+    MOST_LISTED,
+    AnswerStarts,
+    first_tokens,
+    followed,
+)
+from blackbox_lb.rollouts.judging.decisions import own_label_tokens
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.types import Example
+
+OFTEN = 0.05
+"""Share of prompts whose answer is outside its list above which longer lists are recommended."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnswersToLearn:
+    """The answers of the training rows with their lists.
+
+    rollouts: as they are learned from.
+    first: the first position of each prompt.
+    after: the lists of what follows each answer, None where nobody tells.
+    begins: the tokens that begin an answer, sorted.
+    ends: those that end one, as far as they are known.
+    label_tokens: (l,) those that begin each label of a decision and no other; None where there are
+        no labels, or a label has none.
+    weights: (p,) what each prompt counts for the goal, None where all count alike.
+    """
+
+    rollouts: Rollouts
+    first: AnswerStarts
+    after: FirstLists | None
+    begins: Ids
+    ends: frozenset[int] = frozenset()
+    label_tokens: list[Ids] | None = None
+    weights: Vector | None = None
+
+    @property
+    def every_label_token(self) -> Ids:
+        """The tokens that begin a label, sorted."""
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *(self.label_tokens or ())]))
+
+    def repeat_rate(self, bias: Mapping[int, float]) -> float:
+        """The share of answers that greedy decoding under ``bias`` repeats at once; 0 where
+        ``after`` is None.
+        """
+        if self.after is None:
+            return 0.0
+        base = self.after.greedy({})
+        biased = self.after.greedy(bias)
+        return float(((base != biased) & np.isin(biased, self.begins)).mean())
+
+
+async def given_answers(
+    trials: Trials, examples: Sequence[Example], plan: FitPlan
+) -> AnswersToLearn:
+    """The given answers of ``examples`` with their lists, drawn unless they are in the store."""
+    first = await first_tokens(trials, examples, "training", plan.listed)
+    trials.report.notice(first.sentence)
+    if first.wanted is not None and first.longer:
+        trials.report.notice(
+            "labels with wanted shares are longer than one token: a bias on their tokens acts at"
+            " all places of a label, so their shares may not be met; labels of one token are met"
+            " far better"
+        )
+    rules = trials.session.profile.logprobs
+    if (
+        first.outside > OFTEN * len(first.examples)
+        and first.width < MOST_LISTED
+        and rules.limit_is_setting
+    ):
+        trials.report.notice(
+            "how far answers outside the lists are behind can only be guessed:"
+            f" {rules.limit_remedy}"
+        )
+    if plan.labels is not None:
+        trials.report.notice(
+            "first lists, which do not tell what follows a label:"
+            f" {judged(first, plan.labels).sentence}"
+        )
+    label_tokens = None
+    if plan.labels is not None:
+        label_tokens = await own_label_tokens(trials, plan.labels)
+    of_labels = np.concatenate([np.zeros(0, np.int64), *(label_tokens or ())])
+    # A label that no training row has, or that a list misses, is not impossible.
+    first = first.with_tokens(of_labels.tolist())
+    begins = np.unique(np.concatenate([of_labels, *first.accepted]))
+    after = await followed(trials, first)
+    weights = None
+    if plan.labels is not None:
+        weights = label_weights(plan.goal, plan.labels, first.labels_of(plan.labels))
+    if after is None:
+        return AnswersToLearn(
+            first.rollouts(weights),
+            first,
+            None,
+            begins,
+            label_tokens=label_tokens,
+            weights=weights,
+        )
+    rest, ends = after
+    first = first.with_tokens([*ends, *of_labels.tolist()])
+    rollouts = Rollouts.join([first.rollouts(weights), rest])
+    follow = FirstLists(rest.top_ids, rest.top_logprobs)
+    return AnswersToLearn(rollouts, first, follow, begins, ends, label_tokens, weights)
+
+
+def judged(starts: AnswerStarts, labels: Labels, right: Bools | None = None) -> Feasibility:
+    """Judge whether a bias can correct the decisions at these first positions; ``right`` (p,):
+    whether greedy answers are right.
+    """
+    numbers = starts.labels_of(labels)
+    has_label = numbers >= 0
+    if not has_label.any():
+        raise InputError(
+            "none of the prompts that were looked at has one of the labels; name them with"
+            " ``labels``"
+        )
+    right_of_labelled = None
+    if right is not None:
+        right_of_labelled = right[has_label]
+    return feasibility(
+        starts.lists.only(has_label),
+        [ids for ids, has in zip(starts.accepted, has_label.tolist(), strict=True) if has],
+        numbers[has_label],
+        right_of_labelled,
+    )

@@ -1,0 +1,156 @@
+"""What the sources of evidence have in common: what they hand on, and the race on the validation
+prompts, by completions or by lists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Protocol
+
+from blackbox_lb.bias.operating import OperatingCurve, point_sentence
+from blackbox_lb.bias.records import Calibration, Verdict
+from blackbox_lb.bias.request_bias import embedding_model
+from blackbox_lb.estimate.choice.candidates import Candidate
+from blackbox_lb.estimate.projection.projection import Prior
+from blackbox_lb.jobs.fitting.choosing.operating import PointChoice
+from blackbox_lb.jobs.fitting.choosing.proposing import (
+    Knowledge,
+    knowledge,
+    proposals,
+    with_knowledge,
+)
+from blackbox_lb.jobs.fitting.choosing.scorers import Challengers, Choice, Scorer
+from blackbox_lb.jobs.fitting.choosing.select import Search, select
+from blackbox_lb.jobs.fitting.explain import Explanation
+from blackbox_lb.jobs.fitting.job import FitJob
+from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
+from blackbox_lb.rollouts.judging.decisions import about_labels
+from blackbox_lb.rollouts.positions import Positions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selected:
+    """What was chosen from the evidence.
+
+    Attributes:
+        choice: the candidate, what it was compared with, and a richer one that beat it.
+        positions: that it was learned from, with every token of which something is known.
+        features: those of the prompt that were tried.
+        operating: the curve of a decision with a positive label, None without one.
+        calibration: the probabilities of the labels, None where no list shows them.
+    """
+
+    choice: Choice
+    positions: Positions
+    features: tuple[PromptFeatures, ...] = ()
+    operating: OperatingCurve | None = None
+    calibration: Calibration | None = None
+
+
+class FitEvidence(Protocol):
+    """What a fit collected, and how it chooses and explains a bias by it."""
+
+    async def choose(self, job: FitJob) -> Selected:
+        """The best bias by the goal.
+
+        Raises InputError: nothing can be learned, or no bias keeps a promise. ProviderError: the
+        API failed; what was received is kept.
+        """
+
+    def explain(self, job: FitJob, selected: Selected, verdict: Sequence[Verdict]) -> Explanation:
+        """Why the chosen bias helped or did not."""
+
+
+def check_plan(job: FitJob) -> None:
+    """Refuse an impossible plan that learns from samples or answers, and announce a possible one.
+
+    Raises InputError, ProfileError or NoLogprobs: see ``PlanCheck``.
+    """
+    job.plan_check.check()
+    labels = job.plan.labels
+    notices: list[str] = []
+    if labels is not None:
+        notices += about_labels(labels, job.trials.reward)
+    if job.task.note:
+        notices.append(job.task.note)
+    job.announce(notices)
+
+
+async def prompt_features(job: FitJob) -> tuple[PromptFeatures, ...]:
+    """The features of the training prompts that the plan names. A remark counts the tokens that
+    were embedded.
+    """
+    features = []
+    for feature in job.plan.depends_on:
+        model = embedding_model([feature], job.trials.store)
+        features.append(await asyncio.to_thread(PromptFeatures.of, feature, job.examples, model))
+        if model is not None and model.tokens:
+            job.trials.report.notice(
+                f"{model.tokens:,} tokens of prompts were embedded by {model.name}"
+            )
+    return tuple(features)
+
+
+async def informed(
+    job: FitJob, positions: Positions, labels: tuple[Prior, ...] = ()
+) -> tuple[Positions, Knowledge]:
+    """What is known of tokens beside ``positions``, and these with all such tokens in their lists;
+    nothing where the plan names the candidates.
+
+    labels: calibrations, where the model decides between labels.
+    """
+    if job.plan.searches == "named":
+        return positions, Knowledge()
+    facts = await knowledge(job.trials, positions, job.limits, labels)
+    return with_knowledge(positions, facts), facts
+
+
+async def select_by(
+    scorer: Scorer,
+    job: FitJob,
+    positions: Positions,
+    facts: Knowledge,
+    challengers: Sequence[Challengers],
+) -> Choice:
+    """Learn a candidate for each setting of the sweep, and choose one by ``scorer``.
+
+    facts: what is known of tokens. challengers: of candidates with features.
+    """
+    plan = job.plan
+    search = Search.of(plan)
+    field: Iterable[Candidate] = proposals(positions, plan.sweep, search.limits(job.limits), facts)
+    if plan.goal.is_promise:
+        # A promise on fresh prompts: the validation answers choose the point and nothing else.
+        field = islice(field, 1)
+        search = Search(plan.validation_samples)
+    return await select(
+        field,
+        scorer,
+        plan.goal,
+        search,
+        positions.next_token,
+        job.limits,
+        job.trials.report,
+        job.trials.reward.label,
+        challengers,
+    )
+
+
+def at_point(job: FitJob, selected: Selected, point: PointChoice) -> Selected:
+    """``selected`` at the operating point of the goal.
+
+    Raises BiasError: no point keeps the promise on the validation prompts.
+    """
+    candidate, curve = point.choose(
+        selected.choice.candidate, selected.positions.next_token, job.limits
+    )
+    job.trials.report.notice(point_sentence(curve))
+    choice = replace(
+        selected.choice,
+        candidate=candidate,
+        sentence=f"{candidate.origin}; {candidate.sparse.entries:,} entries",
+    )
+    return replace(selected, choice=choice, operating=curve)

@@ -1,0 +1,56 @@
+"""The main job: collect the evidence, choose a bias by it, judge the bias on unseen test prompts,
+explain the verdict, and write all of it down.
+"""
+
+from __future__ import annotations
+
+from blackbox_lb.bias.request_bias import RequestBias
+from blackbox_lb.jobs.fitting.evidence import answers, opening, samples, unlabelled
+from blackbox_lb.jobs.fitting.evidence.selection import FitEvidence
+from blackbox_lb.jobs.fitting.job import FitJob
+from blackbox_lb.jobs.fitting.judge import judge
+from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.result import Fitted, recorded, uncompiled_of, written
+from blackbox_lb.jobs.fitting.varying.of_phases import confined
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.tasks import Task
+from blackbox_lb.tasks.sets.labels import OpenLabels
+
+
+async def fit(trials: Trials, task: Task, plan: FitPlan) -> Fitted:
+    """Learn a bias and judge it on fresh completions. The trials' store keeps everything received:
+    the same call resumes.
+
+    Raises:
+        ProviderError: the API failed; what was received is kept.
+        InputError: nothing can be learned, for instance because no completion earned a reward.
+    """
+    job = FitJob.of(trials, task, plan)
+    evidence = await collect(job)
+    selected = await evidence.choose(job)
+
+    fixed = confined(job, RequestBias(selected.choice.candidate.logit_bias))
+    sent = fixed
+    if selected.choice.richer is not None:
+        sent = confined(job, selected.choice.richer.bias)
+    test = await judge(job, selected, sent, fixed)
+
+    why = evidence.explain(job, selected, test.verdict)
+    bias = await written(job, selected, sent, test, why)
+    uncompiled = uncompiled_of(job.trials, bias, selected.choice.candidate, selected.positions)
+    return recorded(job, selected, test, bias, uncompiled)
+
+
+async def collect(job: FitJob) -> FitEvidence:
+    """What the plan learns from, drawn unless it is in the store.
+
+    Raises InputError: the plan is impossible, or there is nothing to learn; NoLogprobs: the lists
+    that it needs did not come; ProviderError: the API failed.
+    """
+    if job.plan.learn_from == "unlabelled":
+        return await unlabelled.collect(job)
+    if isinstance(job.plan.labels, OpenLabels):
+        return await opening.collect(job)
+    if job.plan.learn_from == "answers":
+        return await answers.collect(job)
+    return await samples.collect(job)

@@ -1,0 +1,162 @@
+"""All test numbers of a fit, from one collection of completions of the test prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from blackbox_lb.bias.operating import OperatingCurve
+from blackbox_lb.bias.records import Comparison, Verdict
+from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.jobs.fitting.choosing.operating import checked_point
+from blackbox_lb.jobs.fitting.document import BothDecisions, BothShares
+from blackbox_lb.jobs.fitting.evidence.selection import Selected
+from blackbox_lb.jobs.fitting.job import FitJob
+from blackbox_lb.jobs.fitting.scored_policies import (
+    BASE,
+    BIASED,
+    FIXED,
+    SettingTest,
+    score_policies,
+    verdict_of,
+)
+from blackbox_lb.jobs.fitting.varying.by_lists import classified
+from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
+from blackbox_lb.rollouts.judging.decisions import beside_commonest
+from blackbox_lb.rollouts.judging.verdict import SAMPLED, comparison
+
+KL_PROMPTS = 40
+"""Test prompts answered at temperature 1 for the KL alone, where the verdict is at other settings.
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judgement:
+    """What the test prompts tell of the chosen bias; see ``FitResult``.
+
+    Attributes:
+        tests: the completions and their scores, in the order of the settings.
+        operating: the curve with the check of its point, None without one.
+        kl: nats a completion, NaN where it could not be computed.
+    """
+
+    tests: tuple[SettingTest, ...]
+    verdict: list[Verdict]
+    decisions: dict[str, BothDecisions]
+    shares: dict[str, BothShares]
+    beside: tuple[Comparison, ...]
+    operating: OperatingCurve | None
+    kl: float
+
+
+async def judge(
+    job: FitJob, selected: Selected, bias: RequestBias, fixed: RequestBias
+) -> Judgement:
+    """Compare fresh completions of the test prompts, with ``bias`` and without. ``fixed``: the same
+    bias without features, compared where it is another one.
+
+    Raises InputError: a score is not finite. ProviderError: the API failed.
+    """
+    plan = job.plan
+    reward = job.trials.reward
+    examples = job.task.test
+    if plan.learn_from == "unlabelled":  # rows without an answer say nothing of a bias
+        examples = tuple(example for example in examples if example.answers)
+    policies = {BASE: NO_BIAS, BIASED: bias}
+    if fixed is not bias:
+        policies[FIXED] = fixed
+    tail = selected.positions.next_token
+    tests: list[SettingTest] = []
+    if examples:
+        tests = await score_policies(
+            job.trials, examples, plan.settings, plan.test_samples, policies, plan.labels, tail
+        )
+    decisions = _both_decisions(tests)
+    biased_decisions = {name: both.biased for name, both in decisions.items()}
+    operating = selected.operating
+    if operating is not None and biased_decisions:
+        checked = checked_point(operating, list(biased_decisions.values())[-1])
+        operating = operating.replacing(checked=checked)
+    return Judgement(
+        tests=tuple(tests),
+        verdict=beside_commonest(verdict_of(tests, reward.label), biased_decisions, reward.spec),
+        decisions=decisions,
+        shares=_both_shares(tests),
+        beside=tuple(_beside(job, selected, bias, tests)),
+        operating=operating,
+        kl=await _kl(job, tests, bias, tail),
+    )
+
+
+def _both_decisions(tests: Sequence[SettingTest]) -> dict[str, BothDecisions]:
+    """Setting -> the decisions of base and biased, where there are labels."""
+    both = {}
+    for test in tests:
+        base = test.policies[BASE].decisions
+        biased = test.policies[BIASED].decisions
+        if base is not None and biased is not None:
+            both[test.setting.name] = BothDecisions(base=base, biased=biased)
+    return both
+
+
+def _both_shares(tests: Sequence[SettingTest]) -> dict[str, BothShares]:
+    """Setting -> the labels that both draw, where these are compared with wanted shares."""
+    both = {}
+    for test in tests:
+        base = test.policies[BASE].scores.shares
+        biased = test.policies[BIASED].scores.shares
+        if base is not None and biased is not None:
+            both[test.setting.name] = BothShares(base=base.rows, biased=biased.rows)
+    return both
+
+
+def _beside(
+    job: FitJob, selected: Selected, bias: RequestBias, tests: Sequence[SettingTest]
+) -> Iterator[Comparison]:
+    """The chosen bias against what else decides: the fixed bias, where another is sent, and for
+    each feature of the prompt a classifier on it alone. The features are those of the bias; all
+    that were tried where it has none.
+    """
+    label = job.trials.reward.label
+    specs = [feature.spec for feature in bias.features]
+    features = [tried for tried in selected.features if tried.feature.spec in specs]
+    classifiers = [
+        (f"classifier on {tried.feature.kind}", _classified(job, tried))
+        for tried in features or selected.features
+        if job.plan.labels is not None and tried.table.shape[1]
+    ]
+    for test in tests:
+        biased = test.policies[BIASED].scores
+        if FIXED in test.policies:
+            fixed = test.policies[FIXED].scores
+            yield comparison(test.setting, fixed, biased, label, policies=(FIXED, "bias"))
+        if biased.correct is None:
+            continue
+        correct = replace(biased, reward=biased.correct)
+        for name, alone in classifiers:
+            rival = replace(biased, reward=alone)
+            yield comparison(test.setting, rival, correct, label, policies=(name, "bias"))
+
+
+def _classified(job: FitJob, features: PromptFeatures) -> tuple[np.ndarray, ...]:
+    """(x,) of (1,) whether a classifier on ``features`` gives each test prompt its label."""
+    labels = job.plan.labels
+    if labels is None:
+        return ()
+    right = classified(features, job.examples, job.task.test, labels)
+    return tuple(right[:, None])
+
+
+async def _kl(
+    job: FitJob, tests: Sequence[SettingTest], bias: RequestBias, tail: NextToken
+) -> float:
+    """The KL at temperature 1: of the judged completions, else of a few that are drawn for it."""
+    for test in tests:
+        if test.setting == SAMPLED:
+            return test.policies[BIASED].kl
+    if SAMPLED in job.plan.settings:
+        return await job.trials.kl(job.task.test, job.plan.test_samples, bias, tail)
+    return await job.trials.kl(job.task.test[:KL_PROMPTS], 1, bias, tail)
