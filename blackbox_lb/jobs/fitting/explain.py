@@ -18,9 +18,7 @@ from blackbox_lb.estimate.diagnosis.diagnose import (
 )
 from blackbox_lb.estimate.diagnosis.headroom import Headroom, Rarity, headroom
 from blackbox_lb.estimate.diagnosis.reliability import Precision
-from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.inputs.checks import Vector
-from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts, weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import projection
@@ -35,8 +33,9 @@ from blackbox_lb.estimate.reweighting import (
     learned_record,
     tail_coverage,
 )
+from blackbox_lb.jobs.fitting.evidence.selection import Selected
+from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.records import Finding, Learned
-from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.tasks import Reward
 
 
@@ -67,28 +66,26 @@ def room_for_gain(rollouts: Rollouts, reward: Reward, tau: float) -> Headroom | 
         return None
 
 
-def explain(
-    training: Positions,
-    chosen: Candidate,
-    reward: Reward,
-    verdict: Sequence[Verdict],
-    *,
-    sweep: Sweep,
-    vocab_size: int | None = None,
-    top_logprobs: int | None = None,
-    truncation: Truncation | None = None,
-) -> Explanation:
-    """Explain why the chosen candidate, fitted to ``training``, helped or did not.
+def explain(job: FitJob, selected: Selected, verdict: Sequence[Verdict]) -> Explanation:
+    """Explain why the chosen candidate helped or did not.
 
-    truncation: of the training completions, None where the reward is not by length.
+    Of one without standard errors and without drawn completions the test alone tells: whether it
+    helped, and how many prompts would show it.
     """
+    reward = job.trials.reward
+    chosen = selected.choice.candidate
+    if not selected.has_errors:
+        no_errors = np.full(chosen.sparse.entries, np.nan)
+        return Explanation(test_findings(_effects(verdict, reward)), no_errors, None)
+    training = selected.positions
+    vocab_size = job.trials.tokenizer.vocabulary_size
     rollouts = training.rollouts
     next_token = training.next_token
     learned = chosen.learned_from or chosen
     projected = learned.projected
     tau = float(chosen.settings.get("tau") or 1.0)
     if projected is None:
-        position_weights = weighting(tau, sweep.weights).weights(rollouts)
+        position_weights = weighting(tau, job.plan.sweep.weights).weights(rollouts)
     else:
         position_weights = projected.weights(rollouts)
     weights = position_weights.of_rollouts(rollouts)
@@ -119,8 +116,8 @@ def explain(
         censoring=None if is_given else censoring_of(rollouts, next_token),
         tail=None if is_given else tail_coverage(next_token),
         touched=Touched.of(rollouts, next_token, sent),
-        top_logprobs=top_logprobs,
-        truncation=truncation,
+        top_logprobs=job.trials.top_logprobs,
+        truncation=selected.truncation,
         given=is_given,
         no_precision=no_precision,
     )
@@ -133,14 +130,6 @@ def explain(
             reliability=None if precision is None else precision.reliability,
         )
     return Explanation(diagnose(facts), _of_sent(errors, chosen), record)
-
-
-def explain_test(chosen: Candidate, reward: Reward, verdict: Sequence[Verdict]) -> Explanation:
-    """What the test tells of a candidate without standard errors and without drawn completions:
-    whether it helped, and how many prompts would show it.
-    """
-    errors = np.full(chosen.sparse.entries, np.nan)
-    return Explanation(test_findings(_effects(verdict, reward)), errors, None)
 
 
 def _errors(
@@ -171,14 +160,6 @@ def _errors(
         return standard_errors(rollouts, next_token, fit, weights, **settings), ""
     except InputError as error:
         return None, str(error)
-
-
-def sent_errors(rollouts: Rollouts, next_token: NextToken, chosen: Candidate) -> Vector:
-    """(k,) nats, the standard error of each value that a candidate of these rollouts sends, NaN
-    where it has none.
-    """
-    errors, _ = _errors(rollouts, next_token, chosen.learned_from or chosen)
-    return _of_sent(errors, chosen)
 
 
 def _of_sent(errors: StandardErrors | None, chosen: Candidate) -> Vector:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.jobs.fitting.evidence import answers, opening, samples, unlabelled
 from blackbox_lb.jobs.fitting.evidence.selection import FitEvidence
+from blackbox_lb.jobs.fitting.explain import explain
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.fitting.judge import judge
 from blackbox_lb.jobs.fitting.plan import FitPlan
@@ -35,7 +36,7 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> Fitted:
         sent = confined(job, selected.choice.richer.bias)
     test = await judge(job, selected, sent, fixed)
 
-    why = evidence.explain(job, selected, test.verdict)
+    why = explain(job, selected, test.verdict)
     bias = await written(job, selected, sent, test, why)
     uncompiled = uncompiled_of(job.trials, bias, selected.choice.candidate, selected.positions)
     return recorded(job, selected, test, bias, uncompiled)

@@ -4,10 +4,10 @@ the validation prompts choose where they alone give the effects, else fresh comp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
-from blackbox_lb.bias.records import Calibration, Verdict
+from blackbox_lb.bias.records import Calibration
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.projection.projection import Prior
@@ -20,13 +20,10 @@ from blackbox_lb.jobs.fitting.evidence.selection import (
     Selected,
     at_point,
     check_plan,
-    informed,
-    prompt_features,
     select_by,
 )
-from blackbox_lb.jobs.fitting.explain import Explanation, explain
 from blackbox_lb.jobs.fitting.job import FitJob
-from blackbox_lb.jobs.fitting.varying.by_lists import ByLists
+from blackbox_lb.jobs.fitting.varying.by_lists import challengers_by_lists
 from blackbox_lb.jobs.fitting.varying.by_samples import challengers_by_samples
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.positions import Positions
@@ -45,59 +42,25 @@ class Answers:
     positions: Positions
 
     async def choose(self, job: FitJob) -> Selected:
-        """See ``FitEvidence``: predicted shares of labels, predicted decisions, or the race by fresh
-        completions.
+        """See ``FitEvidence``: predicted shares of labels, predicted decisions, or the race by
+        fresh completions.
         """
         validation = job.task.validation
         shares = await SharesFromLists.suiting(job.trials, validation, job.plan)
         if shares is not None:
-            return await self._raced(job, shares, frozenset(shares.label_tokens))
+            lifted = partial(challengers_by_samples, label_tokens=frozenset(shares.label_tokens))
+            return await select_by(shares, job, self.positions, lifted)
         if not job.plan.selects_offline:
-            scorer = FromSamples(
+            drawing = FromSamples(
                 job.trials, validation, self.positions.next_token, job.plan.goal, job.plan.settings
             )
-            return await self._raced(job, scorer)
-        return await self._predicted(
-            job, await FromLists.of(job.trials, validation, job.plan, self.answers)
-        )
-
-    async def _raced(
-        self,
-        job: FitJob,
-        scorer: FromSamples | SharesFromLists,
-        label_tokens: frozenset[int] = frozenset(),
-    ) -> Selected:
-        """The choice by a scorer that knows no decisions. label_tokens: those of labels with wanted
-        shares.
-        """
-        positions, facts = await informed(job, self.positions)
-        features = await prompt_features(job)
-        challengers = await challengers_by_samples(job, positions, features, label_tokens)
-        choice = await select_by(scorer, job, positions, facts, challengers)
-        return Selected(choice, positions, features)
-
-    async def _predicted(self, job: FitJob, scorer: FromLists) -> Selected:
-        """The choice by predicted decisions; at the goal's operating point where it names a
-        positive label.
-        """
-        point = self._point(job, scorer)
-        positions, facts = await informed(
-            job, self.positions, await self._calibrations(job, scorer)
-        )
-        features = await prompt_features(job)
-        challengers = [
-            ByLists(
-                of_prompt,
-                len(job.examples),
-                self.answers,
-                scorer.first,
-                job.limits,
-                job.plan.sweep.seed,
-            )
-            for of_prompt in features
-        ]
-        choice = await select_by(scorer, job, positions, facts, challengers)
-        selected = Selected(choice, positions, features, calibration=self._calibration(job, scorer))
+            return await select_by(drawing, job, self.positions, challengers_by_samples)
+        lists = await FromLists.of(job.trials, validation, job.plan, self.answers)
+        point = self._point(job, lists)
+        calibrations = await self._calibrations(job, lists)
+        by_lists = partial(challengers_by_lists, answers=self.answers, validation=lists.first)
+        selected = await select_by(lists, job, self.positions, by_lists, calibrations)
+        selected = replace(selected, calibration=self._calibration(job, lists))
         if point is None:
             return selected
         return at_point(job, selected, point)
@@ -148,18 +111,6 @@ class Answers:
             )
             lists.append(FirstLists.of(unlabelled))
         return label_priors(self.answers, labels, lists)
-
-    def explain(self, job: FitJob, selected: Selected, verdict: Sequence[Verdict]) -> Explanation:
-        """See ``FitEvidence``."""
-        return explain(
-            selected.positions,
-            selected.choice.candidate,
-            job.trials.reward,
-            verdict,
-            sweep=job.plan.sweep,
-            vocab_size=job.trials.tokenizer.vocabulary_size,
-            top_logprobs=job.trials.top_logprobs,
-        )
 
 
 async def collect(job: FitJob) -> Answers:

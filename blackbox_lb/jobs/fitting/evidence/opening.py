@@ -16,7 +16,6 @@ from typing import cast
 
 import numpy as np
 
-from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import NoLogprobs
 from blackbox_lb.estimate.choice.candidates import compiled
 from blackbox_lb.estimate.choice.estimator import Proposal
@@ -31,7 +30,6 @@ from blackbox_lb.jobs.fitting.choosing.proposing import calibration_of
 from blackbox_lb.jobs.fitting.choosing.scorers import Choice
 from blackbox_lb.jobs.fitting.document import Measured
 from blackbox_lb.jobs.fitting.evidence.selection import Selected, at_point
-from blackbox_lb.jobs.fitting.explain import Explanation, explain_test
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.answers.openings import Opening, opening_log_odds, opening_of
@@ -75,12 +73,8 @@ class OpenDecision:
         shift = shifted(self.labels, self.opening, self.training, goal)
         candidate = compiled(shift, self.positions.next_token, job.limits)
         choice = Choice(candidate, (), Measured(), sentence=candidate.origin)
-        selected = Selected(choice, self.positions, calibration=calibration)
+        selected = Selected(choice, self.positions, calibration=calibration, has_errors=False)
         return at_point(job, selected, point)
-
-    def explain(self, job: FitJob, selected: Selected, verdict: Sequence[Verdict]) -> Explanation:
-        """See ``FitEvidence``: the curve has the intervals of what was estimated."""
-        return explain_test(selected.choice.candidate, job.trials.reward, verdict)
 
 
 async def collect(job: FitJob) -> OpenDecision:

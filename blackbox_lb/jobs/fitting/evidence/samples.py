@@ -10,7 +10,6 @@ from hashlib import blake2b
 
 import numpy as np
 
-from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.table import rule
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
@@ -20,11 +19,9 @@ from blackbox_lb.jobs.fitting.choosing.scorers import FromSamples
 from blackbox_lb.jobs.fitting.evidence.selection import (
     Selected,
     check_plan,
-    informed,
-    prompt_features,
     select_by,
 )
-from blackbox_lb.jobs.fitting.explain import Explanation, explain, room_for_gain
+from blackbox_lb.jobs.fitting.explain import room_for_gain
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.fitting.varying.by_samples import challengers_by_samples
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -65,24 +62,8 @@ class Samples:
         scorer = FromSamples(
             trials, job.task.validation, self.positions.next_token, plan.goal, plan.settings
         )
-        positions, facts = await informed(job, self.positions)
-        features = await prompt_features(job)
-        challengers = await challengers_by_samples(job, positions, features)
-        choice = await select_by(scorer, job, positions, facts, challengers)
-        return Selected(choice, positions, features)
-
-    def explain(self, job: FitJob, selected: Selected, verdict: Sequence[Verdict]) -> Explanation:
-        """See ``FitEvidence``."""
-        return explain(
-            selected.positions,
-            selected.choice.candidate,
-            job.trials.reward,
-            verdict,
-            sweep=job.plan.sweep,
-            vocab_size=job.trials.tokenizer.vocabulary_size,
-            top_logprobs=job.trials.top_logprobs,
-            truncation=self.truncation,
-        )
+        selected = await select_by(scorer, job, self.positions, challengers_by_samples)
+        return replace(selected, truncation=self.truncation)
 
 
 async def collect(job: FitJob) -> Samples:

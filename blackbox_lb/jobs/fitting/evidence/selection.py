@@ -5,15 +5,16 @@ prompts, by completions or by lists.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from blackbox_lb.bias.operating import OperatingCurve, point_sentence
-from blackbox_lb.bias.records import Calibration, Verdict
+from blackbox_lb.bias.records import Calibration
 from blackbox_lb.bias.request_bias import embedding_model
 from blackbox_lb.estimate.choice.candidates import Candidate
+from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.jobs.fitting.choosing.operating import PointChoice
 from blackbox_lb.jobs.fitting.choosing.proposing import (
@@ -24,7 +25,6 @@ from blackbox_lb.jobs.fitting.choosing.proposing import (
 )
 from blackbox_lb.jobs.fitting.choosing.scorers import Challengers, Choice, Scorer
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
-from blackbox_lb.jobs.fitting.explain import Explanation
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.rollouts.judging.decisions import about_labels
@@ -41,6 +41,8 @@ class Selected:
         features: those of the prompt that were tried.
         operating: the curve of a decision with a positive label, None without one.
         calibration: the probabilities of the labels, None where no list shows them.
+        truncation: of the first completions, None where the reward is not by length.
+        has_errors: whether its values were estimated, so that they have standard errors.
     """
 
     choice: Choice
@@ -48,10 +50,12 @@ class Selected:
     features: tuple[PromptFeatures, ...] = ()
     operating: OperatingCurve | None = None
     calibration: Calibration | None = None
+    truncation: Truncation | None = None
+    has_errors: bool = True
 
 
 class FitEvidence(Protocol):
-    """What a fit collected, and how it chooses and explains a bias by it."""
+    """What a fit collected."""
 
     async def choose(self, job: FitJob) -> Selected:
         """The best bias by the goal.
@@ -59,9 +63,6 @@ class FitEvidence(Protocol):
         Raises InputError: nothing can be learned, or no bias keeps a promise. ProviderError: the
         API failed; what was received is kept.
         """
-
-    def explain(self, job: FitJob, selected: Selected, verdict: Sequence[Verdict]) -> Explanation:
-        """Why the chosen bias helped or did not."""
 
 
 def check_plan(job: FitJob) -> None:
@@ -94,39 +95,36 @@ async def prompt_features(job: FitJob) -> tuple[PromptFeatures, ...]:
     return tuple(features)
 
 
-async def informed(
-    job: FitJob, positions: Positions, labels: tuple[Prior, ...] = ()
-) -> tuple[Positions, Knowledge]:
-    """What is known of tokens beside ``positions``, and these with all such tokens in their lists;
-    nothing where the plan names the candidates.
-
-    labels: calibrations, where the model decides between labels.
-    """
-    if job.plan.searches == "named":
-        return positions, Knowledge()
-    facts = await knowledge(job.trials, positions, job.limits, labels)
-    return with_knowledge(positions, facts), facts
+ChallengersOf: TypeAlias = Callable[
+    [FitJob, Positions, Sequence[PromptFeatures]], Awaitable[Sequence[Challengers]]
+]
+"""Makes what proposes biases with features, from the positions that are learned from."""
 
 
 async def select_by(
     scorer: Scorer,
     job: FitJob,
     positions: Positions,
-    facts: Knowledge,
-    challengers: Sequence[Challengers],
-) -> Choice:
+    challengers_of: ChallengersOf,
+    labels: tuple[Prior, ...] = (),
+) -> Selected:
     """Learn a candidate for each setting of the sweep, and choose one by ``scorer``.
 
-    facts: what is known of tokens. challengers: of candidates with features.
+    labels: calibrations, where the model decides between labels.
     """
     plan = job.plan
+    facts = Knowledge()
+    if plan.searches != "named":
+        facts = await knowledge(job.trials, positions, job.limits, labels)
+        positions = with_knowledge(positions, facts)
+    features = await prompt_features(job)
     search = Search.of(plan)
     field: Iterable[Candidate] = proposals(positions, plan.sweep, search.limits(job.limits), facts)
     if plan.goal.is_promise:
         # A promise on fresh prompts: the validation answers choose the point and nothing else.
         field = islice(field, 1)
         search = Search(plan.validation_samples)
-    return await select(
+    choice = await select(
         field,
         scorer,
         plan.goal,
@@ -135,8 +133,9 @@ async def select_by(
         job.limits,
         job.trials.report,
         job.trials.reward.label,
-        challengers,
+        await challengers_of(job, positions, features),
     )
+    return Selected(choice, positions, features)
 
 
 def at_point(job: FitJob, selected: Selected, point: PointChoice) -> Selected:

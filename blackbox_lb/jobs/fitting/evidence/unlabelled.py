@@ -7,12 +7,10 @@ smallest with which greedy decoding begins nearly every prompt's answer with a l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, compiled
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
@@ -27,7 +25,6 @@ from blackbox_lb.jobs.fitting.choosing.proposing import (
 from blackbox_lb.jobs.fitting.choosing.scorers import Choice
 from blackbox_lb.jobs.fitting.document import Measured
 from blackbox_lb.jobs.fitting.evidence.selection import Selected
-from blackbox_lb.jobs.fitting.explain import Explanation, explain_test
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.columns import columns
@@ -57,11 +54,8 @@ class Unlabelled:
             f"{candidate.origin}, from {len(self.positions.rollouts.keys):,} prompts without"
             f" answers; {candidate.sparse.entries} entries"
         )
-        return Selected(Choice(candidate, (), Measured(), sentence=sentence), self.positions)
-
-    def explain(self, job: FitJob, selected: Selected, verdict: Sequence[Verdict]) -> Explanation:
-        """See ``FitEvidence``: nothing was estimated that could be unsure."""
-        return explain_test(selected.choice.candidate, job.trials.reward, verdict)
+        choice = Choice(candidate, (), Measured(), sentence=sentence)
+        return Selected(choice, self.positions, has_errors=False)
 
 
 async def collect(job: FitJob) -> Unlabelled:

@@ -26,6 +26,7 @@ from blackbox_lb.estimate.projection.with_features import (
 )
 from blackbox_lb.jobs.fitting.choosing.scorers import Challenger
 from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn
+from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.fitting.varying.feature_matrix import (
     DRAWS,
     FOLDS,
@@ -38,6 +39,7 @@ from blackbox_lb.jobs.fitting.varying.feature_matrix import (
     weights_of,
 )
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
+from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
 
@@ -126,6 +128,24 @@ class ByLists:
             left_out=(best.hits - without.hits)[training],
         )
         return [challenger]
+
+
+async def challengers_by_lists(
+    job: FitJob,
+    positions: Positions,
+    features: Sequence[PromptFeatures],
+    answers: AnswersToLearn,
+    validation: AnswerStarts,
+) -> list[ByLists]:
+    """What proposes a bias that depends on each of ``features``; the answers are learned from, and
+    not ``positions``.
+    """
+    del positions
+    prompts = len(job.examples)
+    seed = job.plan.sweep.seed
+    return [
+        ByLists(of_prompt, prompts, answers, validation, job.limits, seed) for of_prompt in features
+    ]
 
 
 def classified(
