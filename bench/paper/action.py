@@ -4,7 +4,7 @@ paper's.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -141,8 +141,8 @@ async def _run(
     """The results, and the model and endpoint as the server has them."""
     results, served = [], ("", "")
 
-    def all_stages(trials: Trials) -> Iterable[Forecast]:
-        return [each.forecast for p in parts for each in p.stages(configuration)]
+    def expected(trials: Trials) -> Forecast:
+        return sum((each.forecast for p in parts for each in p.stages(configuration)), Forecast())
 
     for part in parts:
         _, reward = rewards_of(configuration, part)
@@ -155,7 +155,7 @@ async def _run(
                 part.task,  # noqa: B023
                 reward,  # noqa: B023
                 budget,
-                stages=all_stages,
+                expected=expected,
                 part=part.name,  # noqa: B023
             ) as trials:
                 served = (trials.session.model, trials.session.endpoint)

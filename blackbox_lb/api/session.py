@@ -118,8 +118,7 @@ class Session:
     @property
     def biased_endpoint(self) -> Endpoint:
         """The endpoint for a bias: the session's own, else the first that takes one."""
-        names = [self.endpoint, *self.profile.endpoints]
-        return next((name for name in names if self.profile.endpoint(name).bias), self.endpoint)
+        return self.profile.biased_endpoint(self.endpoint)
 
     @property
     def end_tokens(self) -> EndTokens:
@@ -132,8 +131,7 @@ class Session:
     @property
     def tells_base_logprobs(self) -> bool:
         """Whether completions sampled with a bias carry the unbiased model's logprobs."""
-        same = self.biased_endpoint == self.endpoint
-        return same and self.profile.logprobs.meaning == "before bias"
+        return self.profile.tells_base_logprobs(self.endpoint)
 
     def texts_of_vocabulary(self) -> Mapping[int, bytes]:
         """Token id -> bytes of every token that stands for text; empty where the vocabulary is not

@@ -4,7 +4,7 @@ model, and the accounts of a command: its limits, its forecast, its record.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from blackbox_lb.cli.options import (
 from blackbox_lb.cli.terminal import Terminal, reporter
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.harness import HarnessOptions
-from blackbox_lb.jobs.forecast import Forecast, ForecastStage, RequestSettings, forecast
+from blackbox_lb.jobs.forecast import Forecast
 from blackbox_lb.jobs.records.run_record import Manifest, RunResults, settings_of_run
 from blackbox_lb.jobs.runs.names import REPORT, RUNS, STORE
 from blackbox_lb.jobs.runs.opening import (
@@ -67,7 +67,7 @@ async def accounted(
     trials: Trials,
     options: LimitOptions,
     record: Manifest,
-    stages: Callable[[Trials], Iterable[ForecastStage | Forecast]],
+    expected: Callable[[Trials], Forecast],
 ) -> AsyncIterator[None]:
     """Inside, the trials' budget has its prices, changes are watched for, and the run is recorded
     in run.json.
@@ -83,7 +83,7 @@ async def accounted(
 
     def opening() -> None:
         if not opened:
-            _announce(trials, options, stages)
+            _announce(trials, options, expected(trials))
 
     async with recorded(trials, record, opening):
         yield
@@ -113,14 +113,13 @@ def record_of(
 def _announce(
     trials: Trials,
     options: LimitOptions,
-    stages: Callable[[Trials], Iterable[ForecastStage | Forecast]],
+    total: Forecast,
 ) -> None:
     """Print the forecast, and ask where it costs money and somebody is there to answer.
     click.Abort: the answer is no.
     """
     session = trials.session
     size = trials.store.size()
-    total = forecast(RequestSettings.of(trials), stages(trials))
     if not total.requests:
         return
     host = urlsplit(session.base_url).hostname or ""
@@ -271,7 +270,7 @@ async def open_trials(
     bias: Bias | None = None,
     *,
     needs: Sequence[str] = SAMPLING_WITH_A_BIAS,
-    stages: Callable[[Trials], Iterable[ForecastStage | Forecast]] = lambda trials: (),
+    expected: Callable[[Trials], Forecast] = lambda trials: Forecast(),
     part: str | None = None,
     elsewhere: Sequence[str] = (),
     recorded: Mapping[str, str | None] | None = None,
@@ -286,7 +285,7 @@ async def open_trials(
     request.
 
     needs: rows of the profile that must be known.
-    stages: most requests to come, printed before the first one.
+    expected: the forecast, printed before the first request.
     part: of the command, for its record.
     elsewhere: sources of rollouts to read beside the run's own store.
     recorded: more settings for the run's record.
@@ -325,7 +324,7 @@ async def open_trials(
                 trials,
                 options,
                 record_of(trials, options, task, part, recorded or {}, results),
-                stages,
+                expected,
             ):
                 yield trials
             if session.profile.end_of(session.model) is None:

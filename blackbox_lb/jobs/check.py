@@ -19,7 +19,7 @@ from blackbox_lb.jobs.fitting.evidence.opening import opening_lists
 from blackbox_lb.rollouts.answers.given_answers import first_tokens
 from blackbox_lb.rollouts.answers.openings import Opening, opening_of
 from blackbox_lb.rollouts.judging.decisions import about_labels, remark_on_others
-from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.trials import Trials, stage_part
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.sets.labels import OPENING, Labels, OpenLabels
@@ -104,9 +104,8 @@ async def check(
     title = "check, greedy answers"
     for sentence in about_labels(labels, trials.reward):
         trials.report.notice(sentence)
-    keys = await trials.collect(
-        title, looked, trials.draw(GREEDY, None, trials.session.biased_endpoint), 1
-    )
+    part = stage_part(trials, title, looked, GREEDY, 1, endpoint=trials.session.biased_endpoint)
+    [keys] = await trials.collect_all(title, [part])
     completions = list(trials.store.by_prompt(keys))
     scores = trials.scored(title, looked, completions)
     answers = [

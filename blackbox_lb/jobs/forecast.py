@@ -1,49 +1,61 @@
-"""Forecast: the most that a command will ask for, stage by stage, before its first request."""
+"""Forecast: what a command will ask for, before its first request. The parts of its steps are
+counted as a collection counts them: equal requests once, nothing that is stored.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from operator import add
+from typing import TypeAlias
 
+from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.limits.budget import prompt_bound
-from blackbox_lb.bias.request_bias import RequestBias
-from blackbox_lb.estimate.choice.table import most_candidates
-from blackbox_lb.jobs.evaluation.policies import Decides
-from blackbox_lb.jobs.evaluation.results import draws_of
+from blackbox_lb.bias.phases import MOST_PARTS
+from blackbox_lb.bias.request_bias import AnyBias, RequestBias, to_request_bias
+from blackbox_lb.jobs.evaluation.policies import Decides, HandBias
+from blackbox_lb.jobs.evaluation.results import answer_parts
 from blackbox_lb.jobs.evaluation.run import EvalPlan
-from blackbox_lb.jobs.fitting.choosing.proposing import most_beside
-from blackbox_lb.jobs.fitting.choosing.select import Search
-from blackbox_lb.jobs.fitting.judge import KL_PROMPTS
-from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.rollouts.collect import batch_of
-from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.judging.verdict import SAMPLED, Setting
-from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.types import Endpoint, Example, Sampling
+from blackbox_lb.rollouts.answers.continued import requests_along
+from blackbox_lb.rollouts.answers.given_answers import first_part, most_listed
+from blackbox_lb.rollouts.collect import (
+    Series,
+    keys_of,
+    missing_requests,
+    request_settings,
+)
+from blackbox_lb.rollouts.judging.trials import StagePart, Trials
+from blackbox_lb.rollouts.judging.verdict import Setting
+from blackbox_lb.store import RolloutStore, request_hash
+from blackbox_lb.tasks import Task
+from blackbox_lb.types import Endpoint, Example, Prompt, Sampling
 
 CHARACTERS_A_TOKEN = 4
 """Characters a token of an English prompt."""
+PARTS = 2
+"""Requests of a completion whose bias changes once."""
 
 
 @dataclass(frozen=True, slots=True)
-class ForecastStage:
-    """``samples`` completions of each of ``examples``, of at most ``max_tokens`` (the run's own
-    limit where None). along_answer: they are the lists along the example's answer, a request each,
-    where the provider gives any.
+class AnswerLists:
+    """The lists along the answers of examples. sizes: (x,) tokens of each answer. listed:
+    alternatives of a list.
     """
 
     examples: Sequence[Example]
-    samples: int
-    max_tokens: int | None = None
-    along_answer: bool = False
+    sizes: Sequence[int]
+    listed: int
+
+
+Part: TypeAlias = StagePart | AnswerLists
+"""What a step asks for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Requests, and tokens at most; ``prompt_tokens`` are the likely number. Sums by ``+``."""
+    """What is likely of requests, completions and prompts, and tokens at most. Sums by ``+``."""
 
     requests: int = 0
     completions: int = 0
@@ -57,9 +69,9 @@ class Forecast:
     def sentence(self, prices: Prices | None, stored: int, mean: float) -> str:
         """The forecast in words. ``stored``: completions in the store, of ``mean`` tokens each."""
         text = (
-            f"at most {self.requests:,} requests with about {self.prompt_tokens:,} prompt tokens,"
-            f" for {self.completions:,} completions of at most {self.most_completion_tokens:,}"
-            " tokens in all"
+            f"about {self.requests:,} requests with about {self.prompt_tokens:,} prompt tokens,"
+            f" for about {self.completions:,} completions of at most"
+            f" {self.most_completion_tokens:,} tokens in all"
         )
         likely = round(self.completions * mean)
         if stored:
@@ -79,7 +91,19 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class RequestSettings:
-    """What the requests of a command share; ``max_tokens`` is of a completion."""
+    """What the requests of a command share.
+
+    Attributes:
+        profile: of the provider.
+        endpoint: that samples.
+        max_tokens: of a completion.
+        top_logprobs: alternatives of each position.
+        seed: of the draws, None for none.
+        stop: stop texts.
+        model: its name; empty before a server was asked, as is ``tokenizer``, its fingerprint.
+        store: None before one is open.
+        follows_ids: whether the server continues token ids; None for what the profile says.
+    """
 
     profile: Profile
     endpoint: Endpoint
@@ -87,164 +111,145 @@ class RequestSettings:
     top_logprobs: int
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    model: str = ""
+    tokenizer: str = ""
+    store: RolloutStore | None = None
+    follows_ids: bool | None = None
 
     @classmethod
     def of(cls, trials: Trials) -> RequestSettings:
         """Those of open trials."""
+        session = trials.session
         return cls(
-            trials.session.profile,
-            trials.session.endpoint,
+            session.profile,
+            session.endpoint,
             trials.reward.max_tokens,
             trials.top_logprobs,
             trials.seed,
             trials.stop,
+            session.model,
+            trials.tokenizer.fingerprint,
+            trials.store,
+            session.profile.follows_ids(session.vocabulary),
         )
 
+    def draw(
+        self,
+        setting: Setting,
+        bias: AnyBias = None,
+        endpoint: Endpoint | None = None,
+        max_tokens: int | None = None,
+        top_logprobs: int | None = None,
+    ) -> Draw:
+        """See ``Trials.draw``."""
+        longest = max_tokens or self.max_tokens
+        listed = top_logprobs or self.top_logprobs
+        sampling = Sampling(setting.temperature, longest, listed, self.seed, self.stop)
+        return Draw(sampling, to_request_bias(bias), endpoint)
 
-def forecast(settings: RequestSettings, stages: Iterable[ForecastStage | Forecast]) -> Forecast:
-    """The sum of ``stages``, with nothing of them stored."""
+    @property
+    def biased_endpoint(self) -> Endpoint:
+        """The endpoint that takes a bias."""
+        return self.profile.biased_endpoint(self.endpoint)
+
+    def width(self, listed: int | None) -> int:
+        """Alternatives of a first list; ``listed``: those that were asked for."""
+        if listed is not None:
+            return listed
+        return most_listed(self.profile, self.endpoint)
+
+
+def forecast(settings: RequestSettings, parts: Iterable[Part]) -> Forecast:
+    """What the parts ask for, one after the other."""
     total = Forecast()
-    for stage in stages:
-        total += stage if isinstance(stage, Forecast) else _of(settings, stage)
+    covered = set[str]()
+    for part in parts:
+        if isinstance(part, AnswerLists):
+            total += _along_answers(settings, part)
+        else:
+            total += _missing(settings, part, covered)
     return total
 
 
-def _of(settings: RequestSettings, stage: ForecastStage) -> Forecast:
-    if stage.along_answer:
-        return _along_answers(settings.profile, stage)
-    most = stage.max_tokens or settings.max_tokens
-    sampling = Sampling(1.0, most, settings.top_logprobs, settings.seed, settings.stop)
-    requests = -(-stage.samples // batch_of(settings.profile, settings.endpoint, sampling))
-    prompts = {example.prompt for example in stage.examples}
-    texts = [prompt.sent_texts for prompt in prompts]
+def _missing(settings: RequestSettings, part: StagePart, covered: set[str]) -> Forecast:
+    """What a part asks for beside the keys in ``covered``, which it joins."""
+    profile = settings.profile
+    series = Series([example.prompt for example in part.examples], part.draw, part.samples)
+    request = request_hash(
+        request_settings(profile, settings.model, settings.tokenizer, settings.endpoint, part.draw)
+    )
+    keys = keys_of(request, series)
+    if settings.store is not None:
+        covered |= settings.store.keys(request)
+    requests = missing_requests(profile, settings.endpoint, covered, series, keys)
+    longest = part.draw.sampling.max_tokens
+    phases = part.draw.bias.phases
+    likely = 1
+    most = 1
+    sent_again = 0
+    if "prefix" in part.draw.bias.scopes:
+        likely = PARTS
+        most = MOST_PARTS if phases.back else PARTS
+        sent_again = longest  # a later part has the earlier ones in its prompt
+    completions = sum(len(missing.samples) for missing in requests)
+    bounds = sum(prompt_bound(missing.prompt.sent_texts) for missing in requests)
     return Forecast(
-        requests=requests * len(prompts),
-        completions=stage.samples * len(prompts),
-        prompt_tokens=requests
-        * sum(sum(map(len, parts)) // CHARACTERS_A_TOKEN + 1 for parts in texts),
-        most_prompt_tokens=requests * sum(map(prompt_bound, texts)),
-        most_completion_tokens=stage.samples * len(prompts) * most,
+        requests=likely * len(requests),
+        completions=completions,
+        prompt_tokens=likely * sum(_likely_tokens(missing.prompt) for missing in requests),
+        most_prompt_tokens=most * (bounds + sent_again * len(requests)),
+        most_completion_tokens=completions * longest,
     )
 
 
-def _along_answers(profile: Profile, stage: ForecastStage) -> Forecast:
-    """A request for each list along an answer, each behind the prompt and the answer so far."""
-    if profile.reference is None and profile.answers.continues is False:
+def _along_answers(settings: RequestSettings, part: AnswerLists) -> Forecast:
+    """The requests for lists along answers, each behind the prompt and the answer so far; none
+    where the provider gives none.
+    """
+    profile = settings.profile
+    by_ids = settings.follows_ids
+    if by_ids is None:
+        by_ids = profile.reference is not None
+    if not by_ids and (profile.answers.continues is False or settings.endpoint != "chat"):
         return Forecast()
-    requests = stage.samples * len(stage.examples)
-    texts = [example.prompt.sent_texts for example in stage.examples]
-    likely = sum(sum(map(len, parts)) // CHARACTERS_A_TOKEN + 1 for parts in texts)
-    most = sum(prompt_bound(parts) + stage.samples for parts in texts)
-    return Forecast(
-        requests=requests,
-        completions=requests,
-        prompt_tokens=stage.samples * likely,
-        most_prompt_tokens=stage.samples * most,
-        most_completion_tokens=requests,
-    )
+    requests = 0
+    likely = 0
+    most = 0
+    for example, size in zip(part.examples, part.sizes, strict=True):
+        prompt = example.prompt
+        of_answer = requests_along(profile, prompt, size, part.listed, by_ids=by_ids)
+        requests += of_answer
+        likely += of_answer * _likely_tokens(prompt)
+        most += size * (prompt_bound(prompt.sent_texts) + size)
+    return Forecast(requests, requests, likely, most, sum(part.sizes))
 
 
-def _answer_stages(examples: Sequence[Example], reward: Reward) -> list[ForecastStage]:
-    """The most lists along the answers: one a token, and no token is shorter than a byte. A token
-    may begin with a space.
+def _likely_tokens(prompt: Prompt) -> int:
+    return sum(map(len, prompt.sent_texts)) // CHARACTERS_A_TOKEN + 1
+
+
+def unknown_bias(number: int) -> RequestBias:
+    """In the place of a bias that is not learned yet; one with another number is another one."""
+    return RequestBias({0: float(number + 1)})
+
+
+def eval_forecast(
+    settings: RequestSettings, task: Task, biases: Mapping[str, RequestBias], plan: EvalPlan
+) -> Forecast:
+    """What an evaluation asks for: every policy of every setting on the test prompts, and the lists
+    for decisions here.
     """
-    by_length: dict[int, list[Example]] = {}
-    for example in examples:
-        sizes = [len(answer.encode("utf-8", "replace")) + 1 for answer in example.answers]
-        length = min(max(sizes, default=reward.max_tokens), reward.max_tokens - 1)
-        by_length.setdefault(length, []).append(example)
-    return [
-        ForecastStage(rows, length, 1, along_answer=True)
-        for length, rows in by_length.items()
-        if length
-    ]
-
-
-def fit_stages(task: Task, plan: FitPlan, reward: Reward) -> list[ForecastStage]:
-    """The most that a fit asks for: training, the race on the validation prompts, and the test."""
-    if plan.learn_from == "unlabelled":
-        samples = sum(2 * _count(setting, plan.test_samples) for setting in plan.settings)
-        prompts = (*task.train[: plan.limit], *task.unlabelled)
-        kl = ForecastStage(task.test[:KL_PROMPTS], 1)
-        return [ForecastStage(prompts, 1, 1), ForecastStage(task.test, samples), kl]
-    candidates = most_candidates(plan.sweep)
-    if plan.searches != "named":
-        candidates += most_beside(reward)
-    firsts = []
-    if plan.learn_from == "answers":
-        firsts.append(ForecastStage(task.train[: plan.limit], 1, 1))
-        firsts += _answer_stages(task.train[: plan.limit], reward)
-    if plan.selects_offline:
-        firsts += _answer_stages(task.validation, reward)
-    settings = dict.fromkeys(plan.settings)
-    judged = [
-        (
-            ForecastStage(task.validation, 1, 1)
-            if plan.selects_offline
-            else ForecastStage(
-                task.validation,
-                _validation_samples(plan, setting, candidates, len(task.validation)),
-            )
-        )
-        for setting in settings
-    ]
-    policies = 2
-    if plan.depends_on or plan.phases:
-        policies += 1  # the fixed bias beside them
-    if plan.phases:
-        policies += 2  # completions of two parts
-    judged += [
-        ForecastStage(task.test, policies * _count(setting, plan.test_samples))
-        for setting in settings
-    ]
-    if SAMPLED not in settings:
-        judged.append(ForecastStage(task.test[:KL_PROMPTS], 1))
-    return [
-        *firsts,
-        ForecastStage(
-            task.train[: plan.limit],
-            0 if plan.only_stored or plan.learn_from == "answers" else plan.samples,
-        ),
-        *judged,
-    ]
-
-
-def _validation_samples(plan: FitPlan, setting: Setting, candidates: int, prompts: int) -> int:
-    """Most completions a validation prompt at one setting, of ``prompts``."""
-    samples = _count(setting, plan.validation_samples)
-    raced = Search.of(plan).most(candidates, prompts, lambda count: _count(setting, count))
-    searched = -(-raced // max(prompts, 1))
-    most = samples + searched
-    proposers = len(plan.depends_on)
-    parts = 0
-    if plan.phases is not None:
-        parts = 2 * (1 + proposers)  # with each feature of the prompt and alone, of two parts each
-    if proposers or parts:
-        most += samples * (proposers + parts + 1)  # the fixed bias may need more beside them
-    return most
-
-
-def _count(setting: Setting, samples: int) -> int:
-    if setting.deterministic:
-        return 1
-    return samples
-
-
-def eval_stages(
-    task: Task, biases: Mapping[str, RequestBias], plan: EvalPlan
-) -> list[ForecastStage]:
-    """The most that an evaluation asks for: every policy of every setting on the test prompts, and
-    the lists for decisions here.
-    """
-    stages = [
-        ForecastStage(rival.decision.lists(), 1, 1)
-        for rival in plan.rivals
-        if isinstance(rival, Decides)
-    ]
-    for setting, policy in plan.judged(biases):
-        if isinstance(policy, Decides):
+    parts: list[Part] = []
+    rivals = []
+    for number, rival in enumerate(plan.rivals):
+        if isinstance(rival, Decides):
+            width = settings.width(None)
+            parts.append(first_part(settings, rival.name, rival.decision.lists(), width))
             continue
-        for count, draws in draws_of(policy, setting, task.test, plan.samples).items():
-            examples = [draw.example for _, draw in draws]
-            stages.append(ForecastStage(examples, count, policy.max_tokens))
-    return stages
+        if isinstance(rival, HandBias):
+            rival = replace(rival, made=unknown_bias(number))
+        rivals.append(rival)
+    judged = replace(plan, rivals=tuple(rivals)).judged(biases)
+    where = settings.biased_endpoint
+    parts += [part for _, _, part in answer_parts(settings, task.test, judged, plan.samples, where)]
+    return forecast(settings, parts)

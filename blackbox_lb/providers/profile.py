@@ -131,6 +131,18 @@ class Profile(ProfileRow):
             return self.logprobs.limit
         return limit
 
+    def biased_endpoint(self, endpoint: Endpoint) -> Endpoint:
+        """The endpoint for a bias: ``endpoint``, else the first that takes one."""
+        names = [endpoint, *self.endpoints]
+        return next((name for name in names if self.endpoint(name).bias), endpoint)
+
+    def tells_base_logprobs(self, endpoint: Endpoint) -> bool:
+        """Whether completions that a session at ``endpoint`` samples with a bias carry the
+        unbiased model's logprobs.
+        """
+        same = self.biased_endpoint(endpoint) == endpoint
+        return same and self.logprobs.meaning == "before bias"
+
     def follows_ids(self, vocabulary: object) -> bool:
         """Whether the lists after a prompt of token ids can be read.
 

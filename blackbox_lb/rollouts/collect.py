@@ -84,6 +84,15 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingRequest:
+    """Samples of one prompt in one request, with their keys."""
+
+    prompt: Prompt
+    samples: tuple[int, ...]
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Asked:
     """A series under way.
 
@@ -99,35 +108,29 @@ class _Asked:
     stored: set[str]
     notes: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def in_parts(self) -> bool:
-        """Whether the bias changes within a completion."""
-        return "prefix" in self.series.draw.bias.scopes
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """Samples of one prompt in one request."""
-
-    of: _Asked
-    prompt: Prompt
-    samples: tuple[int, ...]
-    keys: tuple[str, ...]
-
 
 def settings_of(session: Session, tokenizer: Tokenizer, draw: Draw) -> dict[str, Any]:
     """Everything but prompt and sample number that determines a completion; its hash is the request
     hash of the store.
     """
+    return request_settings(
+        session.profile, session.model, tokenizer.fingerprint, session.endpoint, draw
+    )
+
+
+def request_settings(
+    profile: Profile, model: str, tokenizer: str, endpoint: Endpoint, draw: Draw
+) -> dict[str, Any]:
+    """See ``settings_of``. tokenizer: its fingerprint. endpoint: of draws that name none."""
     sampling = asdict(draw.sampling)
     if not draw.sampling.stop:
         del sampling["stop"]  # stores from before there were stop texts keep their hashes
     return {
-        "provider": session.profile.name,
-        "model": session.model,
-        "tokenizer": tokenizer.fingerprint,
-        "endpoint": draw.endpoint or session.endpoint,
-        "fields": {**session.profile.neutral, **session.profile.request, **draw.fields},
+        "provider": profile.name,
+        "model": model,
+        "tokenizer": tokenizer,
+        "endpoint": draw.endpoint or endpoint,
+        "fields": {**profile.neutral, **profile.request, **draw.fields},
         "sampling": sampling,
         "bias": draw.bias.store_key,
     }
@@ -192,17 +195,19 @@ async def collect_all(
     the budget allows no more. Drifted: another model or system answers.
     """
     all_asked: list[_Asked] = []
-    missing: list[_Request] = []
+    missing: list[tuple[_Asked, MissingRequest]] = []
     covered = set[str]()
     for one in series:
         asked = _asked(session, store, tokenizer, one, only_stored=only_stored)
-        requests = _missing(session, covered | asked.stored, asked)
+        requests = missing_requests(
+            session.profile, session.endpoint, covered | asked.stored, one, asked.keys
+        )
         covered.update(*asked.keys)
         if one.draw.bias.vectors is not None and requests:
             prompts = [request.prompt for request in requests]
             await asyncio.to_thread(one.draw.bias.prepare, prompts)
         all_asked.append(asked)
-        missing += requests
+        missing += [(asked, request) for request in requests]
     budget = budget or SpendLimit()
     drift = drift or DriftWatch()
     pace = pace or AdaptiveConcurrency()
@@ -213,11 +218,11 @@ async def collect_all(
     cpu = time.process_time()
     served = session.channel.served
 
-    async def receive(request: _Request) -> None:
+    async def receive(work: tuple[_Asked, MissingRequest]) -> None:
         nonlocal tokens, under_way
         began = time.monotonic()
+        asked, request = work
         n = len(request.samples)
-        asked = request.of
         draw = asked.series.draw
         seed = draw.sampling.seed
         if seed is not None:
@@ -268,7 +273,7 @@ async def collect_all(
     )
     collections: list[Collection] = []
     for asked in all_asked:
-        received = sum(len(request.samples) for request in missing if request.of is asked)
+        received = sum(len(request.samples) for of, request in missing if of is asked)
         collections.append(Collection(asked.keys, received, asked.notes, throughput))
     return collections
 
@@ -313,9 +318,7 @@ def _asked(
     settings = settings_of(session, tokenizer, series.draw)
     request = request_hash(settings)
     hashes = [prompt_hash(prompt) for prompt in series.prompts]
-    keys = tuple(
-        tuple(rollout_key(request, name, s) for s in range(series.samples)) for name in hashes
-    )
+    keys = _keys(request, hashes, series.samples)
     stored = store.keys(request)
     if stored:
         store.restore_references(settings, dict(zip(hashes, series.prompts, strict=True)))
@@ -324,25 +327,42 @@ def _asked(
     return _Asked(series, settings, keys, stored)
 
 
-def _missing(session: Session, covered: set[str], asked: _Asked) -> list[_Request]:
+def keys_of(request: str, series: Series) -> tuple[tuple[str, ...], ...]:
+    """``keys[p][s]`` of a series whose settings have the hash ``request``."""
+    return _keys(request, [prompt_hash(prompt) for prompt in series.prompts], series.samples)
+
+
+def _keys(request: str, hashes: Sequence[str], samples: int) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(rollout_key(request, name, s) for s in range(samples)) for name in hashes)
+
+
+def missing_requests(
+    profile: Profile,
+    endpoint: Endpoint,
+    covered: set[str],
+    series: Series,
+    keys: Sequence[Sequence[str]],
+) -> list[MissingRequest]:
     """Requests to send for what is not ``covered``, prompt by prompt, so that a server's prefix
-    cache serves the samples of one prompt.
+    cache serves the samples of one prompt. The keys of all of them are covered afterwards.
+
+    endpoint: of draws that name none. keys: ``keys[p][s]`` of the series.
     """
-    draw = asked.series.draw
+    draw = series.draw
     batch = 1
-    if not asked.in_parts:
-        batch = batch_of(session.profile, draw.endpoint or session.endpoint, draw.sampling)
-    requests: list[_Request] = []
-    for prompt, row in zip(asked.series.prompts, asked.keys, strict=True):
+    if "prefix" not in draw.bias.scopes:  # else the bias changes within a completion
+        batch = batch_of(profile, draw.endpoint or endpoint, draw.sampling)
+    requests: list[MissingRequest] = []
+    for prompt, row in zip(series.prompts, keys, strict=True):
         absent = [(sample, key) for sample, key in enumerate(row) if key not in covered]
         covered.update(row)
         for start in range(0, len(absent), batch):
             samples, names = zip(*absent[start : start + batch], strict=True)
-            requests.append(_Request(asked, prompt, samples, names))
+            requests.append(MissingRequest(prompt, samples, names))
     return requests
 
 
-def _seed(seed: int, request: _Request) -> int:
+def _seed(seed: int, request: MissingRequest) -> int:
     """A seed of its own for every sample, the same in every run: 31 bits, which every server
     takes.
     """

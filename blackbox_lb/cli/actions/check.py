@@ -16,7 +16,7 @@ from blackbox_lb.cli.terminal import command_with_same, print_conclusion, report
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.feasibility import Answer, OpeningAnswer
 from blackbox_lb.jobs.check import LOOKED_AT, Checked, CheckedOpening, check, check_opening
-from blackbox_lb.jobs.forecast import ForecastStage
+from blackbox_lb.jobs.forecast import Forecast, RequestSettings, forecast
 from blackbox_lb.jobs.point_check import PointCheck, check_point, curve_of, fresh_examples
 from blackbox_lb.jobs.runs.answers import BeforeAfter, cut
 from blackbox_lb.jobs.runs.conclusion import (
@@ -26,6 +26,9 @@ from blackbox_lb.jobs.runs.conclusion import (
     spent_words,
     understood,
 )
+from blackbox_lb.rollouts.answers.given_answers import first_part
+from blackbox_lb.rollouts.judging.trials import Trials, stage_part
+from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.sets.labels import Labels, OpenLabels
@@ -119,10 +122,12 @@ async def _run_point(
 ) -> tuple[PointCheck, Spent, bool]:
     """The check of the point, what was spent, and whether the price of a token is known."""
     examples = fresh_examples(task, bias)
-    stages = [ForecastStage(examples, 1, 1)]
-    async with open_trials(
-        options, task, reward, budget, bias, stages=lambda trials: stages
-    ) as trials:
+
+    def expected(trials: Trials) -> Forecast:
+        settings = RequestSettings.of(trials)
+        return forecast(settings, [first_part(settings, "check", examples, settings.width(None))])
+
+    async with open_trials(options, task, reward, budget, bias, expected=expected) as trials:
         if task.data_hash != bias.data_hash and task.name == bias.task:
             trials.report.notice(
                 f"the bias was learned on other rows of {task.name}, or on another division of"
@@ -247,10 +252,17 @@ async def _run(
 ) -> tuple[Checked | CheckedOpening, Spent, bool]:
     """The findings, what was spent, and whether the price of a token is known."""
     looked = task.train[:LOOKED_AT]
-    stages = [ForecastStage(looked, 1, 1)]
-    if not isinstance(labels, OpenLabels):
-        stages.insert(0, ForecastStage(looked, 1))
-    async with open_trials(options, task, reward, budget, stages=lambda trials: stages) as trials:
+
+    def expected(trials: Trials) -> Forecast:
+        settings = RequestSettings.of(trials)
+        width = settings.width(options.top_logprobs)
+        parts = [first_part(settings, "check", looked, width)]
+        if not isinstance(labels, OpenLabels):
+            where = settings.biased_endpoint
+            parts.append(stage_part(settings, "check", looked, GREEDY, 1, endpoint=where))
+        return forecast(settings, parts)
+
+    async with open_trials(options, task, reward, budget, expected=expected) as trials:
         if task.note:
             trials.report.notice(task.note)
         checked: Checked | CheckedOpening

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -19,9 +18,9 @@ from blackbox_lb.estimate.reweighting import censoring_of
 from blackbox_lb.extras.batches import OfflineSession, Pending, cancel_batches, collect_batches
 from blackbox_lb.extras.batches.plan import Shard, no_batch, tokenizer_beside
 from blackbox_lb.jobs.fitting.plan_check import check_logprobs
-from blackbox_lb.jobs.forecast import ForecastStage
+from blackbox_lb.jobs.forecast import Forecast, RequestSettings, forecast
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.trials import Trials, stage_part
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.positions import training_set
 from blackbox_lb.rollouts.reading import FILTERED, INCOMPLETE
@@ -93,8 +92,9 @@ async def _run(
     if shard is not None:
         examples = shard.of(examples)
 
-    def stages(trials: Trials) -> Iterable[ForecastStage]:
-        return [ForecastStage(examples, options.samples_per_prompt)]
+    def expected(trials: Trials) -> Forecast:
+        part = stage_part(trials, "training", examples, SAMPLED, options.samples_per_prompt)
+        return forecast(RequestSettings.of(trials), [part])
 
     async with open_trials(
         options,
@@ -102,7 +102,7 @@ async def _run(
         reward,
         budget,
         needs=COLLECTING,
-        stages=stages,
+        expected=expected,
         recorded={"shard": None if shard is None else str(shard)},
         session_type=session_type,
     ) as trials:
@@ -145,7 +145,8 @@ async def _by_batch(
 async def _collected(
     trials: Trials, examples: tuple[Example, ...], samples: int, reward: Reward
 ) -> Summary:
-    keys = await trials.collect("training", examples, trials.draw(SAMPLED), samples)
+    part = stage_part(trials, "training", examples, SAMPLED, samples)
+    [keys] = await trials.collect_all(part.name, [part])
     training = training_set(trials.store, examples, keys, reward, trials.end_tokens)
     kept_back = censoring_of(training.rollouts, training.next_token)
     values = [reward.value(r) for r in training.rollouts.rewards]

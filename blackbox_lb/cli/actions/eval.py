@@ -38,7 +38,7 @@ from blackbox_lb.jobs.evaluation.compare import figure, verdicts
 from blackbox_lb.jobs.evaluation.document import Evaluation, Mean
 from blackbox_lb.jobs.evaluation.policies import HandBias
 from blackbox_lb.jobs.evaluation.run import EvalPlan, default_settings, evaluate
-from blackbox_lb.jobs.forecast import eval_stages
+from blackbox_lb.jobs.forecast import RequestSettings, eval_forecast
 from blackbox_lb.jobs.records.run_record import work_in
 from blackbox_lb.jobs.runs.conclusion import spent_words, understood
 from blackbox_lb.jobs.runs.names import REPORT
@@ -196,7 +196,7 @@ async def _run(
         reward,
         budget,
         needs=needs,
-        stages=lambda trials: eval_stages(task, values, plan),
+        expected=lambda trials: eval_forecast(RequestSettings.of(trials), task, values, plan),
         longest_prompt=longest,
         longest_completion=max((policy.max_tokens or 0 for policy in plan.rivals), default=0),
         results=results_of(options, reward, FILE, REPORT),

@@ -39,11 +39,12 @@ from blackbox_lb.cli.terminal import (
 )
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.recipe import Sweep
+from blackbox_lb.jobs.fitting.demand import fit_forecast
 from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.fitting.fit import fit
 from blackbox_lb.jobs.fitting.plan import MOST_ENTRIES, FitPlan
 from blackbox_lb.jobs.fitting.result import Fitted
-from blackbox_lb.jobs.forecast import RequestSettings, fit_stages, forecast
+from blackbox_lb.jobs.forecast import RequestSettings
 from blackbox_lb.jobs.records.run_record import Remembering, provenance, work_in
 from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
 from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, spent_words, understood
@@ -94,7 +95,7 @@ class _FitCommand:
         settings = RequestSettings(
             profile, endpoint, self.reward.max_tokens, listed, options.seed, self.task.stop
         )
-        total = forecast(settings, fit_stages(self.task, self.plan, self.reward))
+        total = fit_forecast(settings, self.task, self.plan, self.reward)
         prices = parse_prices(options.price) if options.price is not None else None
         if prices is None and options.model is not None:
             prices = find_prices(profile.name, options.model, options.prices)
@@ -156,7 +157,9 @@ class _FitCommand:
             self.task,
             self.reward,
             budget,
-            stages=lambda trials: fit_stages(self.task, self.plan, self.reward),
+            expected=lambda trials: fit_forecast(
+                RequestSettings.of(trials), self.task, self.plan, self.reward
+            ),
             elsewhere=self.options.rollouts,
             results=results_of(self.options, self.reward, *FIT_FILES),
         ) as trials:

@@ -15,7 +15,7 @@ import numpy as np
 from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.inputs.recipe import L2, Recipe, Sweep
+from blackbox_lb.estimate.inputs.recipe import CREDIT_L2, L2, TERMINAL_L2, Recipe, Sweep
 from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts, Weighting, weighting
 from blackbox_lb.estimate.next_token.next_token import LoggedPositions, NextToken
 from blackbox_lb.estimate.projection.cross_validation import L2Choice, Weigh, choose_l2
@@ -175,14 +175,6 @@ class Smoothed:
 
 
 IPS_OF_TOKENS = Smoothed(EstimatorFacts(("alpha",), reads_propensities=True), TokenIPS)
-
-
-TERMINAL_L2: tuple[L2, ...] = (5.0, 1.25)
-CREDIT_L2: tuple[L2, ...] = (1.0,)
-"""Default strengths where the rewards are sums over positions, for weights by the reward of the
-whole completion and for rewards to go. Credit where it falls has so little noise that strengths
-from .3 to 4 were not told apart on stock words in stories; the winner is tried at half and at twice
-its strength anyway, and each candidate less leaves more completions for the others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pkgutil
 from typing import TYPE_CHECKING
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.recipe import Sweep
+from blackbox_lb.estimate.inputs.recipe import CREDIT_L2, Sweep
 
 if TYPE_CHECKING:
     from blackbox_lb.estimate.choice.estimator import Estimator, EstimatorFacts
@@ -46,18 +46,21 @@ def estimators(sweep: Sweep) -> dict[str, Estimator]:
     return {name: estimator(name) for name in sweep.estimators}
 
 
-def most_candidates(sweep: Sweep) -> int:
-    """Most biases of a sweep where the reward is one number for each completion; cross-validation
-    of l2 proposes two.
+def most_candidates(sweep: Sweep, *, has_costs: bool = False) -> int:
+    """Most biases of a sweep; cross-validation of l2 proposes two.
+
+    has_costs: whether the reward is a sum over positions, so that rewards to go are tried, too.
     """
     strengths = sum(2 if value == "cv" else 1 for value in sweep.l2)
+    credited = len(CREDIT_L2) if sweep.l2_is_default else strengths
     biases = 0
-
     for row in estimators(sweep).values():
         sizes = [
             strengths if field == "l2" else len(getattr(sweep, field)) for field in row.facts.swept
         ]
         biases += len(sweep.tau) * math.prod(sizes)
+        if has_costs and "l2" in row.facts.swept:
+            biases += len(sweep.tau) * len(sweep.gamma) * credited
     return biases
 
 

@@ -14,11 +14,11 @@ from blackbox_lb.jobs.evaluation.policies import BASE, Decides, Policy, PromptDr
 from blackbox_lb.jobs.runs.answers import answer_of, moved_tokens
 from blackbox_lb.records import Decisions
 from blackbox_lb.rollouts.judging.decisions import completion_of, remark_on_others, scores_of
-from blackbox_lb.rollouts.judging.trials import StagePart, Trials
+from blackbox_lb.rollouts.judging.trials import Draws, StagePart, Trials
 from blackbox_lb.rollouts.judging.verdict import PolicyScores, Setting, truncation_of
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Completion, Example
+from blackbox_lb.types import Completion, Endpoint, Example
 
 Judged: TypeAlias = tuple[Setting, Policy]
 """A policy at one of the judged settings."""
@@ -64,21 +64,19 @@ def draws_of(
     return by_count
 
 
-async def collect_answers(
-    trials: Trials, examples: Sequence[Example], judged: Sequence[Judged], samples: int
-) -> list[list[list[str]]]:
-    """(x, samples) the keys of the completions of each example, of every policy; the requests of
-    all policies are in flight together.
+def answer_parts(
+    draws: Draws,
+    examples: Sequence[Example],
+    judged: Sequence[Judged],
+    samples: int,
+    endpoint: Endpoint,
+) -> Iterator[tuple[int, list[int], StagePart]]:
+    """What every policy asks for, with the number of the policy and the places of the examples.
+
+    endpoint: that takes a bias.
     """
-    parts: list[StagePart] = []
-    places: list[tuple[int, list[int]]] = []
     for number, (setting, policy) in enumerate(judged):
-        draw_with = trials.draw(
-            policy.drawn_at(setting),
-            policy.bias,
-            trials.session.biased_endpoint,
-            policy.max_tokens,
-        )
+        draw_with = draws.draw(policy.drawn_at(setting), policy.bias, endpoint, policy.max_tokens)
         for count, rows in draws_of(policy, setting, examples, samples).items():
             part = StagePart(
                 _title(setting, policy),
@@ -87,16 +85,24 @@ async def collect_answers(
                 count,
                 scored_as=[examples[place] for place, _ in rows],
             )
-            parts.append(part)
-            places.append((number, [place for place, _ in rows]))
+            yield number, [place for place, _ in rows], part
+
+
+async def collect_answers(
+    trials: Trials, examples: Sequence[Example], judged: Sequence[Judged], samples: int
+) -> list[list[list[str]]]:
+    """(x, samples) the keys of the completions of each example, of every policy; the requests of
+    all policies are in flight together.
+    """
+    parts = list(answer_parts(trials, examples, judged, samples, trials.session.biased_endpoint))
     title = f"test prompts, {len(judged)} policies"
     if len(judged) == 1:
         title = _title(*judged[0])
     tables: list[list[list[str]]] = [[[] for _ in examples] for _ in judged]
     if not judged:
         return tables
-    collected = await trials.collect_all(title, parts)
-    for (number, of_part), keys in zip(places, collected, strict=True):
+    collected = await trials.collect_all(title, [part for _, _, part in parts])
+    for (number, of_part, _), keys in zip(parts, collected, strict=True):
         for place, of_example in zip(of_part, keys, strict=True):
             tables[number][place] += of_example
     return tables

@@ -4,6 +4,8 @@ explain the verdict, and write all of it down.
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.jobs.fitting.evidence import answers, opening, samples, unlabelled
 from blackbox_lb.jobs.fitting.evidence.selection import FitEvidence
@@ -16,6 +18,9 @@ from blackbox_lb.jobs.fitting.varying.of_phases import confined
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import OpenLabels
+
+Source: TypeAlias = Literal["samples", "answers", "opening", "unlabelled"]
+"""What a bias is learned from."""
 
 
 async def fit(trials: Trials, task: Task, plan: FitPlan) -> Fitted:
@@ -48,10 +53,19 @@ async def collect(job: FitJob) -> FitEvidence:
     Raises InputError: the plan is impossible, or there is nothing to learn; NoLogprobs: the lists
     that it needs did not come; ProviderError: the API failed.
     """
-    if job.plan.learn_from == "unlabelled":
-        return await unlabelled.collect(job)
-    if isinstance(job.plan.labels, OpenLabels):
-        return await opening.collect(job)
-    if job.plan.learn_from == "answers":
-        return await answers.collect(job)
-    return await samples.collect(job)
+    match source_of(job.plan):
+        case "samples":
+            return await samples.collect(job)
+        case "answers":
+            return await answers.collect(job)
+        case "opening":
+            return await opening.collect(job)
+        case "unlabelled":
+            return await unlabelled.collect(job)
+
+
+def source_of(plan: FitPlan) -> Source:
+    """The source of evidence that a plan learns from."""
+    if plan.learn_from == "answers" and isinstance(plan.labels, OpenLabels):
+        return "opening"
+    return plan.learn_from

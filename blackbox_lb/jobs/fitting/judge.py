@@ -15,6 +15,7 @@ from blackbox_lb.jobs.fitting.choosing.operating import checked_point
 from blackbox_lb.jobs.fitting.document import BothDecisions, BothShares
 from blackbox_lb.jobs.fitting.evidence.selection import Selected
 from blackbox_lb.jobs.fitting.job import FitJob
+from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.scored_policies import (
     BASE,
     BIASED,
@@ -27,6 +28,8 @@ from blackbox_lb.jobs.fitting.varying.by_lists import classified
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.rollouts.judging.decisions import beside_commonest
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, comparison
+from blackbox_lb.tasks import Task
+from blackbox_lb.types import Example
 
 KL_PROMPTS = 40
 """Test prompts answered at temperature 1 for the KL alone, where the verdict is at other settings.
@@ -62,9 +65,7 @@ async def judge(
     """
     plan = job.plan
     reward = job.trials.reward
-    examples = job.task.test
-    if plan.learn_from == "unlabelled":  # rows without an answer say nothing of a bias
-        examples = tuple(example for example in examples if example.answers)
+    examples = judged_examples(job.task, plan)
     policies = {BASE: NO_BIAS, BIASED: bias}
     if fixed is not bias:
         policies[FIXED] = fixed
@@ -157,6 +158,21 @@ async def _kl(
     for test in tests:
         if test.setting == SAMPLED:
             return test.policies[BIASED].kl
-    if SAMPLED in job.plan.settings:
-        return await job.trials.kl(job.task.test, job.plan.test_samples, bias, tail)
-    return await job.trials.kl(job.task.test[:KL_PROMPTS], 1, bias, tail)
+    examples, samples = kl_draws(job.task, job.plan)
+    return await job.trials.kl(examples, samples, bias, tail)
+
+
+def judged_examples(task: Task, plan: FitPlan) -> tuple[Example, ...]:
+    """The test prompts that a bias is judged on: rows without an answer say nothing of one that
+    was learned without any.
+    """
+    if plan.learn_from == "unlabelled":
+        return tuple(example for example in task.test if example.answers)
+    return task.test
+
+
+def kl_draws(task: Task, plan: FitPlan) -> tuple[tuple[Example, ...], int]:
+    """The prompts and samples of the KL where nothing is judged at temperature 1."""
+    if SAMPLED in plan.settings:
+        return task.test, plan.test_samples
+    return task.test[:KL_PROMPTS], 1

@@ -10,7 +10,7 @@ from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.records import Decisions
 from blackbox_lb.rollouts.judging.decisions import decision_scores, label_tokens
-from blackbox_lb.rollouts.judging.trials import StagePart, Trials
+from blackbox_lb.rollouts.judging.trials import NamedBias, Trials, policy_parts
 from blackbox_lb.rollouts.judging.verdict import (
     SAMPLED,
     PolicyScores,
@@ -81,15 +81,8 @@ async def score_policies(
     tests = []
     for setting in settings:
         place = f"test at {setting.name}"
-        parts = [
-            StagePart(
-                f"{place}, {name}",
-                examples,
-                trials.draw(setting, bias, where),
-                setting.samples_of(samples),
-            )
-            for name, bias in policies.items()
-        ]
+        biases = [NamedBias(f"{place}, {name}", bias) for name, bias in policies.items()]
+        parts = policy_parts(trials, examples, setting, samples, biases, where)
         collected = await trials.collect_all(place, parts)
         results = {}
         for (name, bias), part, keys in zip(policies.items(), parts, collected, strict=True):

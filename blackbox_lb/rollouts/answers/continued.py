@@ -44,6 +44,19 @@ def worth_it(prompt: Prompt, tokens: int, listed: int) -> bool:
     return (len(prompt.text) / CHARACTERS + tokens) * listed * ENTRY <= SAVED * (tokens - 1)
 
 
+def requests_along(
+    profile: Profile, prompt: Prompt, tokens: int, listed: int, *, by_ids: bool
+) -> int:
+    """Requests for the lists along an answer of so many tokens.
+
+    by_ids: whether the server continues token ids.
+    """
+    at_once = by_ids and profile.answers.prompt_logprobs is not False
+    if at_once and worth_it(prompt, tokens, listed):
+        return 1
+    return tokens
+
+
 async def lists_along(
     trials: Trials, title: str, answers: Sequence[Begun]
 ) -> list[list[Completion]] | None:

@@ -26,12 +26,13 @@ from blackbox_lb.errors import InputError, NoLogprobs, RequestRejected
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.answers.continued import lists_along
 from blackbox_lb.rollouts.columns import columns
-from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.trials import Draws, StagePart, Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.tasks.sets.labels import Labels, spellings
-from blackbox_lb.types import Completion, EndTokens, Example
+from blackbox_lb.types import Completion, Endpoint, EndTokens, Example
 
 MOST_LISTED = 1_000
 """Alternatives that are asked for at a first position where the provider has no limit: the tokens
@@ -295,9 +296,15 @@ async def first_completions(
     ProviderError: the API failed.
     """
     width = listed or await _longest(trials, examples, title)
-    draw = replace(trials, top_logprobs=width).draw(SAMPLED, max_tokens=1)
-    keys = await trials.collect(f"{title}, first tokens", examples, draw, 1, scored=False)
+    part = first_part(trials, title, examples, width)
+    [keys] = await trials.collect_all(part.name, [part], scored=False)
     return list(trials.store.completions(key for [key] in keys)), width
+
+
+def first_part(draws: Draws, title: str, examples: Sequence[Example], width: int) -> StagePart:
+    """The first token of every example with a list of ``width`` alternatives."""
+    draw = draws.draw(SAMPLED, max_tokens=1, top_logprobs=width)
+    return StagePart(f"{title}, first tokens", examples, draw, 1)
 
 
 async def _longest(trials: Trials, examples: Sequence[Example], title: str) -> int:
@@ -306,14 +313,25 @@ async def _longest(trials: Trials, examples: Sequence[Example], title: str) -> i
     """
     profile = trials.session.profile
     limit = profile.most_logprobs(trials.session.endpoint)
-    if limit is None or limit >= MOST_LISTED or not profile.logprobs.limit_is_setting:
-        return MOST_LISTED if limit is None else min(limit, MOST_LISTED)
-    draw = replace(trials, top_logprobs=MOST_LISTED).draw(SAMPLED, max_tokens=1)
+    most = most_listed(profile, trials.session.endpoint)
+    if limit is None or limit >= most:
+        return most
+    part = first_part(trials, title, examples[:1], MOST_LISTED)
     try:
-        await trials.collect(f"{title}, long lists", examples[:1], draw, 1, scored=False)
+        await trials.collect_all(f"{title}, long lists", [part], scored=False)
     except RequestRejected:
         return limit
     return MOST_LISTED
+
+
+def most_listed(profile: Profile, endpoint: Endpoint) -> int:
+    """The most alternatives that help and the provider may list: where the limit is a setting of
+    the server, any number.
+    """
+    limit = profile.most_logprobs(endpoint)
+    if limit is None or profile.logprobs.limit_is_setting:
+        return MOST_LISTED
+    return min(limit, MOST_LISTED)
 
 
 async def first_tokens(

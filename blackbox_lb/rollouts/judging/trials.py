@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -65,11 +65,53 @@ class StagePart:
     scored_as: Sequence[Example] | None = None
 
 
+class Draws(Protocol):
+    """Says how completions are drawn: trials, or a forecast of them."""
+
+    def draw(
+        self,
+        setting: Setting,
+        bias: AnyBias = None,
+        endpoint: Endpoint | None = None,
+        max_tokens: int | None = None,
+        top_logprobs: int | None = None,
+    ) -> Draw:
+        """See ``Trials.draw``."""
+
+
 class NamedBias(NamedTuple):
     """A bias and its name in messages."""
 
     name: str
     bias: RequestBias
+
+
+def stage_part(
+    draws: Draws,
+    name: str,
+    examples: Sequence[Example],
+    setting: Setting,
+    samples: int,
+    bias: AnyBias = None,
+    endpoint: Endpoint | None = None,
+) -> StagePart:
+    """``samples`` completions of each example at a setting; greedy takes one."""
+    draw = draws.draw(setting, bias, endpoint)
+    return StagePart(name, examples, draw, setting.samples_of(samples))
+
+
+def policy_parts(
+    draws: Draws,
+    examples: Sequence[Example],
+    setting: Setting,
+    samples: int,
+    biases: Sequence[NamedBias],
+    endpoint: Endpoint,
+) -> list[StagePart]:
+    """The completions of each policy at one setting, from an ``endpoint`` that takes a bias."""
+    return [
+        stage_part(draws, name, examples, setting, samples, bias, endpoint) for name, bias in biases
+    ]
 
 
 TRIED = 3
@@ -130,12 +172,15 @@ class Trials:
         bias: AnyBias = None,
         endpoint: Endpoint | None = None,
         max_tokens: int | None = None,
+        top_logprobs: int | None = None,
     ) -> Draw:
         """Completions at ``setting``, of at most ``max_tokens`` tokens (default: the reward's own
-        limit). bias: token id -> nats, or None.
+        limit), with ``top_logprobs`` alternatives (default: those of all). bias: token id -> nats,
+        or None.
         """
         longest = max_tokens or self.reward.max_tokens
-        sampling = Sampling(setting.temperature, longest, self.top_logprobs, self.seed, self.stop)
+        listed = top_logprobs or self.top_logprobs
+        sampling = Sampling(setting.temperature, longest, listed, self.seed, self.stop)
         sent = to_request_bias(bias)
         if "prefix" in sent.scopes:
             check_continues(self.session, sent.phases)
@@ -300,10 +345,7 @@ class Trials:
             InputError: a score is not finite, so no policy has a mean.
         """
         where = self.session.biased_endpoint
-        parts = [
-            StagePart(name, examples, self.draw(setting, bias, where), samples)
-            for name, bias in biases
-        ]
+        parts = policy_parts(self, examples, setting, samples, biases, where)
         collected = await self.collect_all(title, parts)
         return [
             self.scored(name, examples, self.store.by_prompt(keys))
@@ -335,9 +377,10 @@ class Trials:
         """
         if not self.session.tells_base_logprobs:
             return float("nan")
-        draw = self.draw(SAMPLED, bias)
-        keys = await self.collect("KL to the base", examples, draw, samples, scored=False)
-        return await self.kl_of(examples, keys, self.store.by_prompt(keys), draw.bias, tail)
+        part = stage_part(self, "KL to the base", examples, SAMPLED, samples, bias)
+        [keys] = await self.collect_all(part.name, [part], scored=False)
+        rows = self.store.by_prompt(keys)
+        return await self.kl_of(examples, keys, rows, part.draw.bias, tail)
 
     async def kl_of(
         self,

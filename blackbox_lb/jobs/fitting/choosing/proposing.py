@@ -20,7 +20,7 @@ from blackbox_lb.estimate.choice.candidates import (
     compiled,
     rules,
 )
-from blackbox_lb.estimate.choice.estimator import CREDIT_L2, Proposal
+from blackbox_lb.estimate.choice.estimator import Proposal
 from blackbox_lb.estimate.decisions.feasibility import label_fit, pulled_shifts
 from blackbox_lb.estimate.decisions.first_lists import FirstLists, among
 from blackbox_lb.estimate.decisions.prediction import expected_calibration_error
@@ -247,7 +247,6 @@ def calibrations(priors: Sequence[Prior]) -> Iterator[Proposal]:
 MOST_RULED = 2_000
 """Tokens that a rule may move, the most used first: a script has tens of thousands, and a request
 holds them all."""
-MOST_CREDITED = len(Sweep().gamma) * len(CREDIT_L2)
 RULED = 2
 """Candidates of a rule: its tokens moved, and banned."""
 TYPICAL = 200
@@ -309,8 +308,6 @@ def most_beside(reward: Reward) -> int:
     anything yet.
     """
     count = 0
-    if reward.has_spans or reward.is_sum is None:
-        count += MOST_CREDITED
     if reward.rule is not None:
         count += len(DEFAULT_STRENGTHS) + RULED
     if reward.by_length:

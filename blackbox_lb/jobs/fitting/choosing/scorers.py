@@ -18,9 +18,11 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting import LocatedCosts
 from blackbox_lb.jobs.fitting.document import Measured, TriedCandidate
+from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.judging.trials import NamedBias, Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, Setting
 from blackbox_lb.rollouts.positions import scored
+from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Example
 
 
@@ -195,7 +197,7 @@ class FromSamples:
 
     def cost(self, samples: int) -> int:
         """See ``Scorer``: a setting without randomness takes one."""
-        return sum(1 if setting.deterministic else samples for setting in self.settings)
+        return sum(setting.samples_of(samples) for setting in self.settings)
 
     @property
     def where(self) -> str:
@@ -220,15 +222,12 @@ class FromSamples:
             place = "validation"
             if len(self.settings) != 1:
                 place += f" at {setting.name}"
-            count = 1
-            if not setting.deterministic:
-                count = samples
             named = [NamedBias(f"{place}, {policy.name}", policy.bias) for policy in policies]
             title = named[0].name
             if len(policies) > 1:
                 title = f"{place}, {len(policies)} candidates"
             by_setting[setting.temperature] = await self.trials.scores_of_all(
-                title, examples, setting, count, named
+                title, examples, setting, samples, named
             )
         drawn = 1 if all(setting.deterministic for setting in self.settings) else samples
         found: list[Scored] = []
@@ -260,16 +259,11 @@ class FromSamples:
         length, which a token changes by what it makes follow; and where the lists are those of the
         model at a known temperature.
         """
-        reward = self.trials.reward
-        if not reward.has_spans or reward.token_cost is not None:
+        if not self.trials.reward.has_spans:
             return None
-        if self.goal.objective != "reward":
-            return None
-        is_known = self.trials.session.profile.logprobs.meaning == "before bias"
+        profile = self.trials.session.profile
         settings = []
-        for setting in self.settings:
-            if setting.deterministic or not (is_known or setting == SAMPLED):
-                continue
+        for setting in foreseeable(self.trials.reward, self.goal, self.settings, profile):
             rollouts = await self._base_rollouts(setting, samples)
             if rollouts is None:
                 return None
@@ -296,6 +290,22 @@ class FromSamples:
         if rollouts.costs is not None:
             return rollouts
         return None
+
+
+def foreseeable(
+    reward: Reward, goal: Goal, settings: Sequence[Setting], profile: Profile
+) -> list[Setting]:
+    """The settings at which completions of the base tell what biases change of a reward that is a
+    sum over places; see ``FromSamples.foresight``.
+    """
+    if reward.token_cost is not None or goal.objective != "reward":
+        return []
+    is_known = profile.logprobs.meaning == "before bias"
+    return [
+        setting
+        for setting in settings
+        if not setting.deterministic and (is_known or setting == SAMPLED)
+    ]
 
 
 def outcome_of(settings: Collection[PolicyScores]) -> Outcome:

@@ -116,8 +116,14 @@ class Search:
             return replace(limits, quick=True)
         return limits
 
-    def race(self, candidates: int, prompts: int) -> tuple[Rung, ...]:
-        """The plan of the race of so many proposals."""
+    def race(self, candidates: int, prompts: int, cost: Callable[[int], int]) -> tuple[Rung, ...]:
+        """The plan of the race of so many proposals: one rung where a second sample would tell
+        nothing new.
+
+        cost: completions a prompt for a policy with so many samples.
+        """
+        if cost(2) == cost(1):
+            return (Rung(candidates, 1, prompts),)
         if self.budget is None:
             return rungs(candidates, self.samples * candidates, prompts)
         parts = [SHARES[0]]
@@ -126,6 +132,27 @@ class Search:
         if not self.sizes:
             parts.append(SHARES[2])
         return rungs(candidates, self.budget * sum(parts), prompts)
+
+    def later(self, prompts: int, cost: Callable[[int], int]) -> tuple[Rung, ...]:
+        """The most that follows the race: the neighbours of the winner, then its cuts. Fewer of
+        them may get more samples.
+        """
+        rounds: list[Rung] = []
+        if self.neighbours:
+            counts = range(1, MOST_NEIGHBOURS + 1)
+            most = max(counts, key=lambda count: count * cost(self.neighbour_samples(count)))
+            rounds.append(Rung(most, self.neighbour_samples(most), prompts))
+        if self.tries_cuts(prompts):
+            counts = range(1, len(self.sizes) + 1)
+            most = max(counts, key=lambda count: count * cost(self.cut_samples(count)))
+            rounds.append(Rung(most, self.cut_samples(most), prompts))
+        return tuple(rounds)
+
+    def tries_cuts(self, prompts: int) -> bool:
+        """Whether the winner is cut to fewer entries: with few prompts, a cut that loses a label
+        passes unseen.
+        """
+        return bool(self.sizes) and prompts >= FEWEST_PROMPTS
 
     def neighbour_samples(self, count: int) -> int:
         """Completions a prompt of each of so many neighbours."""
@@ -140,11 +167,9 @@ class Search:
 
         cost: completions a prompt for a policy with so many samples.
         """
-        total = race_cost(self.race(candidates, prompts), cost)
-        if self.neighbours:
-            total += MOST_NEIGHBOURS * prompts * cost(self.neighbour_samples(MOST_NEIGHBOURS))
-        if self.sizes:
-            total += len(self.sizes) * prompts * cost(self.cut_samples(len(self.sizes)))
+        total = race_cost(self.race(candidates, prompts, cost), cost)
+        for rung in self.later(prompts, cost):
+            total += rung.candidates * rung.prompts * cost(rung.samples)
         return total
 
 
@@ -196,7 +221,7 @@ async def select(
     if search.neighbours:
         best = race.kept(await race.neighbours(best, wide, search.limits(limits)))
     uncut = best.candidate
-    if search.sizes and scorer.prompts >= FEWEST_PROMPTS:
+    if search.tries_cuts(scorer.prompts):
         best = await race.fewer_entries(best, wide, limits)
     await race.measure_kl()
     choice = replace(race.conclude(best), uncut=uncut)
@@ -305,7 +330,8 @@ class _Race:
     def _announce(self) -> None:
         count = len(self.racing)
         prompts = self.scorer.prompts
-        steps = ", ".join(_rung_text(rung, prompts) for rung in self._rungs(count))
+        rungs = self.search.race(count, prompts, self.scorer.cost)
+        steps = ", ".join(_rung_text(rung, prompts) for rung in rungs)
         then = "; then the best at other strengths and with fewer entries"
         if not self.search.refines:
             then = ""
@@ -316,16 +342,9 @@ class _Race:
             f" {most:,} completions beside {base:,} of the base"
         )
 
-    def _rungs(self, count: int) -> tuple[Rung, ...]:
-        """The rungs of the race; one where a second sample would tell nothing new."""
-        prompts = self.scorer.prompts
-        if self.scorer.cost(2) == self.scorer.cost(1):
-            return (Rung(count, 1, prompts),)
-        return self.search.race(count, prompts)
-
     async def halve(self, racing: Sequence[_Entrant]) -> _Entrant:
         """Halve ``racing`` successively over fresh samples; return the winner."""
-        rungs = self._rungs(len(racing))
+        rungs = self.search.race(len(racing), self.scorer.prompts, self.scorer.cost)
         order = list(racing)
         for number, rung in enumerate(rungs):
             among = self._some(rung.prompts)

@@ -24,7 +24,7 @@ from blackbox_lb.jobs.fitting.evidence.selection import (
 from blackbox_lb.jobs.fitting.explain import room_for_gain
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.fitting.varying.by_samples import challengers_by_samples
-from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.trials import Trials, stage_part
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, check_values, truncation_of
 from blackbox_lb.rollouts.positions import Positions, scored, training_set
 from blackbox_lb.rollouts.progress import short
@@ -150,9 +150,8 @@ async def _collected_keys(
     """
     plan = job.plan
     trials = job.trials
-    keys = await trials.collect(
-        title, examples, trials.draw(SAMPLED), plan.samples, only_stored=plan.only_stored
-    )
+    part = stage_part(trials, title, examples, SAMPLED, plan.samples)
+    [keys] = await trials.collect_all(title, [part], only_stored=plan.only_stored)
     stored = sum(map(len, keys))
     if not stored:
         raise InputError(

@@ -1,0 +1,154 @@
+"""The forecast of a command beside what a server received."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from blackbox_lb.estimate.inputs.recipe import L2, Sweep
+from blackbox_lb.jobs.fitting.demand import fit_forecast
+from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.forecast import AnswerLists, Forecast, RequestSettings, forecast
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.rollouts.judging.trials import stage_part
+from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
+from blackbox_lb.tasks import Task, parse_reward
+from blackbox_lb.types import Example, Prompt
+from tests.goldens.scenes import SCENES
+from tests.support.commands import blb
+from tests.support.exact import ExactServer
+from tests.support.questions import write_rows
+
+pytestmark = pytest.mark.usefixtures("quick_retries")
+
+
+def completion_requests(server: ExactServer) -> int:
+    """Completion requests that arrived."""
+    return sum(path.endswith("/completions") for path, _ in server.calls)
+
+
+def close(forecast_requests: int, received: int) -> bool:
+    """Whether a forecast is within a tenth."""
+    return abs(forecast_requests - received) <= received / 10
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "samples",
+        "samples-searched",
+        "samples-ips",
+        "spans",
+        "answers-searched",
+        "answers-of-several-tokens",
+        "answers-few",
+        "record",
+        "opening",
+        "unlabelled",
+        "shares",
+        "shares-by-group",
+        "words",
+        "groups-from-samples",
+        "phases",
+    ],
+)
+def test_a_fit_asks_for_what_its_forecast_says(tmp_path: Path, name: str) -> None:
+    """Requests within a tenth, before a server is asked and with one; tokens never more."""
+    scene = SCENES[name]
+    write_rows(tmp_path / "rows.jsonl", scene.rows)
+    for file_name, text in scene.files.items():
+        (tmp_path / file_name).write_text(text, encoding="utf-8")
+    command = next(command for command in scene.commands if command.startswith("fit"))
+    words = [*shlex.split(command), "--provider", "llamacpp", "--seed", "1"]
+    with scene.server() as server, contextlib.chdir(tmp_path):
+        before = json.loads(blb(*words, "--dry-run", "--json").stdout)
+        assert completion_requests(server) == 0
+        fitted = blb(*words, "--base-url", server.base_url)
+        assert fitted.exit_code == 0, fitted.output
+        received = completion_requests(server)
+    announced = re.search(r"about ([\d,]+) requests", fitted.stderr)
+    assert announced is not None
+    assert close(int(announced[1].replace(",", "")), received)
+    assert close(before["requests"], received)
+    usage = json.loads((tmp_path / "run" / "result.json").read_text("utf-8"))["usage"]
+    assert close(before["completions"], usage["completions"])
+    assert before["most_completion_tokens"] >= usage["completion_tokens"]
+    assert before["most_prompt_tokens"] >= usage["prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    "name", ["eval-labels-without-bias", "eval-shares", "eval-text-without-bias", "check"]
+)
+def test_evaluations_and_checks_ask_for_what_their_forecasts_say(tmp_path: Path, name: str) -> None:
+    """Equal requests of several rivals are counted once, as they are sent once."""
+    scene = SCENES[name]
+    write_rows(tmp_path / "rows.jsonl", scene.rows)
+    for file_name, text in scene.files.items():
+        (tmp_path / file_name).write_text(text, encoding="utf-8")
+    words = [*shlex.split(scene.commands[0]), "--provider", "llamacpp", "--seed", "1"]
+    with scene.server() as server, contextlib.chdir(tmp_path):
+        result = blb(*words, "--base-url", server.base_url)
+        assert result.exit_code == 0, result.output
+        received = completion_requests(server)
+    announced = re.search(r"about ([\d,]+) requests", result.stderr)
+    assert announced is not None
+    assert close(int(announced[1].replace(",", "")), received)
+
+
+def llamacpp() -> RequestSettings:
+    """Requests to a llama.cpp server that was not asked yet."""
+    return RequestSettings(load_profile("llamacpp"), "chat", 4, 5)
+
+
+def example(number: int) -> Example:
+    """An example of its own prompt."""
+    return Example(str(number), Prompt.user(f"q{number}"), ("a",))
+
+
+def test_equal_requests_are_counted_once() -> None:
+    """The same prompt twice, the same samples in two parts; greedy takes one sample."""
+    settings = llamacpp()
+    rows = [example(0), example(1), example(0)]
+    part = stage_part(settings, "a", rows, SAMPLED, 3)
+    more = stage_part(settings, "b", rows, SAMPLED, 5)
+    greedy = stage_part(settings, "c", rows, GREEDY, 5)
+    assert forecast(settings, [part]).completions == 6
+    assert forecast(settings, [part, more]).completions == 10
+    assert forecast(settings, [part, more, greedy]).completions == 12
+
+
+def test_lists_along_answers_are_counted_where_a_provider_gives_them() -> None:
+    """A request a token; a provider that follows no answer is asked for none."""
+    part = AnswerLists([example(0)], [2], 5)
+    assert forecast(llamacpp(), [part]).requests == 2
+    other = RequestSettings(load_profile("openai"), "chat", 3, 5)
+    assert forecast(other, [part]) == Forecast()
+
+
+def test_named_strengths_are_paid_for_one_by_one() -> None:
+    """Each is a candidate with completions of the validation prompts; one alone has none."""
+    task = Task("t", (example(0),), tuple(map(example, range(1, 21))), (example(99),))
+    reward = parse_reward("contains", max_tokens=4)
+
+    def completions(*strengths: L2) -> int:
+        plan = FitPlan(settings=(SAMPLED,), sweep=Sweep(l2=strengths))
+        return fit_forecast(llamacpp(), task, plan, reward).completions
+
+    alone = completions(20.0)
+    assert alone == 10 + 2 * 6
+    assert alone + 20 * 6 < completions(20.0, 10.0) <= alone + 20 * 3 * 6
+    assert completions("cv") == completions(20.0, 10.0)
+
+
+def test_forecasts_add_up() -> None:
+    """Zero changes nothing, and a part without prompts asks for nothing."""
+    one = Forecast(1, 2, 3, 4, 5)
+    assert one + Forecast() == one
+    assert one + one == Forecast(2, 4, 6, 8, 10)
+    settings = llamacpp()
+    assert forecast(settings, [stage_part(settings, "none", [], SAMPLED, 5)]) == Forecast()
