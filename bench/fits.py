@@ -32,13 +32,13 @@ from blackbox_lb.estimate.choice.candidates import (
     rules,
 )
 from blackbox_lb.estimate.choice.goal import Goal
-from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.jobs.fitting.choosing.scorers import FromSamples
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
-from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.positions import Positions
@@ -158,7 +158,7 @@ def _searched(rollouts: Rollouts, problem: Problem, seed: int) -> Vector:
     trials = SimulatedTrials(_model(), reward_of(scored, HORIZON), seed)
     prompts = tuple(Example(str(number), Prompt.user(f"q{number}")) for number in range(PROMPTS))
     scorer = FromSamples(cast(Trials, trials), prompts, table, Goal(), (SAMPLED,))
-    search = Search.of(FitPlan())
+    search = Search.of(Plan(reward="length"))
     choice = asyncio.run(select(entrants, scorer, Goal(), search, table, LIMITS, Silent()))
     return _dense(choice.candidate.logit_bias)
 

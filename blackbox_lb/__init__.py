@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from blackbox_lb.errors import BlbError
     from blackbox_lb.estimate.choice.estimators import IPS, Projection
     from blackbox_lb.estimate.choice.goal import Goal
-    from blackbox_lb.estimate.inputs.recipe import Sweep
     from blackbox_lb.estimate.inputs.rollouts import GivenAnswers, RewardTilt, RewardToGo, Rollouts
+    from blackbox_lb.estimate.inputs.sweep import Sweep
     from blackbox_lb.jobs.compiling.compile import compile_bias
     from blackbox_lb.jobs.evaluation.document import Answer
     from blackbox_lb.jobs.fitting.document import FitResult
-    from blackbox_lb.jobs.fitting.plan import FitPlan
+    from blackbox_lb.jobs.plan.plan import Plan
     from blackbox_lb.jobs.runs.answers import AnswerPair
     from blackbox_lb.jobs.runs.fit import fit, fit_async
     from blackbox_lb.jobs.runs.run import Run
@@ -47,11 +47,11 @@ __all__ = [
     "BlbError",
     "Completion",
     "Example",
-    "FitPlan",
     "FitResult",
     "GivenAnswers",
     "Goal",
     "Message",
+    "Plan",
     "Positions",
     "Profile",
     "Progress",
@@ -89,12 +89,12 @@ _HOME = {
     "BlbError": "errors",
     "Completion": "types",
     "Example": "types",
-    "FitPlan": "jobs.fitting.plan",
     "FitResult": "jobs.fitting.document",
     "GivenAnswers": "estimate.inputs.rollouts",
     "Goal": "estimate.choice.goal",
     "IPS": "estimate.choice.estimators",
     "Message": "types",
+    "Plan": "jobs.plan.plan",
     "Positions": "rollouts.positions",
     "Profile": "providers.profile",
     "Progress": "rollouts.progress",
@@ -109,7 +109,7 @@ _HOME = {
     "Sampling": "types",
     "Session": "api.session",
     "Span": "types",
-    "Sweep": "estimate.inputs.recipe",
+    "Sweep": "estimate.inputs.sweep",
     "Task": "tasks",
     "Trials": "rollouts.judging.trials",
     "apply": "deploy.client",

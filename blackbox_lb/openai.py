@@ -18,8 +18,8 @@ import openai
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.deploy.http_wrapping import with_policies
-from blackbox_lb.deploy.injection import OnConflict
 from blackbox_lb.deploy.request_policy import Others, RequestPolicy
+from blackbox_lb.literals import OnConflict
 
 if TYPE_CHECKING:
     import httpx2

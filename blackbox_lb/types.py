@@ -15,9 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-Endpoint: TypeAlias = Literal["chat", "completions", "responses"]
 Ending: TypeAlias = Literal["whole", "cut", "filtered", "broken off"]
-Split: TypeAlias = Literal["train", "validation", "test"]
 IntArray: TypeAlias = npt.NDArray[np.int32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]

@@ -7,15 +7,15 @@ from pathlib import Path
 import click
 
 from blackbox_lb.cli import Commands
-from blackbox_lb.cli.grouped import COUNT, HelpGroup, command, option, options
+from blackbox_lb.cli.grouped import COUNT, command, option
 from blackbox_lb.cli.options import TrialOptions
+from blackbox_lb.jobs.plan.setting import HelpGroup
 
 __all__ = ["PaperOptions", "main"]
 
 NAME = "bench.paper"
 
 
-@options
 class PaperOptions(TrialOptions):
     """Options of ``python -m bench.paper``."""
 

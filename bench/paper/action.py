@@ -28,9 +28,9 @@ from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.forecast import Forecast
 from blackbox_lb.jobs.records.run_record import Remembering, provenance
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.types import Endpoint
 
 if TYPE_CHECKING:
     from bench.paper.__main__ import PaperOptions
@@ -45,8 +45,7 @@ def execute(options: PaperOptions) -> None:
     if options.dry_run:
         _print_plan(plan, parts, configuration, as_json=options.as_json)
         return
-    options = replace(
-        options,
+    options = options.replacing(
         out=options.out or Path("runs") / f"reproduce-{configuration.table}",
         endpoint=options.endpoint or _endpoint(options.provider),
     )
@@ -127,7 +126,7 @@ def _spelled(options: PaperOptions) -> PaperOptions:
     """
     if options.tokenizer is not None or not load_profile(options.provider).connection.embedded:
         return options
-    return replace(options, tokenizer=str(resolve_model(options.model)))
+    return options.replacing(tokenizer=str(resolve_model(options.model)))
 
 
 async def _run(

@@ -25,7 +25,7 @@ from blackbox_lb.estimate.choice.estimator import (
 from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.inputs.recipe import Sweep
+from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED

@@ -17,12 +17,11 @@ from bench.paper.results import BenchmarkResult, MethodResult
 from bench.paper.scaling import Scaled
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import ConnectionFailed, InputError
-from blackbox_lb.estimate.choice.goal import Goal
-from blackbox_lb.estimate.inputs.recipe import Sweep
+from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.evaluation.compare import mean_of
 from blackbox_lb.jobs.fitting.fit import fit
-from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import Fitted
+from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, compare, together
 from blackbox_lb.tasks import Reward, parse_reward
@@ -46,7 +45,7 @@ class BenchmarkRun:
     folder: Path
     seed: int = 0
 
-    def plan(self, method: Learner) -> FitPlan:
+    def plan(self, method: Learner) -> Plan:
         """What ``fit`` is told for ips, clusters or projection."""
         settings, scaled = self.configuration, self.scaled
         if method == "projection":
@@ -61,15 +60,22 @@ class BenchmarkRun:
                 positions=scaled.benchmark.positions,
                 seed=self.seed,
             )
-        return FitPlan(
-            samples=rollouts.samples,
+        return Plan(
+            reward=settings.reward,
+            samples_per_prompt=rollouts.samples,
             limit=rollouts.problems,
             validation_samples=1,
             test_samples=1,
-            sweep=sweep,
-            goal=Goal(settings.objective),
+            estimator=sweep.estimators,
+            tau=sweep.tau,
+            l2=sweep.l2,
+            alpha=sweep.alpha,
+            alpha_scale=sweep.alpha_scale,
+            positions=sweep.positions,
+            seed=sweep.seed,
+            objective=settings.objective,
             entries=settings.projection.entries if method == "projection" else None,
-            settings=(GREEDY,),
+            deploy=("greedy",),
         )
 
 

@@ -38,7 +38,7 @@ from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
 from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.checks import Bools
-from blackbox_lb.estimate.inputs.recipe import ANSWERS_L2, Sweep
+from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists, surely_right
 from blackbox_lb.jobs.fitting.choosing.proposing import (
     BATCH,
@@ -50,9 +50,9 @@ from blackbox_lb.jobs.fitting.choosing.proposing import (
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn, given_answers
 from blackbox_lb.jobs.fitting.job import limits_of
-from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, classified
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
+from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.answers.given_answers import (
     AnswerStarts,
     first_completions,
@@ -92,19 +92,16 @@ async def measured(
     """
     examples = (*task.train, *task.validation, *test.examples)
     names = sorted({answer for example in examples for answer in example.answers})
-    plan = FitPlan(
-        sweep=Sweep(l2=ANSWERS_L2),
-        settings=(GREEDY,),
-        learn_from="answers",
-        labels=Labels.named(names, task.train),
-    )
+    plan = Plan(
+        reward="contains", l2=ANSWERS_L2, deploy=("greedy",), learn_from="answers", labels=names
+    ).for_data(Labels.named(names, task.train), ())
     limits = limits_of(trials.session, plan)
     given = await given_answers(trials, task.train, plan)
     vocab_size = trials.tokenizer.vocabulary_size
     training = Positions.of(given.rollouts, vocab_size=vocab_size)
     scorer = await FromLists.of(trials, task.validation, plan, given)
-    assert plan.labels is not None
-    labels = label_priors(given, plan.labels, [scorer.first.whole, *unlabelled])
+    assert plan.decision_labels is not None
+    labels = label_priors(given, plan.decision_labels, [scorer.first.whole, *unlabelled])
     facts = await knowledge(trials, training, limits, labels)
     training = with_knowledge(training, facts)
     search = Search.of(plan)
@@ -146,7 +143,8 @@ async def measured(
         richer = with_features.richer
         standing = RequestBias(fixed.logit_bias)
         sent = standing if richer is None else richer.bias
-        assert plan.labels is not None
+        labelled = plan.decision_labels
+        assert labelled is not None
         row: dict[str, Any] = {
             "feature": feature.kind,
             "base": float(_right(test, NO_BIAS, given).mean()),
@@ -154,7 +152,7 @@ async def measured(
             "sent": float(_right(test, sent, given).mean()),
             "calibrated": max(calibrated, default=float("nan")),
             "depends": richer is not None,
-            "classifier": float(classified(known, task.train, test.examples, plan.labels).mean()),
+            "classifier": float(classified(known, task.train, test.examples, labelled).mean()),
         }
         if drawn:
             scores = await trials.scores(f"test, {feature.kind}", test.examples, GREEDY, 1, sent)

@@ -9,9 +9,9 @@ from pathlib import Path
 from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import InputError
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.credentials import TokenProvider
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.types import Endpoint
 
 
 @asynccontextmanager

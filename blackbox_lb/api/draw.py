@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
-from blackbox_lb.types import Endpoint, Sampling
+from blackbox_lb.literals import Endpoint
+from blackbox_lb.types import Sampling
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,10 +32,11 @@ from blackbox_lb.errors import (
     ProviderError,
     RequestRejected,
 )
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.credentials import TokenProvider
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.safety.http.retries import ATTEMPTS
-from blackbox_lb.types import Completion, Endpoint, EndTokens, Prompt, Sampling
+from blackbox_lb.types import Completion, EndTokens, Prompt, Sampling
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, Tokenizer, fingerprint
 

@@ -18,10 +18,10 @@ from blackbox_lb.bias.operating import Promise
 from blackbox_lb.bias.phases import Prefix
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import BiasError, InputError
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.safety.printable import printable
-from blackbox_lb.types import Endpoint
 
 PROMPT = "Hello"
 IN_A_LINE = 4

@@ -1,7 +1,10 @@
-"""A command whose options are the fields of a dataclass, and whose help lists them in groups.
+"""A command whose options are the fields of a model of settings, and whose help lists them in
+groups.
 
-A field is an option's one declaration. Where it sets a parameter of the library, the parameter
-declares the default and the values, and :func:`arguments_for` hands the option over.
+A field is an option's one declaration: of the plan of a fit and of what other commands share with
+it in ``jobs.plan``, of a command alone beside it. Where a command's own option sets a parameter of
+the library, that parameter declares the default and the values, and :func:`arguments_for` hands the
+option over.
 """
 
 from __future__ import annotations
@@ -9,16 +12,16 @@ from __future__ import annotations
 import functools
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
-from enum import StrEnum
+import types
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import (
-    TYPE_CHECKING,
+    Annotated,
     Any,
     Literal,
     TypeVar,
-    dataclass_transform,
+    Union,
     get_args,
     get_origin,
     get_type_hints,
@@ -26,43 +29,26 @@ from typing import (
 
 import click
 import cloup
+from annotated_types import Ge, Gt
+from pydantic import Field
+from pydantic.fields import FieldInfo
 
+from blackbox_lb.cli.completing import COMPLETERS
 from blackbox_lb.cli.removed import refuse_removed, refuse_removed_value, with_rivals
+from blackbox_lb.jobs.plan.setting import HelpGroup, Option, Settings
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-T = TypeVar("T", bound="DataclassInstance")
-C = TypeVar("C")
-HEADING = "heading"
-"""Key of a field's metadata: the group of its option."""
-PARAM = "param"
-"""Key of a field's metadata: a function that makes the parameter of click."""
-SETS = "sets"
-"""Key of a field's metadata: target -> the name of its parameter that the option sets."""
-RECORDED = "recorded"
-"""Key of a field's metadata: whether the record of a run says the option's value."""
-PLAIN_KINDS = ("bool", "int", "float", "str", "Path", "tuple")
-"""First words of annotations that click needs no values for."""
+T = TypeVar("T", bound=Settings)
+D = TypeVar("D")
 COUNT = click.IntRange(1)
 AMOUNT = click.FloatRange(0, min_open=True)
 PATH = click.Path(path_type=Path)
-
-
-class HelpGroup(StrEnum):
-    """Headings of the options in a command's help, in the order in which they are printed."""
-
-    FIRST = "Most used"
-    TASK = "Data and task"
-    MODEL = "Model and API"
-    SAMPLING = "Sampling"
-    BATCHES = "Batches"
-    STORED = "Stored completions"
-    LEARNING = "Learning"
-    CHOOSING = "Choosing"
-    JUDGING = "Judging"
-    LIMITS = "Limits"
-    OUTPUT = "Output"
+PLAIN: dict[type, click.ParamType[Any]] = {
+    int: click.INT,
+    float: click.FLOAT,
+    Path: PATH,
+    str: click.STRING,
+}
+"""How the words of an option of one of these kinds are read."""
 
 
 MOST_USED = (
@@ -91,6 +77,22 @@ class GroupedOption(cloup.Option):
         return super().type_cast_value(ctx, value)
 
 
+class NumberOr(click.ParamType["float | str"]):
+    """A number above 0, or one of some words."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = words
+        self.name = f"number or {' or '.join(words)}"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | str:
+        """The number, or the word."""
+        if value in self.words:
+            return str(value)
+        return float(AMOUNT.convert(value, param, ctx))
+
+
 class LateChoice(click.Choice[str]):
     """One of the values that ``find`` returns; it is called when a value is read, listed or
     completed.
@@ -114,12 +116,12 @@ def option(
     group: HelpGroup | None,
     help: str,
     *names: str,
-    sets: str | tuple[str, ...] = (),
+    sets: str | None = None,
     parameter: str | None = None,
     recorded: bool = False,
     **more: Any,
 ) -> Any:
-    """A field given by an option.
+    """A field of one command, given by an option.
 
     The field's annotation sets the kind: a bool is a flag, a tuple can be given several times, a
     Path is one.
@@ -128,55 +130,39 @@ def option(
         group: the heading in the help.
         help: the text in the help, without the default.
         names: the option's names, ``--like-the-field`` by default.
-        sets: the classes or functions, each as "module:name", that get the value as a parameter.
-            Where the option is always given, its default is that of the first one's parameter; so
-            are its values, where the annotation is a Literal. Either is imported when it is shown
-            or used.
+        sets: the class or function, "module:name", that gets the value as a parameter. Where the
+            option is always given, its default is that of the parameter, read when it is shown or
+            used.
         parameter: the parameter's name there, the field's by default.
         recorded: whether the record of a run says the value.
         more: for click.
     """
-    targets = (sets,) if isinstance(sets, str) else sets
+    described = Field(description=help)
+    if sets is not None:
+        described.metadata.append(Sets(sets, parameter))
+    described.metadata.append(Option(group, names, recorded=recorded, more=more))
+    return described
 
-    def make(name: str, annotation: str) -> click.Option:
-        kinds = {"Path": PATH, "int": click.INT, "float": click.FLOAT}
-        inferred: dict[str, Any] = {
-            "type": next((kind for word, kind in kinds.items() if word in annotation), None),
-            "is_flag": annotation == "bool" or None,
-            "multiple": annotation.startswith("tuple["),
-        }
-        if targets and not annotation.startswith(PLAIN_KINDS):
-            values = functools.partial(values_of, targets[0], parameter or name)
-            inferred["type"] = LateChoice(values)
-        is_optional = annotation == "bool" or annotation.endswith("| None")
-        if targets and not is_optional and not more.get("required"):
-            inferred["default"] = functools.partial(default_of, targets[0], parameter or name)
-        settings = inferred | more
-        settings.setdefault("show_default", "default" in settings)
-        return GroupedOption(
-            [*(names or [f"--{name.replace('_', '-')}"]), name], help=help, **settings
-        )
 
-    metadata = {
-        HEADING: group,
-        PARAM: make,
-        SETS: dict.fromkeys(targets, parameter),
-        RECORDED: recorded,
-    }
-    return field(metadata=metadata)
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """What a command's own option sets: a parameter of ``target``, "module:name"; None for the one
+    with the field's name.
+    """
+
+    target: str
+    parameter: str | None
 
 
 def argument(**more: Any) -> Any:
     """A field given by an argument of click."""
-    return field(metadata={PARAM: lambda name, _annotation: click.Argument([name], **more)})
+    described = Field()
+    described.metadata.append(functools.partial(_argument, more))
+    return described
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option, argument))
-def options(kind: type[C]) -> type[C]:
-    """Make a frozen dataclass of a command's options, with fields made by :func:`option` and
-    :func:`argument`.
-    """
-    return dataclass(frozen=True, kw_only=True)(kind)
+def _argument(more: dict[str, Any], name: str) -> click.Argument:
+    return click.Argument([name], **more)
 
 
 def default_of(target: str, parameter: str) -> Any:
@@ -193,7 +179,7 @@ def values_of(target: str, parameter: str) -> tuple[str, ...]:
     raise TypeError(f"{target} has a parameter {parameter} of {hint}, which is no Literal")
 
 
-def arguments_for(target: Callable[..., Any], options: DataclassInstance) -> dict[str, Any]:
+def arguments_for(target: Callable[..., Any], options: Settings) -> dict[str, Any]:
     """The keyword arguments of a class or function that ``options`` set.
 
     An option that was not given leaves its parameter out, and so at its default.
@@ -202,64 +188,130 @@ def arguments_for(target: Callable[..., Any], options: DataclassInstance) -> dic
         TypeError: no option sets any, as where ``target`` has moved.
     """
     name = f"{target.__module__}:{target.__qualname__}"
-    setting = [declared for declared in fields(options) if name in declared.metadata.get(SETS, {})]
-    if not setting:
-        raise TypeError(f"no option of {type(options).__name__} sets a parameter of {name}")
     arguments = {}
-    for declared in setting:
-        value = getattr(options, declared.name)
+    sets_any = False
+    for field, described in type(options).model_fields.items():
+        sets = _part(described, Sets)
+        if sets is None or sets.target != name:
+            continue
+        sets_any = True
+        value = getattr(options, field)
         if value is not None:
-            arguments[declared.metadata[SETS][name] or declared.name] = value
+            arguments[sets.parameter or field] = value
+    if not sets_any:
+        raise TypeError(f"no option of {type(options).__name__} sets a parameter of {name}")
     return arguments
 
 
-def recorded_options(options: DataclassInstance) -> dict[str, Any]:
-    """The values of the options that the record of a run says, by field."""
-    return {
-        declared.name: getattr(options, declared.name)
-        for declared in fields(options)
-        if declared.metadata.get(RECORDED)
-    }
+def _part(described: FieldInfo, kind: type[D]) -> D | None:
+    """The part of a field's description that is of this kind."""
+    return next((part for part in described.metadata if isinstance(part, kind)), None)
 
 
-def picked(kind: type[T], source: object, **instead: Any) -> T:
-    """An object of the dataclass ``kind`` with the fields of ``source`` that have the same names,
-    and others ``instead``.
+def picked(kind: type[T], source: Settings, **instead: Any) -> T:
+    """Settings of ``kind`` with the values of ``source`` under the same names, and others
+    ``instead``.
     """
-    names = [field.name for field in fields(kind)]
-    return kind(
-        **{name: instead[name] if name in instead else getattr(source, name) for name in names}
-    )
+    return kind(**{name: getattr(source, name) for name in kind.model_fields} | instead)
 
 
-def _params(kind: type[DataclassInstance]) -> list[click.Parameter]:
+def _made(name: str, described: FieldInfo, option: Option) -> GroupedOption:
+    """The option of click for a field."""
+    sets = _part(described, Sets)
+    is_optional, multiple, kind = _kind_of(described)
+    settings: dict[str, Any] = {
+        "type": _type_of(option, kind),
+        "is_flag": bool in _parts(kind) or None,
+        "multiple": multiple,
+        "shell_complete": COMPLETERS.get(name),
+    }
+    if sets is not None and bool not in _parts(kind) and not is_optional:
+        settings["default"] = functools.partial(default_of, sets.target, sets.parameter or name)
+    if not described.is_required() and described.default not in (None, (), False):
+        settings["default"] = described.default
+    settings |= option.more
+    settings.setdefault("show_default", "default" in settings)
+    names = option.names or (f"--{name.replace('_', '-')}",)
+    return GroupedOption([*names, name], help=described.description, **settings)
+
+
+def _kind_of(described: FieldInfo) -> tuple[bool, bool, Any]:
+    """Whether None is a value, whether there can be several, and the kind of one."""
+    parts = _parts(described.annotation)
+    is_optional = type(None) in parts
+    kind = next(part for part in parts if part is not type(None))
+    if get_origin(kind) in (tuple, Sequence):
+        return is_optional, True, get_args(kind)[0]
+    return is_optional, False, Annotated[kind, *described.metadata, None]
+
+
+def _parts(annotation: Any) -> tuple[Any, ...]:
+    """The parts of a union, without what is annotated."""
+    if get_origin(annotation) is Annotated:
+        return _parts(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return tuple(part for member in get_args(annotation) for part in _parts(member))
+    return (annotation,)
+
+
+def _type_of(option: Option, kind: Any) -> click.ParamType[Any] | None:
+    """The type of click for one value."""
+    if option.kind is not None:
+        return PLAIN[option.kind]
+    if option.choices:
+        return LateChoice(lambda: pkgutil.resolve_name(option.choices))
+    metadata = kind.__metadata__ if get_origin(kind) is Annotated else ()
+    parts = _parts(kind)
+    words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
+    if words and float in parts:
+        return NumberOr(words)
+    if words:
+        return LateChoice(lambda: words)
+    bounds = [bound for part in metadata for bound in getattr(part, "metadata", [part])]
+    for bound in bounds:
+        if isinstance(bound, Ge) and parts[0] is int:
+            return click.IntRange(int(bound.ge))  # type: ignore[call-overload]
+        if isinstance(bound, Ge):
+            return click.FloatRange(bound.ge)  # type: ignore[arg-type]
+        if isinstance(bound, Gt):
+            return AMOUNT
+    return PLAIN.get(parts[0])
+
+
+def _params(kind: type[Settings]) -> list[click.Parameter]:
     """The parameters of all fields by heading; below one, those of each class stand before those of
     its bases.
     """
-    fields_by_name = {described.name: described for described in fields(kind)}
+    described = kind.model_fields
     names = dict.fromkeys(
-        name for base in kind.__mro__ for name in vars(base).get("__annotations__", ())
+        name for base in kind.__mro__ for name in inspect.get_annotations(base) if name in described
     )
     groups = {heading: cloup.OptionGroup(heading) for heading in HelpGroup}
     ranks = {name: rank for rank, name in enumerate(MOST_USED)}
     order = list(groups)
-
-    def place(name: str) -> tuple[int, int]:
-        heading = fields_by_name[name].metadata.get(HEADING)
-        first = ranks.get(name, len(ranks)) if heading is HelpGroup.FIRST else 0
-        return (-1 if heading is None else order.index(heading)), first
-
-    params = []
-    for name in sorted(names, key=place):
-        if PARAM not in fields_by_name[name].metadata:
+    params: list[tuple[tuple[int, int], click.Parameter]] = []
+    for name in names:
+        option = _part(described[name], Option)
+        argument = _part(described[name], functools.partial)
+        if argument is not None:
+            params.append(((-1, 0), argument(name)))
+            continue
+        if option is None and name not in kind.python_only:
             raise TypeError(
-                f"{kind.__name__}.{name} has no option; make it with option() or argument()"
+                f"{kind.__name__}.{name} has no option; make it with setting(), option() or"
+                " argument()"
             )
-        param = fields_by_name[name].metadata[PARAM](name, fields_by_name[name].type)
-        if isinstance(param, GroupedOption):
-            param.group = groups.get(fields_by_name[name].metadata[HEADING])
-        params.append(param)
-    return params
+        if option is None:
+            continue
+        param = _made(name, described[name], option)
+        place = (-1, 0)
+        if option.group is not None:
+            param.group = groups[option.group]
+            is_first = option.group is HelpGroup.FIRST
+            rank = ranks.get(name, len(ranks)) if is_first else 0
+            place = (order.index(option.group), rank)
+        params.append((place, param))
+    return [param for _, param in sorted(params, key=lambda placed: placed[0])]
 
 
 class LayeredCommand(cloup.Command):

@@ -23,12 +23,12 @@ from blackbox_lb.safety.network import is_loopback
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias
-    from blackbox_lb.cli.options import ServerOptions
+    from blackbox_lb.jobs.plan.shared import ServerSettings
     from blackbox_lb.providers.profile import Profile
     from blackbox_lb.tasks import Reward
 
 
-def tell_keys_of_profile(provider: str, options: ServerOptions) -> None:
+def tell_keys_of_profile(provider: str, options: ServerSettings) -> None:
     """Say which keys a profile outside the package sends where, and ask (see ``_tell``)."""
     if not is_profile_file(provider):
         return

@@ -19,21 +19,14 @@ from blackbox_lb.api.limits.concurrency import run_interruptible
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli.echo import echo, is_terminal
-from blackbox_lb.cli.grouped import arguments_for, recorded_options
 from blackbox_lb.cli.keys import tell_end_of_model, tell_keys_of_judge, tell_keys_of_profile
-from blackbox_lb.cli.options import (
-    LimitOptions,
-    ModelOptions,
-    OutputOptions,
-    SpendingOptions,
-    TaskOptions,
-    TrialOptions,
-)
+from blackbox_lb.cli.options import LimitOptions, OutputOptions, TrialOptions
 from blackbox_lb.cli.terminal import Terminal, reporter
 from blackbox_lb.errors import InputError
-from blackbox_lb.extras.harness import HarnessOptions
 from blackbox_lb.jobs.forecast import Forecast
+from blackbox_lb.jobs.plan.shared import ModelSettings, SpendingSettings, TaskSettings
 from blackbox_lb.jobs.records.run_record import Manifest, RunResults, settings_of_run
+from blackbox_lb.jobs.runs.loading import checked_reward, task_of
 from blackbox_lb.jobs.runs.names import REPORT, RUNS, STORE
 from blackbox_lb.jobs.runs.opening import (
     checked_tokenizer,
@@ -47,18 +40,17 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.files import explained
 from blackbox_lb.safety.http.waits import heard_by
 from blackbox_lb.safety.network import is_loopback
-from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
-from blackbox_lb.tasks.records.tools import read_tools
-from blackbox_lb.tasks.sets.labels import Labels, check_answers, labels_of_task
+from blackbox_lb.tasks import Reward, Task
 
 T = TypeVar("T")
 
 
-def run(options: SpendingOptions, main: Callable[[SpendLimit], Coroutine[Any, Any, T]]) -> T:
+def run(options: SpendingSettings, main: Callable[[SpendLimit], Coroutine[Any, Any, T]]) -> T:
     """Run ``main``, with a budget from the limits in ``options``; Ctrl-C ends it in good order."""
     if isinstance(options, LimitOptions) and options.price is not None:
         parse_prices(options.price)  # a bad price is an error before anything is opened
-    budget = SpendLimit(SpendingLimits(**arguments_for(SpendingLimits, options)))
+    limits = SpendingLimits(options.max_requests, options.max_tokens_total, options.max_cost)
+    budget = SpendLimit(limits)
     return run_interruptible(main(budget), budget)
 
 
@@ -76,8 +68,8 @@ async def accounted(
     resumed under other settings.
     """
     budget = trials.budget
-    price_model(budget, trials.session, options.price, options.prices)
-    price_judge(budget, trials.reward, options.prices)
+    price_model(budget, trials.session, options.price, options.price_table)
+    price_judge(budget, trials.reward, options.price_table)
     trials.drift.policy = options.on_drift
     opened = budget.spent.requests > 0  # trials opened several times ask once
 
@@ -106,7 +98,7 @@ def record_of(
         example.prompt for split in (task.train, task.validation, task.test) for example in split
     ]
     settings = {**settings_of_run(trials, prompts), **more}
-    folder = options.out or trials.store.path.parent
+    folder = options.folder or trials.store.path.parent
     return Manifest(folder, name, settings, results=results, restart=options.restart)
 
 
@@ -154,7 +146,7 @@ SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")
 
 
 def load(
-    options: TaskOptions, *, learns: bool = True, biases: Sequence[Bias] = ()
+    options: TaskSettings, *, learns: bool = True, biases: Sequence[Bias] = ()
 ) -> tuple[Task, Reward]:
     """The task and the reward of the options; says which key a judge's file sends where.
 
@@ -164,10 +156,10 @@ def load(
 
     Raises InputError: some biases were learned on the one division, and some on the other.
     """
-    task = _task_of(options, learns, stratified=True)
+    task = task_of(options, learns=learns, stratified=True)
     of_rows = [bias for bias in biases if bias.task == task.name and bias.data_hash is not None]
     if any(bias.data_hash != task.data_hash for bias in of_rows):
-        older = _task_of(options, learns, stratified=False)
+        older = task_of(options, learns=learns, stratified=False)
         is_older = [bias.data_hash == older.data_hash for bias in of_rows]
         if all(is_older):
             note = "divided as when the bias was learned, by an earlier version"
@@ -178,67 +170,22 @@ def load(
                 " and others were not, so no test row is unseen by all; evaluate them in two"
                 " commands, or fit the older ones again"
             )
-    reward = reward_of(options, task, options.max_tokens or task.max_tokens)
-    check_answers(task, labels_of(options, task))
-    reward.check(task, needs_answers=_needs_answers(options))
+    reward = checked_reward(options, task)
     tell_keys_of_judge(reward, options)
     return task, reward
 
 
-def _needs_answers(options: TaskOptions) -> bool:
-    """Whether rows without an answer are of no use to the command."""
-    return getattr(options, "learn_from", None) != "unlabelled"
-
-
-def _task_of(options: TaskOptions, learns: bool, *, stratified: bool) -> Task:
-    """The task of the options; see ``load_task``."""
-    judged = parse_reward(options.reward, max_tokens=1, correct=options.correct)
-    harness = arguments_for(HarnessOptions, options)
-    task = load_task(
-        **arguments_for(load_task, options),
-        require_answers=judged.needs_answer and _needs_answers(options),
-        harness=HarnessOptions(**harness) if harness else None,
-        learns=learns,
-        stratified=stratified,
-    ).first(**arguments_for(Task.first, options))
-    if options.system is not None:
-        task = task.with_system(options.system)
-    if options.tools is not None:
-        task = task.with_tools(read_tools(options.tools))
-    return task
-
-
-def reward_of(options: TaskOptions, task: Task, max_tokens: int) -> Reward:
-    """The reward of the options for completions of at most ``max_tokens`` tokens of ``task``."""
-    return parse_reward(
-        options.reward,
-        max_tokens=max_tokens,
-        correct=options.correct or task.correct,
-        **arguments_for(parse_reward, options),
-        labels=labels_of(options, task),
-    )
-
-
-def labels_of(options: TaskOptions, task: Task) -> Labels | None:
-    """The labels of --decide or --labels, where the command has these options, or those in the
-    task's answers; see ``labels_of_task``.
-    """
-    names = getattr(options, "labels", None)
-    decide = getattr(options, "decide", None)
-    return labels_of_task(decide, None if names is None else names.split(","), task)
-
-
 def run_folder(options: OutputOptions, task: Task) -> Path:
     """The folder that holds a run's bias and result, made if need be."""
-    folder = options.out or Path(RUNS) / task.name
+    folder = options.folder or Path(RUNS) / task.name
     with explained(f"make the folder {folder}", "give another with --out"):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def results_of(options: TaskOptions, reward: Reward, *files: str) -> RunResults:
+def results_of(options: TaskSettings, reward: Reward, *files: str) -> RunResults:
     """The results in ``files``, which are about the reward of the options."""
-    return RunResults(files, {"reward": reward.spec, **recorded_options(options)})
+    return RunResults(files, {"reward": reward.spec, **options.recorded()})
 
 
 def note_old_report(folder: Path) -> None:
@@ -249,14 +196,14 @@ def note_old_report(folder: Path) -> None:
 
 
 @asynccontextmanager
-async def connect_to(options: ModelOptions, **more: Any) -> AsyncIterator[Session]:
+async def connect_to(options: ModelSettings, **more: Any) -> AsyncIterator[Session]:
     """A session with the model of the options; ``more`` goes to ``connect``. Says first which keys
     a profile of the user's own sends where, and then when the model is switched off.
     """
     tell_keys_of_profile(options.provider, options)
     notice = reporter(quiet=getattr(options, "quiet", False)).notice
     with heard_by(notice):
-        async with connect(**arguments_for(connect, options) | more) as session:
+        async with connect(**options.server | more) as session:
             tell_end_of_model(session.profile, session.model)
             yield session
 
@@ -306,9 +253,9 @@ async def open_trials(
         tokenizer = await checked_tokenizer(session, bias)
         if options.out:
             run_folder(options, task)  # the record of the run goes there, wherever the store is
-        path = options.store or run_folder(options, task) / STORE
+        path = options.store_file or run_folder(options, task) / STORE
         with trials_in(
-            options.out or path.parent,
+            options.folder or path.parent,
             path,
             session,
             tokenizer,
@@ -318,7 +265,8 @@ async def open_trials(
             budget=budget,
             top_logprobs=options.top_logprobs,
             elsewhere=elsewhere,
-            **arguments_for(Trials, options),
+            seed=options.seed,
+            concurrency=options.concurrency,
         ) as trials:
             async with accounted(
                 trials,

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.deploy.injection import OnConflict, quoted, to_json
+from blackbox_lb.deploy.injection import quoted, to_json
 from blackbox_lb.deploy.request_policy import Others, RequestPolicy, UrlPurpose, endpoint, parsed
 from blackbox_lb.errors import InputError
+from blackbox_lb.literals import OnConflict
 from blackbox_lb.safety.files import replacing
 
 

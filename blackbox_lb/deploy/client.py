@@ -16,9 +16,9 @@ import openai
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.deploy.http_wrapping import policies_of, with_policies, wrapped
-from blackbox_lb.deploy.injection import OnConflict
 from blackbox_lb.deploy.request_policy import Others, RequestPolicy
 from blackbox_lb.errors import InputError
+from blackbox_lb.literals import OnConflict
 
 C = TypeVar("C", bound=openai.OpenAI | openai.AsyncOpenAI)
 

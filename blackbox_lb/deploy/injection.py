@@ -12,12 +12,13 @@ import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
 from blackbox_lb.bias.features import GROUP
 from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.errors import InputError
+from blackbox_lb.literals import OnConflict
 from blackbox_lb.safety.printable import printable
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OnConflict: TypeAlias = Literal["raise", "ours", "theirs", "add"]
 
 DEPLOYMENT = re.compile(r"(?<=/deployments/)[^/?#]+")
 """The name in the path of Azure's endpoints:

@@ -18,9 +18,10 @@ from pydantic_core import from_json
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import GROUP
-from blackbox_lb.deploy.injection import Injection, OnConflict, deployment, quoted, route
+from blackbox_lb.deploy.injection import Injection, deployment, quoted, route
 from blackbox_lb.deploy.phase_requests import PhasedRequest, PhasedRequests
 from blackbox_lb.errors import InputError
+from blackbox_lb.literals import OnConflict
 from blackbox_lb.providers.packaged import end_notice_by_name
 
 Others: TypeAlias = Literal["warn", "pass", "raise"]

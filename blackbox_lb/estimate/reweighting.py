@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive, vector
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.sweep import positive
 from blackbox_lb.estimate.next_token.next_token import LoggedPositions, NextToken
 from blackbox_lb.estimate.next_token.sparse_table import stretches, tally
 from blackbox_lb.records import Censoring, Learned

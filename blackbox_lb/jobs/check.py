@@ -104,7 +104,9 @@ async def check(
     title = "check, greedy answers"
     for sentence in about_labels(labels, trials.reward):
         trials.report.notice(sentence)
-    part = stage_part(trials, title, looked, GREEDY, 1, endpoint=trials.session.biased_endpoint)
+    part = stage_part(
+        trials.draw, title, looked, GREEDY, 1, endpoint=trials.session.biased_endpoint
+    )
     [keys] = await trials.collect_all(title, [part])
     completions = list(trials.store.by_prompt(keys))
     scores = trials.scored(title, looked, completions)

@@ -11,11 +11,13 @@ from typing import TypeAlias
 
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.limits.budget import prompt_bound
+from blackbox_lb.bias.features import Feature
 from blackbox_lb.bias.phases import MOST_PARTS
 from blackbox_lb.bias.request_bias import AnyBias, RequestBias, to_request_bias
-from blackbox_lb.jobs.evaluation.policies import Decides, HandBias
+from blackbox_lb.jobs.evaluation.policies import Decides
 from blackbox_lb.jobs.evaluation.results import answer_parts
 from blackbox_lb.jobs.evaluation.run import EvalPlan
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.answers.continued import requests_along
@@ -30,7 +32,7 @@ from blackbox_lb.rollouts.judging.trials import StagePart, Trials
 from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.store import RolloutStore, request_hash
 from blackbox_lb.tasks import Task
-from blackbox_lb.types import Endpoint, Example, Prompt, Sampling
+from blackbox_lb.types import Example, Prompt, Sampling
 
 CHARACTERS_A_TOKEN = 4
 """Characters a token of an English prompt."""
@@ -228,9 +230,9 @@ def _likely_tokens(prompt: Prompt) -> int:
     return sum(map(len, prompt.sent_texts)) // CHARACTERS_A_TOKEN + 1
 
 
-def unknown_bias(number: int) -> RequestBias:
+def unknown_bias(number: int, features: Sequence[Feature] = ()) -> RequestBias:
     """In the place of a bias that is not learned yet; one with another number is another one."""
-    return RequestBias({0: float(number + 1)})
+    return RequestBias({0: float(number + 1)}, features)
 
 
 def eval_forecast(
@@ -244,12 +246,12 @@ def eval_forecast(
     for number, rival in enumerate(plan.rivals):
         if isinstance(rival, Decides):
             width = settings.width(None)
-            parts.append(first_part(settings, rival.name, rival.decision.lists(), width))
+            parts.append(first_part(settings.draw, rival.name, rival.decision.lists(), width))
             continue
-        if isinstance(rival, HandBias):
-            rival = replace(rival, made=unknown_bias(number))
-        rivals.append(rival)
+        rivals.append(rival.with_unknown(unknown_bias(number)))
     judged = replace(plan, rivals=tuple(rivals)).judged(biases)
     where = settings.biased_endpoint
-    parts += [part for _, _, part in answer_parts(settings, task.test, judged, plan.samples, where)]
+    parts += [
+        part for _, _, part in answer_parts(settings.draw, task.test, judged, plan.samples, where)
+    ]
     return forecast(settings, parts)

@@ -16,12 +16,13 @@ import numpy.typing as npt
 from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.limits.concurrency import computing
 from blackbox_lb.errors import InputError
+from blackbox_lb.literals import Split
 from blackbox_lb.rollouts.judging.verdict import PolicyScores, bootstrap, check_values, paired
 from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.types import Completion, Example, Prompt, Span, Split
+from blackbox_lb.types import Completion, Example, Prompt, Span
 
 Settings: TypeAlias = Mapping[str, Any]
 """The settings of a request without the prompt, as in the store."""

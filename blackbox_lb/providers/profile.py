@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_va
 from pydantic_core import ErrorDetails
 
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.packaged import is_profile_file, profile_names, profiles_folder
 from blackbox_lb.providers.schema import (
     AnswerRules,
@@ -39,7 +40,6 @@ from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.safety.printable import did_you_mean, with_remedy
 from blackbox_lb.safety.secrets import watch
 from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_toml, read_bounded
-from blackbox_lb.types import Endpoint
 
 ABOUT = frozenset({"name", "title", "homepage", "unknown", "evidence"})
 """Keys of a profile that are no rows."""

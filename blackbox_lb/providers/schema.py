@@ -11,9 +11,9 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.secrets import SECRET_WORD, redacted
-from blackbox_lb.types import Endpoint
 
 Json = str | int | float | bool
 TokenId = Annotated[str, Field(pattern=r"^((field|string) \S+|bytes|text|latin-1)$")]

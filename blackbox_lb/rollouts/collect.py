@@ -18,12 +18,13 @@ from blackbox_lb.api.limits.concurrency import MOST_IN_FLIGHT, AdaptiveConcurren
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire import most_completions
 from blackbox_lb.errors import CorruptResponse
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.fragments import with_fragments
 from blackbox_lb.rollouts.phased import drawn
 from blackbox_lb.rollouts.progress import Watcher
 from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
-from blackbox_lb.types import Completion, Endpoint, Prompt, Sampling
+from blackbox_lb.types import Completion, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 BUSY = 0.85

@@ -19,6 +19,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.literals import Split
 from blackbox_lb.safety.printable import did_you_mean, printable, shorten
 from blackbox_lb.tasks.records.files import (
     ANSWER,
@@ -38,7 +39,7 @@ from blackbox_lb.tasks.records.records import Record
 from blackbox_lb.tasks.records.shares import check_alike
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, SPLITS, HarnessOptions, Task, rest
-from blackbox_lb.types import Example, Prompt, Split
+from blackbox_lb.types import Example, Prompt
 
 
 def country_task(name: str, column: str, question: str, *, correct: str, max_tokens: int) -> Task:

@@ -15,8 +15,8 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
-from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import fit_sets, posterior_shares
 from blackbox_lb.rollouts.positions import Positions

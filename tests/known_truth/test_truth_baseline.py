@@ -15,17 +15,16 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.counting.distributed import Shards, Share
 from blackbox_lb.estimate.inputs.checks import Vector
-from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import (
     GivenAnswers,
     PositionWeights,
     RewardTilt,
     RewardToGo,
     Rollouts,
-    Scale,
     Weighting,
     rewards_to_go,
 )
+from blackbox_lb.estimate.inputs.sweep import Scale, Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection import projection as projections
 from blackbox_lb.estimate.projection.projection import linear_term, linear_terms

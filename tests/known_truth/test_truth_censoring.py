@@ -14,8 +14,8 @@ from scipy import stats
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.counting.statistics import TokenIPS
-from blackbox_lb.estimate.inputs.recipe import Sweep, Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.sweep import Sweep, Unobserved
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting import censoring_of
 from blackbox_lb.rollouts.positions import Positions

@@ -26,14 +26,14 @@ from blackbox_lb.estimate.choice.candidates import (
 )
 from blackbox_lb.estimate.choice.estimator import Proposal
 from blackbox_lb.estimate.choice.goal import Goal
-from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.estimate.reweighting import LocatedCosts
 from blackbox_lb.jobs.fitting.choosing.scorers import Choice, Foresight, FromSamples
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
-from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.positions import Positions
@@ -45,7 +45,7 @@ from tests.support.simulated import LETTERS, SimulatedTrials, judged_at_one, rew
 from tests.support.truth import Exact
 
 LIMITS = CompileLimits(300, -100.0, 100.0, integers=False)
-BRIEF = Search.of(FitPlan())
+BRIEF = Search.of(Plan(reward="length"))
 
 
 def examples_of(model: ExactModel) -> tuple[tuple[Example, ...], tuple[Example, ...]]:

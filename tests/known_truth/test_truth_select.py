@@ -24,11 +24,11 @@ from blackbox_lb.estimate.choice.goal import (
     race_cost,
     rungs,
 )
-from blackbox_lb.estimate.inputs.recipe import Sweep
+from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import Sparse
 from blackbox_lb.jobs.fitting.choosing.scorers import Choice
-from blackbox_lb.jobs.runs.plan import unseen_loss
+from blackbox_lb.jobs.plan.by_data import unseen_loss
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, Setting
 from blackbox_lb.rollouts.positions import Positions

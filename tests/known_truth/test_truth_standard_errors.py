@@ -13,7 +13,8 @@ import pytest
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Vector
-from blackbox_lb.estimate.inputs.rollouts import Rollouts, Scale
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.sweep import Scale
 from blackbox_lb.estimate.next_token import tails
 from blackbox_lb.estimate.next_token.derivatives import hessian
 from blackbox_lb.estimate.next_token.next_token import NextToken

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
-from blackbox_lb.estimate.inputs.recipe import Sweep
+from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.rollouts.judging.verdict import (
     GREEDY,
     SAMPLED,

@@ -21,8 +21,9 @@ from blackbox_lb.estimate.counting.statistics import (
     Statistics,
     TokenIPS,
 )
-from blackbox_lb.estimate.inputs.recipe import Recipe, Unobserved
+from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.sweep import Unobserved
 from tests.support.errors import raises_naming
 from tests.support.statistics import close, statistics_of, zhat_of
 

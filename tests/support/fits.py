@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.estimate.inputs.checks import Vector
-from blackbox_lb.estimate.inputs.rollouts import Rollouts, Scale, weighting
+from blackbox_lb.estimate.inputs.rollouts import Rollouts, weighting
+from blackbox_lb.estimate.inputs.sweep import Scale
 from blackbox_lb.estimate.next_token.next_token import (
     LoggedPositions,
     NextToken,

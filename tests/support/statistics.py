@@ -12,8 +12,9 @@ import numpy as np
 
 from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.checks import Vector
-from blackbox_lb.estimate.inputs.recipe import Recipe, Unobserved
+from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.sweep import Unobserved
 
 
 def statistics_of(

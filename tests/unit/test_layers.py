@@ -18,6 +18,7 @@ ROOMS = (
     *(
         "_version",
         "errors",
+        "literals",
         "types",
         "records",
         "safety",
@@ -58,7 +59,7 @@ SENTENCES = (
         "estimate reaches only errors, types and records",
         "blackbox_lb.estimate",
         HOUSE,
-        ("estimate", "errors", "types", "records"),
+        ("estimate", "errors", "literals", "types", "records"),
     ),
     ("bias reaches no estimator", "blackbox_lb.bias", "blackbox_lb.estimate", ()),
 )

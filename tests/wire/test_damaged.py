@@ -13,8 +13,9 @@ import pytest
 
 from blackbox_lb.api.wire import parse_response
 from blackbox_lb.errors import BlbError, CorruptResponse
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.types import Endpoint, Sampling
+from blackbox_lb.types import Sampling
 from blackbox_lb.vocabulary import Vocabulary
 from tests.support.entries import entry
 from tests.support.errors import raises_naming

@@ -13,9 +13,10 @@ import pytest
 from blackbox_lb.api.wire import parse_response
 from blackbox_lb.api.wire.dialects import DIALECTS
 from blackbox_lb.errors import CorruptResponse, NoLogprobs, ProfileError
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.providers.schema import EndpointRules
-from blackbox_lb.types import UNNAMED, Completion, Endpoint, Sampling
+from blackbox_lb.types import UNNAMED, Completion, Sampling
 from blackbox_lb.vocabulary import Vocabulary
 from tests.support.entries import entry
 from tests.support.errors import raises_naming

@@ -34,9 +34,10 @@ from blackbox_lb.api.wire.columns import parse
 from blackbox_lb.api.wire.columns.byte_spans import spans_of
 from blackbox_lb.api.wire.columns.parse import ParsedAnswer
 from blackbox_lb.errors import BlbError
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.store.rows import Arrays, pack, unpack
-from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Endpoint, Prompt, Sampling
+from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Prompt, Sampling
 from blackbox_lb.vocabulary import Vocabulary
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway

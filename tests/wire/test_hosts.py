@@ -13,8 +13,9 @@ import pytest
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.api.wire import parse_response
 from blackbox_lb.errors import BlbError, CorruptResponse, ModelUnsuitable, NoLogprobs
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.types import Endpoint, Sampling
+from blackbox_lb.types import Sampling
 from blackbox_lb.vocabulary import Vocabulary
 
 K = Sampling(top_logprobs=2)

@@ -23,8 +23,9 @@ import yaml  # type: ignore[import-untyped]
 
 from blackbox_lb.api.wire import parse_response
 from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs, ProfileError
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.types import Completion, Endpoint, Sampling
+from blackbox_lb.types import Completion, Sampling
 from blackbox_lb.vocabulary import load_vocabulary
 from tests.support.errors import raises_naming
 

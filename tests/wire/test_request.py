@@ -14,9 +14,10 @@ from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.wire import build_request
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import InputError, ProfileError
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.types import Endpoint, Message, Prompt, Sampling
+from blackbox_lb.types import Message, Prompt, Sampling
 from tests.support.errors import raises_naming
 
 ProfileWith = Callable[..., Profile]

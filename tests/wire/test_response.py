@@ -13,8 +13,9 @@ import pytest
 
 from blackbox_lb.api.wire import parse_response
 from blackbox_lb.errors import CorruptResponse, NoLogprobs
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.types import Completion, Endpoint, Sampling
+from blackbox_lb.types import Completion, Sampling
 from tests.support.errors import raises_naming
 
 K = Sampling(top_logprobs=3)

@@ -11,10 +11,11 @@ import pytest
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.wire import build_request, parse_response
 from blackbox_lb.errors import CorruptResponse, InputError
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.tasks.records.tools import calls_text, tools_text
-from blackbox_lb.types import Completion, Endpoint, Message, Prompt, Sampling, ToolCall
+from blackbox_lb.types import Completion, Message, Prompt, Sampling, ToolCall
 from blackbox_lb.vocabulary import Vocabulary
 from tests.wire.conftest import ProfileWith
 

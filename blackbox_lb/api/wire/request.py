@@ -7,9 +7,10 @@ from typing import Any
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.wire.dialects import DIALECTS
 from blackbox_lb.errors import InputError, ProfileError
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
-from blackbox_lb.types import Endpoint, Prompt, Sampling
+from blackbox_lb.types import Prompt, Sampling
 
 PROMPT_FIELDS: Mapping[Endpoint, tuple[str, bool]] = {
     "chat": ("messages", True),

@@ -37,8 +37,9 @@ from blackbox_lb.api.wire.envelope import (
 from blackbox_lb.api.wire.position import Identity, Position, PositionReader
 from blackbox_lb.api.wire.request import asks_logprobs
 from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Endpoint, Sampling, ending_of
+from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Sampling, ending_of
 
 if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary

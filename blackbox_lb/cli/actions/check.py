@@ -11,7 +11,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import LONGEST_LABEL
 from blackbox_lb.cli.commands.learning.check import CheckOptions
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.cli.resources import labels_of, load, open_trials, run
+from blackbox_lb.cli.resources import load, open_trials, run
 from blackbox_lb.cli.terminal import command_with_same, print_conclusion, reporter
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.feasibility import Answer, OpeningAnswer
@@ -26,6 +26,7 @@ from blackbox_lb.jobs.runs.conclusion import (
     spent_words,
     understood,
 )
+from blackbox_lb.jobs.runs.loading import labels_of
 from blackbox_lb.rollouts.answers.given_answers import first_part
 from blackbox_lb.rollouts.judging.trials import Trials, stage_part
 from blackbox_lb.rollouts.judging.verdict import GREEDY
@@ -125,7 +126,9 @@ async def _run_point(
 
     def expected(trials: Trials) -> Forecast:
         settings = RequestSettings.of(trials)
-        return forecast(settings, [first_part(settings, "check", examples, settings.width(None))])
+        return forecast(
+            settings, [first_part(settings.draw, "check", examples, settings.width(None))]
+        )
 
     async with open_trials(options, task, reward, budget, bias, expected=expected) as trials:
         if task.data_hash != bias.data_hash and task.name == bias.task:
@@ -256,10 +259,10 @@ async def _run(
     def expected(trials: Trials) -> Forecast:
         settings = RequestSettings.of(trials)
         width = settings.width(options.top_logprobs)
-        parts = [first_part(settings, "check", looked, width)]
+        parts = [first_part(settings.draw, "check", looked, width)]
         if not isinstance(labels, OpenLabels):
             where = settings.biased_endpoint
-            parts.append(stage_part(settings, "check", looked, GREEDY, 1, endpoint=where))
+            parts.append(stage_part(settings.draw, "check", looked, GREEDY, 1, endpoint=where))
         return forecast(settings, parts)
 
     async with open_trials(options, task, reward, budget, expected=expected) as trials:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -17,8 +16,8 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.reweighting import censoring_of
 from blackbox_lb.extras.batches import OfflineSession, Pending, cancel_batches, collect_batches
 from blackbox_lb.extras.batches.plan import Shard, no_batch, tokenizer_beside
-from blackbox_lb.jobs.fitting.plan_check import check_logprobs
 from blackbox_lb.jobs.forecast import Forecast, RequestSettings, forecast
+from blackbox_lb.jobs.plan.check import check_logprobs
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials, stage_part
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
@@ -74,7 +73,7 @@ def _prepared(options: CollectOptions) -> tuple[CollectOptions, type[Session]]:
     if profile.batch.command is None:
         return options, Session
     return (
-        replace(options, tokenizer=options.tokenizer or tokenizer_beside(options.model)),
+        options.replacing(tokenizer=options.tokenizer or tokenizer_beside(options.model)),
         OfflineSession,
     )
 
@@ -93,7 +92,7 @@ async def _run(
         examples = shard.of(examples)
 
     def expected(trials: Trials) -> Forecast:
-        part = stage_part(trials, "training", examples, SAMPLED, options.samples_per_prompt)
+        part = stage_part(trials.draw, "training", examples, SAMPLED, options.samples_per_prompt)
         return forecast(RequestSettings.of(trials), [part])
 
     async with open_trials(
@@ -145,7 +144,7 @@ async def _by_batch(
 async def _collected(
     trials: Trials, examples: tuple[Example, ...], samples: int, reward: Reward
 ) -> Summary:
-    part = stage_part(trials, "training", examples, SAMPLED, samples)
+    part = stage_part(trials.draw, "training", examples, SAMPLED, samples)
     [keys] = await trials.collect_all(part.name, [part])
     training = training_set(trials.store, examples, keys, reward, trials.end_tokens)
     kept_back = censoring_of(training.rollouts, training.next_token)

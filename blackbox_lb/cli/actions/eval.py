@@ -22,7 +22,6 @@ from blackbox_lb.cli.keys import tell_host_of_bias
 from blackbox_lb.cli.resources import (
     COLLECTING,
     SAMPLING_WITH_A_BIAS,
-    labels_of,
     load,
     note_old_report,
     open_trials,
@@ -41,8 +40,10 @@ from blackbox_lb.jobs.evaluation.run import EvalPlan, default_settings, evaluate
 from blackbox_lb.jobs.forecast import RequestSettings, eval_forecast
 from blackbox_lb.jobs.records.run_record import work_in
 from blackbox_lb.jobs.runs.conclusion import spent_words, understood
+from blackbox_lb.jobs.runs.loading import labels_of
 from blackbox_lb.jobs.runs.names import REPORT
 from blackbox_lb.jobs.runs.opening import prices_of
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.decisions import check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -52,7 +53,6 @@ from blackbox_lb.safety.files import explained, write_whole
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Endpoint
 
 FILE = "evaluation.json"
 GENERIC = "bias"
@@ -72,7 +72,7 @@ def execute(options: EvalOptions) -> None:
     plan = _plan(options, task, reward, tuple(loaded.values()))
     folder = run_folder(options, task)
     with work_in(folder):
-        options = replace(options, out=folder)
+        options = options.replacing(out=folder)
         started = time.monotonic()
         reporter(quiet=options.quiet).notice(understood(task, reward, plan.labels))
         evaluation, spent, priced = run(
@@ -202,7 +202,7 @@ async def _run(
         results=results_of(options, reward, FILE, REPORT),
     ) as trials:
         _check(trials, biases)
-        prices = prices_of(trials.session, options.price, options.prices)
+        prices = prices_of(trials.session, options.price, options.price_table)
         evaluation = await evaluate(trials, task, biases, replace(plan, prices=prices))
         return evaluation, budget.spent, prices is not None
 

@@ -8,20 +8,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import click
-
 from blackbox_lb.api.limits.budget import SpendLimit, Spent
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.features import parse_feature
-from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import settings_text
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.cli.actions.eval_output import print_curve, shares_table
 from blackbox_lb.cli.commands.learning.fit import FitOptions
 from blackbox_lb.cli.echo import echo, preset_options, print_json
-from blackbox_lb.cli.grouped import arguments_for
 from blackbox_lb.cli.resources import (
-    labels_of,
     load,
     note_old_report,
     open_trials,
@@ -38,28 +32,25 @@ from blackbox_lb.cli.terminal import (
     verdict_table,
 )
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.jobs.fitting.demand import fit_forecast
 from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.fitting.fit import fit
-from blackbox_lb.jobs.fitting.plan import MOST_ENTRIES, FitPlan
 from blackbox_lb.jobs.fitting.result import Fitted
 from blackbox_lb.jobs.forecast import RequestSettings
+from blackbox_lb.jobs.plan.by_data import completed
+from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.jobs.records.run_record import Remembering, provenance, work_in
 from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
 from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, spent_words, understood
-from blackbox_lb.jobs.runs.names import BIAS, FEW, FIT_FILES, TOP_LOGPROBS
+from blackbox_lb.jobs.runs.names import BIAS, FIT_FILES, TOP_LOGPROBS
 from blackbox_lb.jobs.runs.opening import check_written, whole_result, write_result
-from blackbox_lb.jobs.runs.plan import completed_plan, parse_goal
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.prices import find_prices, parse_prices
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.records import Decisions
 from blackbox_lb.rollouts.positions import FitEngine
 from blackbox_lb.safety.printable import printable, shell_line
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.types import Endpoint
-
-ALL = "all"
 
 
 def execute(options: FitOptions) -> None:
@@ -71,7 +62,7 @@ def execute(options: FitOptions) -> None:
         return
     folder = run_folder(options, task)
     with work_in(folder):
-        replace(command, options=replace(options, out=folder)).run(folder)
+        replace(command, options=options.replacing(out=folder)).run(folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +72,7 @@ class _FitCommand:
     options: FitOptions
     task: Task
     reward: Reward
-    plan: FitPlan
+    plan: Plan
 
     def dry_run(self) -> None:
         """Print what the fit would ask for at most; no server is asked, and nothing is written."""
@@ -98,8 +89,10 @@ class _FitCommand:
         total = fit_forecast(settings, self.task, self.plan, self.reward)
         prices = parse_prices(options.price) if options.price is not None else None
         if prices is None and options.model is not None:
-            prices = find_prices(profile.name, options.model, options.prices)
-        summary = understood(self.task, self.reward, self.plan.labels, limit=self.plan.limit)
+            prices = find_prices(profile.name, options.model, options.price_table)
+        summary = understood(
+            self.task, self.reward, self.plan.decision_labels, limit=self.plan.limit
+        )
         if options.as_json:
             dollars = None
             if prices is not None:
@@ -126,7 +119,9 @@ class _FitCommand:
         """Learn, write and print, while nobody else works in the folder."""
         started = time.monotonic()
         announce = reporter(quiet=self.options.quiet)
-        announce.notice(understood(self.task, self.reward, self.plan.labels, limit=self.plan.limit))
+        announce.notice(
+            understood(self.task, self.reward, self.plan.decision_labels, limit=self.plan.limit)
+        )
         fitted = run(self.options, self._fitted)
         learned = fitted.learned
         bias = learned.bias
@@ -193,44 +188,9 @@ class _Fitted:
     priced: bool
 
 
-def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
+def _plan(options: FitOptions, task: Task, reward: Reward) -> Plan:
     """The plan that the options ask for, completed by what suits the data."""
-    depends_on = [parse_feature(spec) for spec in dict.fromkeys(options.depends_on)]
-    estimators = tuple(dict.fromkeys(options.estimator))
-    decision_labels = labels_of(options, task)
-    plan = FitPlan(
-        **arguments_for(FitPlan, options),
-        sweep=Sweep(**arguments_for(Sweep, options) | {"estimators": estimators}),
-        goal=parse_goal(**arguments_for(parse_goal, options), labels=decision_labels),
-        entries=_entries(options.entries),
-        few=options.entries == FEW,
-        listed=options.top_logprobs,
-        labels=decision_labels,
-        depends_on=tuple(on for on in depends_on if on is not None),
-        phases=Phases.parse(options.phases) if options.phases else None,
-    )
-    return completed_plan(
-        plan,
-        task,
-        reward,
-        learn_from=options.learn_from,
-        deploy=options.deploy,
-        labels_named=options.labels is not None or options.decide is not None,
-        needs_samples=bool(options.engine != "here" or options.rollouts or options.only_stored),
-    )
-
-
-def _entries(text: str) -> int | None:
-    if text == ALL:
-        return None
-    if text == FEW:
-        return MOST_ENTRIES
-    if not text.isdecimal() or int(text) == 0:
-        raise click.BadParameter(
-            f"{text!r} is neither a number from 1 nor {ALL!r} nor {FEW!r}",
-            param_hint="--entries",
-        )
-    return int(text)
+    return completed(options, task, reward, needs_samples=options.engine != "here")
 
 
 def _engine(options: FitOptions) -> AbstractContextManager[FitEngine | None]:

@@ -18,11 +18,12 @@ from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.cli.commands.learning.score import ScoreOptions
 from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import arguments_for
-from blackbox_lb.cli.resources import load, reward_of, run
+from blackbox_lb.cli.resources import load, run
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import StoreError
 from blackbox_lb.jobs.deciding import DecidedSplit, stored_decisions
 from blackbox_lb.jobs.runs.answers import cut, one_line
+from blackbox_lb.jobs.runs.loading import reward_of
 from blackbox_lb.jobs.runs.names import STORE
 from blackbox_lb.jobs.runs.opening import price_judge
 from blackbox_lb.jobs.scoring import SPLITS, Group, ScoredCompletion, Settings, rescore
@@ -46,7 +47,7 @@ def execute(options: ScoreOptions) -> None:
     if options.decisions:
         _decisions(options, path, task)
         return
-    fetches = reward_kind(options.reward) in REMOTE  # such answers are stored
+    fetches = reward_kind(str(options.reward)) in REMOTE  # such answers are stored
     with (
         RolloutStore(path, read_only=not fetches) as store,
         _lines(options.per_completion) as write_line,
@@ -59,7 +60,7 @@ def execute(options: ScoreOptions) -> None:
                 records.append(_without_lists(record))
 
         async def main(budget: SpendLimit) -> list[Group]:
-            price_judge(budget, reward, options.prices, takes_price=False)
+            price_judge(budget, reward, options.price_table, takes_price=False)
             return await rescore(
                 store,
                 task,

@@ -15,8 +15,8 @@ from blackbox_lb.cli.commands.using.try_ import MOST_TOKENS, TryOptions
 from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import picked
 from blackbox_lb.cli.keys import tell_host_of_bias
-from blackbox_lb.cli.options import ModelOptions
 from blackbox_lb.cli.resources import SAMPLING_WITH_A_BIAS, connect_to
+from blackbox_lb.jobs.plan.shared import ModelSettings
 from blackbox_lb.jobs.runs.answers import SideBySide, side_by_side
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.types import Message, Prompt, Sampling
@@ -30,7 +30,7 @@ def execute(options: TryOptions) -> None:
     embedded = load_profile(name).connection.embedded
     model = options.model if embedded else options.model or bias.model
     budget = SpendLimit()
-    server = picked(ModelOptions, options, provider=name, model=model)
+    server = picked(ModelSettings, options, provider=name, model=model)
     main = _answer_all(options, server, bias, budget)
     rows = run_interruptible(main, budget)
     if options.as_json:
@@ -38,7 +38,7 @@ def execute(options: TryOptions) -> None:
 
 
 async def _answer_all(
-    options: TryOptions, server: ModelOptions, bias: Bias, budget: SpendLimit
+    options: TryOptions, server: ModelSettings, bias: Bias, budget: SpendLimit
 ) -> list[dict[str, object]]:
     longest = options.max_tokens or MOST_TOKENS
     if options.max_tokens is None and bias.sampling is not None:

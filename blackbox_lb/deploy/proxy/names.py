@@ -8,10 +8,11 @@ from pathlib import Path
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.bias.operating import Promise
-from blackbox_lb.deploy.injection import Injection, OnConflict, quoted
+from blackbox_lb.deploy.injection import Injection, quoted
 from blackbox_lb.deploy.phase_requests import PhasedRequests
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.errors import InputError
+from blackbox_lb.literals import OnConflict
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.printable import printable
 

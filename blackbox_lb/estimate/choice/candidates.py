@@ -18,8 +18,8 @@ from blackbox_lb.estimate.choice.estimator import (
 )
 from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Prior, linear_term
 from blackbox_lb.estimate.sparse.sparsify import Sparse, above, against, kept_share, sparsify

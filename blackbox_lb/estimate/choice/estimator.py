@@ -15,8 +15,9 @@ import numpy as np
 from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.inputs.recipe import CREDIT_L2, L2, TERMINAL_L2, Recipe, Sweep
+from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts, Weighting, weighting
+from blackbox_lb.estimate.inputs.sweep import CREDIT_L2, L2, TERMINAL_L2, Sweep
 from blackbox_lb.estimate.next_token.next_token import LoggedPositions, NextToken
 from blackbox_lb.estimate.projection.cross_validation import L2Choice, Weigh, choose_l2
 from blackbox_lb.estimate.projection.projection import (

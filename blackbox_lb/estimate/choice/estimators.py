@@ -14,9 +14,9 @@ from typing import Self
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.estimator import IPS_OF_TOKENS, LoggedHere, weighed_projection
-from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
-from blackbox_lb.estimate.inputs.recipe import AlphaScale, Sweep, Unobserved
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import RewardTilt, Weighting
+from blackbox_lb.estimate.inputs.sweep import AlphaScale, Sweep, Unobserved, positive
 from blackbox_lb.estimate.projection.projection import fit_sets, posterior_shares
 from blackbox_lb.estimate.projection.standard_errors import standard_errors
 

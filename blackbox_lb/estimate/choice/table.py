@@ -9,11 +9,11 @@ import pkgutil
 from typing import TYPE_CHECKING
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.recipe import CREDIT_L2, Sweep
+from blackbox_lb.estimate.inputs.sweep import CREDIT_L2, Sweep
 
 if TYPE_CHECKING:
     from blackbox_lb.estimate.choice.estimator import Estimator, EstimatorFacts
-    from blackbox_lb.estimate.inputs.recipe import Unobserved
+    from blackbox_lb.estimate.inputs.sweep import Unobserved
 
 ROWS = {
     "projection": "blackbox_lb.estimate.choice.estimator:PROJECTION",

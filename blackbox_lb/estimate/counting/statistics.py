@@ -23,9 +23,10 @@ import numpy.typing as npt
 from scipy import sparse
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts, clean_logprobs
+from blackbox_lb.estimate.inputs.sweep import positive
 from blackbox_lb.estimate.next_token.sparse_table import in_order
 
 MOST_TOKENS = 1 << 22

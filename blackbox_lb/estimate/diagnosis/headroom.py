@@ -13,7 +13,8 @@ import numpy.typing as npt
 from scipy import special
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.checks import Vector, positive
+from blackbox_lb.estimate.inputs.checks import Vector
+from blackbox_lb.estimate.inputs.sweep import positive
 from blackbox_lb.estimate.inputs.thresholds import (
     CONFIDENCE,
     LEAST_PROMPTS,

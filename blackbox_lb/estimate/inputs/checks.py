@@ -12,13 +12,6 @@ Ids: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 
-def positive(name: str, value: float) -> float:
-    """Return ``value`` if it is finite and above 0. Raises InputError otherwise."""
-    if not (np.isfinite(value) and value > 0):
-        raise InputError(f"{name} is {value}; it must be a finite number above 0")
-    return float(value)
-
-
 def vector(name: str, values: npt.ArrayLike, size: int) -> Vector:
     """``values`` as float64 of shape (size,), all finite. Raises InputError otherwise."""
     array = np.asarray(values, dtype=np.float64)

@@ -18,16 +18,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, Self, TypeAlias
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.estimate.inputs.sweep import Scale, positive
 from blackbox_lb.types import NO_TOKEN, POSITIVE_TOLERANCE
 
-Scale: TypeAlias = Literal["global", "prompt"]
 """The set over which the reward weights of ``projection`` have mean 1."""
 
 PER_ROLLOUT = ("prompts", "rewards", "lengths", "shares", "answer_sets", "drawn_by_base")

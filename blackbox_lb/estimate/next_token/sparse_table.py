@@ -224,11 +224,6 @@ class Part:
         with self._ones() as ones:
             return self.of_positions(np.asarray(ones @ values))
 
-    def sum_over_positions(self, values: Vector) -> Vector:
-        """(c,) the sum of ``values`` (b,) over the positions that list each token."""
-        with self._ones() as ones:
-            return np.asarray(ones.T @ self.summed(values))
-
     @contextmanager
     def wide(self) -> Iterator[Table]:
         """The block in float64, for as long as the context lasts."""

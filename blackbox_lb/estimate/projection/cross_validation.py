@@ -22,8 +22,9 @@ from typing import TypeAlias
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts
+from blackbox_lb.estimate.inputs.sweep import positive
 from blackbox_lb.estimate.next_token.next_token import LoggedPositions
 from blackbox_lb.estimate.problem import Pair, Problem
 from blackbox_lb.estimate.projection.projection import linear_term, linear_terms

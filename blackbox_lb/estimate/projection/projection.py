@@ -30,8 +30,9 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts
+from blackbox_lb.estimate.inputs.sweep import positive
 from blackbox_lb.estimate.next_token.next_token import LoggedPositions, NextToken
 from blackbox_lb.estimate.problem import Problem
 from blackbox_lb.estimate.reweighting import effective_sample_size, log_policy_ratios

@@ -29,8 +29,9 @@ import numpy.typing as npt
 from scipy import special
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive, vector
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, vector
 from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts
+from blackbox_lb.estimate.inputs.sweep import positive
 from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.sparse_table import dot, stretches

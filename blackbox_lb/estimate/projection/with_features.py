@@ -26,8 +26,9 @@ import numpy.typing as npt
 from scipy import sparse
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import PositionWeights
+from blackbox_lb.estimate.inputs.sweep import positive
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.sparse_table import dot
 from blackbox_lb.estimate.problem import Problem

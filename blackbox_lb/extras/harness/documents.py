@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import BlbError, InputError
+from blackbox_lb.literals import Split
 from blackbox_lb.safety.printable import did_you_mean, shorten
 from blackbox_lb.tasks.records.files import SourcedExample
 from blackbox_lb.tasks.records.hub_data import library, offline_without_hub, quiet, read_folder
 from blackbox_lb.tasks.sets.task import divide
-from blackbox_lb.types import Example, Prompt, Split
+from blackbox_lb.types import Example, Prompt
 
 SEED = 0
 """The harness's ``seed`` of Python's random numbers, which shuffle the choices of GPQA."""

@@ -83,6 +83,11 @@ class Policy:
         """Its fields of ``PolicyResult`` that differ from their defaults."""
         return {}
 
+    def with_unknown(self, bias: RequestBias) -> Policy:
+        """The policy with ``bias`` in the place of one that is not made yet, for a forecast."""
+        del bias
+        return self
+
     async def ready(self, trials: Trials) -> Policy:
         """The policy with all that it needs of the session.
 
@@ -258,6 +263,9 @@ class HandBias(Policy):
     @property
     def max_tokens(self) -> int | None:
         return self.longest
+
+    def with_unknown(self, bias: RequestBias) -> Policy:
+        return replace(self, made=bias)
 
     async def ready(self, trials: Trials) -> Policy:
         values, longest = await self.make(trials)

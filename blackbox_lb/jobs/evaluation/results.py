@@ -12,13 +12,14 @@ from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.jobs.evaluation.document import Answer
 from blackbox_lb.jobs.evaluation.policies import BASE, Decides, Policy, PromptDraw
 from blackbox_lb.jobs.runs.answers import answer_of, moved_tokens
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.records import Decisions
 from blackbox_lb.rollouts.judging.decisions import completion_of, remark_on_others, scores_of
 from blackbox_lb.rollouts.judging.trials import Draws, StagePart, Trials
 from blackbox_lb.rollouts.judging.verdict import PolicyScores, Setting, truncation_of
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Completion, Endpoint, Example
+from blackbox_lb.types import Completion, Example
 
 Judged: TypeAlias = tuple[Setting, Policy]
 """A policy at one of the judged settings."""
@@ -76,7 +77,7 @@ def answer_parts(
     endpoint: that takes a bias.
     """
     for number, (setting, policy) in enumerate(judged):
-        draw_with = draws.draw(policy.drawn_at(setting), policy.bias, endpoint, policy.max_tokens)
+        draw_with = draws(policy.drawn_at(setting), policy.bias, endpoint, policy.max_tokens)
         for count, rows in draws_of(policy, setting, examples, samples).items():
             part = StagePart(
                 _title(setting, policy),
@@ -94,7 +95,9 @@ async def collect_answers(
     """(x, samples) the keys of the completions of each example, of every policy; the requests of
     all policies are in flight together.
     """
-    parts = list(answer_parts(trials, examples, judged, samples, trials.session.biased_endpoint))
+    parts = list(
+        answer_parts(trials.draw, examples, judged, samples, trials.session.biased_endpoint)
+    )
     title = f"test prompts, {len(judged)} policies"
     if len(judged) == 1:
         title = _title(*judged[0])

@@ -19,7 +19,6 @@ from blackbox_lb.jobs.fitting.choosing.scorers import foreseeable
 from blackbox_lb.jobs.fitting.choosing.select import FORESEEN, Search
 from blackbox_lb.jobs.fitting.fit import source_of
 from blackbox_lb.jobs.fitting.judge import judged_examples, kl_draws
-from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.scored_policies import BASE, BIASED, FIXED
 from blackbox_lb.jobs.forecast import (
     AnswerLists,
@@ -29,6 +28,7 @@ from blackbox_lb.jobs.forecast import (
     forecast,
     unknown_bias,
 )
+from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.answers.given_answers import first_part
 from blackbox_lb.rollouts.judging.trials import NamedBias, StagePart, policy_parts, stage_part
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
@@ -41,7 +41,7 @@ and every other sign.
 """
 
 
-def fit_forecast(settings: RequestSettings, task: Task, plan: FitPlan, reward: Reward) -> Forecast:
+def fit_forecast(settings: RequestSettings, task: Task, plan: Plan, reward: Reward) -> Forecast:
     """What a fit asks for as is likely, and its tokens at most."""
     likely = forecast(settings, _Demand(settings, task, plan, reward).parts())
     bound = forecast(settings, _Demand(settings, task, plan, reward, at_most=True).parts())
@@ -58,7 +58,7 @@ class _Demand:
 
     settings: RequestSettings
     task: Task
-    plan: FitPlan
+    plan: Plan
     reward: Reward
     at_most: bool = False
 
@@ -78,7 +78,9 @@ class _Demand:
                 yield from self._choice_by_answers()
             case "samples":
                 if not plan.only_stored:
-                    yield stage_part(self.settings, "training", examples, SAMPLED, plan.samples)
+                    yield stage_part(
+                        self.settings.draw, "training", examples, SAMPLED, plan.samples_per_prompt
+                    )
                 yield from self._race()
         yield from self._test()
 
@@ -95,7 +97,7 @@ class _Demand:
             yield self._first(validation)
             if is_longer:
                 yield along
-            if self.plan.labels is not None and self.plan.searches != "named":
+            if self.plan.decision_labels is not None and self.plan.searches != "named":
                 yield self._first(self.task.unlabelled)
         else:
             yield from self._race()
@@ -107,15 +109,15 @@ class _Demand:
         plan = self.plan
         prompts = len(self.task.validation)
         search = Search.of(plan)
-        if plan.entries is not None:
-            sizes = tuple(size for size in search.sizes if size < plan.entries)
+        if plan.most_entries is not None:
+            sizes = tuple(size for size in search.sizes if size < plan.most_entries)
             search = replace(search, sizes=sizes)
         has_costs = self._is_sum or (self.at_most and self.reward.is_sum is None)
         candidates = most_candidates(plan.sweep, has_costs=has_costs)
         if plan.searches != "named":
             candidates += most_beside(self.reward)
         is_alone = candidates == 1 and not search.refines
-        if not prompts or (is_alone and not plan.depends_on and plan.phases is None):
+        if not prompts or (is_alone and not plan.parsed_features and plan.parsed_phases is None):
             return
         if self._is_foreseen and search.neighbours:
             candidates = min(candidates, FORESEEN)
@@ -141,12 +143,11 @@ class _Demand:
 
     def _richer(self, tried: int) -> list[RequestBias]:
         """A bias for each feature of the prompt, for the phases, and for both."""
-        of_prompt = len(self.plan.depends_on)
-        biases = [unknown_bias(tried + n) for n in range(of_prompt)]
-        if self.plan.phases is not None and self.plan.confined_to is None:
-            features = self.plan.phases.features
-            numbers = range(tried + of_prompt, tried + 2 * of_prompt + 1)
-            biases += [RequestBias(unknown_bias(number).common, features) for number in numbers]
+        of_prompt = tried + len(self.plan.parsed_features)
+        biases = [unknown_bias(number) for number in range(tried, of_prompt)]
+        if self.plan.parsed_phases is not None and self.plan.confined_to is None:
+            features = self.plan.parsed_phases.features
+            biases += [unknown_bias(number, features) for number in range(tried, of_prompt + 1)]
         return biases
 
     @property
@@ -174,41 +175,47 @@ class _Demand:
         named = [NamedBias("validation", bias) for bias in biases]
         where = self.settings.biased_endpoint
         for setting in self.plan.settings:
-            yield from policy_parts(self.settings, examples, setting, rung.samples, named, where)
+            yield from policy_parts(
+                self.settings.draw, examples, setting, rung.samples, named, where
+            )
 
     def _test(self) -> Iterator[StagePart]:
         """Completions of the test prompts, and those of the KL."""
         plan = self.plan
-        features = () if plan.phases is None else plan.phases.features
-        sent = RequestBias(unknown_bias(0).common, features)
+        features = () if plan.parsed_phases is None else plan.parsed_phases.features
+        sent = unknown_bias(0, features)
         policies = [NamedBias(BASE, NO_BIAS), NamedBias(BIASED, sent)]
         is_confined = plan.confined_to is not None
-        if plan.depends_on or (features and not is_confined):
-            fixed = RequestBias(unknown_bias(1).common, features if is_confined else ())
+        if plan.parsed_features or (features and not is_confined):
+            fixed = unknown_bias(1, features if is_confined else ())
             policies.append(NamedBias(FIXED, fixed))
         examples = judged_examples(self.task, plan)
         where = self.settings.biased_endpoint
         for setting in plan.settings:
             yield from policy_parts(
-                self.settings, examples, setting, plan.test_samples, policies, where
+                self.settings.draw, examples, setting, plan.test_samples, policies, where
             )
         if self.settings.profile.tells_base_logprobs(self.settings.endpoint):
             kl_examples, samples = kl_draws(self.task, plan)
             if SAMPLED not in plan.settings or not examples:
-                yield stage_part(self.settings, "KL", kl_examples, SAMPLED, samples, sent)
+                yield stage_part(self.settings.draw, "KL", kl_examples, SAMPLED, samples, sent)
 
     def _first(self, examples: Sequence[Example]) -> StagePart:
         """The first lists of ``examples``."""
-        return first_part(self.settings, "first", examples, self.settings.width(self.plan.listed))
+        return first_part(
+            self.settings.draw, "first", examples, self.settings.width(self.plan.top_logprobs)
+        )
 
     def _along(self, examples: Sequence[Example]) -> AnswerLists:
         """The lists along the answers of ``examples``."""
         room = self.reward.max_tokens - 1
         sizes = [min(self._tokens(example), room) for example in examples]
-        return AnswerLists(examples, sizes, self.settings.width(self.plan.listed))
+        return AnswerLists(examples, sizes, self.settings.width(self.plan.top_logprobs))
 
     def _tokens(self, example: Example) -> int:
         """Tokens of an answer. A token may begin with a space."""
+        if not example.answers:  # refused before anything is asked for
+            return 0
         if self.at_most:
             return max(len(answer.encode("utf-8", "replace")) + 1 for answer in example.answers)
         return len(TOKENS.findall(example.answers[0]))

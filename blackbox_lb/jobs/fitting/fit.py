@@ -12,9 +12,9 @@ from blackbox_lb.jobs.fitting.evidence.selection import FitEvidence
 from blackbox_lb.jobs.fitting.explain import explain
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.fitting.judge import judge
-from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import Fitted, recorded, uncompiled_of, written
-from blackbox_lb.jobs.fitting.varying.of_phases import confined
+from blackbox_lb.jobs.fitting.varying.by_samples import confined
+from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import OpenLabels
@@ -23,7 +23,7 @@ Source: TypeAlias = Literal["samples", "answers", "opening", "unlabelled"]
 """What a bias is learned from."""
 
 
-async def fit(trials: Trials, task: Task, plan: FitPlan) -> Fitted:
+async def fit(trials: Trials, task: Task, plan: Plan) -> Fitted:
     """Learn a bias and judge it on fresh completions. The trials' store keeps everything received:
     the same call resumes.
 
@@ -64,8 +64,8 @@ async def collect(job: FitJob) -> FitEvidence:
             return await unlabelled.collect(job)
 
 
-def source_of(plan: FitPlan) -> Source:
+def source_of(plan: Plan) -> Source:
     """The source of evidence that a plan learns from."""
-    if plan.learn_from == "answers" and isinstance(plan.labels, OpenLabels):
+    if plan.learn_from == "answers" and isinstance(plan.decision_labels, OpenLabels):
         return "opening"
-    return plan.learn_from
+    return plan.learn_from or "samples"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.limits import most_entries
 from blackbox_lb.estimate.choice.candidates import CompileLimits
-from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.plan_check import PlanCheck
+from blackbox_lb.jobs.plan.check import PlanCheck
+from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example
@@ -28,11 +28,11 @@ class FitJob:
 
     trials: Trials
     task: Task
-    plan: FitPlan
+    plan: Plan
     limits: CompileLimits
 
     @classmethod
-    def of(cls, trials: Trials, task: Task, plan: FitPlan) -> FitJob:
+    def of(cls, trials: Trials, task: Task, plan: Plan) -> FitJob:
         """That of a plan. Raises ProfileError: the provider takes no bias."""
         return cls(replace(trials, used=set()), task, plan, limits_of(trials.session, plan))
 
@@ -52,10 +52,10 @@ class FitJob:
             self.trials.report.notice(sentence)
 
 
-def limits_of(session: Session, plan: FitPlan) -> CompileLimits:
+def limits_of(session: Session, plan: Plan) -> CompileLimits:
     """The provider's limits on a bias, and the plan's."""
     rules = session.profile.bias
-    entries = most_entries(session.profile, plan.entries)
+    entries = most_entries(session.profile, plan.most_entries)
     return CompileLimits(
         entries, rules.low, rules.high, plan.integers or not rules.fractions, session.highest_id
     )

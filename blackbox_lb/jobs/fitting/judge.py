@@ -15,7 +15,6 @@ from blackbox_lb.jobs.fitting.choosing.operating import checked_point
 from blackbox_lb.jobs.fitting.document import BothDecisions, BothShares
 from blackbox_lb.jobs.fitting.evidence.selection import Selected
 from blackbox_lb.jobs.fitting.job import FitJob
-from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.scored_policies import (
     BASE,
     BIASED,
@@ -26,6 +25,7 @@ from blackbox_lb.jobs.fitting.scored_policies import (
 )
 from blackbox_lb.jobs.fitting.varying.by_lists import classified
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
+from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.judging.decisions import beside_commonest
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, comparison
 from blackbox_lb.tasks import Task
@@ -73,9 +73,27 @@ async def judge(
     tests: list[SettingTest] = []
     if examples:
         tests = await score_policies(
-            job.trials, examples, plan.settings, plan.test_samples, policies, plan.labels, tail
+            job.trials,
+            examples,
+            plan.settings,
+            plan.test_samples,
+            policies,
+            plan.decision_labels,
+            tail,
         )
-    decisions = _both_decisions(tests)
+    decisions = {}
+    shares = {}
+    for test in tests:
+        base = test.policies[BASE]
+        biased = test.policies[BIASED]
+        if base.decisions is not None and biased.decisions is not None:
+            decisions[test.setting.name] = BothDecisions(
+                base=base.decisions, biased=biased.decisions
+            )
+        if base.scores.shares is not None and biased.scores.shares is not None:
+            shares[test.setting.name] = BothShares(
+                base=base.scores.shares.rows, biased=biased.scores.shares.rows
+            )
     biased_decisions = {name: both.biased for name, both in decisions.items()}
     operating = selected.operating
     if operating is not None and biased_decisions:
@@ -85,33 +103,11 @@ async def judge(
         tests=tuple(tests),
         verdict=beside_commonest(verdict_of(tests, reward.label), biased_decisions, reward.spec),
         decisions=decisions,
-        shares=_both_shares(tests),
+        shares=shares,
         beside=tuple(_beside(job, selected, bias, tests)),
         operating=operating,
         kl=await _kl(job, tests, bias, tail),
     )
-
-
-def _both_decisions(tests: Sequence[SettingTest]) -> dict[str, BothDecisions]:
-    """Setting -> the decisions of base and biased, where there are labels."""
-    both = {}
-    for test in tests:
-        base = test.policies[BASE].decisions
-        biased = test.policies[BIASED].decisions
-        if base is not None and biased is not None:
-            both[test.setting.name] = BothDecisions(base=base, biased=biased)
-    return both
-
-
-def _both_shares(tests: Sequence[SettingTest]) -> dict[str, BothShares]:
-    """Setting -> the labels that both draw, where these are compared with wanted shares."""
-    both = {}
-    for test in tests:
-        base = test.policies[BASE].scores.shares
-        biased = test.policies[BIASED].scores.shares
-        if base is not None and biased is not None:
-            both[test.setting.name] = BothShares(base=base.rows, biased=biased.rows)
-    return both
 
 
 def _beside(
@@ -127,7 +123,7 @@ def _beside(
     classifiers = [
         (f"classifier on {tried.feature.kind}", _classified(job, tried))
         for tried in features or selected.features
-        if job.plan.labels is not None and tried.table.shape[1]
+        if job.plan.decision_labels is not None and tried.table.shape[1]
     ]
     for test in tests:
         biased = test.policies[BIASED].scores
@@ -144,7 +140,7 @@ def _beside(
 
 def _classified(job: FitJob, features: PromptFeatures) -> tuple[np.ndarray, ...]:
     """(x,) of (1,) whether a classifier on ``features`` gives each test prompt its label."""
-    labels = job.plan.labels
+    labels = job.plan.decision_labels
     if labels is None:
         return ()
     right = classified(features, job.examples, job.task.test, labels)
@@ -162,7 +158,7 @@ async def _kl(
     return await job.trials.kl(examples, samples, bias, tail)
 
 
-def judged_examples(task: Task, plan: FitPlan) -> tuple[Example, ...]:
+def judged_examples(task: Task, plan: Plan) -> tuple[Example, ...]:
     """The test prompts that a bias is judged on: rows without an answer say nothing of one that
     was learned without any.
     """
@@ -171,7 +167,7 @@ def judged_examples(task: Task, plan: FitPlan) -> tuple[Example, ...]:
     return task.test
 
 
-def kl_draws(task: Task, plan: FitPlan) -> tuple[tuple[Example, ...], int]:
+def kl_draws(task: Task, plan: Plan) -> tuple[tuple[Example, ...], int]:
     """The prompts and samples of the KL where nothing is judged at temperature 1."""
     if SAMPLED in plan.settings:
         return task.test, plan.test_samples

@@ -23,8 +23,8 @@ from blackbox_lb.jobs.fitting.evidence.selection import Selected
 from blackbox_lb.jobs.fitting.explain import Explanation
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.fitting.judge import Judgement
-from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.scored_policies import SettingTest
+from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.records import Censoring, Scalar
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.positions import Positions
@@ -102,7 +102,7 @@ async def written(
     )
 
 
-def _settings(plan: FitPlan) -> dict[str, Scalar]:
+def _settings(plan: Plan) -> dict[str, Scalar]:
     """What the plan adds to the settings of the chosen candidate."""
     settings: dict[str, Scalar] = {}
     if plan.learn_from != "samples":
@@ -112,7 +112,7 @@ def _settings(plan: FitPlan) -> dict[str, Scalar]:
     return settings
 
 
-def _censoring(plan: FitPlan, positions: Positions, chosen: Candidate) -> Censoring | None:
+def _censoring(plan: Plan, positions: Positions, chosen: Candidate) -> Censoring | None:
     """The tokens that the provider withheld, with the rule that the estimator of the chosen
     candidate uses for them; None where nothing was sampled.
     """

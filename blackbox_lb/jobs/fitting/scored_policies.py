@@ -82,7 +82,7 @@ async def score_policies(
     for setting in settings:
         place = f"test at {setting.name}"
         biases = [NamedBias(f"{place}, {name}", bias) for name, bias in policies.items()]
-        parts = policy_parts(trials, examples, setting, samples, biases, where)
+        parts = policy_parts(trials.draw, examples, setting, samples, biases, where)
         collected = await trials.collect_all(place, parts)
         results = {}
         for (name, bias), part, keys in zip(policies.items(), parts, collected, strict=True):

@@ -1,7 +1,5 @@
 """Names of the files in a run's folder, and defaults that need no other module."""
 
-from typing import Final
-
 STORE = "rollouts.db"
 """The rollout store inside a run's folder."""
 RESULT = "result.json"
@@ -15,5 +13,3 @@ RUNS = "runs"
 """The folder of all runs."""
 TOP_LOGPROBS = 20
 """Alternatives that are listed for a token, where the provider lists as many."""
-FEW: Final = "few"
-"""In place of a number of entries: as few as earn as much as the best bias."""

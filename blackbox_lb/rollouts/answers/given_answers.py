@@ -26,13 +26,14 @@ from blackbox_lb.errors import InputError, NoLogprobs, RequestRejected
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.answers.continued import lists_along
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.trials import Draws, StagePart, Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.tasks.sets.labels import Labels, spellings
-from blackbox_lb.types import Completion, Endpoint, EndTokens, Example
+from blackbox_lb.types import Completion, EndTokens, Example
 
 MOST_LISTED = 1_000
 """Alternatives that are asked for at a first position where the provider has no limit: the tokens
@@ -296,14 +297,14 @@ async def first_completions(
     ProviderError: the API failed.
     """
     width = listed or await _longest(trials, examples, title)
-    part = first_part(trials, title, examples, width)
+    part = first_part(trials.draw, title, examples, width)
     [keys] = await trials.collect_all(part.name, [part], scored=False)
     return list(trials.store.completions(key for [key] in keys)), width
 
 
 def first_part(draws: Draws, title: str, examples: Sequence[Example], width: int) -> StagePart:
     """The first token of every example with a list of ``width`` alternatives."""
-    draw = draws.draw(SAMPLED, max_tokens=1, top_logprobs=width)
+    draw = draws(SAMPLED, max_tokens=1, top_logprobs=width)
     return StagePart(f"{title}, first tokens", examples, draw, 1)
 
 
@@ -316,7 +317,7 @@ async def _longest(trials: Trials, examples: Sequence[Example], title: str) -> i
     most = most_listed(profile, trials.session.endpoint)
     if limit is None or limit >= most:
         return most
-    part = first_part(trials, title, examples[:1], MOST_LISTED)
+    part = first_part(trials.draw, title, examples[:1], MOST_LISTED)
     try:
         await trials.collect_all(f"{title}, long lists", [part], scored=False)
     except RequestRejected:

@@ -2,9 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting import divergence
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.rollouts.collect import Series, collect_all
 from blackbox_lb.rollouts.columns import columns, stop_prefix_ids
 from blackbox_lb.rollouts.judging.verdict import (
@@ -35,7 +36,7 @@ from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.safety.http.retries import asked_again
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
-from blackbox_lb.types import Completion, Endpoint, EndTokens, Example, Sampling
+from blackbox_lb.types import Completion, EndTokens, Example, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 DROPPED = 4.0
@@ -65,18 +66,8 @@ class StagePart:
     scored_as: Sequence[Example] | None = None
 
 
-class Draws(Protocol):
-    """Says how completions are drawn: trials, or a forecast of them."""
-
-    def draw(
-        self,
-        setting: Setting,
-        bias: AnyBias = None,
-        endpoint: Endpoint | None = None,
-        max_tokens: int | None = None,
-        top_logprobs: int | None = None,
-    ) -> Draw:
-        """See ``Trials.draw``."""
+Draws: TypeAlias = Callable[..., Draw]
+"""``Trials.draw``, or the same before there is a session."""
 
 
 class NamedBias(NamedTuple):
@@ -96,7 +87,7 @@ def stage_part(
     endpoint: Endpoint | None = None,
 ) -> StagePart:
     """``samples`` completions of each example at a setting; greedy takes one."""
-    draw = draws.draw(setting, bias, endpoint)
+    draw = draws(setting, bias, endpoint)
     return StagePart(name, examples, draw, setting.samples_of(samples))
 
 
@@ -345,7 +336,7 @@ class Trials:
             InputError: a score is not finite, so no policy has a mean.
         """
         where = self.session.biased_endpoint
-        parts = policy_parts(self, examples, setting, samples, biases, where)
+        parts = policy_parts(self.draw, examples, setting, samples, biases, where)
         collected = await self.collect_all(title, parts)
         return [
             self.scored(name, examples, self.store.by_prompt(keys))
@@ -377,7 +368,7 @@ class Trials:
         """
         if not self.session.tells_base_logprobs:
             return float("nan")
-        part = stage_part(self, "KL to the base", examples, SAMPLED, samples, bias)
+        part = stage_part(self.draw, "KL to the base", examples, SAMPLED, samples, bias)
         [keys] = await self.collect_all(part.name, [part], scored=False)
         rows = self.store.by_prompt(keys)
         return await self.kl_of(examples, keys, rows, part.draw.bias, tail)

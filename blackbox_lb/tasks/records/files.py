@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.literals import Split
 from blackbox_lb.safety.printable import did_you_mean, shorten
 from blackbox_lb.tasks.records.chats import CONVERSATIONS, raw_messages, read_chat
 from blackbox_lb.tasks.records.hub_data import table_records
@@ -55,7 +56,7 @@ from blackbox_lb.tasks.records.shares import (
 )
 from blackbox_lb.tasks.records.tools import tools_text
 from blackbox_lb.tasks.rewards.matching import parse_matcher
-from blackbox_lb.types import Example, Prompt, Split
+from blackbox_lb.types import Example, Prompt
 
 Words: TypeAlias = tuple[tuple[str, ...], ...]
 MOST_PADDING = 1_000

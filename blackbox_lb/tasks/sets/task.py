@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.literals import Split
 from blackbox_lb.tasks.records.files import SPLIT_NAMES, SourcedExample, words_of
 from blackbox_lb.tasks.rewards.matching import Matcher
-from blackbox_lb.types import Example, Message, Split
+from blackbox_lb.types import Example, Message
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import pytest
 import tiktoken
 import tiktoken.registry
 
-from blackbox_lb.types import Endpoint
+from blackbox_lb.literals import Endpoint
 from tests.encodings import register_encoding
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
-from dataclasses import fields
 from typing import Any, get_args
 
 import click
 import pytest
 
 from blackbox_lb.cli import main
-from blackbox_lb.cli.actions.fit import _plan
 from blackbox_lb.cli.commands.learning.check import CheckOptions
 from blackbox_lb.cli.commands.learning.collect import CollectOptions
 from blackbox_lb.cli.commands.learning.compile import CompileOptions
@@ -24,22 +22,16 @@ from blackbox_lb.cli.commands.setup.doctor import DoctorOptions
 from blackbox_lb.cli.commands.using.proxy import ProxyOptions
 from blackbox_lb.cli.echo import OPTIONS
 from blackbox_lb.cli.found import FLAGS, PATHS, TEXTS
-from blackbox_lb.cli.grouped import (
-    MOST_USED,
-    PARAM,
-    SETS,
-    arguments_for,
-    literal,
-    option,
-    options,
-    recorded_options,
-    values_of,
-)
+from blackbox_lb.cli.grouped import MOST_USED, Sets, _params, arguments_for, option
 from blackbox_lb.cli.resources import load
 from blackbox_lb.cli.settings import EITHER_OR, OF_THE_PROVIDER, PER_COMMAND
-from blackbox_lb.estimate.inputs.recipe import ANSWERS_L2
-from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.types import Endpoint
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2
+from blackbox_lb.jobs.plan.by_data import completed
+from blackbox_lb.jobs.plan.plan import Plan
+from blackbox_lb.jobs.plan.setting import Settings
+from blackbox_lb.literals import Endpoint
+from tests.support.errors import raises_naming
 
 KINDS = (
     CheckOptions,
@@ -52,16 +44,17 @@ KINDS = (
     ScoreOptions,
 )
 SETTINGS = [
-    (kind, declared, target, parameter or declared.name)
+    (kind, name, part.target, part.parameter or name)
     for kind in KINDS
-    for declared in fields(kind)
-    for target, parameter in declared.metadata.get(SETS, {}).items()
+    for name, described in kind.model_fields.items()
+    for part in described.metadata
+    if isinstance(part, Sets)
 ]
 ENOUGH = ["--task", "capitals", "--reward", "correct-and-short"]
 """What a fit is at least told."""
 
 ARRIVALS: list[tuple[list[str], str | None, str, object]] = [
-    (["--samples-per-prompt", "3"], None, "samples", 3),
+    (["--samples-per-prompt", "3"], None, "samples_per_prompt", 3),
     (["--limit", "4"], None, "limit", 4),
     (["--only-stored"], None, "only_stored", True),
     (["--go-on"], None, "go_on", True),
@@ -69,8 +62,15 @@ ARRIVALS: list[tuple[list[str], str | None, str, object]] = [
     (["--search", "thorough"], None, "search", "thorough"),
     (["--validation-samples", "5"], None, "validation_samples", 5),
     (["--test-samples", "7"], None, "test_samples", 7),
-    (["--top-logprobs", "8"], None, "listed", 8),
+    (["--top-logprobs", "8"], None, "top_logprobs", 8),
     (["--learn-from", "answers"], None, "learn_from", "answers"),
+    (["--entries", "all"], None, "most_entries", None),
+    (["--entries", "30"], None, "most_entries", 30),
+    (["--entries", "300"], None, "few", False),
+    (["--labels", "Rome,Oslo"], None, "labels", ("Rome", "Oslo")),
+    (["--depends-on", "system-prompt"], None, "depends_on", ("system-prompt",)),
+    (["--phases", "first", "--phases", "after:x"], None, "phases", ("first", "after:x")),
+    (["--deploy", "greedy"], None, "deploy", ("greedy",)),
     (["--estimator", "ips", "--estimator", "ips"], "sweep", "estimators", ("ips",)),
     (["--tau", "0.25", "--tau", "2"], "sweep", "tau", (0.25, 2.0)),
     (["--l2", "cv", "--l2", "7"], "sweep", "l2", ("cv", 7.0)),
@@ -89,45 +89,46 @@ value.
 """
 
 
-def plan_of(*arguments: str) -> FitPlan:
-    """The plan of ``blb fit`` with these arguments."""
+def options_of(*arguments: str) -> FitOptions:
+    """The options of ``blb fit`` with these arguments."""
     program = click.Context(main, **main.context_settings)
     context = fit_command.make_context("fit", [*ENOUGH, *arguments], parent=program)
-    given = FitOptions(**context.params)
-    return _plan(given, *load(given))
+    return FitOptions(**context.params)
 
 
 @pytest.mark.parametrize(
-    ("kind", "declared", "target", "parameter"),
+    ("kind", "name", "target", "parameter"),
     SETTINGS,
-    ids=[f"{kind.__name__}.{declared.name}-{target}" for kind, declared, target, _ in SETTINGS],
+    ids=[f"{kind.__name__}.{name}-{target}" for kind, name, target, _ in SETTINGS],
 )
 def test_what_an_option_sets_has_its_default(
-    kind: type, declared: Any, target: str, parameter: str
+    kind: type[Settings], name: str, target: str, parameter: str
 ) -> None:
     """An option that is None when it is not given leaves the parameter at its default; any other
     default is the parameter's.
     """
     default = inspect.signature(pkgutil.resolve_name(target)).parameters[parameter].default
-    param = declared.metadata[PARAM](declared.name, declared.type)
+    param = next(param for param in _params(kind) if param.name == name)
     chosen = param.get_default(click.Context(click.Command(kind.__name__)))
-    if default is inspect.Parameter.empty:
-        assert (target, parameter) == ("blackbox_lb.api.connect:connect", "provider")
-    elif param.is_flag:
+    is_optional = type(None) in get_args(kind.model_fields[name].annotation)
+    if isinstance(param, click.Option) and param.is_flag:
         assert default is False
-    elif chosen is not None and not str(declared.type).endswith("| None"):
-        assert chosen == default
+    elif is_optional:
+        assert chosen is None or str(chosen).startswith("Sentinel")
     else:
-        assert declared.type.endswith("| None")
+        assert chosen == default
 
 
 def test_the_plan_of_a_fit_without_options_is_the_default_plan() -> None:
-    """But for the notices on the data."""
-    plan = plan_of()
-    assert plan == FitPlan(notices=plan.notices, labels=plan.labels)
-    assert plan_of("--entries", "all").entries is None
-    assert (plan.entries, plan.few) == (300, True)
-    assert not plan_of("--entries", "300").few
+    """The command line adds nothing of its own."""
+    given = options_of()
+    plan = Plan(task="capitals", reward="correct-and-short")
+    for name in Plan.model_fields:
+        assert getattr(given, name) == getattr(plan, name), name
+    decided = completed(given, *load(given))
+    assert decided.settings == plan.settings
+    assert decided.sweep == plan.sweep
+    assert (plan.most_entries, plan.few) == (300, True)
 
 
 @pytest.mark.parametrize(("arguments", "owner", "name", "value"), ARRIVALS)
@@ -135,21 +136,9 @@ def test_every_option_of_a_fit_arrives_in_its_plan(
     arguments: list[str], owner: str | None, name: str, value: object
 ) -> None:
     """Under its own name or the plan's."""
-    plan = plan_of(*arguments)
+    plan = options_of(*arguments)
     holder = plan if owner is None else getattr(plan, owner)
     assert getattr(holder, name) == value
-
-
-def test_no_option_of_a_fit_is_left_out_above() -> None:
-    """The cases name each option that sets a part of the plan."""
-    named = {arguments[0].removeprefix("--").replace("-", "_") for arguments, _, _, _ in ARRIVALS}
-    parts = ("FitPlan", "Sweep", "parse_goal")
-    declared = {
-        setting.name
-        for kind, setting, target, _ in SETTINGS
-        if kind is FitOptions and target.endswith(parts)
-    }
-    assert declared <= named
 
 
 def test_help_that_names_values_of_the_plan_names_all_of_them() -> None:
@@ -159,9 +148,50 @@ def test_help_that_names_values_of_the_plan_names_all_of_them() -> None:
     assert f"{', '.join(strengths)} and {last}".replace(".0", "") in texts["l2"]
     settings = " and ".join(
         "greedy" if setting.deterministic else f"temperature={setting.temperature:g}"
-        for setting in FitPlan().settings
+        for setting in Plan(reward="length").settings
     )
     assert f"[default: {settings};" in texts["deploy"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"tau": [0.5, -1.0]}, ["``tau=-1.0``", "above 0"]),
+        ({"samples_per_prompt": 0}, ["``samples_per_prompt=0``", "from 1"]),
+        ({"l2": ["strong"]}, ["``l2=strong``", "'cv'"]),
+        ({"l2": [0]}, ["``l2=0``", "above 0"]),
+        ({"entries": "most"}, ["``entries``", "'most'", "'few'"]),
+        ({"entries": 0}, ["``entries``", "0 is neither", "from 1"]),
+        ({"learn_from": "neither"}, ["``learn_from='neither'``", "'answers'"]),
+        ({"estimator": ["ratio"]}, ["ratio", "projection"]),
+        ({"deploy": "warm"}, ["warm", "temperature=T"]),
+        ({"price": "cheap"}, ["cheap"]),
+        ({"sampels": 3}, ["``sampels``", "there is no"]),
+        (
+            {"only_stored": True, "learn_from": "answers"},
+            ["``only_stored``", "``learn_from=answers``"],
+        ),
+        ({"phases": "first", "learn_from": "answers"}, ["``phases``", "samples"]),
+    ],
+)
+def test_a_wrong_value_is_an_error_of_ours(fields: dict[str, Any], words: list[str]) -> None:
+    """With the value, the limit and the remedy, before any data are read."""
+    with raises_naming(InputError, *words):
+        Plan(reward="length", **fields)
+
+
+def test_a_plan_without_a_reward_says_so() -> None:
+    """It is the one thing that nobody else knows."""
+    with raises_naming(InputError, "``reward``"):
+        Plan(task="capitals")  # type: ignore[call-arg]
+
+
+def test_a_text_stands_for_a_sequence_of_one() -> None:
+    """Its characters are never meant."""
+    plan = Plan(reward="length", phases="first", deploy="greedy", labels="yes,no")
+    assert tuple(plan.phases) == ("first",)
+    assert [setting.name for setting in plan.settings] == ["greedy"]
+    assert plan.labels == ("yes", "no")
 
 
 def test_what_is_said_of_options_by_name_is_said_of_options() -> None:
@@ -178,11 +208,10 @@ def scale(*, size: int = 3, unit: str = "m") -> None:
 HERE = f"{__name__}:scale"
 
 
-@options
-class Lengths:
+class Lengths(Settings):
     """Two options that set parameters, and one that sets none."""
 
-    length: int | None = option(None, "", sets=(HERE, "elsewhere:any"), parameter="size")
+    length: int | None = option(None, "", sets=HERE, parameter="size")
     unit: str = option(None, "", sets=HERE, recorded=True)
     color: str | None = option(None, "")
 
@@ -192,19 +221,17 @@ def test_options_are_handed_over_under_their_parameters_names() -> None:
     given = Lengths(length=5, unit="km", color="red")
     assert arguments_for(scale, given) == {"size": 5, "unit": "km"}
     assert arguments_for(scale, Lengths(length=None, unit="m", color="red")) == {"unit": "m"}
-    assert recorded_options(given) == {"unit": "km"}
+    assert given.recorded() == {"unit": "km"}
     with pytest.raises(TypeError):
-        arguments_for(plan_of, given)
+        arguments_for(options_of, given)
 
 
 def test_values_are_those_of_the_literal() -> None:
-    """Of the parameter, or of a name; a parameter of another kind has none."""
-    assert values_of("blackbox_lb.estimate.inputs.recipe:Sweep", "alpha_scale") == (
-        "relative",
-        "absolute",
-    )
-    endpoints = get_args(Endpoint)
-    assert values_of("blackbox_lb.api.connect:connect", "endpoint") == endpoints
-    assert literal("blackbox_lb.types:Endpoint").choices == endpoints
-    with pytest.raises(TypeError):
-        values_of("blackbox_lb.estimate.inputs.recipe:Sweep", "tau")
+    """Of the field, also beside None."""
+    types = {param.name: param.type for param in fit_command.params}
+    chosen = {name: types[name] for name in ("alpha_scale", "endpoint", "estimator")}
+    assert {name: tuple(getattr(kind, "choices", ())) for name, kind in chosen.items()} == {
+        "alpha_scale": ("relative", "absolute"),
+        "endpoint": get_args(Endpoint),
+        "estimator": ("projection", "ips"),
+    }

@@ -25,9 +25,10 @@ from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main, terminal
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.cli.echo import print_json
-from blackbox_lb.cli.grouped import HelpGroup, command, option, options
+from blackbox_lb.cli.grouped import command, option
 from blackbox_lb.cli.settings import find_settings
 from blackbox_lb.errors import BiasError
+from blackbox_lb.jobs.plan.setting import HelpGroup, Settings
 from blackbox_lb.rollouts.progress import Lines
 from blackbox_lb.safety.files import explained
 from blackbox_lb.types import Completion
@@ -348,14 +349,14 @@ def commands_of(command: click.Command) -> dict[str, click.Command]:
 
 
 def test_completion_loads_nothing_heavy() -> None:
-    """A key press waits for no estimator, no pydantic and no rich, whatever the command."""
+    """A key press waits for no estimator, no numpy and no rich, whatever the command."""
     script = (
         "import sys\nfrom blackbox_lb.cli import COMMANDS, main\nfrom click.shell_completion import"
         " ShellComplete\nshell = ShellComplete(main, {}, 'blb',"
         " '_BLB_COMPLETE')\nprint(min(len(shell.get_completions([name], '--')) for name in"
         " COMMANDS))\nprint(len(shell.get_completions(['fit'],"
         " '--')))\nprint(len(shell.get_completions(['fit', '--provider'], '')))\nprint([m for m in"
-        " ('numpy', 'scipy', 'openai', 'pydantic', 'rich') if m in sys.modules])"
+        " ('numpy', 'scipy', 'openai', 'rich') if m in sys.modules])"
     )
     fewest, number, providers, loaded = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
@@ -492,8 +493,7 @@ def test_brackets_of_the_user_are_no_markup(
 def test_every_field_of_a_commands_options_has_its_option() -> None:
     """A field that no option gives is an error as soon as the command is imported."""
 
-    @options
-    class Fields:
+    class Fields(Settings):
         here: str = option(HelpGroup.OUTPUT, "A text.")
         nowhere: str
 

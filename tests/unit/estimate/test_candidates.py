@@ -14,11 +14,11 @@ from bench.paper.clusters import clusters_in_table
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
 from blackbox_lb.estimate.choice.table import ROWS, most_candidates, rule
-from blackbox_lb.estimate.inputs.recipe import ANSWERS_L2, DEFAULT_L2, Sweep
-from blackbox_lb.estimate.inputs.rollouts import Rollouts, Scale
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, DEFAULT_L2, Scale, Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.choosing.select import Search
-from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.positions import Positions
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
@@ -180,18 +180,18 @@ def test_named_strengths_are_judged_whole_and_default_ones_within_a_budget() -> 
     whatever it tries; a thorough one of ten.
     """
 
-    def drawn(plan: FitPlan, candidates: int) -> int:
+    def drawn(plan: Plan, candidates: int) -> int:
         return Search.of(plan).most(candidates, 50, lambda samples: samples)
 
-    named = FitPlan(sweep=Sweep(l2=(20.0, 5.0)))
+    named = Plan(reward="length", l2=(20.0, 5.0))
     assert named.searches == "named"
     assert drawn(named, 2) == 50 * 2 * named.validation_samples
-    assert FitPlan(sweep=Sweep(("ips",))).searches == "named"
-    brief = FitPlan()
+    assert Plan(reward="length", estimator=("ips",)).searches == "named"
+    brief = Plan(reward="length")
     assert brief.searches == "brief"
     for count in (2, 5, 9, 13):
         assert drawn(brief, count) <= 1.1 * 50 * 3 * brief.validation_samples
-    thorough = FitPlan(search="thorough")
+    thorough = Plan(reward="length", search="thorough")
     assert drawn(thorough, 13) <= 1.1 * 50 * 10 * brief.validation_samples
     assert drawn(thorough, 13) > 2 * drawn(brief, 13)
 

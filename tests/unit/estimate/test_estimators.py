@@ -12,7 +12,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice import table
 from blackbox_lb.estimate.choice.estimator import EstimatorFacts, Logged, Proposal
-from blackbox_lb.estimate.inputs.recipe import Sweep
+from blackbox_lb.estimate.inputs.sweep import Sweep
 from tests.support.commands import asking, blb, options
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer

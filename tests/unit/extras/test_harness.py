@@ -9,17 +9,16 @@ import json
 import random
 import threading
 from collections import Counter
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from blackbox_lb.cli.options import TaskOptions
 from blackbox_lb.cli.resources import load
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.extras.harness import HarnessMetric, HarnessOptions, load_harness
 from blackbox_lb.extras.harness.documents import working
+from blackbox_lb.jobs.plan.shared import TaskSettings
 from blackbox_lb.tasks import Task, load_task, parse_reward
 from blackbox_lb.tasks.records import hub_data
 from blackbox_lb.tasks.rewards.matching import Matcher
@@ -287,17 +286,14 @@ def test_limits_and_sizes(gsm: Path) -> None:
     """The command line's limits take the first of each split; the validation sample has the size
     that was asked for.
     """
-    options: dict[str, Any] = dict.fromkeys(each.name for each in fields(TaskOptions))
-    options |= {f"{each}_column": each for each in ("prompt", "answer", "messages")}
-    options |= {
+    options: dict[str, Any] = {
         "task": "lm-eval:gsm8k_cot",
         "reward": "log-accuracy",
         "data_dir": gsm,
         "filter": "flexible-extract",
     }
-    options |= {"count": "all", "prefill": False}
     task, reward = load(
-        TaskOptions(**{**options, "validation_size": 9, "validation_limit": 4, "test_limit": 5})
+        TaskSettings(**{**options, "validation_size": 9, "validation_limit": 4, "test_limit": 5})
     )
     assert (len(task.train), len(task.validation), len(task.test)) == (50, 4, 5)
     assert task.test[-1].id == "gsm8k_cot:test:4"

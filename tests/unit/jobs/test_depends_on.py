@@ -20,7 +20,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
-from blackbox_lb.estimate.inputs.recipe import Sweep
+from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
 from blackbox_lb.jobs.fitting.choosing.scorers import Choice
 from blackbox_lb.jobs.fitting.choosing.select import Search, select

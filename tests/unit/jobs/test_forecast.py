@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from blackbox_lb.estimate.inputs.recipe import L2, Sweep
+from blackbox_lb.estimate.inputs.sweep import L2
 from blackbox_lb.jobs.fitting.demand import fit_forecast
-from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.forecast import AnswerLists, Forecast, RequestSettings, forecast
+from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import stage_part
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
@@ -100,6 +100,25 @@ def test_evaluations_and_checks_ask_for_what_their_forecasts_say(tmp_path: Path,
     assert close(int(announced[1].replace(",", "")), received)
 
 
+def test_what_is_stored_is_not_forecast(tmp_path: Path) -> None:
+    """After a collection, the forecast of a fit is that of its other steps."""
+    scene = SCENES["samples"]
+    write_rows(tmp_path / "rows.jsonl", scene.rows)
+    shared = "--data rows.jsonl --reward length --max-tokens 8 --top-logprobs 5 --out run"
+    words = [*shlex.split(shared), "--provider", "llamacpp", "--seed", "1"]
+    with scene.server() as server, contextlib.chdir(tmp_path):
+        where = ["--base-url", server.base_url]
+        assert blb("collect", *words, *where, "--samples-per-prompt", "10").exit_code == 0
+        collected = completion_requests(server)
+        fitted = blb("fit", *words, *where, "--samples-per-prompt", "10", "--l2", "5")
+        assert fitted.exit_code == 0, fitted.output
+        received = completion_requests(server) - collected
+    announced = re.search(r"about ([\d,]+) requests", fitted.stderr)
+    assert announced is not None
+    assert collected == 120
+    assert int(announced[1].replace(",", "")) == received
+
+
 def llamacpp() -> RequestSettings:
     """Requests to a llama.cpp server that was not asked yet."""
     return RequestSettings(load_profile("llamacpp"), "chat", 4, 5)
@@ -114,9 +133,9 @@ def test_equal_requests_are_counted_once() -> None:
     """The same prompt twice, the same samples in two parts; greedy takes one sample."""
     settings = llamacpp()
     rows = [example(0), example(1), example(0)]
-    part = stage_part(settings, "a", rows, SAMPLED, 3)
-    more = stage_part(settings, "b", rows, SAMPLED, 5)
-    greedy = stage_part(settings, "c", rows, GREEDY, 5)
+    part = stage_part(settings.draw, "a", rows, SAMPLED, 3)
+    more = stage_part(settings.draw, "b", rows, SAMPLED, 5)
+    greedy = stage_part(settings.draw, "c", rows, GREEDY, 5)
     assert forecast(settings, [part]).completions == 6
     assert forecast(settings, [part, more]).completions == 10
     assert forecast(settings, [part, more, greedy]).completions == 12
@@ -136,7 +155,7 @@ def test_named_strengths_are_paid_for_one_by_one() -> None:
     reward = parse_reward("contains", max_tokens=4)
 
     def completions(*strengths: L2) -> int:
-        plan = FitPlan(settings=(SAMPLED,), sweep=Sweep(l2=strengths))
+        plan = Plan(reward="contains", deploy=("temperature=1",), l2=strengths)
         return fit_forecast(llamacpp(), task, plan, reward).completions
 
     alone = completions(20.0)
@@ -151,4 +170,4 @@ def test_forecasts_add_up() -> None:
     assert one + Forecast() == one
     assert one + one == Forecast(2, 4, 6, 8, 10)
     settings = llamacpp()
-    assert forecast(settings, [stage_part(settings, "none", [], SAMPLED, 5)]) == Forecast()
+    assert forecast(settings, [stage_part(settings.draw, "none", [], SAMPLED, 5)]) == Forecast()

@@ -253,21 +253,22 @@ def test_a_training_completion_is_scored_once_and_hardly_read_again(
     those of the first look and those on which the reward is tried; the reward is asked of it once.
     """
     training, read = set[str](), Counter[str]()
-    collect, completions_of = Trials.collect, RolloutStore.completions
+    collect, completions_of = Trials.collect_all, RolloutStore.completions
 
     async def collected(
         self: Trials, title: str, *more: Any, **named: Any
-    ) -> tuple[tuple[str, ...], ...]:
-        keys = await collect(self, title, *more, **named)
-        training.update(key for row in keys for key in row if title.startswith("training"))
-        return keys
+    ) -> list[tuple[tuple[str, ...], ...]]:
+        parts = await collect(self, title, *more, **named)
+        if title.startswith("training"):
+            training.update(key for keys in parts for row in keys for key in row)
+        return parts
 
     def counted(self: RolloutStore, keys: Iterable[str]) -> Iterator[Completion]:
         for key in keys:
             read[key] += 1
             yield from completions_of(self, [key])
 
-    monkeypatch.setattr(Trials, "collect", collected)
+    monkeypatch.setattr(Trials, "collect_all", collected)
     monkeypatch.setattr(RolloutStore, "completions", counted)
     body = "calls.append(example.prompt.messages[-1].content); return float(completion.n_tokens)"
     said = own(fit, tmp_path, monkeypatch, body)("--l2", 5, "--limit", TRAIN)
@@ -286,8 +287,8 @@ def test_what_cannot_work_costs_nothing(fit: Call, server: ExactServer) -> None:
     """No logprobs, and numbers that are none."""
     refused = {
         "use --top-logprobs from 1": ("--top-logprobs", 0),
-        "l2 is inf": ("--l2", "inf"),
-        "alpha is nan": ("--alpha", "nan"),
+        "--l2 inf is neither": ("--l2", "inf"),
+        "--alpha nan: give a number above 0": ("--alpha", "nan"),
         "clip is inf": ("--clip", "inf"),
     }
     for words, options in refused.items():

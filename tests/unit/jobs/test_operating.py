@@ -26,7 +26,7 @@ from blackbox_lb.deploy.proxy.names import load_served
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.jobs.fitting.choosing.decision_goals import cost_matrix, decision_parts
-from blackbox_lb.jobs.runs.plan import parse_goal
+from blackbox_lb.jobs.plan.goal import parse_goal
 from blackbox_lb.tasks.sets.labels import Labels
 from tests.support.commands import blb
 from tests.support.errors import raises_naming

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import mypy.api
 import pytest
 from openai import OpenAI
 
@@ -29,11 +30,8 @@ from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import DECIDER, labelled_rows
 
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
-COMMAND_LINE_ONLY = {"engine", "workers", "as_json", "quiet", "yes", "store", "verbose"}
-COMMAND_LINE_ONLY |= {"dry_run", "help_all"}
+COMMAND_LINE_ONLY = {"engine", "workers", "as_json", "yes", "verbose", "dry_run", "help_all"}
 """Options that have no parameter: those of Ray, of the printed form and of questions."""
-HARNESS_ONLY = {"data_dir", "num_fewshot", "filter", "metric", "validation_size"}
-"""Options of tasks of lm-evaluation-harness: ``load_task`` takes them, and ``fit`` its task."""
 Fit = Callable[..., blb.Run]
 
 
@@ -363,13 +361,26 @@ def test_the_defaults_are_those_of_the_command() -> None:
     parameters = inspect.signature(blb.fit).parameters
     context = click.Context(command)
     options = {param.name: param for param in command.params if isinstance(param, click.Option)}
-    missing = options.keys() - parameters.keys() - COMMAND_LINE_ONLY - HARNESS_ONLY - {"help"}
+    missing = options.keys() - parameters.keys() - COMMAND_LINE_ONLY - {"help"}
     assert not missing
     assert parameters.keys() - options.keys() == {"on_progress"}
     for name in options.keys() & parameters.keys() - {"reward", "quiet"}:
         default = options[name].get_default(context)
         ours = parameters[name].default
         if default is None or str(default).startswith("Sentinel"):
-            assert ours in (None, ()), name
+            assert ours in (None, (), False), name
         else:
             assert ours == default, name
+
+
+def test_a_users_file_has_types(tmp_path: Path) -> None:
+    """``mypy --strict`` without any plugin knows the parameters and the results of a fit: each
+    error that the file expects is one, and there is no other.
+    """
+    settings = tmp_path / "mypy.ini"
+    settings.write_text("[mypy]\nstrict = True\n")
+    user_file = Path(__file__).with_name("typing_run.py")
+    stdout, stderr, code = mypy.api.run(
+        ["--config-file", str(settings), "--cache-dir", str(tmp_path), str(user_file)]
+    )
+    assert code == 0, stdout + stderr

@@ -35,6 +35,7 @@ from blackbox_lb.errors import (
     RequestRejected,
     ServerFailed,
 )
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.providers.schema import SamplingRules
 from blackbox_lb.rollouts.collect import Collection, Series, collect, collect_all
@@ -42,7 +43,7 @@ from blackbox_lb.rollouts.judging import trials
 from blackbox_lb.safety.http import retries
 from blackbox_lb.safety.http.retries import MORE_SLIPS
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.types import Completion, Endpoint, Prompt, Sampling
+from blackbox_lb.types import Completion, Prompt, Sampling
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer

@@ -15,12 +15,12 @@ import pytest
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import ProfileError
-from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.fit import fit
-from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import Fitted
+from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.jobs.records.run_record import Remembering
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.rollouts.collect import batch_of
 from blackbox_lb.rollouts.columns import columns, stop_prefix_ids
@@ -30,7 +30,7 @@ from blackbox_lb.rollouts.positions import training_set
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
-from blackbox_lb.types import UNNAMED, Completion, Endpoint, EndTokens, Example, Prompt, Sampling
+from blackbox_lb.types import UNNAMED, Completion, EndTokens, Example, Prompt, Sampling
 from tests.encodings import register_encoding
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
@@ -42,8 +42,13 @@ LENGTH = parse_reward("length", max_tokens=MAX_TOKENS)
 EXAMPLES = tuple(Example(str(n), Prompt.user(f"question {n}"), ("a",)) for n in range(12))
 TASK = Task("stops", EXAMPLES[:6], EXAMPLES[6:8], EXAMPLES[8:], max_tokens=MAX_TOKENS, stop=(STOP,))
 TAIL = NextToken.of(MODEL.rollouts(50, lambda tokens, _: 0.0, 1, top=4))
-PLAN = FitPlan(
-    samples=12, validation_samples=6, test_samples=4, sweep=Sweep(tau=(0.5,), l2=(2.0, 20.0))
+PLAN = Plan(
+    reward="length",
+    samples_per_prompt=12,
+    validation_samples=6,
+    test_samples=4,
+    tau=(0.5,),
+    l2=(2.0, 20.0),
 )
 
 

@@ -16,15 +16,7 @@ from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.records.files import content_hash, load_examples
 from blackbox_lb.tasks.records.tools import read_tools, tools_text
 from blackbox_lb.tasks.rewards.endpoint import EndpointReward
-from blackbox_lb.types import (
-    Completion,
-    Example,
-    Message,
-    Prompt,
-    ToolCall,
-    calls_in,
-    with_calls,
-)
+from blackbox_lb.types import Completion, Example, Message, Prompt, ToolCall, calls_in, with_calls
 
 WEATHER = {
     "type": "function",

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blackbox_lb.cli.grouped import COUNT, PATH, argument, command, option, options
-from blackbox_lb.cli.options import bias_files, provider
+from blackbox_lb.cli.completing import bias_files
+from blackbox_lb.cli.grouped import COUNT, PATH, argument, command, option
+from blackbox_lb.cli.options import provider
+from blackbox_lb.jobs.plan.setting import Settings
 
 ANALYSIS = "analysis.json"
 """The file that the command writes into the run's folder."""
 
 
-@options
-class AnalyzeOptions:
+class AnalyzeOptions(Settings):
     """Options of ``blb analyze``, which sends no request."""
 
     bias_file: Path = argument(metavar="BIAS", type=PATH, shell_complete=bias_files)

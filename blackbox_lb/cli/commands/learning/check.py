@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blackbox_lb.cli.grouped import PATH, argument, command, options
-from blackbox_lb.cli.options import (
-    TaskOptions,
-    TrialOptions,
-    VerboseOptions,
-    bias_files,
-    decide,
-    labels,
-)
+from blackbox_lb.cli.completing import bias_files
+from blackbox_lb.cli.grouped import PATH, argument, command
+from blackbox_lb.cli.options import TrialOptions, VerboseOptions
+from blackbox_lb.jobs.plan.shared import DecisionSettings, TaskSettings
 
 
-@options
-class CheckOptions(TaskOptions, TrialOptions, VerboseOptions):
+class CheckOptions(TaskSettings, DecisionSettings, TrialOptions, VerboseOptions):
     bias: Path | None = argument(
         metavar="[BIAS]", required=False, type=PATH, shell_complete=bias_files
     )
-    labels: str | None = labels("the decision")
-    decide: str | None = decide()
 
 
 @command(

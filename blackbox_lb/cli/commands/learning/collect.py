@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
+from blackbox_lb.cli.grouped import COUNT, command, option
+from blackbox_lb.cli.options import TrialOptions
+from blackbox_lb.jobs.plan.setting import HelpGroup
+from blackbox_lb.jobs.plan.shared import CollectionSettings, TaskSettings
 
-from blackbox_lb.cli.grouped import COUNT, HelpGroup, command, default_of, option, options
-from blackbox_lb.cli.options import FIT_PLAN, TaskOptions, TrialOptions, limit
 
-
-@options
-class CollectOptions(TaskOptions, TrialOptions):
-    samples_per_prompt: int = option(
-        HelpGroup.FIRST,
-        "Completions a prompt.",
-        type=COUNT,
-        default=partial(default_of, FIT_PLAN, "samples"),
-    )
-    limit: int | None = limit()
+class CollectOptions(TaskSettings, CollectionSettings, TrialOptions):
     shard: str | None = option(
         HelpGroup.SAMPLING,
         "Part I of N of the prompts, from 1/N to N/N: a machine each.",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blackbox_lb.cli.grouped import COUNT, PATH, argument, command, option, options
-from blackbox_lb.cli.options import AT, VerboseOptions, bias_files, provider
+from blackbox_lb.cli.completing import bias_files
+from blackbox_lb.cli.grouped import COUNT, PATH, argument, command, option
+from blackbox_lb.cli.options import AT, VerboseOptions, provider
 
-COMPILE = ("blackbox_lb.jobs.compiling.compile:compile_bias",)
+COMPILE = "blackbox_lb.jobs.compiling.compile:compile_bias"
 
 
-@options
 class CompileOptions(VerboseOptions):
     bias_file: Path = argument(metavar="BIAS", type=PATH, shell_complete=bias_files)
     provider: str | None = provider(None, "the bias's own")

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from blackbox_lb.cli.grouped import (
-    AMOUNT,
-    COUNT,
-    HelpGroup,
-    argument,
-    command,
-    option,
-    options,
-)
-from blackbox_lb.cli.options import (
-    TaskOptions,
-    TrialOptions,
-    VerboseOptions,
-    bias_files,
-    decide,
-    labels,
-)
+from blackbox_lb.cli.completing import bias_files
+from blackbox_lb.cli.grouped import AMOUNT, COUNT, argument, command, option
+from blackbox_lb.cli.options import TrialOptions, VerboseOptions
+from blackbox_lb.jobs.plan.setting import HelpGroup
+from blackbox_lb.jobs.plan.shared import DecisionSettings, TaskSettings
 
 EVAL_PLAN = "blackbox_lb.jobs.evaluation.run:EvalPlan"
 
 
-@options
-class EvalOptions(TaskOptions, TrialOptions, VerboseOptions):
+class EvalOptions(TaskSettings, DecisionSettings, TrialOptions, VerboseOptions):
     biases: tuple[str, ...] = argument(
         metavar="[[NAME=]BIAS]...", nargs=-1, shell_complete=bias_files
     )
@@ -64,8 +51,6 @@ class EvalOptions(TaskOptions, TrialOptions, VerboseOptions):
         " drawn-label (drawn here for each completion, and asked for in the prompt).",
         metavar="NAME[:VALUE]",
     )
-    labels: str | None = labels()
-    decide: str | None = decide()
     effect: float | None = option(
         HelpGroup.JUDGING,
         "Say how many prompts would show such a difference of the reward.",

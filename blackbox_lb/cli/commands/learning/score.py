@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from blackbox_lb.cli.grouped import (
-    COUNT,
-    PATH,
-    HelpGroup,
-    argument,
-    command,
-    literal,
-    option,
-    options,
-)
-from blackbox_lb.cli.options import PrintOptions, SpendingOptions, TaskOptions, decide
-
-if TYPE_CHECKING:
-    from blackbox_lb.types import Split
+from blackbox_lb.cli.grouped import COUNT, PATH, argument, command, option
+from blackbox_lb.cli.options import PrintOptions
+from blackbox_lb.jobs.plan.setting import HelpGroup
+from blackbox_lb.jobs.plan.shared import OpeningSettings, SpendingSettings, TaskSettings
+from blackbox_lb.literals import Split
 
 STORED_DECISIONS = "blackbox_lb.jobs.deciding:stored_decisions"
 
 
-@options
-class ScoreOptions(TaskOptions, SpendingOptions, PrintOptions):
+class ScoreOptions(TaskSettings, OpeningSettings, SpendingSettings, PrintOptions):
     where: Path = argument(metavar="STORE_OR_RUN", type=PATH)
     max_tokens: int | None = option(
         HelpGroup.FIRST, "T of the reward. [default: the limit each was drawn with]", type=COUNT
     )
-    decide: str | None = decide()
-    split: tuple[Split, ...] = option(
-        HelpGroup.STORED, "Only this split; repeatable.", type=literal("blackbox_lb.types:Split")
-    )
+    split: tuple[Split, ...] = option(HelpGroup.STORED, "Only this split; repeatable.")
     setting: tuple[str, ...] = option(
         HelpGroup.STORED, "Only this setting, as in temperature=0.5 or greedy; repeatable."
     )

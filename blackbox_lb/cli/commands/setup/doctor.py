@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
-from blackbox_lb.cli.grouped import HelpGroup, command, option, options
-from blackbox_lb.cli.options import ModelOptions, PrintOptions
+from blackbox_lb.cli.grouped import command, option
+from blackbox_lb.cli.options import PrintOptions
+from blackbox_lb.jobs.plan.setting import HelpGroup
+from blackbox_lb.jobs.plan.shared import ModelSettings
 
 
-@options
-class DoctorOptions(ModelOptions, PrintOptions):
+class DoctorOptions(ModelSettings, PrintOptions):
     save: Path | None = option(
         HelpGroup.OUTPUT,
         "Write a profile of your own with what was found, for --provider.",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blackbox_lb.cli.grouped import command, option, options
-from blackbox_lb.cli.options import known, provider, reward_names, task_names
+from blackbox_lb.cli.completing import known, reward_names, task_names
+from blackbox_lb.cli.grouped import command, option
+from blackbox_lb.cli.options import provider
 from blackbox_lb.cli.settings import FILE
+from blackbox_lb.jobs.plan.setting import Settings
 
 
-@options
-class InitOptions:
+class InitOptions(Settings):
     """Options of ``blb init``: answers, None for each question to ask."""
 
     provider: str | None = provider(None, "asked for")

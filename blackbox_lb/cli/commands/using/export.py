@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from blackbox_lb.cli.completing import bias_files, known
 from blackbox_lb.cli.echo import echo_code
 from blackbox_lb.cli.grouped import LateChoice
-from blackbox_lb.cli.options import bias_files, known
 from blackbox_lb.providers.packaged import profile_names
 
 

@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.cli.grouped import COUNT, arguments_for, command, option, options
-from blackbox_lb.cli.options import bias_files, provider
+from blackbox_lb.cli.grouped import COUNT, arguments_for, command, option
+from blackbox_lb.cli.options import provider
 from blackbox_lb.deploy.proxy.limits import GRACE, MAX_BODY, TIMEOUT
+from blackbox_lb.jobs.plan.setting import Settings
+from blackbox_lb.literals import OnConflict
 from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.safety.printable import printable
 
 if TYPE_CHECKING:
-    from blackbox_lb.deploy.injection import OnConflict
     from blackbox_lb.deploy.proxy.server import Proxy
 
 
@@ -25,8 +27,7 @@ MIB = 2**20
 """Bytes."""
 
 
-@options
-class ProxyOptions:
+class ProxyOptions(Settings):
     biases: tuple[str, ...] = option(
         None,
         "A bias file. Without ALIAS it applies to its model's name, with one to MODEL@ALIAS. Can be"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blackbox_lb.cli.grouped import PATH, argument, command, options
+from blackbox_lb.cli.grouped import PATH, argument, command
 from blackbox_lb.cli.options import PrintOptions
 
 
-@options
 class RunsOptions(PrintOptions):
     folders: tuple[Path, ...] = argument(metavar="[FOLDER]...", nargs=-1, type=PATH)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from blackbox_lb.cli.options import bias_files
+from blackbox_lb.cli.completing import bias_files
 
 
 @click.command("show")

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import click
 
-from blackbox_lb.cli.grouped import COUNT, PATH, HelpGroup, argument, command, option, options
-from blackbox_lb.cli.options import PrintOptions, ServerOptions, bias_files, provider
+from blackbox_lb.cli.completing import bias_files
+from blackbox_lb.cli.grouped import COUNT, PATH, argument, command, option
+from blackbox_lb.cli.options import PrintOptions, provider
+from blackbox_lb.jobs.plan.setting import HelpGroup
+from blackbox_lb.jobs.plan.shared import ServerSettings
 
 MOST_TOKENS = 128
 """Longest answer, where the bias file does not say with how many tokens it was learned."""
 
 
-@options
-class TryOptions(ServerOptions, PrintOptions):
+class TryOptions(ServerSettings, PrintOptions):
     bias_file: Path = argument(metavar="BIAS", type=PATH, shell_complete=bias_files)
     prompts: tuple[str, ...] = argument(metavar="[PROMPT]...", nargs=-1)
     provider: str | None = provider(HelpGroup.FIRST, "the bias's own")

@@ -10,8 +10,9 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire import parse_response
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import ContentFiltered, CorruptResponse, NoLogprobs
+from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.schema import Json
-from blackbox_lb.types import Completion, Endpoint, Prompt, Sampling
+from blackbox_lb.types import Completion, Prompt, Sampling
 
 MOST_REQUESTS = 119
 """A self-test is worth less than 120 requests, whatever it meets; retries of a busy server are not

@@ -24,7 +24,7 @@ from blackbox_lb.jobs.fitting.choosing.decision_goals import decision_parts
 from blackbox_lb.jobs.fitting.choosing.scorers import Scored
 from blackbox_lb.jobs.fitting.document import Measured
 from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn
-from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, first_tokens, followed
 from blackbox_lb.rollouts.judging.decisions import WantedByPrompt
 from blackbox_lb.rollouts.judging.trials import NamedBias, Trials
@@ -113,10 +113,10 @@ class FromLists(_Predicted):
 
     @classmethod
     async def of(
-        cls, trials: Trials, examples: Sequence[Example], plan: FitPlan, answers: AnswersToLearn
+        cls, trials: Trials, examples: Sequence[Example], plan: Plan, answers: AnswersToLearn
     ) -> FromLists:
         """Collect the lists of ``examples``, unless they are in the store."""
-        lists = await first_tokens(trials, examples, "validation", plan.listed)
+        lists = await first_tokens(trials, examples, "validation", plan.top_logprobs)
         first = lists.with_tokens([*answers.ends, *answers.every_label_token.tolist()])
         answer_lists = None
         if first.longer and answers.after is not None:
@@ -130,7 +130,9 @@ class FromLists(_Predicted):
             for example in first.examples
             for answer in example.answers
         )
-        return cls(first, answers, plan.goal, plan.labels, answer_lists, may_repeat=may_repeat)
+        return cls(
+            first, answers, plan.goal, plan.decision_labels, answer_lists, may_repeat=may_repeat
+        )
 
     def _scored(self, bias: RequestBias) -> Scored:
         """Ties go to the bias with the likeliest answers."""
@@ -276,7 +278,7 @@ class SharesFromLists(_Predicted):
 
     @classmethod
     async def suiting(
-        cls, trials: Trials, examples: Sequence[Example], plan: FitPlan
+        cls, trials: Trials, examples: Sequence[Example], plan: Plan
     ) -> SharesFromLists | None:
         """Collect the lists of ``examples``, unless they are in the store; None where completions
         must be drawn: the reward compares with no shares, or a label is longer than one token.
@@ -286,7 +288,7 @@ class SharesFromLists(_Predicted):
         column = trials.reward.grouped_by
         if column is None:
             return None
-        first = await first_tokens(trials, examples, "validation", plan.listed)
+        first = await first_tokens(trials, examples, "validation", plan.top_logprobs)
         if first.longer:
             return None
         return cls(first, WantedByPrompt.of(first.examples, column), plan.settings)

@@ -25,8 +25,8 @@ from blackbox_lb.estimate.decisions.feasibility import label_fit, pulled_shifts
 from blackbox_lb.estimate.decisions.first_lists import FirstLists, among
 from blackbox_lb.estimate.decisions.prediction import expected_calibration_error
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.inputs.recipe import Sweep
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken, aligned
 from blackbox_lb.estimate.projection.projection import DEFAULT_STRENGTHS, Prior
 from blackbox_lb.jobs.fitting.choosing.operating import LabelledLists

@@ -39,7 +39,7 @@ from blackbox_lb.jobs.fitting.choosing.scorers import (
     check_base,
 )
 from blackbox_lb.jobs.fitting.document import Measured, TriedCandidate, known
-from blackbox_lb.jobs.fitting.plan import BUDGETS, FitPlan
+from blackbox_lb.jobs.plan.plan import BUDGETS, Plan
 from blackbox_lb.rollouts.judging.trials import NamedBias
 from blackbox_lb.rollouts.progress import Reporter, short
 
@@ -94,7 +94,7 @@ class Search:
     sizes: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, plan: FitPlan) -> Self:
+    def of(cls, plan: Plan) -> Self:
         """That of a fit."""
         samples = plan.validation_samples
         extent = plan.searches

@@ -71,7 +71,7 @@ class Answers:
         Raises InputError: no point can be better than chance, or labels begin alike.
         """
         goal = job.plan.goal
-        labels = job.plan.labels
+        labels = job.plan.decision_labels
         if labels is None or goal.positive is None:
             return None
         tokens = self.answers.label_tokens
@@ -87,7 +87,7 @@ class Answers:
 
     def _calibration(self, job: FitJob, scorer: FromLists) -> Calibration | None:
         """The probabilities of the labels by their first lists; None where labels begin alike."""
-        labels = job.plan.labels
+        labels = job.plan.decision_labels
         tokens = self.answers.label_tokens
         if labels is None or tokens is None:
             return None
@@ -101,13 +101,13 @@ class Answers:
         """The calibration by the answers and batch calibration, where the model decides between
         labels. The latter reads the prompts of training, validation and rows without an answer.
         """
-        labels = job.plan.labels
+        labels = job.plan.decision_labels
         if labels is None or job.plan.searches == "named":
             return ()
         lists = [scorer.first.whole]
         if job.task.unlabelled:
             unlabelled, _ = await first_completions(
-                job.trials, job.task.unlabelled, "unlabelled", job.plan.listed
+                job.trials, job.task.unlabelled, "unlabelled", job.plan.top_logprobs
             )
             lists.append(FirstLists.of(unlabelled))
         return label_priors(self.answers, labels, lists)

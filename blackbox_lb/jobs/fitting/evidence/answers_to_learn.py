@@ -13,7 +13,7 @@ from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.jobs.fitting.choosing.decision_goals import label_weights
-from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.answers.given_answers import (
     MOST_LISTED,
     AnswerStarts,
@@ -67,11 +67,9 @@ class AnswersToLearn:
         return float(((base != biased) & np.isin(biased, self.begins)).mean())
 
 
-async def given_answers(
-    trials: Trials, examples: Sequence[Example], plan: FitPlan
-) -> AnswersToLearn:
+async def given_answers(trials: Trials, examples: Sequence[Example], plan: Plan) -> AnswersToLearn:
     """The given answers of ``examples`` with their lists, drawn unless they are in the store."""
-    first = await first_tokens(trials, examples, "training", plan.listed)
+    first = await first_tokens(trials, examples, "training", plan.top_logprobs)
     trials.report.notice(first.sentence)
     if first.wanted is not None and first.longer:
         trials.report.notice(
@@ -89,22 +87,24 @@ async def given_answers(
             "how far answers outside the lists are behind can only be guessed:"
             f" {rules.limit_remedy}"
         )
-    if plan.labels is not None:
+    if plan.decision_labels is not None:
         trials.report.notice(
             "first lists, which do not tell what follows a label:"
-            f" {judged(first, plan.labels).sentence}"
+            f" {judged(first, plan.decision_labels).sentence}"
         )
     label_tokens = None
-    if plan.labels is not None:
-        label_tokens = await own_label_tokens(trials, plan.labels)
+    if plan.decision_labels is not None:
+        label_tokens = await own_label_tokens(trials, plan.decision_labels)
     of_labels = np.concatenate([np.zeros(0, np.int64), *(label_tokens or ())])
     # A label that no training row has, or that a list misses, is not impossible.
     first = first.with_tokens(of_labels.tolist())
     begins = np.unique(np.concatenate([of_labels, *first.accepted]))
     after = await followed(trials, first)
     weights = None
-    if plan.labels is not None:
-        weights = label_weights(plan.goal, plan.labels, first.labels_of(plan.labels))
+    if plan.decision_labels is not None:
+        weights = label_weights(
+            plan.goal, plan.decision_labels, first.labels_of(plan.decision_labels)
+        )
     if after is None:
         return AnswersToLearn(
             first.rollouts(weights),

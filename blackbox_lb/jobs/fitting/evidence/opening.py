@@ -84,11 +84,11 @@ async def collect(job: FitJob) -> OpenDecision:
         InputError: the plan is impossible, or no token begins the opening. NoLogprobs: no prompt
         came with a list. ProviderError: the API failed.
     """
-    labels = cast(OpenLabels, job.plan.labels)
+    labels = cast(OpenLabels, job.plan.decision_labels)
     job.plan_check.check_opening(labels)
     job.announce(())
     trials = job.trials
-    listed = job.plan.listed
+    listed = job.plan.top_logprobs
     completions, training = await opening_lists(trials, job.examples, "training", listed, labels)
     _, validation = await opening_lists(trials, job.task.validation, "validation", listed, labels)
     opening = await opening_of(trials, labels, [training.lists, validation.lists])

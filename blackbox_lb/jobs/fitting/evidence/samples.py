@@ -150,7 +150,7 @@ async def _collected_keys(
     """
     plan = job.plan
     trials = job.trials
-    part = stage_part(trials, title, examples, SAMPLED, plan.samples)
+    part = stage_part(trials.draw, title, examples, SAMPLED, plan.samples_per_prompt)
     [keys] = await trials.collect_all(title, [part], only_stored=plan.only_stored)
     stored = sum(map(len, keys))
     if not stored:
@@ -161,8 +161,8 @@ async def _collected_keys(
         )
     if plan.only_stored:
         trials.report.notice(
-            f"{title}: {stored:,} of {len(examples) * plan.samples:,} completions are stored;"
-            " no more are asked for"
+            f"{title}: {stored:,} of {len(examples) * plan.samples_per_prompt:,} completions are"
+            " stored; no more are asked for"
         )
     return keys
 

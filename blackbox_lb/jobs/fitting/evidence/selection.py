@@ -71,28 +71,13 @@ def check_plan(job: FitJob) -> None:
     Raises InputError, ProfileError or NoLogprobs: see ``PlanCheck``.
     """
     job.plan_check.check()
-    labels = job.plan.labels
+    labels = job.plan.decision_labels
     notices: list[str] = []
     if labels is not None:
         notices += about_labels(labels, job.trials.reward)
     if job.task.note:
         notices.append(job.task.note)
     job.announce(notices)
-
-
-async def prompt_features(job: FitJob) -> tuple[PromptFeatures, ...]:
-    """The features of the training prompts that the plan names. A remark counts the tokens that
-    were embedded.
-    """
-    features = []
-    for feature in job.plan.depends_on:
-        model = embedding_model([feature], job.trials.store)
-        features.append(await asyncio.to_thread(PromptFeatures.of, feature, job.examples, model))
-        if model is not None and model.tokens:
-            job.trials.report.notice(
-                f"{model.tokens:,} tokens of prompts were embedded by {model.name}"
-            )
-    return tuple(features)
 
 
 ChallengersOf: TypeAlias = Callable[
@@ -117,7 +102,14 @@ async def select_by(
     if plan.searches != "named":
         facts = await knowledge(job.trials, positions, job.limits, labels)
         positions = with_knowledge(positions, facts)
-    features = await prompt_features(job)
+    features = []
+    for feature in plan.parsed_features:
+        model = embedding_model([feature], job.trials.store)
+        features.append(await asyncio.to_thread(PromptFeatures.of, feature, job.examples, model))
+        if model is not None and model.tokens:
+            job.trials.report.notice(
+                f"{model.tokens:,} tokens of prompts were embedded by {model.name}"
+            )
     search = Search.of(plan)
     field: Iterable[Candidate] = proposals(positions, plan.sweep, search.limits(job.limits), facts)
     if plan.goal.is_promise:
@@ -135,7 +127,7 @@ async def select_by(
         job.trials.reward.label,
         await challengers_of(job, positions, features),
     )
-    return Selected(choice, positions, features)
+    return Selected(choice, positions, tuple(features))
 
 
 def at_point(job: FitJob, selected: Selected, point: PointChoice) -> Selected:

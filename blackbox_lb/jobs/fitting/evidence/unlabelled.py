@@ -69,15 +69,17 @@ async def collect(job: FitJob) -> Unlabelled:
     job.announce(())
     trials = job.trials
     tokens = None
-    if job.plan.labels is not None:
-        tokens = await own_label_tokens(trials, job.plan.labels)
+    if job.plan.decision_labels is not None:
+        tokens = await own_label_tokens(trials, job.plan.decision_labels)
     if tokens is None:
         raise InputError(
             "two of the labels begin with the same tokens, so that the first one does not tell them"
             " apart; rename one in the prompts and in ``labels``"
         )
     examples = (*job.examples, *job.task.unlabelled)
-    completions, width = await first_completions(trials, examples, "training", job.plan.listed)
+    completions, width = await first_completions(
+        trials, examples, "training", job.plan.top_logprobs
+    )
     rows = {
         f"{example.id}\0{number}": completion
         for number, (example, completion) in enumerate(zip(examples, completions, strict=True))

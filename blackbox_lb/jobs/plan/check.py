@@ -10,10 +10,12 @@ from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.goal import OF_DECISIONS
 from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.jobs.fitting.choosing.decision_goals import cost_matrix, label_number
-from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.varying.feature_matrix import check_features
+from blackbox_lb.jobs.plan.plan import Plan
+from blackbox_lb.providers.prices import parse_prices
 from blackbox_lb.rollouts.judging.decisions import check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import parse_setting
 from blackbox_lb.rollouts.phased import check_continues
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.rewards.matching import normalise
@@ -30,7 +32,7 @@ class PlanCheck:
 
     trials: Trials
     task: Task
-    plan: FitPlan
+    plan: Plan
 
     def check(self) -> None:
         """Check a plan that learns from samples or from given answers.
@@ -47,14 +49,9 @@ class PlanCheck:
         self._check_goal()
         if plan.learn_from == "answers":
             self._check_answers()
-        check_features(plan.depends_on, self.task, plan.limit)
+        check_features(plan.parsed_features, self.task, plan.limit)
         self._check_phases()
-        if plan.only_stored and plan.learn_from == "answers":
-            raise InputError(
-                "``only_stored`` learns from stored samples alone; leave out"
-                " ``learn_from=answers``, or ``only_stored``"
-            )
-        has_features = bool(plan.depends_on) or plan.phases is not None
+        has_features = bool(plan.parsed_features) or plan.parsed_phases is not None
         if has_features and (self._cannot_learn_answers or trials.engine is not None):
             raise InputError(
                 "``depends_on`` and ``phases`` are learned by projection in one process; leave out"
@@ -103,7 +100,7 @@ class PlanCheck:
             NoLogprobs: see ``check_logprobs``.
         """
         check_logprobs(self.trials)
-        if self.plan.labels is None:
+        if self.plan.decision_labels is None:
             raise InputError(
                 "without answers nobody knows what the labels are; name them, as in"
                 " ``labels=yes,no``"
@@ -117,8 +114,8 @@ class PlanCheck:
         message.
         """
         refused = {
-            "``depends_on``": bool(self.plan.depends_on),
-            "``phases``": self.plan.phases is not None,
+            "``depends_on``": bool(self.plan.parsed_features),
+            "``phases``": self.plan.parsed_phases is not None,
             "``engine``": self.trials.engine is not None,
             "``only_stored``": self.plan.only_stored,
         }
@@ -159,8 +156,8 @@ class PlanCheck:
                 f" {training[0].answers[0]!r}: no decision can be learned from it; give rows with"
                 " other answers, too"
             )
-        if plan.labels is not None:
-            for sentence in unequal(plan.labels, self.task, plan.limit):
+        if plan.decision_labels is not None:
+            for sentence in unequal(plan.decision_labels, self.task, plan.limit):
                 self.trials.report.notice(sentence)
 
     def _check_shares(self) -> None:
@@ -182,7 +179,7 @@ class PlanCheck:
                 f"``objective={plan.goal.objective}`` needs right answers, and rows with wanted"
                 " shares have none; choose 'reward'"
             )
-        if plan.phases is None and reward.max_tokens > 1:
+        if plan.parsed_phases is None and reward.max_tokens > 1:
             self.trials.report.notice(
                 "a bias acts at every token: what stands behind a label in completions of up to"
                 f" {reward.max_tokens} tokens may repeat it; ``phases=only-first`` confines the"
@@ -190,37 +187,15 @@ class PlanCheck:
             )
 
     def _check_phases(self) -> None:
-        phases = self.plan.phases
+        phases = self.plan.parsed_phases
         if phases is None:
             return
-        if phases.confined:
-            self._check_confined(phases)
-        else:
-            self._check_learned()
-        check_continues(self.trials.session, phases)
-
-    def _check_confined(self, phases: Phases) -> None:
-        """Refuse first tokens that cannot confine what the plan learns."""
-        if self.plan.learn_from != "answers" or len(phases.features) > 1:
+        if self.trials.stop and not phases.confined:
             raise InputError(
-                f"``phases={phases.spec}`` confines a bias that is learned from given answers, and"
-                f" this plan has ``learn_from={self.plan.learn_from}`` and"
-                f" {len(phases.features)} phases; use ``learn_from=answers`` and no other phase, or"
-                " ``phases=first``"
+                "``phases`` are learned from samples, and without stop texts; leave out the task's"
+                " stop texts"
             )
-
-    def _check_learned(self) -> None:
-        """Refuse phases whose vectors cannot be learned."""
-        options = {
-            "the task's stop texts": bool(self.trials.stop),
-            "``learn_from=answers``": self.plan.learn_from == "answers",
-        }
-        for option, is_set in options.items():
-            if is_set:
-                raise InputError(
-                    "``phases`` are learned from samples, and without stop texts; leave out"
-                    f" {option}"
-                )
+        check_continues(self.trials.session, phases)
 
     def _check_goal(self) -> None:
         objective = self.plan.goal.objective
@@ -249,7 +224,7 @@ class PlanCheck:
         goal = self.plan.goal
         if goal.objective not in OF_DECISIONS:
             return
-        labels = self.plan.labels
+        labels = self.plan.decision_labels
         if labels is None or not self.plan.selects_offline:
             raise InputError(
                 f"objective {goal.spec!r} is predicted for greedy decisions between labels, from"
@@ -261,11 +236,46 @@ class PlanCheck:
         if goal.positive is None:
             return
         label_number(labels, goal.positive, "positive")
-        if self.plan.depends_on or self.plan.phases is not None:
+        if self.plan.parsed_features or self.plan.parsed_phases is not None:
             raise InputError(
                 f"an operating point of ``objective={goal.spec}`` is a shift that all prompts"
                 " share; leave out ``depends_on``, or ``positive``"
             )
+
+
+def check_settings(plan: Plan) -> None:
+    """Refuse settings that are none, or that contradict each other whatever data and server are.
+
+    Raises InputError: see above.
+    """
+    estimators(plan.sweep)  # raises where one is none
+    for spec in plan.deploy:
+        parse_setting(spec)  # raises where it is none
+    if plan.price is not None:
+        parse_prices(plan.price)  # raises where it is none
+    if plan.only_stored and plan.learn_from == "answers":
+        raise InputError(
+            "``only_stored`` learns from stored samples alone; leave out ``learn_from=answers``,"
+            " or ``only_stored``"
+        )
+    phases = plan.parsed_phases
+    if phases is not None and plan.learn_from is not None:
+        _check_source(phases, plan.learn_from)
+
+
+def _check_source(phases: Phases, source: str) -> None:
+    """Refuse phases that cannot be learned from ``source``, or cannot confine what is."""
+    if phases.confined and (source != "answers" or len(phases.features) > 1):
+        raise InputError(
+            f"``phases={phases.spec}`` confines a bias that is learned from given answers, and"
+            f" this plan has ``learn_from={source}`` and {len(phases.features)} phases; use"
+            " ``learn_from=answers`` and no other phase, or ``phases=first``"
+        )
+    if not phases.confined and source == "answers":
+        raise InputError(
+            "``phases`` are learned from samples, and without stop texts; leave out"
+            " ``learn_from=answers``"
+        )
 
 
 def check_logprobs(trials: Trials) -> None:

@@ -1,0 +1,64 @@
+"""Shell completions beyond click's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem
+
+from blackbox_lb.providers.packaged import profile_names
+
+NO_BIAS = frozenset({"analysis.json", "evaluation.json", "result.json"})
+"""Other JSON files of a run's folder."""
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def known(names: Callable[[], Iterable[str]]) -> Completer:
+    """Complete one of ``names``; where none fits, any file."""
+
+    def complete(
+        ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return _fitting(names(), incomplete)
+
+    return complete
+
+
+def task_names() -> list[str]:
+    """The built-in tasks, and the prefixes of other names."""
+    from blackbox_lb.tasks.load import BUILT_IN, HARNESS
+
+    return [*BUILT_IN, HARNESS]
+
+
+def reward_names() -> list[str]:
+    """The rewards, each up to the part that differs between users."""
+    from blackbox_lb.tasks.rewards.reward import REWARDS
+
+    names = [re.split("PATTERN|FILE|NAME|HOST", name, maxsplit=1)[0] for name in REWARDS]
+    return [name for name in names if name != "module:function"]
+
+
+def bias_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a bias file here or in the runs below; where none fits, any file."""
+    paths = [*Path().glob("*.json"), *Path().glob("runs/*/*.json")]
+    return _fitting(
+        sorted(path.as_posix() for path in paths if path.name not in NO_BIAS), incomplete
+    )
+
+
+def _fitting(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    fit = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return fit or [CompletionItem(incomplete, type="file")]
+
+
+COMPLETERS: dict[str, Completer] = {
+    "provider": known(profile_names),
+    "reward": known(reward_names),
+    "task": known(task_names),
+}
+"""Field -> what completes the words of its option in a shell."""

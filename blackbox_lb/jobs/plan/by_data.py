@@ -1,0 +1,135 @@
+"""The parts of a plan that were left open, decided by the data."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from typing import TypeVar
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, DEFAULT_L2, Sweep
+from blackbox_lb.jobs.plan.plan import LearnFrom, Plan
+from blackbox_lb.rollouts.judging.decisions import check_wanted
+from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.tasks.sets.labels import LEAST_ROWS, Labels, labels_of_task
+
+P = TypeVar("P", bound=Plan)
+
+CORRECTNESS = frozenset({"exact-match", "contains", "accuracy", "log-accuracy"})
+"""Rewards that only depend on whether the answer is right."""
+SEEN_ERRORS = 1.84
+"""Standard errors of a loss that is seen in four of five cases where one standard error is
+allowed: 1 and the 80th percentile of a normal distribution.
+"""
+SMALL_LOSS = 10
+"""Points of accuracy that may be lost unseen without a word."""
+
+
+def completed(plan: P, task: Task, reward: Reward, *, needs_samples: bool = False) -> P:
+    """``plan`` with what the user left open: the labels, the source to learn from, the settings to
+    judge at, and the shrinkage that suits them.
+
+    Without ``learn_from`` it learns from the answers where they are labels and the reward is
+    correctness, else from samples.
+
+    Args:
+        plan: as asked for.
+        task: the prompts; labels that nobody named are found in its answers.
+        reward: of the fit.
+        needs_samples: whether something is to be used that only samples have, beside what the plan
+            itself names.
+
+    Raises:
+        InputError: the reward has no right answers to learn from; or it compares with wanted shares
+            and the data, the source or a setting has none.
+    """
+    labels = labels_of_task(plan.decide, plan.labels, task)
+    if reward.of_shares:
+        return _for_shares(plan, task, reward, labels)
+    notices = []
+    loss = unseen_loss(len(task.validation))
+    if plan.objective == "pareto" and loss > SMALL_LOSS:
+        notices.append(
+            f"objective pareto keeps the accuracy only as far as {len(task.validation)} validation"
+            f" prompts show it: a candidate that loses {loss:.0f} points may pass one time in five;"
+            " more rows for validation narrow that, and the test prompts say whether it stayed"
+        )
+    suits_answers = (
+        labels is not None
+        and reward.name in CORRECTNESS
+        and plan.sweep.estimators == Sweep().estimators
+        and not (needs_samples or plan.rollouts or plan.only_stored)
+        and plan.parsed_phases == plan.confined_to
+    )
+    too_few = None
+    is_named = plan.labels is not None or plan.decide is not None
+    if labels is not None and not is_named:
+        too_few = _too_few_rows(labels, task, plan.limit)
+    source: LearnFrom = plan.learn_from or "samples"
+    if plan.learn_from is None and suits_answers:
+        if too_few is None:
+            source = "answers"
+        else:
+            notices.append(too_few)
+    if source == "answers" and not reward.needs_answer:
+        raise InputError(
+            f"``learn_from=answers`` needs right answers, and the reward {reward.spec} has none;"
+            " use a reward such as contains or exact-match, or ``learn_from=samples``"
+        )
+    decides = source in ("answers", "unlabelled")
+    return plan.for_data(
+        labels,
+        notices,
+        learn_from=source,
+        deploy=plan.deploy or (("greedy",) if decides else ()),
+        l2=_strengths(plan, source),
+    )
+
+
+def _strengths(plan: Plan, source: LearnFrom) -> tuple[object, ...]:
+    """The shrinkages of the plan, or those that suit given answers where it names none."""
+    if source == "answers" and tuple(plan.l2) == DEFAULT_L2:
+        return ANSWERS_L2
+    return tuple(plan.l2)
+
+
+def unseen_loss(prompts: int) -> float:
+    """Points of accuracy that a candidate may lose and still be kept by the objective pareto one
+    time in five, on so many validation prompts.
+
+    It is kept where it lost at most one standard error, which for a share is about
+    50 / sqrt(prompts) points.
+    """
+    return min(SEEN_ERRORS * 50 / math.sqrt(max(prompts, 1)), 100)
+
+
+def _for_shares(plan: P, task: Task, reward: Reward, labels: Labels | None) -> P:
+    """``plan`` for a wanted distribution: learned from the shares, judged on samples."""
+    if plan.learn_from not in (None, "answers"):
+        raise InputError(
+            f"``learn_from={plan.learn_from}`` weighs each completion by its reward, and with"
+            f" ``reward={reward.spec}`` no completion alone has one; leave it out: the wanted"
+            " shares are learned from the lists at the place of the answer"
+        )
+    completed_plan = plan.for_data(
+        labels,
+        (),
+        learn_from="answers",
+        deploy=plan.deploy or (f"temperature={SAMPLED.temperature:g}",),
+        l2=_strengths(plan, "answers"),
+    )
+    check_wanted(reward, (*task.train, *task.validation, *task.test), completed_plan.settings)
+    return completed_plan
+
+
+def _too_few_rows(labels: Labels, task: Task, limit: int | None) -> str | None:
+    """A sentence where the limit leaves too few rows to learn from the answers; None elsewhere."""
+    if Labels.found_in(task.train[:limit]) is not None:
+        return None
+    return (
+        f"``limit={limit}`` leaves too few rows to see that the answers are"
+        f" {len(labels.names)} labels (that takes {LEAST_ROWS} rows of each), so this fit learns"
+        " from samples; to learn from the answers, name the labels:"
+        f" ``labels={shlex.quote(','.join(labels.names))}``"
+    )

@@ -1,0 +1,131 @@
+"""The task and the reward that settings name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.jobs.plan.shared import TaskSettings
+from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
+from blackbox_lb.tasks.records.tools import read_tools, tools_text
+from blackbox_lb.tasks.sets.labels import Labels, check_answers, labels_of_task
+from blackbox_lb.tasks.sets.task import HarnessOptions
+
+
+def load(
+    settings: TaskSettings, *, learns: bool = True, stratified: bool = True
+) -> tuple[Task, Reward]:
+    """The task and the reward of the settings, checked against each other.
+
+    learns, stratified: see ``load_task``.
+
+    Raises:
+        InputError: they name none, or do not go together. DataError: the rows cannot be used.
+    """
+    task = task_of(settings, learns=learns, stratified=stratified)
+    return task, checked_reward(settings, task)
+
+
+def checked_reward(settings: TaskSettings, task: Task) -> Reward:
+    """The reward of the settings, which can score ``task``."""
+    reward = reward_of(settings, task, settings.max_tokens or task.max_tokens)
+    check_answers(task, labels_of(settings, task))
+    reward.check(task, needs_answers=_needs_answers(settings))
+    return reward
+
+
+def task_of(settings: TaskSettings, *, learns: bool, stratified: bool) -> Task:
+    """The task of the settings; see ``load_task``."""
+    task = settings.data
+    if isinstance(task, Task):
+        if settings.task or settings.validation_data or settings.test_data:
+            raise InputError(
+                "``data`` is a Task, which has all splits; leave out ``task``,"
+                " ``validation_data`` and ``test_data``"
+            )
+    else:
+        task = _loaded(settings, learns=learns, stratified=stratified)
+    task = task.first(validation=settings.validation_limit, test=settings.test_limit)
+    if settings.system is not None:
+        task = task.with_system(settings.system)
+    if settings.tools is not None:
+        task = task.with_tools(_tools(settings.tools))
+    return task
+
+
+def _loaded(settings: TaskSettings, *, learns: bool, stratified: bool) -> Task:
+    data = settings.data
+    if data is not None and not isinstance(data, str | Path):
+        raise InputError(
+            f"``data`` is a {type(data).__name__}; give the path of a file of rows, or a Task"
+        )
+    judged = parse_reward(settings.reward, max_tokens=1, correct=settings.correct)
+    return load_task(
+        settings.task,
+        data,
+        settings.validation_data,
+        settings.test_data,
+        prompt_column=settings.prompt_column,
+        answer_column=settings.answer_column,
+        messages_column=settings.messages_column,
+        prompt_template=settings.prompt_template,
+        field=settings.field,
+        prefill=settings.prefill,
+        decide=getattr(settings, "decide", None),
+        require_answers=judged.needs_answer and _needs_answers(settings),
+        harness=_harness(settings),
+        learns=learns,
+        stratified=stratified,
+    )
+
+
+def _harness(settings: TaskSettings) -> HarnessOptions | None:
+    """Departures from the defaults of lm-evaluation-harness; None without one."""
+    folder = settings.data_dir
+    harness = HarnessOptions(
+        None if folder is None else Path(folder),
+        settings.num_fewshot,
+        settings.filter,
+        settings.metric,
+        settings.validation_size,
+    )
+    if harness == HarnessOptions():
+        return None
+    return harness
+
+
+def reward_of(settings: TaskSettings, task: Task, max_tokens: int) -> Reward:
+    """The reward of the settings for completions of at most ``max_tokens`` tokens of ``task``."""
+    return parse_reward(
+        settings.reward,
+        max_tokens=max_tokens,
+        correct=settings.correct or task.correct,
+        thinking=settings.thinking,
+        count=settings.count,
+        labels=labels_of(settings, task),
+    )
+
+
+def labels_of(settings: TaskSettings, task: Task) -> Labels | None:
+    """The labels of ``decide`` or ``labels``, where the settings have these, or those in the task's
+    answers; see ``labels_of_task``.
+    """
+    names = getattr(settings, "labels", None)
+    return labels_of_task(getattr(settings, "decide", None), names, task)
+
+
+def _needs_answers(settings: TaskSettings) -> bool:
+    """Whether rows without an answer are of no use."""
+    return getattr(settings, "learn_from", None) != "unlabelled"
+
+
+def _tools(tools: str | Path | Sequence[Mapping[str, Any]]) -> str:
+    """The tools as JSON in one spelling. Raises InputError: they are no list of functions."""
+    if isinstance(tools, str | Path):
+        return read_tools(Path(tools))
+    try:
+        return tools_text(list(tools))
+    except ValueError as error:
+        raise InputError(f"``tools``: {error}") from error

@@ -1,0 +1,8 @@
+"""Words with few values, which the help of a command lists: they need no other module."""
+
+from typing import Literal, TypeAlias
+
+Endpoint: TypeAlias = Literal["chat", "completions", "responses"]
+Split: TypeAlias = Literal["train", "validation", "test"]
+OnConflict: TypeAlias = Literal["raise", "ours", "theirs", "add"]
+"""What is done where a request has a bias of its own."""
