@@ -24,7 +24,6 @@ from typing import (
     Union,
     get_args,
     get_origin,
-    get_type_hints,
 )
 
 import click
@@ -107,11 +106,6 @@ class LateChoice(click.Choice[str]):
         return tuple(self._find())
 
 
-def literal(path: str) -> LateChoice:
-    """The values of a Literal, "module:name", imported when they are shown or used."""
-    return LateChoice(lambda: get_args(pkgutil.resolve_name(path)))
-
-
 def option(
     group: HelpGroup | None,
     help: str,
@@ -170,15 +164,6 @@ def default_of(target: str, parameter: str) -> Any:
     return inspect.signature(pkgutil.resolve_name(target)).parameters[parameter].default
 
 
-def values_of(target: str, parameter: str) -> tuple[str, ...]:
-    """The values of a parameter of ``target`` that is a Literal or None."""
-    hint = get_type_hints(pkgutil.resolve_name(target))[parameter]
-    for part in (hint, *get_args(hint)):
-        if get_origin(part) is Literal:
-            return get_args(part)
-    raise TypeError(f"{target} has a parameter {parameter} of {hint}, which is no Literal")
-
-
 def arguments_for(target: Callable[..., Any], options: Settings) -> dict[str, Any]:
     """The keyword arguments of a class or function that ``options`` set.
 
@@ -215,38 +200,62 @@ def picked(kind: type[T], source: Settings, **instead: Any) -> T:
     return kind(**{name: getattr(source, name) for name in kind.model_fields} | instead)
 
 
-def _made(name: str, described: FieldInfo, option: Option) -> GroupedOption:
-    """The option of click for a field."""
-    sets = _part(described, Sets)
-    is_optional, multiple, kind = _kind_of(described)
-    settings: dict[str, Any] = {
-        "type": _type_of(option, kind),
-        "is_flag": bool in _parts(kind) or None,
-        "multiple": multiple,
-        "shell_complete": COMPLETERS.get(name),
-    }
-    if sets is not None and bool not in _parts(kind) and not is_optional:
-        settings["default"] = functools.partial(default_of, sets.target, sets.parameter or name)
-    if not described.is_required() and described.default not in (None, (), False):
-        settings["default"] = described.default
-    settings |= option.more
-    settings.setdefault("show_default", "default" in settings)
-    names = option.names or (f"--{name.replace('_', '-')}",)
-    return GroupedOption([*names, name], help=described.description, **settings)
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What an annotation says of an option's values.
 
+    parts: the kinds of one value. bounds: on a number. is_optional: whether None is a value.
+    multiple: whether there can be several.
+    """
 
-def _kind_of(described: FieldInfo) -> tuple[bool, bool, Any]:
-    """Whether None is a value, whether there can be several, and the kind of one."""
-    parts = _parts(described.annotation)
-    is_optional = type(None) in parts
-    kind = next(part for part in parts if part is not type(None))
-    if get_origin(kind) in (tuple, Sequence):
-        return is_optional, True, get_args(kind)[0]
-    return is_optional, False, Annotated[kind, *described.metadata, None]
+    parts: tuple[Any, ...]
+    bounds: tuple[object, ...]
+    is_optional: bool
+    multiple: bool
+
+    @classmethod
+    def of(cls, described: FieldInfo) -> _Kind:
+        """That of a field."""
+        parts = _parts(described.annotation)
+        is_optional = type(None) in parts
+        values = tuple(part for part in parts if part is not type(None))
+        if get_origin(values[0]) not in (tuple, Sequence):
+            return cls(values, tuple(described.metadata), is_optional, multiple=False)
+        member = get_args(values[0])[0]
+        notes = getattr(member, "__metadata__", ())
+        bounds = tuple(bound for note in notes for bound in getattr(note, "metadata", ()))
+        return cls(_parts(member), bounds, is_optional, multiple=True)
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether the option has no value."""
+        return self.parts == (bool,)
+
+    @property
+    def words(self) -> list[str]:
+        """The values of a Literal."""
+        literals = [part for part in self.parts if get_origin(part) is Literal]
+        return [word for literal in literals for word in get_args(literal)]
+
+    @property
+    def param_type(self) -> click.ParamType[Any] | None:
+        """How click reads one value."""
+        if self.words and float in self.parts:
+            return NumberOr(self.words)
+        if self.words:
+            return LateChoice(lambda: self.words)
+        for bound in self.bounds:
+            if isinstance(bound, Ge) and int in self.parts:
+                return click.IntRange(bound.ge)  # type: ignore[arg-type]  # a whole number
+            if isinstance(bound, Ge):
+                return click.FloatRange(bound.ge)  # type: ignore[arg-type]  # a number
+            if isinstance(bound, Gt):
+                return AMOUNT
+        return PLAIN.get(self.parts[0])
 
 
 def _parts(annotation: Any) -> tuple[Any, ...]:
-    """The parts of a union, without what is annotated."""
+    """The parts of a union, without what is noted beside them."""
     if get_origin(annotation) is Annotated:
         return _parts(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
@@ -254,28 +263,29 @@ def _parts(annotation: Any) -> tuple[Any, ...]:
     return (annotation,)
 
 
-def _type_of(option: Option, kind: Any) -> click.ParamType[Any] | None:
-    """The type of click for one value."""
+def _made(name: str, described: FieldInfo, option: Option) -> GroupedOption:
+    """The option of click for a field."""
+    sets = _part(described, Sets)
+    kind = _Kind.of(described)
+    param_type = kind.param_type
     if option.kind is not None:
-        return PLAIN[option.kind]
-    if option.choices:
-        return LateChoice(lambda: pkgutil.resolve_name(option.choices))
-    metadata = kind.__metadata__ if get_origin(kind) is Annotated else ()
-    parts = _parts(kind)
-    words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
-    if words and float in parts:
-        return NumberOr(words)
-    if words:
-        return LateChoice(lambda: words)
-    bounds = [bound for part in metadata for bound in getattr(part, "metadata", [part])]
-    for bound in bounds:
-        if isinstance(bound, Ge) and parts[0] is int:
-            return click.IntRange(int(bound.ge))  # type: ignore[call-overload]
-        if isinstance(bound, Ge):
-            return click.FloatRange(bound.ge)  # type: ignore[arg-type]
-        if isinstance(bound, Gt):
-            return AMOUNT
-    return PLAIN.get(parts[0])
+        param_type = PLAIN[option.kind]
+    elif option.choices:
+        param_type = LateChoice(lambda: pkgutil.resolve_name(option.choices))
+    settings: dict[str, Any] = {
+        "type": param_type,
+        "is_flag": kind.is_flag or None,
+        "multiple": kind.multiple,
+        "shell_complete": COMPLETERS.get(name),
+    }
+    if sets is not None and not kind.is_flag and not kind.is_optional:
+        settings["default"] = functools.partial(default_of, sets.target, sets.parameter or name)
+    if not described.is_required() and described.default not in (None, (), False):
+        settings["default"] = described.default
+    settings |= option.more
+    settings.setdefault("show_default", "default" in settings)
+    names = option.names or (f"--{name.replace('_', '-')}",)
+    return GroupedOption([*names, name], help=described.description, **settings)
 
 
 def _params(kind: type[Settings]) -> list[click.Parameter]:
