@@ -22,12 +22,13 @@ from bench.paper.tables import TextTable, comparison, details, markdown
 from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.local.engine import resolve_model
 from blackbox_lb.cli.echo import print_json
-from blackbox_lb.cli.resources import open_trials, run_folder
+from blackbox_lb.cli.resources import open_trials
 from blackbox_lb.cli.resources import run as run_within_limits
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.forecast import Forecast
 from blackbox_lb.jobs.records.run_record import Remembering, provenance
+from blackbox_lb.jobs.runs.opening import run_folder
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials

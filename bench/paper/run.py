@@ -143,7 +143,7 @@ async def _clusters(job: BenchmarkRun, opened: Opened, *, unlearnable: str | Non
         async with opened(True) as trials:
             drawn, samples = (
                 replace(trials, reward=training),
-                job.plan("clusters").validation_samples,
+                job.plan("ips").validation_samples,
             )
             labels = await clusters_of(
                 drawn, job.scaled.task, samples, settings.clusters, settings.embedding or None

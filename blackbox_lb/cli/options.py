@@ -9,9 +9,8 @@ from blackbox_lb.jobs.plan.setting import HelpGroup, Settings
 from blackbox_lb.jobs.plan.shared import (
     FolderSettings,
     LimitSettings,
-    ModelSettings,
     QuietSettings,
-    SamplingSettings,
+    TrialSettings,
 )
 from blackbox_lb.providers.packaged import profile_names
 
@@ -52,5 +51,5 @@ class OutputOptions(PrintOptions, FolderSettings):
     """The place of results and the amount of output."""
 
 
-class TrialOptions(ModelSettings, SamplingSettings, LimitOptions, OutputOptions):
+class TrialOptions(TrialSettings, LimitOptions, OutputOptions):
     """All options for drawing completions, without the task."""

@@ -20,24 +20,17 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli.echo import echo, is_terminal
 from blackbox_lb.cli.keys import tell_end_of_model, tell_keys_of_judge, tell_keys_of_profile
-from blackbox_lb.cli.options import LimitOptions, OutputOptions, TrialOptions
+from blackbox_lb.cli.options import LimitOptions, TrialOptions
 from blackbox_lb.cli.terminal import Terminal, reporter
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.forecast import Forecast
 from blackbox_lb.jobs.plan.shared import ModelSettings, SpendingSettings, TaskSettings
-from blackbox_lb.jobs.records.run_record import Manifest, RunResults, settings_of_run
+from blackbox_lb.jobs.records.run_record import RunResults
 from blackbox_lb.jobs.runs.loading import checked_reward, task_of
-from blackbox_lb.jobs.runs.names import REPORT, RUNS, STORE
-from blackbox_lb.jobs.runs.opening import (
-    checked_tokenizer,
-    price_judge,
-    price_model,
-    recorded,
-    trials_in,
-)
+from blackbox_lb.jobs.runs.names import REPORT
+from blackbox_lb.jobs.runs.opening import open_run
 from blackbox_lb.providers.prices import parse_prices
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.safety.files import explained
 from blackbox_lb.safety.http.waits import heard_by
 from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.tasks import Reward, Task
@@ -52,54 +45,6 @@ def run(options: SpendingSettings, main: Callable[[SpendLimit], Coroutine[Any, A
     limits = SpendingLimits(options.max_requests, options.max_tokens_total, options.max_cost)
     budget = SpendLimit(limits)
     return run_interruptible(main(budget), budget)
-
-
-@asynccontextmanager
-async def accounted(
-    trials: Trials,
-    options: LimitOptions,
-    record: Manifest,
-    expected: Callable[[Trials], Forecast],
-) -> AsyncIterator[None]:
-    """Inside, the trials' budget has its prices, changes are watched for, and the run is recorded
-    in run.json.
-
-    Raises InputError: a limit on the cost of a model whose price is not known; or a run that is
-    resumed under other settings.
-    """
-    budget = trials.budget
-    price_model(budget, trials.session, options.price, options.price_table)
-    price_judge(budget, trials.reward, options.price_table)
-    trials.drift.policy = options.on_drift
-    opened = budget.spent.requests > 0  # trials opened several times ask once
-
-    def opening() -> None:
-        if not opened:
-            _announce(trials, options, expected(trials))
-
-    async with recorded(trials, record, opening):
-        yield
-
-
-def record_of(
-    trials: Trials,
-    options: TrialOptions,
-    task: Task,
-    part: str | None,
-    more: Mapping[str, str | None],
-    results: RunResults | None,
-) -> Manifest:
-    """The record of the running command, or of a ``part`` of it; ``more``: settings beyond those of
-    every run; ``results``: see ``Manifest``.
-    """
-    ctx = click.get_current_context(silent=True)
-    name = " ".join(filter(None, [(ctx.info_name if ctx else None) or "run", part]))
-    prompts = [
-        example.prompt for split in (task.train, task.validation, task.test) for example in split
-    ]
-    settings = {**settings_of_run(trials, prompts), **more}
-    folder = options.folder or trials.store.path.parent
-    return Manifest(folder, name, settings, results=results, restart=options.restart)
 
 
 def _announce(
@@ -175,14 +120,6 @@ def load(
     return task, reward
 
 
-def run_folder(options: OutputOptions, task: Task) -> Path:
-    """The folder that holds a run's bias and result, made if need be."""
-    folder = options.folder or Path(RUNS) / task.name
-    with explained(f"make the folder {folder}", "give another with --out"):
-        folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 def results_of(options: TaskSettings, reward: Reward, *files: str) -> RunResults:
     """The results in ``files``, which are about the reward of the options."""
     return RunResults(files, {"reward": reward.spec, **options.recorded()})
@@ -250,30 +187,22 @@ async def open_trials(
         budget=budget,
         session=session_type,
     ) as session:
-        tokenizer = await checked_tokenizer(session, bias)
-        if options.out:
-            run_folder(options, task)  # the record of the run goes there, wherever the store is
-        path = options.store_file or run_folder(options, task) / STORE
-        with trials_in(
-            options.folder or path.parent,
-            path,
+        name = click.get_current_context(silent=True)
+        command = " ".join(filter(None, [(name.info_name if name else None) or "run", part]))
+        async with open_run(
+            options,
             session,
-            tokenizer,
             task,
             reward,
+            command=command,
             report=reporter(quiet=options.quiet),
             budget=budget,
-            top_logprobs=options.top_logprobs,
+            bias=bias,
             elsewhere=elsewhere,
-            seed=options.seed,
-            concurrency=options.concurrency,
+            more=recorded,
+            results=results,
+            announce=lambda trials: _announce(trials, options, expected(trials)),
         ) as trials:
-            async with accounted(
-                trials,
-                options,
-                record_of(trials, options, task, part, recorded or {}, results),
-                expected,
-            ):
-                yield trials
-            if session.profile.end_of(session.model) is None:
-                tell_end_of_model(session.profile, session.model_behind)
+            yield trials
+        if session.profile.end_of(session.model) is None:
+            tell_end_of_model(session.profile, session.model_behind)

@@ -27,7 +27,6 @@ from blackbox_lb.cli.resources import (
     open_trials,
     results_of,
     run,
-    run_folder,
 )
 from blackbox_lb.cli.terminal import print_conclusion, print_table, reporter
 from blackbox_lb.errors import BiasError, InputError
@@ -42,7 +41,7 @@ from blackbox_lb.jobs.records.run_record import work_in
 from blackbox_lb.jobs.runs.conclusion import spent_words, understood
 from blackbox_lb.jobs.runs.loading import labels_of
 from blackbox_lb.jobs.runs.names import REPORT
-from blackbox_lb.jobs.runs.opening import prices_of
+from blackbox_lb.jobs.runs.opening import prices_of, run_folder
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.decisions import check_wanted

@@ -21,7 +21,6 @@ from blackbox_lb.cli.resources import (
     open_trials,
     results_of,
     run,
-    run_folder,
 )
 from blackbox_lb.cli.terminal import (
     command_with_same,
@@ -43,7 +42,7 @@ from blackbox_lb.jobs.records.run_record import Remembering, provenance, work_in
 from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
 from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, spent_words, understood
 from blackbox_lb.jobs.runs.names import BIAS, FIT_FILES, TOP_LOGPROBS
-from blackbox_lb.jobs.runs.opening import check_written, whole_result, write_result
+from blackbox_lb.jobs.runs.opening import check_written, run_folder, whole_result, write_result
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.prices import find_prices, parse_prices
 from blackbox_lb.providers.profile import load_profile

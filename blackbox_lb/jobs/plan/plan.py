@@ -15,11 +15,8 @@ from blackbox_lb.jobs.plan.setting import HelpGroup, Texts, setting
 from blackbox_lb.jobs.plan.shared import (
     CollectionSettings,
     DecisionSettings,
-    FolderSettings,
-    LimitSettings,
-    ModelSettings,
-    SamplingSettings,
     TaskSettings,
+    TrialSettings,
 )
 
 if TYPE_CHECKING:
@@ -80,15 +77,7 @@ def strength(value: object) -> object:
 Strength: TypeAlias = Annotated[float | Literal["cv"], BeforeValidator(strength)]
 
 
-class Plan(
-    TaskSettings,
-    DecisionSettings,
-    ModelSettings,
-    CollectionSettings,
-    SamplingSettings,
-    LimitSettings,
-    FolderSettings,
-):
+class Plan(TaskSettings, DecisionSettings, CollectionSettings, TrialSettings):
     """All settings of a fit. Counts are of completions a prompt.
 
     What was left open is decided by the data: see ``completed``.

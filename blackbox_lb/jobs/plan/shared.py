@@ -329,3 +329,7 @@ class FolderSettings(QuietSettings):
     def store_file(self) -> Path | None:
         """The file of ``store``."""
         return None if self.store is None else Path(self.store)
+
+
+class TrialSettings(ModelSettings, SamplingSettings, LimitSettings, FolderSettings):
+    """Everything for drawing completions, without the task."""

@@ -24,32 +24,20 @@ from blackbox_lb.jobs.fitting.result import Fitted
 from blackbox_lb.jobs.plan.by_data import completed
 from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.jobs.plan.shared import DataSource
-from blackbox_lb.jobs.records.run_record import (
-    Manifest,
-    Remembering,
-    RunResults,
-    provenance,
-    settings_of_run,
-    work_in,
-)
+from blackbox_lb.jobs.records.run_record import Remembering, RunResults, provenance, work_in
 from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
 from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, spent_words, understood
 from blackbox_lb.jobs.runs.loading import load
-from blackbox_lb.jobs.runs.names import FIT_FILES, RUNS, STORE
+from blackbox_lb.jobs.runs.names import FIT_FILES
 from blackbox_lb.jobs.runs.opening import (
     check_written,
-    checked_tokenizer,
-    price_judge,
-    price_model,
-    recorded,
-    trials_in,
+    open_run,
+    run_folder,
     whole_result,
     write_result,
 )
 from blackbox_lb.jobs.runs.run import Run, blocking, running_budget
-from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Calling, Printing, Reporter, Silent
-from blackbox_lb.safety.files import explained
 from blackbox_lb.safety.printable import legible, shell_line
 from blackbox_lb.safety.secrets import redacted
 from blackbox_lb.tasks import Reward, Task
@@ -129,7 +117,7 @@ async def _fit(plan: Plan) -> Run:
     report.notice(understood(task, reward, decided.decision_labels, limit=plan.limit))
     budget = running_budget()
     budget.limits = SpendingLimits(plan.max_requests, plan.max_tokens_total, plan.max_cost)
-    return await _Job(task, reward, decided, _folder(plan, task), report, budget).run()
+    return await _Job(task, reward, decided, run_folder(plan, task), report, budget).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,61 +132,45 @@ class _Job:
     budget: SpendLimit
 
     async def run(self) -> Run:
-        """Connect, learn, judge, write."""
+        """Connect, learn, judge, write, while nobody else works in the folder."""
         started = time.monotonic()
+        with work_in(self.folder):
+            fitted, result, pairs = await self._written()
         budget = self.budget
-        plan = self.plan
-        async with connect(
-            **plan.server,
-            max_tokens=self.reward.max_tokens,
-            longest_prompt=self.task.longest_prompt,
-            needs=NEEDS,
-            budget=budget,
-        ) as session:
-            tokenizer = await checked_tokenizer(session)
-            store = plan.store_file or self.folder / STORE
-            with (
-                work_in(self.folder),
-                trials_in(
-                    self.folder,
-                    store,
-                    session,
-                    tokenizer,
-                    self.task,
-                    self.reward,
-                    report=self.report,
-                    budget=budget,
-                    top_logprobs=plan.top_logprobs,
-                    seed=plan.seed,
-                    concurrency=plan.concurrency,
-                    elsewhere=tuple(plan.rollouts),
-                ) as trials,
-            ):
-                price_model(budget, session, plan.price, plan.price_table)
-                price_judge(budget, self.reward, plan.price_table)
-                trials.drift.policy = plan.on_drift
-                async with recorded(trials, self._record(trials)):
-                    fitted, pairs = await self._fitted(trials)
-                origin = provenance(self.report.notices, command="blackbox_lb.fit(...)")
-                result = whole_result(fitted, pairs, self.folder, origin)
-                check_written(write_result(fitted, result, self.folder))
         priced = budget.prices is not None
         spent = spent_words(budget.spent, time.monotonic() - started, priced)
         return self._run_of(fitted.bias, result, pairs, spent)
 
-    async def _fitted(self, trials: Trials) -> tuple[Fitted, tuple[AnswerPair, ...]]:
-        """The result of the plan, and all answers to the test prompts."""
-        fitted = await fit_plan(trials, self.task, self.plan)
-        sent = to_request_bias(fitted.bias)
-        return fitted, answer_pairs(trials, fitted.tests, sent)
-
-    def _record(self, trials: Trials) -> Manifest:
-        splits = (self.task.train, self.task.validation, self.task.test)
-        prompts = [example.prompt for split in splits for example in split]
-        settings = settings_of_run(trials, prompts)
-        about = {"reward": self.reward.spec, **self.plan.recorded()}
-        results = RunResults(FIT_FILES, about)
-        return Manifest(self.folder, "fit", settings, results=results, restart=self.plan.restart)
+    async def _written(self) -> tuple[Fitted, FitResult, tuple[AnswerPair, ...]]:
+        """The result of the plan, which is in its files, and all answers to the test prompts."""
+        budget = self.budget
+        plan = self.plan
+        async with (
+            connect(
+                **plan.server,
+                max_tokens=self.reward.max_tokens,
+                longest_prompt=self.task.longest_prompt,
+                needs=NEEDS,
+                budget=budget,
+            ) as session,
+            open_run(
+                plan,
+                session,
+                self.task,
+                self.reward,
+                command="fit",
+                report=self.report,
+                budget=budget,
+                elsewhere=tuple(plan.rollouts),
+                results=RunResults(FIT_FILES, {"reward": self.reward.spec, **plan.recorded()}),
+            ) as trials,
+        ):
+            fitted = await fit_plan(trials, self.task, plan)
+            pairs = answer_pairs(trials, fitted.tests, to_request_bias(fitted.bias))
+        origin = provenance(self.report.notices, command="blackbox_lb.fit(...)")
+        result = whole_result(fitted, pairs, self.folder, origin)
+        check_written(write_result(fitted, result, self.folder))
+        return fitted, result, pairs
 
     def _run_of(
         self, bias: Bias, result: FitResult, pairs: tuple[AnswerPair, ...], spent: str
@@ -223,13 +195,6 @@ class _Job:
 
 fit_async = _taking(Plan, _fit, "fit_async")
 fit = _taking(Plan, blocking(_fit), "fit")
-
-
-def _folder(plan: Plan, task: Task) -> Path:
-    folder = plan.folder or Path(RUNS) / task.name
-    with explained(f"make the folder {folder}", "give another with ``out``"):
-        folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _reporter(plan: Plan) -> Reporter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,12 +26,15 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.fitting.result import Fitted
-from blackbox_lb.jobs.records.run_record import Manifest, work_in
+from blackbox_lb.jobs.plan.shared import FolderSettings, TrialSettings
+from blackbox_lb.jobs.records.run_record import Manifest, RunResults, settings_of_run, work_in
 from blackbox_lb.jobs.runs.answers import AnswerPair, shown_answers
 from blackbox_lb.jobs.runs.names import (
     BIAS,
     LEARNED,
     RESULT,
+    RUNS,
+    STORE,
     TOP_LOGPROBS,
 )
 from blackbox_lb.providers.packaged import profile_names
@@ -39,11 +42,12 @@ from blackbox_lb.providers.prices import Prices, find_prices, parse_prices
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Reporter
-from blackbox_lb.safety.files import write_whole
+from blackbox_lb.safety.files import explained, write_whole
 from blackbox_lb.safety.http.waits import heard_by
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.rewards.endpoint import Judge
+from blackbox_lb.tasks.sets.task import SPLITS
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 
@@ -253,6 +257,87 @@ async def recorded(
     finally:
         if sys.exc_info()[0] is None or error is not None:
             record.end(trials.drift, budget.spent, error)
+
+
+@asynccontextmanager
+async def open_run(
+    settings: TrialSettings,
+    session: Session,
+    task: Task,
+    reward: Reward,
+    *,
+    command: str,
+    report: Reporter,
+    budget: SpendLimit,
+    bias: Bias | None = None,
+    elsewhere: Sequence[str] = (),
+    more: Mapping[str, str | None] | None = None,
+    results: RunResults | None = None,
+    announce: Callable[[Trials], None] = lambda trials: None,
+) -> AsyncIterator[Trials]:
+    """Trials of ``session`` in the folder of a run, which is locked and recorded in run.json;
+    prices and limits count, and changes of the answering system are watched for.
+
+    Args:
+        command: its name in the record.
+        bias: one that the model's tokenizer and the provider must take.
+        elsewhere: sources of rollouts to read beside the run's own store.
+        more: settings for the record beyond those of every run.
+        results: what is written into the run's folder.
+        announce: called before the first request of the session's account.
+
+    Raises:
+        InputError: a limit on the cost of a model whose price is not known; or a run that is
+            resumed under other settings. BiasError, ProfileError: see ``checked_tokenizer``.
+    """
+    tokenizer = await checked_tokenizer(session, bias)
+    folder = run_folder(settings, task)
+    if settings.out is None and settings.store_file is not None:
+        folder = settings.store_file.parent
+    with trials_in(
+        folder,
+        settings.store_file or folder / STORE,
+        session,
+        tokenizer,
+        task,
+        reward,
+        report=report,
+        budget=budget,
+        top_logprobs=settings.top_logprobs,
+        seed=settings.seed,
+        concurrency=settings.concurrency,
+        elsewhere=elsewhere,
+    ) as trials:
+        price_model(budget, session, settings.price, settings.price_table)
+        price_judge(budget, reward, settings.price_table)
+        trials.drift.policy = settings.on_drift
+        prompts = [example.prompt for split in SPLITS for example in task.split(split)]
+        record = Manifest(
+            folder,
+            command,
+            {**settings_of_run(trials, prompts), **(more or {})},
+            results=results,
+            restart=settings.restart,
+        )
+        is_first = budget.spent.requests == 0  # trials opened several times are announced once
+
+        def opening() -> None:
+            if is_first:
+                announce(trials)
+
+        async with recorded(trials, record, opening):
+            yield trials
+
+
+def run_folder(settings: FolderSettings, task: Task) -> Path:
+    """The folder that holds a run's bias and result, made if need be.
+
+    Raises InputError: it cannot be made.
+    """
+    folder = settings.folder or Path(RUNS) / task.name
+    with explained(f"make the folder {folder}", "give another with ``out``"):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _opened(path: Path, elsewhere: Sequence[str]) -> RolloutStore:

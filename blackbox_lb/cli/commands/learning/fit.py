@@ -10,7 +10,7 @@ from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.jobs.plan.setting import HelpGroup
 
 
-class FitOptions(Plan, TrialOptions, VerboseOptions):  # type: ignore[misc]  # pydantic's plugin
+class FitOptions(Plan, TrialOptions, VerboseOptions):
     """The plan of a fit, and how the command runs it."""
 
     dry_run: bool = option(
