@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import click
 
@@ -23,7 +22,7 @@ from blackbox_lb.cli.keys import tell_end_of_model, tell_keys_of_judge, tell_key
 from blackbox_lb.cli.options import LimitOptions, TrialOptions
 from blackbox_lb.cli.terminal import Terminal, reporter
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.forecast import Forecast
+from blackbox_lb.jobs.forecast import Forecast, announcement, is_hosted
 from blackbox_lb.jobs.plan.shared import ModelSettings, SpendingSettings, TaskSettings
 from blackbox_lb.jobs.records.run_record import RunResults
 from blackbox_lb.jobs.runs.loading import checked_reward, task_of
@@ -32,7 +31,6 @@ from blackbox_lb.jobs.runs.opening import open_run
 from blackbox_lb.providers.prices import parse_prices
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.http.waits import heard_by
-from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.tasks import Reward, Task
 
 T = TypeVar("T")
@@ -55,23 +53,10 @@ def _announce(
     """Print the forecast, and ask where it costs money and somebody is there to answer.
     click.Abort: the answer is no.
     """
-    session = trials.session
-    size = trials.store.size()
     if not total.requests:
         return
-    host = urlsplit(session.base_url).hostname or ""
-    mean = size.tokens / size.completions if size.completions else 0.0
-    hosted = _is_hosted(session, host)
-    key = session.profile.connection.api_key_env
-    owner = ""
-    if hosted and key:
-        owner = f", with the key in {key}"
-    sentence = (
-        f"{session.model} at {host}{owner}:"
-        f" {total.sentence(trials.budget.prices, size.completions, mean)}"
-    )
-    if hosted and trials.budget.prices is None:
-        sentence += "; the price is not known (--price PROMPT,COMPLETION)"
+    sentence = announcement(trials, total)
+    hosted = is_hosted(trials.session)
     asks = hosted and not options.yes and is_terminal()
     if not asks:
         trials.report.notice(sentence)
@@ -79,10 +64,6 @@ def _announce(
     terminal = trials.report if isinstance(trials.report, Terminal) else Terminal()
     terminal.notice(sentence)
     terminal.confirm("Go on?")
-
-
-def _is_hosted(session: Session, host: str) -> bool:
-    return session.profile.connection.api_key_required and not is_loopback(host)
 
 
 COLLECTING = ("tokens.id", "neutral")

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from operator import add
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.limits.budget import prompt_bound
+from blackbox_lb.api.session import Session
 from blackbox_lb.bias.features import Feature
 from blackbox_lb.bias.phases import MOST_PARTS
 from blackbox_lb.bias.request_bias import AnyBias, RequestBias, to_request_bias
@@ -30,6 +32,7 @@ from blackbox_lb.rollouts.collect import (
 )
 from blackbox_lb.rollouts.judging.trials import StagePart, Trials
 from blackbox_lb.rollouts.judging.verdict import Setting
+from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.store import RolloutStore, request_hash
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example, Prompt, Sampling
@@ -228,6 +231,32 @@ def _along_answers(settings: RequestSettings, part: AnswerLists) -> Forecast:
 
 def _likely_tokens(prompt: Prompt) -> int:
     return sum(map(len, prompt.sent_texts)) // CHARACTERS_A_TOKEN + 1
+
+
+def announcement(trials: Trials, total: Forecast) -> str:
+    """What is about to be asked for, of whom, with which key and for how much."""
+    session = trials.session
+    size = trials.store.size()
+    mean = size.tokens / size.completions if size.completions else 0.0
+    host = urlsplit(session.base_url).hostname or ""
+    hosted = is_hosted(session)
+    key = session.profile.connection.api_key_env
+    owner = ""
+    if hosted and key:
+        owner = f", with the key in {key}"
+    sentence = (
+        f"{session.model} at {host}{owner}:"
+        f" {total.sentence(trials.budget.prices, size.completions, mean)}"
+    )
+    if hosted and trials.budget.prices is None:
+        return f"{sentence}; the price is not known (``price=PROMPT,COMPLETION``)"
+    return sentence
+
+
+def is_hosted(session: Session) -> bool:
+    """Whether requests go to somebody who takes a key."""
+    host = urlsplit(session.base_url).hostname or ""
+    return session.profile.connection.api_key_required and not is_loopback(host)
 
 
 def unknown_bias(number: int, features: Sequence[Feature] = ()) -> RequestBias:

@@ -18,9 +18,11 @@ from blackbox_lb.api.connect import connect
 from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.request_bias import to_request_bias
+from blackbox_lb.jobs.fitting.demand import fit_forecast
 from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.fitting.fit import fit as fit_plan
 from blackbox_lb.jobs.fitting.result import Fitted
+from blackbox_lb.jobs.forecast import RequestSettings, announcement
 from blackbox_lb.jobs.plan.by_data import completed
 from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.jobs.plan.shared import DataSource
@@ -37,6 +39,7 @@ from blackbox_lb.jobs.runs.opening import (
     write_result,
 )
 from blackbox_lb.jobs.runs.run import Run, blocking, running_budget
+from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Calling, Printing, Reporter, Silent
 from blackbox_lb.safety.printable import legible, shell_line
 from blackbox_lb.safety.secrets import redacted
@@ -163,6 +166,7 @@ class _Job:
                 budget=budget,
                 elsewhere=tuple(plan.rollouts),
                 results=RunResults(FIT_FILES, {"reward": self.reward.spec, **plan.recorded()}),
+                announce=self._announce,
             ) as trials,
         ):
             fitted = await fit_plan(trials, self.task, plan)
@@ -171,6 +175,13 @@ class _Job:
         result = whole_result(fitted, pairs, self.folder, origin)
         check_written(write_result(fitted, result, self.folder))
         return fitted, result, pairs
+
+    def _announce(self, trials: Trials) -> None:
+        """Say what will be asked for."""
+        settings = RequestSettings.of(trials)
+        total = fit_forecast(settings, self.task, self.plan, self.reward)
+        if total.requests:
+            trials.report.notice(announcement(trials, total))
 
     def _run_of(
         self, bias: Bias, result: FitResult, pairs: tuple[AnswerPair, ...], spent: str
