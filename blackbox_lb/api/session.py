@@ -20,7 +20,7 @@ from blackbox_lb.api.wire import (
     takes_messages,
 )
 from blackbox_lb.api.wire.envelope import count
-from blackbox_lb.api.wire.position import checked_id
+from blackbox_lb.api.wire.identity import checked_id
 from blackbox_lb.bias.limits import highest_id
 from blackbox_lb.bias.request_bias import AnyBias, to_request_bias
 from blackbox_lb.errors import (

@@ -14,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackbox_lb.api.wire import parse_response
-from blackbox_lb.api.wire.position import likeliest
+from blackbox_lb.api.wire.dialects import DIALECTS
+from blackbox_lb.api.wire.identity import Identity
+from blackbox_lb.api.wire.position import PositionReader
 from blackbox_lb.errors import CorruptResponse, NoLogprobs
-from blackbox_lb.providers.profile import Profile
+from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.providers.schema import EndpointRules
 from blackbox_lb.types import UNNAMED, Completion, Sampling
 from tests.support.errors import raises_naming
@@ -50,6 +52,17 @@ def read(profile: Profile, *entries: dict[str, Any], k: int = 3) -> Completion:
     answer = {"choices": [choice], "usage": {"completion_tokens": len(entries)}}
     (completion,) = parse_response(profile, "chat", answer, Sampling(top_logprobs=k))
     return completion
+
+
+def likeliest(
+    rules: EndpointRules, listed: list[tuple[int, float]], asked: int
+) -> list[tuple[int, float]]:
+    """The alternatives (id, logprob) that are kept of a position, from the likeliest."""
+    profile = load_profile("vllm")
+    identity = Identity(profile, rules, None)
+    reader = PositionReader(profile, rules, DIALECTS[rules.dialect], identity, asked)
+    fields = reader.read(reader.listing([0], [-1.0], [listed]))
+    return list(zip(fields["top_ids"][0].tolist(), fields["top_logprobs"][0].tolist(), strict=True))
 
 
 def test_a_censored_logprob_is_bounded_by_the_least_listed(profile_with: ProfileWith) -> None:

@@ -29,10 +29,9 @@ from hypothesis import strategies as st
 
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.transport.channel import Channel
-from blackbox_lb.api.wire import AnswerReader, build_request, loads, read_answer
-from blackbox_lb.api.wire.columns import parse
-from blackbox_lb.api.wire.columns.byte_spans import spans_of
-from blackbox_lb.api.wire.columns.parse import ParsedAnswer
+from blackbox_lb.api.wire import AnswerReader, build_request, loads, read_answer, scanner
+from blackbox_lb.api.wire.scanner import ParsedAnswer
+from blackbox_lb.api.wire.spans import spans_of
 from blackbox_lb.errors import BlbError
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile, load_profile
@@ -771,8 +770,8 @@ def test_ordinary_answers_that_arrive_together_are_read_in_one_go(
         sizes.append(len(content))
         return spans_of(content)
 
-    monkeypatch.setattr(parse, "spans_of", counting)
-    monkeypatch.setattr(parse, "TOGETHER", sum(map(len, contents)) // 2)
+    monkeypatch.setattr(scanner, "spans_of", counting)
+    monkeypatch.setattr(scanner, "TOGETHER", sum(map(len, contents)) // 2)
 
     async def together() -> list[Any]:
         return await asyncio.gather(*map(lists.read, contents))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blackbox_lb.api.wire.position import Identity
+from blackbox_lb.api.wire.identity import Identity
 from blackbox_lb.errors import CorruptResponse, ProfileError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules

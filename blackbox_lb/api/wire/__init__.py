@@ -4,7 +4,6 @@ network.
 A provider profile decides, row by row, the form of a request and the dialect of its answer.
 """
 
-from blackbox_lb.api.wire.columns.parse import AnswerReader, loads
 from blackbox_lb.api.wire.request import (
     asks_logprobs,
     build_request,
@@ -19,6 +18,7 @@ from blackbox_lb.api.wire.response import (
     with_logprobs,
     with_prompt,
 )
+from blackbox_lb.api.wire.scanner import AnswerReader, loads
 
 __all__ = [
     "AnswerReader",

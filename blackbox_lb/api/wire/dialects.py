@@ -4,17 +4,19 @@ The row ``dialect`` of a profile's endpoint gives the name.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from blackbox_lb.api.wire.envelope import count, quoted, without
+from blackbox_lb.api.wire.identity import REPLACEMENT, checked_bytes, checked_id
 from blackbox_lb.api.wire.position import (
-    REPLACEMENT,
     AnswerDialect,
     Choice,
-    Position,
+    Listing,
     PositionReader,
-    checked_bytes,
-    checked_id,
+    UnsupportedLayout,
 )
 from blackbox_lb.errors import CorruptResponse, NoLogprobs
 from blackbox_lb.providers.profile import Profile
@@ -23,8 +25,8 @@ from blackbox_lb.types import UNNAMED
 __all__ = ["DIALECTS", "AnswerDialect"]
 
 
-def positions(reader: PositionReader, choice: Choice) -> list[Position]:
-    """Every token position of ``choice``. A refusal's tokens have a list of their own,
+def listing(reader: PositionReader, choice: Choice) -> Listing:
+    """The positions of ``choice``. A refusal's tokens have a list of their own,
     ``logprobs.refusal``, and count alike: they were sampled from the same model, and the user gets
     the refusal.
     """
@@ -34,43 +36,51 @@ def positions(reader: PositionReader, choice: Choice) -> list[Position]:
             f"{reader.profile.name} returned `logprobs` without `content`; the model or server"
             " gives no token logprobs"
         )
-    entries = [entry for listed in lists for entry in listed or []]
-    return positions_of(reader, entries, reader.sampled_ids(choice, len(entries)))
+    content, refusal = lists
+    if isinstance(content, Listing):
+        if refusal:
+            raise UnsupportedLayout("two lists")
+        return _with_sampled(reader, content, reader.sampled_ids(choice, len(content.ids)))
+    entries = [entry for entries in lists for entry in entries or []]
+    return _listing_of(reader, entries, reader.sampled_ids(choice, len(entries)))
 
 
-def positions_of(
-    reader: PositionReader, entries: Sequence[dict[str, Any]], sampled: Sequence[int] | None
-) -> list[Position]:
-    """The position of each entry of ``logprobs.content``; ``sampled``: the ids beside them."""
+def _with_sampled(
+    reader: PositionReader, content: Listing, sampled: Sequence[int] | None
+) -> Listing:
+    """The listing with the sampled ids that stand beside it."""
     if sampled is None:
-        return [_entry_position(reader, entry, None) for entry in entries]
-    return [
-        _entry_position(reader, entry, token) for entry, token in zip(entries, sampled, strict=True)
-    ]
+        return content
+    for named, token in zip(content.ids.tolist(), sampled, strict=True):
+        reader.identity.check(named, token)
+    return replace(content, ids=np.array(sampled, np.int32))
 
 
-def _entry_position(reader: PositionReader, entry: dict[str, Any], sampled: int | None) -> Position:
+def _listing_of(
+    reader: PositionReader, entries: Sequence[dict[str, Any]], sampled: Sequence[int] | None
+) -> Listing:
+    """The positions of the entries of ``logprobs.content``; ``sampled``: the ids beside them."""
     identity = reader.identity
-    token = identity.of_entry(entry)
-    if sampled is not None:
-        identity.check(token, sampled)
-        token = sampled
-    alternatives = entry.get("top_logprobs") or []
-    named = [identity.of_entry(alternative) for alternative in alternatives]
-    listed = [
-        (token_id, alternative["logprob"])
-        for token_id, alternative in zip(named, alternatives, strict=True)
-    ]
-    position = reader.position(token, entry["logprob"], listed, reader.propensity_of(entry))
-    if reader.profile.tokens.bytes_exact:
-        # Not the sampled entry's: where fragments of a character were left out, it carries the
-        # bytes of the whole character.
-        position.bytes = {
-            token_id: checked_bytes(reader.profile.name, alternative["bytes"])
-            for token_id, alternative in zip(named, alternatives, strict=True)
-            if token_id != UNNAMED and alternative.get("bytes")
-        }
-    return position
+    tokens = []
+    alternatives = []
+    token_bytes: dict[int, bytes] = {}
+    for entry in entries:
+        tokens.append(identity.of_entry(entry))
+        row = []
+        for alternative in entry.get("top_logprobs") or []:
+            token = identity.of_entry(alternative)
+            row.append((token, alternative["logprob"]))
+            # Not the sampled entry's: where fragments of a character were left out, it carries the
+            # bytes of the whole character.
+            if reader.profile.tokens.bytes_exact and token != UNNAMED and alternative.get("bytes"):
+                token_bytes[token] = checked_bytes(reader.profile.name, alternative["bytes"])
+        alternatives.append(row)
+    logprobs = [entry["logprob"] for entry in entries]
+    propensities = None
+    if reader.profile.logprobs.propensity != "logprob":
+        propensities = [reader.propensity_of(entry) for entry in entries]
+    content = reader.listing(tokens, logprobs, alternatives, propensities, token_bytes)
+    return _with_sampled(reader, content, sampled)
 
 
 def spelled(profile: Profile, choice: Choice) -> bytes | None:
@@ -89,7 +99,7 @@ def spelled(profile: Profile, choice: Choice) -> bytes | None:
     return None
 
 
-CONTENT = AnswerDialect(positions, spelled, columns=True)
+CONTENT = AnswerDialect(listing, spelled, scanned=True)
 """Chat completions: ``logprobs.content``, one entry a token with its alternatives inside.
 
 llama.cpp answers in it on the legacy completions endpoint too, and the Responses API puts the same
@@ -97,16 +107,16 @@ entries elsewhere.
 """
 
 
-def _legacy_positions(reader: PositionReader, choice: Choice) -> list[Position]:
-    """Every token position of ``choice``; a logprob of null, which only an echoed prompt's first
-    token has, is refused.
+def _legacy_listing(reader: PositionReader, choice: Choice) -> Listing:
+    """The positions of ``choice``; a logprob of null, which only an echoed prompt's first token
+    has, is refused.
     """
     lists = choice["logprobs"]
     provider = reader.profile.name
     entries = lists.get("content")
     if "tokens" not in lists and isinstance(entries, list):
         sampled_ids = reader.sampled_ids(choice, len(entries), required=False)
-        return positions_of(reader, entries, sampled_ids)
+        return _listing_of(reader, entries, sampled_ids)
     tokens = lists["tokens"]
     logprobs = lists["token_logprobs"]
     tops = lists.get("top_logprobs") or [{}] * len(tokens)
@@ -124,19 +134,16 @@ def _legacy_positions(reader: PositionReader, choice: Choice) -> list[Position]:
     ids = reader.sampled_ids(choice, len(tokens)) or [
         reader.identity.of_text(token) for token in tokens
     ]
-    propensities = reader.propensity_of(lists) or [None] * len(tokens)
-    rows = zip(tokens, ids, logprobs, tops, propensities, strict=True)
-    return [_legacy_position(reader, *row) for row in rows]
+    alternatives = [
+        _legacy_alternatives(reader, *row) for row in zip(tokens, ids, logprobs, tops, strict=True)
+    ]
+    return reader.listing(ids, logprobs, alternatives, reader.propensity_of(lists))
 
 
-def _legacy_position(
-    reader: PositionReader,
-    text: str,
-    sampled: int,
-    logprob: Any,
-    top: dict[str, Any] | None,
-    propensity: Any,
-) -> Position:
+def _legacy_alternatives(
+    reader: PositionReader, text: str, sampled: int, logprob: Any, top: dict[str, Any] | None
+) -> list[tuple[int, Any]]:
+    """The alternatives (id, logprob) at the position of a sampled token."""
     identity = reader.identity
     top = top or {}
     if reader.rules.sampled_ids is not None:
@@ -150,12 +157,7 @@ def _legacy_position(
         # Its text alone names no token, but this is the sampled one: the same text with the same
         # logprob to the last digit.
         named[text] = sampled
-    return reader.position(
-        sampled,
-        logprob,
-        [(token, top[alternative]) for alternative, token in named.items()],
-        propensity,
-    )
+    return [(token, top[alternative]) for alternative, token in named.items()]
 
 
 def _legacy_spelled(profile: Profile, choice: Choice) -> bytes | None:
@@ -175,7 +177,7 @@ def _legacy_spelled(profile: Profile, choice: Choice) -> bytes | None:
     return "".join(texts).encode("utf-8", "surrogatepass")
 
 
-LEGACY = AnswerDialect(_legacy_positions, _legacy_spelled, in_order=False)
+LEGACY = AnswerDialect(_legacy_listing, _legacy_spelled, in_order=False)
 """Legacy completions: parallel lists ``tokens``, ``token_logprobs`` and ``top_logprobs``, a mapping
 a token.
 
@@ -230,7 +232,7 @@ def _response_choices(profile: Profile, answer: Any) -> list[Choice]:
     return [choice]
 
 
-RESPONSES = AnswerDialect(positions, spelled, choices=_response_choices, several=False)
+RESPONSES = AnswerDialect(listing, spelled, choices=_response_choices, several=False)
 """The Responses API: one completion, in the parts of its messages, with entries as those of chat
 completions.
 
@@ -241,9 +243,9 @@ https://platform.openai.com/docs/api-reference/responses/object
 Pairs = list[tuple[int, Any]]
 
 
-def _meta_positions(reader: PositionReader, choice: Choice) -> list[Position]:
-    """Every token position of ``choice``, from triples (logprob, id, text) or from flat arrays of
-    logprobs and ids.
+def _meta_listing(reader: PositionReader, choice: Choice) -> Listing:
+    """The positions of ``choice``, from triples (logprob, id, text) or from flat arrays of logprobs
+    and ids.
     """
     meta = choice.get("meta_info") or {}
     sampled = meta.get("output_token_logprobs")
@@ -258,10 +260,9 @@ def _meta_positions(reader: PositionReader, choice: Choice) -> list[Position]:
         raise CorruptResponse(
             f"{provider} returned {len(sampled)} tokens and {len(tops)} lists of alternatives"
         )
-    return [
-        reader.position(checked_id(provider, token), logprob, top, reader.propensity_of(meta))
-        for (logprob, token, *_), top in zip(sampled, tops, strict=True)
-    ]
+    tokens = [checked_id(provider, token) for _, token, *_ in sampled]
+    logprobs = [logprob for logprob, *_ in sampled]
+    return reader.listing(tokens, logprobs, tops, reader.propensity_of(meta))
 
 
 def _nested(provider: str, meta: dict[str, Any], n: int) -> list[Pairs]:
@@ -292,7 +293,7 @@ def _flat(provider: str, meta: dict[str, Any], n: int) -> list[Pairs]:
     ]
 
 
-META = AnswerDialect(_meta_positions, spelled)
+META = AnswerDialect(_meta_listing, spelled)
 """SGLang's own answers: ``meta_info``, which names every token by its id.
 
 Chat returns it with ``return_meta_info``; ``return_flat_raw_output_top_logprobs`` lays the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -12,8 +12,6 @@ import numpy as np
 
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.drift import SYSTEM_PARTS
-from blackbox_lb.api.wire.columns.byte_spans import UnsupportedLayout
-from blackbox_lb.api.wire.columns.parse import LogprobColumns, ParsedAnswer, arrays_of, loads
 from blackbox_lb.api.wire.dialects import DIALECTS, AnswerDialect
 from blackbox_lb.api.wire.envelope import (
     CUT,
@@ -34,8 +32,10 @@ from blackbox_lb.api.wire.envelope import (
     text_field,
     text_of,
 )
-from blackbox_lb.api.wire.position import Identity, Position, PositionReader
+from blackbox_lb.api.wire.identity import Identity
+from blackbox_lb.api.wire.position import PositionReader, UnsupportedLayout
 from blackbox_lb.api.wire.request import asks_logprobs
+from blackbox_lb.api.wire.scanner import ParsedAnswer, loads
 from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile
@@ -112,33 +112,42 @@ def with_prompt(
                 " tokens"
             )
         pairs = list(zip(prompt_ids, lists, strict=True))[len(prompt_ids) - size :]
-        read = [
-            reader.position(
-                token,
-                row[str(token)]["logprob"],
-                [(int(alternative), row[alternative]["logprob"]) for alternative in row],
-            )
-            for token, row in pairs
-        ]
-    tops = [
-        [pair for pair in zip(ids.tolist(), values.tolist(), strict=True) if pair[0] != NO_TOKEN]
-        for ids, values in zip(completion.top_ids, completion.top_logprobs, strict=True)
-    ]
-    bounded = [False] * len(tops)
-    if completion.bounded is not None:
-        bounded = completion.bounded.tolist()
-    columns = zip(
-        completion.token_ids.tolist(), completion.logprobs.tolist(), tops, bounded, strict=True
-    )
-    after = [Position(*position) for position in columns]
+        logprobs = [row[str(token)]["logprob"] for token, row in pairs]
+        alternatives = [[(int(token), row[token]["logprob"]) for token in row] for _, row in pairs]
+        before = reader.read(reader.listing([token for token, _ in pairs], logprobs, alternatives))
+    width = max(before["top_ids"].shape[1], completion.top_ids.shape[1])
     return replace(
         completion,
-        **{
-            **_stacked([*read, *after]),
-            "whole": completion.whole,
-            "token_bytes": completion.token_bytes,
-        },
+        token_ids=np.concatenate([before["token_ids"], completion.token_ids]),
+        logprobs=np.concatenate([before["logprobs"], completion.logprobs]),
+        top_ids=_stacked(before["top_ids"], completion.top_ids, width, NO_TOKEN),
+        top_logprobs=_stacked(before["top_logprobs"], completion.top_logprobs, width, -np.inf),
+        propensities=None,
+        bounded=_bounded(before["bounded"], len(pairs), completion),
     )
+
+
+def _stacked(before: Any, after: Any, width: int, padding: float) -> Any:
+    """The rows of two tables, padded to ``width``."""
+    tables = [
+        np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=padding)
+        for table in (before, after)
+    ]
+    return np.concatenate(tables)
+
+
+def _bounded(before: Any, size: int, completion: Completion) -> Any:
+    """Whether each logprob is only a bound, of ``size`` tokens and those of ``completion``; None
+    where none is.
+    """
+    if before is None and completion.bounded is None:
+        return None
+    after = completion.bounded
+    if before is None:
+        before = np.zeros(size, np.bool_)
+    if after is None:
+        after = np.zeros(len(completion.token_ids), np.bool_)
+    return np.concatenate([before, after])
 
 
 def parse_response(
@@ -268,13 +277,13 @@ def _attempt(
     """The readable part of the completion, and the reason why the rest is not readable."""
     too_long = _too_long(reader.profile, choice, sampling.max_tokens)
     if too_long is not None:
-        return _completion("", choice, None), too_long
+        return _completion("", choice, _no_positions(whole=False)), too_long
     try:
         with _described(reader.profile, answer):
-            positions = None
+            fields = _no_positions(whole=False)
             if ending_of(reason_of(choice)) != "broken off":
-                positions = _read(reader, endpoint, choice)
-            completion = _completion(text_of(choice), choice, positions)
+                fields = _read(reader, endpoint, choice)
+            completion = _completion(text_of(choice), choice, fields)
             words = fault_of_end(choice)
             if words is None and not (completion.text or thought or sampling.stop):
                 words = _other_text(reader, choice, completion)
@@ -301,8 +310,8 @@ def _attempt(
                     f"{reader.profile.name} lists no token: the only one may be a part of a"
                     " character"
                 )
-            return _completion(text, choice, [] if is_blank(choice, text) else None), fault
-        return _completion("", choice, None), fault
+            return _completion(text, choice, _no_positions(whole=is_blank(choice, text))), fault
+        return _completion("", choice, _no_positions(whole=False)), fault
 
 
 def _other_text(
@@ -340,27 +349,22 @@ def _too_long(profile: Profile, choice: dict[str, Any], max_tokens: int) -> Corr
     return None
 
 
-def _read(
-    reader: PositionReader, endpoint: Endpoint, choice: dict[str, Any]
-) -> list[Position] | dict[str, Any] | None:
-    """Every token position, or their arrays; None where there can be none, as of a call whose
-    tokens the provider hides.
+def _read(reader: PositionReader, endpoint: Endpoint, choice: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a completion from every token position; without any where there can be none, as
+    of a call whose tokens the provider hides.
     """
     if reader.rules.ask_logprobs == "no" or is_filtered(choice) or hides_call(choice):
-        return None
+        return _no_positions(whole=False)
     if not isinstance(choice.get("logprobs"), dict):
         if not asks_logprobs(reader.rules, reader.asked):
-            return None
+            return _no_positions(whole=False)
         raise NoLogprobs(
             f"{reader.profile.name} returned no logprobs on its {endpoint} endpoint; learning needs"
             " the logprobs of sampled tokens: choose a model or server that returns"
             f" them{with_logprobs(reader.profile, endpoint)}, or, where nothing is learned, ask for"
             " none with ``top_logprobs=0``"
         )
-    content = choice["logprobs"].get("content")
-    if isinstance(content, LogprobColumns):
-        return arrays_of(reader, choice, content)
-    return reader.dialect.positions(reader, choice)
+    return reader.read(reader.dialect.listing(reader, choice))
 
 
 def with_logprobs(profile: Profile, endpoint: Endpoint) -> str:
@@ -563,43 +567,16 @@ def _check_counted(profile: Profile, endpoint: Endpoint, completions: Sequence[C
             )
 
 
-def _completion(
-    text: str, choice: dict[str, Any], read: list[Position] | dict[str, Any] | None
-) -> Completion:
-    if not isinstance(read, dict):
-        read = _stacked(read)
-    return Completion(text=text, finish_reason=reason_of(choice), **read)
+def _completion(text: str, choice: dict[str, Any], fields: dict[str, Any]) -> Completion:
+    return Completion(text=text, finish_reason=reason_of(choice), **fields)
 
 
-def _stacked(read: list[Position] | None) -> dict[str, Any]:
-    """The arrays of a completion's positions."""
-    positions = read or []
-    top_ids, top_logprobs = _table([position.top for position in positions])
-    propensities = [
-        position.propensity for position in positions if position.propensity is not None
-    ]
-    bounded = np.array([position.bounded for position in positions], dtype=np.bool_)
+def _no_positions(*, whole: bool) -> dict[str, Any]:
+    """The fields of a completion without positions; ``whole``: it has no tokens."""
     return {
-        "token_ids": np.array([position.id for position in positions], dtype=np.int32),
-        "logprobs": np.array([position.logprob for position in positions], dtype=np.float32),
-        "top_ids": top_ids,
-        "top_logprobs": top_logprobs,
-        "whole": read is not None and all(position.id != UNNAMED for position in positions),
-        "token_bytes": {
-            token: raw for position in positions for token, raw in position.bytes.items()
-        },
-        "propensities": np.array(propensities, dtype=np.float32) if propensities else None,
-        "bounded": bounded if bounded.any() else None,
+        "token_ids": np.zeros(0, np.int32),
+        "logprobs": np.zeros(0, np.float32),
+        "top_ids": np.zeros((0, 0), np.int32),
+        "top_logprobs": np.zeros((0, 0), np.float32),
+        "whole": whole,
     }
-
-
-def _table(rows: Iterable[list[tuple[int, float]]]) -> tuple[Any, Any]:
-    """Ragged rows of (id, logprob) as two (t, k) arrays, padded with -1 and -inf."""
-    rows = list(rows)
-    width = max((len(row) for row in rows), default=0)
-    ids = np.full((len(rows), width), NO_TOKEN, dtype=np.int32)
-    logprobs = np.full((len(rows), width), -np.inf, dtype=np.float32)
-    for t, row in enumerate(rows):
-        if row:
-            ids[t, : len(row)], logprobs[t, : len(row)] = zip(*row, strict=True)
-    return ids, logprobs

@@ -14,7 +14,7 @@ import msgspec
 
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.limits.budget import Spent, used_by
-from blackbox_lb.api.wire.columns.parse import loads
+from blackbox_lb.api.wire import loads
 from blackbox_lb.errors import (
     ContentFiltered,
     CorruptResponse,
