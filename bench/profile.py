@@ -37,10 +37,13 @@ PARTS = {
     "packing and checksums": ("RolloutStore.rows_of (",),
     "finding the numbers in JSON": ("AnswerReader.",),
     "from numbers to a completion": ("Session.completions_in (",),
-    "HTTP": ("AiohttpClient.", "ResponseHandler.", "_SelectorSocketTransport.", "ClientSession."),
+    "HTTP": (
+        "AiohttpTransport.",
+        "ResponseHandler.",
+        "_SelectorSocketTransport.",
+        "ClientSession.",
+    ),
     "request, key, errors": (
-        "Channel._sent (",
-        "HttpService.request (",
         "HttpService.send (",
         "HttpService.reading (",
         "Credentials.",

@@ -201,8 +201,7 @@ async def _ask(
         field = "choices"
 
     async def reply() -> Any:
-        request = service.request("POST", remote.url, content, headers=remote.headers())
-        response = await service.send(request)
+        response = await service.send("POST", remote.url, content, headers=remote.headers())
         with service.reading(response) as body:
             answer = loads(body)
         service.check_answer(answer, field)

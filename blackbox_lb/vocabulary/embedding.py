@@ -322,9 +322,7 @@ class TextVectors:
         service = HttpService(url, wording, secrets=lambda: secrets, timeout=TIMEOUT)
 
         async def once() -> list[list[float]]:
-            response = await service.send(
-                service.request("POST", address, content, headers=headers), model
-            )
+            response = await service.send("POST", address, content, headers=headers, model=model)
             with service.reading(response) as body:
                 answer = parse_json(body, constant=no_constant, parse_float=finite_float)
             service.check_answer(answer, "data", model)

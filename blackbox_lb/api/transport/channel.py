@@ -56,9 +56,10 @@ from blackbox_lb.safety.http.retries import (
 from blackbox_lb.safety.http.service import (
     HttpService,
     ServiceWording,
+    connection_limits,
     when_to_go_on,
 )
-from blackbox_lb.safety.network import read_address
+from blackbox_lb.safety.network import client_options, read_address
 from blackbox_lb.safety.printable import with_remedy
 
 if TYPE_CHECKING:
@@ -315,8 +316,7 @@ class Channel(HttpService):
     """Requests to one API, for as long as it is open. ``attempts``: tries of a request, rate limits
     aside.
 
-    ``transport`` stands in for the network. ``served`` is how long the server had requests, in
-    seconds, those at the same time added up.
+    ``transport`` stands in for the network.
 
     Raises InputError: no usable address. AuthenticationFailed: no key where one is needed.
     """
@@ -334,7 +334,6 @@ class Channel(HttpService):
         self.base_url = address_of(profile, base_url)
         self._budgets = RateLimiter(profile.connection.rate_limit_headers)
         self.malformed = MalformedResponseTolerance()
-        self.served = 0.0
         self._turn = asyncio.Lock()
         self._limited_by = f"{profile.name} allows no more by the rate limits in its headers"
         self._credentials = Credentials(profile, token_provider)
@@ -349,6 +348,7 @@ class Channel(HttpService):
             ),
             secrets=lambda: self._credentials.secrets,
             attempts=attempts,
+            authorize=self._credentials,
             transport=transport,
         )
 
@@ -365,8 +365,14 @@ class Channel(HttpService):
                 f"openai {openai.__version__} cannot talk through httpx2, which batches need;"
                 " install openai 2.49 or newer"
             )
-        client = self.http_client(httpx2.AsyncClient, timeout)
-        client.event_hooks = {"request": [self._credentials]}
+        client = httpx2.AsyncClient(
+            timeout=timeout,
+            limits=connection_limits(),
+            # The key would be added again for any host that a redirect names.
+            follow_redirects=False,
+            event_hooks={"request": [self._credentials]},
+            **client_options(self.base_url),
+        )
         return openai.AsyncOpenAI(
             base_url=self.base_url,
             api_key="the credentials hook knows",
@@ -384,10 +390,9 @@ class Channel(HttpService):
         """``parse`` an answer from a file like a live one. Raises CorruptResponse: it is no
         JSON.
         """
-        return self._json(
-            httpx2.Response(200, content=content, request=httpx2.Request("GET", self.base_url)),
-            parse,
-        )
+        request = httpx2.Request("GET", self.base_url)
+        with self.reading(httpx2.Response(200, content=content, request=request)) as body:
+            return parse(body)
 
     async def get(self, path: str) -> Any:
         """The JSON at ``path``. A missing server is not waited for, one that is loading its model
@@ -395,7 +400,10 @@ class Channel(HttpService):
         """
 
         async def once() -> Any:
-            return self._json(await self._sent("GET", path))
+            query = self.profile.connection.query
+            response = await self.send("GET", self.base_url + path, query=query)
+            with self.reading(response) as content:
+                return loads(content)
 
         return await self.tried(
             once, lambda error: is_passing(error) and not isinstance(error, ConnectionFailed)
@@ -422,12 +430,40 @@ class Channel(HttpService):
         Raises ProviderError: one of its subclasses, each with the provider's own words.
         """
 
-        async def once() -> Any:
-            result = read(
-                await around(
-                    lambda: self._once(path, body, prompt_tokens + generated, generated, parse)
+        tokens = prompt_tokens + generated
+        model = body.get("model")
+        sent = json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        url = path
+        if path.startswith("/"):
+            url = self.base_url + path
+
+        async def send() -> Any:
+            started = await self._admitted(tokens, generated)
+
+            def learn(headers: Mapping[str, str]) -> None:
+                now = time.monotonic()
+                self._budgets.update(
+                    headers, now, started=started, tokens=tokens, generated=generated
                 )
-            )
+
+            try:
+                response = await self.send(
+                    "POST", url, sent, query=self.profile.connection.query, model=model
+                )
+            except ProviderError as error:
+                if isinstance(error.__cause__, httpx2.HTTPStatusError):
+                    learn(error.__cause__.response.headers)
+                    if isinstance(error, RateLimited):
+                        self._budgets.refused(error.pause, time.monotonic())
+                raise
+            learn(response.headers)
+            with self.reading(response) as content:
+                answer = loads(content) if parse is None else await parse(content)
+            self.check_answer(answer, "choices", model)
+            return answer
+
+        async def once() -> Any:
+            result = read(await around(send))
             self.malformed.good += generated > 0
             return result
 
@@ -436,77 +472,28 @@ class Channel(HttpService):
                 once, lambda error: is_passing(error) or self.malformed.passing(error)
             )
 
-    async def _once(
-        self, path: str, body: dict[str, Any], tokens: int, generated: int, parse: Parse | None
-    ) -> Any:
-        # First come, first served: else small requests would overtake a large one for ever.
-        if (
-            self._turn.locked()
-            or self._budgets.wait(tokens, started := time.monotonic(), generated=generated) > 0
-        ):
-            with self._droppable():
-                async with self._turn:
-                    while (
-                        delay := self._budgets.wait(
-                            tokens, started := time.monotonic(), generated=generated
-                        )
-                    ) > 0:
-                        await self._wait_for_budget(delay)
+    async def _admitted(self, tokens: int, generated: int) -> float:
+        """Wait until the provider's budgets allow a request; return when it was let through.
 
-        def learn(response: httpx2.Response) -> None:
-            self._budgets.update(
-                response.headers,
-                time.monotonic(),
-                started=started,
-                tokens=tokens,
-                generated=generated,
-            )
+        First come, first served: else small requests would overtake a large one for ever.
 
-        content = json.dumps(
-            body, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-        ).encode()
-        try:
-            response = await self._sent("POST", path, content, body.get("model"))
-        except ProviderError as error:
-            if isinstance(error.__cause__, httpx2.HTTPStatusError):
-                learn(error.__cause__.response)
-                if isinstance(error, RateLimited):
-                    self._budgets.refused(error.pause, time.monotonic())
-            raise
-        learn(response)
-        with self.reading(response) as content:
-            answer = loads(content) if parse is None else await parse(content)
-        self.check_answer(answer, "choices", body.get("model"))
-        return answer
-
-    async def _wait_for_budget(self, seconds: float) -> None:
-        """Wait for the provider's budgets. Raises RateLimited: longer than a request waits."""
-        if seconds > PATIENCE:
-            error = RateLimited(with_remedy(self._limited_by, when_to_go_on(seconds)))
-            error.pause = seconds
-            raise error
-        await self._waits.wait(seconds, self._limited_by, RateLimited.__name__)
-
-    async def _sent(
-        self, method: str, path: str, content: bytes | None = None, model: str | None = None
-    ) -> httpx2.Response:
-        """The answer. path: below the API's address, or a whole one. Raises ProviderError: no
-        answer, or a refusal.
+        Raises RateLimited: a wait that is longer than a request waits.
         """
-        url = path
-        if path.startswith("/"):
-            url = self.base_url + path
-        request = self.request(method, url, content, query=self.profile.connection.query)
-        await self._credentials(request)
-        begin = time.monotonic()
-        try:
-            return await self.send(request, model)
-        finally:
-            self.served += time.monotonic() - begin
-
-    def _json(self, response: httpx2.Response, parse: Callable[[bytes], Any] = loads) -> Any:
-        with self.reading(response) as content:
-            return parse(content)
+        started = time.monotonic()
+        if not self._turn.locked() and not self._budgets.wait(tokens, started, generated=generated):
+            return started
+        with self._droppable():
+            async with self._turn:
+                while True:
+                    started = time.monotonic()
+                    delay = self._budgets.wait(tokens, started, generated=generated)
+                    if not delay:
+                        return started
+                    if delay > PATIENCE:
+                        error = RateLimited(with_remedy(self._limited_by, when_to_go_on(delay)))
+                        error.pause = delay
+                        raise error
+                    await self._waits.wait(delay, self._limited_by, RateLimited.__name__)
 
     def error_of(
         self, fault: Fault, model: str | None = None, url: str | None = None

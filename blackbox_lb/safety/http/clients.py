@@ -1,7 +1,6 @@
-"""HTTP clients that bound the size and duration of every answer, streamed or not.
+"""The HTTP client of everything that is sent: it bounds the size and duration of every answer.
 
-``AiohttpClient`` sends completion requests: the parser of aiohttp is C, and a short request takes a
-third of the time that httpx2 needs. ``BoundedClient`` is for proxy servers, which httpx2 knows.
+The parser of aiohttp is C, and a short request takes a third of the time that httpx2 needs.
 """
 
 from __future__ import annotations
@@ -9,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import httpx2
-from httpx2 import USE_CLIENT_DEFAULT
 
 from blackbox_lb.errors import ConnectionFailed, CorruptResponse
 
@@ -73,76 +71,6 @@ def at_most(size: int) -> Iterator[None]:
         LIMIT.reset(token)
 
 
-class BoundedClient(httpx2.AsyncClient):
-    """``httpx2.AsyncClient`` with responses that are already read and decoded.
-
-    Raises, from ``send``:
-        CorruptResponse: more bytes, packed or unpacked, than ``at_most``, or an encoding that the
-            request does not accept.
-        ConnectionFailed: the answer is not complete after ``DEADLINE``.
-    """
-
-    async def send(
-        self,
-        request: httpx2.Request,
-        *,
-        stream: bool = False,
-        auth: Any = USE_CLIENT_DEFAULT,
-        follow_redirects: Any = USE_CLIENT_DEFAULT,
-    ) -> httpx2.Response:
-        """The response to ``request``, with its body."""
-        sending = super().send(request, stream=True, auth=auth, follow_redirects=follow_redirects)
-
-        async def read() -> httpx2.Response:
-            response = await sending
-            try:
-                check_encodings(
-                    response.status_code, response.headers.get("content-encoding", ""), request
-                )
-                # Close a refused response here, and not in a task of the garbage collector.
-                async with aclosing(response.aiter_bytes()) as received:
-                    content = await joined(received, request)
-            finally:
-                await response.aclose()
-            complete = decoded(
-                response.status_code, response.headers.multi_items(), content, request
-            )
-            complete.extensions = response.extensions
-            complete.history = response.history
-            return complete
-
-        return await in_time(read(), request)
-
-
-async def in_time(answer: Awaitable[httpx2.Response], request: httpx2.Request) -> httpx2.Response:
-    """The answer to ``request``. Raises ConnectionFailed: it took longer than ``DEADLINE``."""
-    try:
-        async with asyncio.timeout(DEADLINE):
-            return await answer
-    except TimeoutError as error:
-        raise ConnectionFailed(
-            f"the answer of {_where(request)} is not whole after {DEADLINE:,.0f} seconds; is the"
-            " server overloaded? A smaller ``concurrency``, ``max_tokens`` or ``top_logprobs``"
-            " makes answers that come sooner"
-        ) from error
-
-
-async def joined(received: AsyncIterable[bytes], request: httpx2.Request) -> bytes:
-    """The bytes of an answer. Raises CorruptResponse: more than ``at_most``."""
-    limit = LIMIT.get()
-    parts = list[bytes]()
-    size = 0
-    async for part in received:
-        size += len(part)
-        if size > limit:
-            raise CorruptResponse(
-                f"{_where(request)} answered with more than {limit:,} bytes, several times what was"
-                " asked for can need; is this an inference API? It is read no further"
-            )
-        parts.append(part)
-    return b"".join(parts)
-
-
 def decoded(
     status: int, headers: Iterable[tuple[str, str]], content: bytes, request: httpx2.Request
 ) -> httpx2.Response:
@@ -176,52 +104,85 @@ def _where(request: httpx2.Request) -> str:
     return f"{request.url.scheme}://{request.url.netloc.decode()}{request.url.path}"
 
 
-class AiohttpClient:
-    """Sends requests of httpx2 from one event loop, like ``BoundedClient``.
+class AiohttpTransport(httpx2.AsyncBaseTransport):
+    """Sends requests of httpx2 from one event loop; every response is read, decoded and bounded.
 
-    It knows no proxy server and follows no redirect, and it keeps no cookies.
+    It follows no redirect, and it keeps no cookies.
 
     Args:
         verify: the trusted certificates.
         timeout: seconds to make a connection, and seconds of silence.
         limits: the connections kept open.
+        proxy: the address of a proxy server.
     """
 
-    def __init__(self, verify: ssl.SSLContext, timeout: float, limits: httpx2.Limits) -> None:
+    def __init__(
+        self,
+        verify: ssl.SSLContext,
+        timeout: float,
+        limits: httpx2.Limits,
+        proxy: str | None = None,
+    ) -> None:
         self._verify = verify
         self._timeout = timeout
         self._limits = limits
+        self._proxy = proxy
         self._session: aiohttp.ClientSession | None = None
 
-    async def send(self, request: httpx2.Request) -> httpx2.Response:
-        """The response, read and decoded.
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """The response, with its body.
 
         Raises:
             httpx2.HTTPError: ConnectError and ConnectTimeout where nothing was sent.
-            CorruptResponse, ConnectionFailed: see ``BoundedClient``.
+            CorruptResponse: more bytes, packed or unpacked, than ``at_most``, or an encoding that
+                the request does not accept.
+            ConnectionFailed: the answer is not complete after ``DEADLINE``.
         """
-        return await in_time(self._read(request), request)
-
-    async def aclose(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-
-    async def _read(self, request: httpx2.Request) -> httpx2.Response:
         from yarl import URL
 
         if self._session is None:
             self._session = self._open_session()
-        with _as_httpx2(request):
-            async with self._session.request(
-                request.method,
-                URL(str(request.url), encoded=True),
-                data=request.content or None,
-                headers=list(request.headers.items()),
-                allow_redirects=False,
-            ) as answer:
-                check_encodings(answer.status, answer.headers.get("Content-Encoding", ""), request)
-                content = await joined(_parts(answer), request)
-                return decoded(answer.status, answer.headers.items(), content, request)
+        limit = LIMIT.get()
+        parts = list[bytes]()
+        size = 0
+        try:
+            with _as_httpx2(request):
+                async with (
+                    asyncio.timeout(DEADLINE) as deadline,
+                    self._session.request(
+                        request.method,
+                        URL(str(request.url), encoded=True),
+                        data=request.content or None,
+                        headers=list(request.headers.items()),
+                        allow_redirects=False,
+                        proxy=self._proxy,
+                    ) as answer,
+                ):
+                    encodings = answer.headers.get("Content-Encoding", "")
+                    check_encodings(answer.status, encodings, request)
+                    while part := await answer.content.readany():
+                        size += len(part)
+                        if size > limit:
+                            raise CorruptResponse(
+                                f"{_where(request)} answered with more than {limit:,} bytes,"
+                                " several times what was asked for can need; is this an inference"
+                                " API? It is read no further"
+                            )
+                        parts.append(part)
+                    headers = answer.headers.items()
+                    return decoded(answer.status, headers, b"".join(parts), request)
+        except httpx2.ReadTimeout as error:
+            if not deadline.expired():
+                raise
+            raise ConnectionFailed(
+                f"the answer of {_where(request)} is not whole after {DEADLINE:,.0f} seconds; is"
+                " the server overloaded? A smaller ``concurrency``, ``max_tokens`` or"
+                " ``top_logprobs`` makes answers that come sooner"
+            ) from error.__cause__
+
+    async def aclose(self) -> None:
+        if self._session is not None:
+            await self._session.close()
 
     def _open_session(self) -> aiohttp.ClientSession:
         import aiohttp  # takes a quarter of a second
@@ -241,11 +202,6 @@ class AiohttpClient:
             max_line_size=LONGEST_LINE,
             max_field_size=LONGEST_LINE,
         )
-
-
-async def _parts(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    while part := await answer.content.readany():
-        yield part
 
 
 @contextmanager

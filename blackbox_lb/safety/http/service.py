@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -35,12 +36,13 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.safety.files import has_too_many, most_open_files, remedy_for_too_many
 from blackbox_lb.safety.http import retries
-from blackbox_lb.safety.http.clients import AiohttpClient, BoundedClient
+from blackbox_lb.safety.http.clients import AiohttpTransport
 from blackbox_lb.safety.http.error_answers import Fault, FaultKind, classify, masked
 from blackbox_lb.safety.http.header_values import retry_after
 from blackbox_lb.safety.http.retries import ATTEMPTS, failure_of, is_enough, is_passing
 from blackbox_lb.safety.http.waits import NOTICEABLE, Waits, clock_time, time_in
 from blackbox_lb.safety.network import (
+    HTTP,
     check_key_log,
     explain_certificate,
     is_http_url,
@@ -112,6 +114,7 @@ class HttpService:
     """Requests to one service; use as an asynchronous context manager, or call ``close``.
 
     ``refusals`` counts the answers that blame the server's load, and the requests that timed out.
+    ``served`` is how long the service had requests, in seconds, those at the same time added up.
 
     Args:
         url: the address, without credentials.
@@ -119,6 +122,7 @@ class HttpService:
         secrets: returns the keys in use, which no message and no stored answer may hold.
         timeout: seconds to make a connection, and seconds of silence.
         attempts: tries of a request, rate limits aside.
+        authorize: adds the credentials to each request.
         transport: stands in for the network.
 
     Raises:
@@ -134,6 +138,7 @@ class HttpService:
         secrets: Callable[[], Iterable[str]] = tuple,
         timeout: float = TIMEOUT,
         attempts: int = ATTEMPTS,
+        authorize: Callable[[httpx2.Request], Awaitable[None]] | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         if not is_http_url(url):
@@ -144,11 +149,12 @@ class HttpService:
         self.name = wording.name
         self.url = url
         self.refusals = 0
+        self.served = 0.0
+        self._authorize = authorize
         self._secrets = secrets
         self._advice = wording.advice
         self._place = wording.place or url
         self._attempts = attempts
-        self._timeout = httpx2.Timeout(timeout)
         self._redactor = Redactor(secrets)
         self._has_repeated_a_key = False
         self._waits = Waits()
@@ -156,13 +162,18 @@ class HttpService:
         check_key_log()  # aiohttp reads the variable when it is imported
         self._proxy_server = None
         if transport is None:
-            self._proxy_server = proxy_server(url)
-        self._verify = verification(url)
-        self._client: AiohttpClient | httpx2.AsyncClient
-        if transport is None and self._proxy_server is None:
-            self._client = AiohttpClient(self._verify, timeout, connection_limits())
-        else:  # httpx2 knows all kinds of proxy servers
-            self._client = self.http_client(BoundedClient, self._timeout, transport)
+            self._proxy_server = proxy_server(url, HTTP)
+            transport = self._network(timeout)
+        self._transport = transport
+
+    def _network(self, timeout: float) -> AiohttpTransport:
+        verify = verification(self.url)
+        proxy = None
+        if self._proxy_server is not None:
+            proxy = self._proxy_server.address
+            if proxy.startswith("https:"):
+                verify = verification(proxy)
+        return AiohttpTransport(verify, timeout, connection_limits(), proxy)
 
     async def __aenter__(self) -> Self:
         return self
@@ -176,30 +187,9 @@ class HttpService:
         await self.close()
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._transport.aclose()
 
-    def http_client(
-        self,
-        kind: type[httpx2.AsyncClient],
-        timeout: httpx2.Timeout,
-        transport: httpx2.AsyncBaseTransport | None = None,
-    ) -> httpx2.AsyncClient:
-        """A client of httpx2 for the address, with the environment's settings of the network."""
-        proxy = None
-        if self._proxy_server is not None:
-            proxy = self._proxy_server.address
-        return kind(
-            timeout=timeout,
-            limits=connection_limits(),
-            # The key would be added again for any host that a redirect names.
-            follow_redirects=False,
-            trust_env=False,
-            proxy=proxy,
-            verify=self._verify,
-            transport=transport,
-        )
-
-    def request(
+    async def send(
         self,
         method: str,
         url: str,
@@ -207,35 +197,40 @@ class HttpService:
         *,
         headers: Mapping[str, str] | None = None,
         query: Mapping[str, str] | None = None,
-    ) -> httpx2.Request:
-        """A request for JSON, with the headers of this package and ``headers``."""
-        return httpx2.Request(
-            method,
-            _parsed_url(url),
-            content=content,
-            params=query or None,
-            headers={**HEADERS, **(headers or {})},
-            extensions={"timeout": self._timeout.as_dict()},
-        )
-
-    async def send(self, request: httpx2.Request, model: str | None = None) -> httpx2.Response:
-        """The complete answer to one try.
+        model: str | None = None,
+    ) -> httpx2.Response:
+        """The complete answer to one try of a request for JSON.
 
         Args:
-            request: see :meth:`request`.
+            content: the body of the request.
+            headers: beside those of this package.
+            query: parameters of the address.
             model: the model that is asked, for the advice.
 
         Raises:
             ProviderError: no answer, or a refusal.
             CorruptResponse: more bytes than ``clients.at_most``.
         """
+        request = httpx2.Request(
+            method,
+            _parsed_url(url),
+            content=content,
+            params=query or None,
+            headers={**HEADERS, **(headers or {})},
+        )
+        if self._authorize is not None:
+            await self._authorize(request)
+        begin = time.monotonic()
         try:
-            response = await self._client.send(request)
+            response = await self._transport.handle_async_request(request)
         except httpx2.HTTPError as error:
             raise self.unanswered(error) from error
+        finally:
+            self.served += time.monotonic() - begin
+        response.request = request
         if not response.is_success:
             refused = httpx2.HTTPStatusError(
-                f"HTTP {response.status_code}", request=response.request, response=response
+                f"HTTP {response.status_code}", request=request, response=response
             )
             raise self.refused(response, model) from refused
         return response

@@ -95,6 +95,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._hand_over(b"")
 
+    def do_CONNECT(self) -> None:
+        self._hand_over(b"")
+
     def do_POST(self) -> None:
         self._hand_over(self.rfile.read(int(self.headers.get("content-length") or 0)))
 

@@ -504,21 +504,6 @@ def test_what_does_not_exist_is_named_by_its_address(monkeypatch: pytest.MonkeyP
     assert "api-version" not in classic
 
 
-@pytest.mark.parametrize("coding", ["br", "zstd", "lz4", "gzip, br", "BR"])
-def test_an_encoding_that_nobody_asked_for(coding: str) -> None:
-    """Through a proxy server's client as over the network; it is no missing server."""
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        assert request.headers["accept-encoding"] == "gzip, deflate"
-        return httpx2.Response(
-            200, headers={"content-encoding": coding}, stream=httpx2.ByteStream(b"\x1b\x0b\x80")
-        )
-
-    with pytest.raises(CorruptResponse) as caught:
-        send(answer, "vllm", base_url="http://host.example/v1")
-    assert repr(coding.lower().rpartition(" ")[2]) in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("files", "most"),
     [(None, 1_000), (1_000_000, 1_000), (256, 208), (64, 16), (20, 1)],

@@ -230,7 +230,7 @@ def test_what_nobody_answers_in_time_is_tried_twice(server: Refusing) -> None:
         async with HttpService(
             "http://h", ServiceWording("s"), transport=httpx2.MockTransport(late)
         ) as service:
-            await service.tried(lambda: service.send(service.request("GET", "http://h/")))
+            await service.tried(lambda: service.send("GET", "http://h/"))
 
     with pytest.raises(ConnectionFailed):
         asyncio.run(ask())

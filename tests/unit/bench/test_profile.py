@@ -18,11 +18,11 @@ from bench.profile import PARTS, folded, parts
 
 RAW = """\
 run (runners.py:1);Handle._run (events.py:78);worker (workers.py:3);Session.answer (session.py:202) 4
-run (runners.py:1);Handle._run (events.py:78);AnswerReader._cut (parse.py:114);spans_of (byte_spans.py:81) 5
-Handle._run (events.py:78);Channel.post (channel.py:174);Channel._sent (channel.py:259);AiohttpClient.send (a.py:3) 2
+run (runners.py:1);Handle._run (events.py:78);AnswerReader._cut (scanner.py:114);spans_of (spans.py:81) 5
+Handle._run (events.py:78);Channel.post (channel.py:174);HttpService.send (service.py:259);AiohttpTransport.handle_async_request (a.py:3) 2
 Thread.run (threading.py:9);Writer._run (writer.py:47);RolloutStore.add_rows (rollouts.py:1);Database.transaction (database.py:92) 7
 Thread.run (threading.py:9);Writer._run (writer.py:47) 100
-<module> (x.py:1);_find_and_load (importlib:1);AnswerReader._cut (parse.py:114) 100
+<module> (x.py:1);_find_and_load (importlib:1);AnswerReader._cut (scanner.py:114) 100
 main (x.py:1) 1
 """
 

@@ -263,7 +263,7 @@ def test_a_proxy_server_that_cannot_be_used(
 
 
 def test_a_socks_proxy_server_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With it, httpx2 talks to one; blb proxy to those of HTTP alone."""
+    """With it, other libraries talk to one; this package to those of HTTP alone."""
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
     monkeypatch.setattr(network, "find_spec", lambda name: None)
     with raises_naming(InputError, "ALL_PROXY", "socksio", "NO_PROXY"):
@@ -333,6 +333,32 @@ def test_a_proxy_server_that_does_not_run_is_named(monkeypatch: pytest.MonkeyPat
     assert "sesame" not in message
 
 
+def test_requests_go_through_a_proxy_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of http whole, under its password; those of https by a tunnel that it may refuse."""
+    exchanges: list[Exchange] = []
+
+    def serve(exchange: Exchange) -> None:
+        exchanges.append(exchange)
+        answer = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
+        if exchange.method == "GET":
+            answer = b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"data": []}'
+        exchange.connection.sendall(answer)
+
+    server = Connections(serve)
+    server.start()
+    monkeypatch.setenv("ALL_PROXY", f"http://user:sesame@127.0.0.1:{server.port}")
+    try:
+        assert get("http://host.example/v1") == {"data": []}
+        with raises_naming(ConnectionFailed, "ALL_PROXY", "403"):
+            get("https://host.example/v1")
+    finally:
+        server.stop()
+    [whole, tunnel] = exchanges[:2]
+    assert whole.path == "http://host.example/v1/models"
+    assert whole.headers["proxy-authorization"] == "Basic dXNlcjpzZXNhbWU="
+    assert (tunnel.method, tunnel.path) == ("CONNECT", "host.example:443")
+
+
 # --- Other libraries
 
 
@@ -385,7 +411,7 @@ def test_a_mock_of_the_network_is_asked_whatever_the_environment_says(
 # --- Encodings
 
 
-@pytest.mark.parametrize("coding", ["br", "zstd", "lz4", "identity", "gzip"])
+@pytest.mark.parametrize("coding", ["br", "zstd", "lz4", "BR", "gzip, br", "identity", "gzip"])
 def test_encodings_over_the_network(coding: str) -> None:
     """Those that were asked for are read, all others are named."""
     content = b'{"data": []}'
@@ -404,7 +430,8 @@ def test_encodings_over_the_network(coding: str) -> None:
         if coding in ("identity", "gzip"):
             assert get(f"http://127.0.0.1:{server.port}/v1") == {"data": []}
             return
-        with raises_naming(CorruptResponse, "200", repr(coding)):
+        named = coding.lower().rpartition(" ")[2]
+        with raises_naming(CorruptResponse, "200", repr(named)):
             get(f"http://127.0.0.1:{server.port}/v1")
     finally:
         server.stop()

@@ -253,8 +253,8 @@ def test_nothing_prints_its_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         session,
         channel,
         channel._redactor,
-        channel._client,
-        vars(channel._client),
+        channel._transport,
+        vars(channel._transport),
     ]
     assert set(Credentials(profile).secrets) == {KEY, QUERY}
     for each in shown:
