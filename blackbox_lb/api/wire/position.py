@@ -206,6 +206,8 @@ class PositionReader:
         """Raise CorruptResponse where an alternative has no probability although unlisted tokens
         must have some.
         """
+        if listing.top_logprobs.min(initial=0.0) > LEAST:
+            return
         is_listed = np.arange(ids.shape[1]) < widths[:, None]
         is_least = is_listed & (logprobs <= LEAST)
         for position in np.flatnonzero(is_least.any(axis=1)):
@@ -271,9 +273,13 @@ class PositionReader:
 
     def _checked(self, values: Floats) -> Floats:
         """The logprobs in nats, at most 0. Raises CorruptResponse: NaN, or a positive number."""
-        is_wrong = ~(values <= POSITIVE_TOLERANCE)
-        if is_wrong.any():
-            raise self._no_logprob(float(values[is_wrong][0]))
+        if not len(values):
+            return values
+        highest = values.max()
+        if not highest <= POSITIVE_TOLERANCE:
+            raise self._no_logprob(float(highest))
+        if highest < 0 and values.min() > LOWEST:
+            return values
         # Adding 0 turns -0.0, which some write as -0, into 0.0.
         return np.where(values > LOWEST, np.minimum(values, 0.0) + 0.0, -np.inf)
 
@@ -346,9 +352,10 @@ def _from_likeliest(ids: Ints, logprobs: Floats) -> tuple[Ints, Floats]:
     """
     current = logprobs[:, :-1]
     after = logprobs[:, 1:]
-    in_order = (current > after) | ((current == after) & (ids[:, :-1] <= ids[:, 1:]))
-    rows = (~in_order.all(axis=1)).nonzero()[0]
-    if len(rows):
+    in_order = current > after
+    if not in_order.all():
+        in_order |= (current == after) & (ids[:, :-1] <= ids[:, 1:])
+        rows = np.flatnonzero(~in_order.all(axis=1))
         ids = ids.copy()
         logprobs = logprobs.copy()
         # Padding is last among equal ones: an id may have the logprob -inf, too.
@@ -357,6 +364,7 @@ def _from_likeliest(ids: Ints, logprobs: Floats) -> tuple[Ints, Floats]:
         ids[rows] = np.take_along_axis(ids[rows], order, axis=1)
         logprobs[rows] = np.take_along_axis(logprobs[rows], order, axis=1)
     by_id = np.sort(ids, axis=1)
-    if ((by_id[:, 1:] == by_id[:, :-1]) & (by_id[:, 1:] >= 0)).any():
+    is_twice = by_id[:, 1:] == by_id[:, :-1]
+    if is_twice.any() and (by_id[:, 1:][is_twice] >= 0).any():
         raise CorruptResponse("one token is listed twice among the alternatives of a position")
     return ids, logprobs
