@@ -19,6 +19,7 @@ from blackbox_lb.safety.secrets import redacted
 OPTIONS = frozenset(
     [
         "abstain_below",
+        "access_log",
         "allow_host",
         "allow_origin",
         "alpha",

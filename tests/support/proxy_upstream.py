@@ -16,9 +16,11 @@ from typing import Any
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.bias.request_bias import RequestBias
-from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
-from blackbox_lb.deploy.proxy.requests import Rule, Upstream
+from blackbox_lb.deploy.proxy.bodies import ServedBiases
+from blackbox_lb.deploy.proxy.limits import TIMEOUT
+from blackbox_lb.deploy.proxy.served import ServedBias
 from blackbox_lb.deploy.proxy.server import Proxy
+from blackbox_lb.deploy.proxy.upstream import Upstream
 
 VALUES = {2: -100.0, 7: 1.25, 199998: -3.0000000000000004}
 SENT = {"2": -100, "7": 1.25, "199998": -3.0000000000000004}
@@ -135,6 +137,7 @@ def proxy_for(
     upstream: str,
     *served: ServedBias | Bias | tuple[str, Bias],
     others: Any = "pass",
+    timeout: float = TIMEOUT,
     **options: Any,
 ) -> Proxy:
     """A proxy with these biases; (alias, bias) for one with an alias."""
@@ -148,7 +151,7 @@ def proxy_for(
         alias, each = row if isinstance(row, tuple) else (None, row)
         rows.append(ServedBias(each.model, alias, each, Injection(RequestBias(each.logit_bias))))
     return Proxy(
-        Rule(ServedNames(rows), others), Upstream.parse(upstream), **{"grace": 2.0, **options}
+        ServedBiases(rows, others), Upstream(upstream, timeout), **{"grace": 2.0, **options}
     )
 
 

@@ -22,6 +22,11 @@ class ErrorAnswer(BlbError):
         self.param = param
 
     @property
+    def is_failure(self) -> bool:
+        """Whether the upstream or the proxy failed; else the request is refused."""
+        return self.status >= 500 and self.status != 501
+
+    @property
     def document(self) -> dict[str, Any]:
         kind = "invalid_request_error"
         if self.status >= 500:

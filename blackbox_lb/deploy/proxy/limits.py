@@ -9,3 +9,5 @@ GRACE = 30.0
 IDLE = 75.0
 """Seconds that a client's connection may stay without a whole head of a request, and a body without
 a byte; nginx's keepalive_timeout."""
+PREFIX = "/v1"
+"""The path of this proxy that corresponds to the upstream's base URL."""

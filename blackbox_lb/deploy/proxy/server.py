@@ -6,11 +6,10 @@ caller's own key; this process stores, logs and shows no key, prompt or completi
 """
 
 import asyncio
+import datetime as dt
 import logging
-import re
 import signal
 import traceback
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from types import FrameType
@@ -20,29 +19,31 @@ import aiohttp
 from aiohttp import web
 
 from blackbox_lb._version import __version__
-from blackbox_lb.deploy.injection import quoted
+from blackbox_lb.deploy.injection import quoted, route
 from blackbox_lb.deploy.phase_requests import PhasedRequest
-from blackbox_lb.deploy.proxy import clients
+from blackbox_lb.deploy.proxy.bodies import LARGE, Edit, ServedBiases
+from blackbox_lb.deploy.proxy.callers import Callers
+from blackbox_lb.deploy.proxy.clients import ClientServer, most_connections
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
-from blackbox_lb.deploy.proxy.forward import HOP_BY_HOP, MAX_HEADER, REWRITTEN, Forwarder
-from blackbox_lb.deploy.proxy.limits import GRACE, IDLE, MAX_BODY, TIMEOUT
-from blackbox_lb.deploy.proxy.models import answer_models, wanted_model
-from blackbox_lb.deploy.proxy.requests import LARGE, PREFIX, Rule, Upstream
-from blackbox_lb.deploy.proxy.web_pages import PageRule
+from blackbox_lb.deploy.proxy.limits import GRACE, IDLE, MAX_BODY, PREFIX
+from blackbox_lb.deploy.proxy.metrics import Metrics
+from blackbox_lb.deploy.proxy.models import MODELS, aliased_model, answered_target, models_answer
+from blackbox_lb.deploy.proxy.upstream import MAX_HEADER, REWRITTEN, Upstream, check_seconds
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.safety.printable import printable
 
 HEADER = "blackbox-lb-bias"
 """The header of an answer that names the bias of the request."""
+HEALTH = "/healthz"
+METRICS = "/metrics"
+"""The paths that the proxy answers of itself, and the upstream's of these names are hidden by."""
+CLIENT_LEFT = 499
+"""The status under which a request is counted whose client left, as nginx has it."""
 
-_LONGEST = 31_536_000
-"""Seconds of the longest wait that can be asked for."""
 _LINGER = 10.0
 """Longest time in seconds that the rest of a refused body is still read."""
-_HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
-_DECODED = frozenset(("", "identity", "gzip", "deflate"))
-"""Codings of a part of an answer that is joined to others."""
+_ENCODING = frozenset(("content-encoding", "content-length"))
 
 log = logging.getLogger(__name__)
 # aiohttp's own records of a malformed request hold the request, its key included.
@@ -50,16 +51,20 @@ _mute = logging.Logger("blackbox_lb.deploy.proxy.server.http", logging.CRITICAL 
 
 
 class Proxy:
-    """``async with Proxy(rule, upstream).listening() as address: ...``; any number of requests at
+    """``async with Proxy(biases, upstream).listening() as address: ...``; any number of requests at
     once.
 
-    max_body: largest request body in bytes. timeout: seconds of silence before the upstream is
-    abandoned. grace: seconds to finish the answers under way when the block ends; then they are
-    cut. idle: seconds that a client may take for the head of a request, and stay silent within its
-    body. most_connections: of clients at a time, by default what the limit of open files allows.
-    hosts: further names of this machine that clients may use while the proxy is not reachable
-    from others: otherwise a web page could point its own name here (DNS rebinding) and use an
-    upstream that needs no key. origins: web pages besides those of this machine that may call it.
+    Args:
+        biases: by model names.
+        upstream: the API that requests go to.
+        max_body: largest request body in bytes.
+        grace: seconds to finish the answers under way when the block ends; then they are cut.
+        idle: seconds that a client may take for the head of a request, and stay silent within its
+            body.
+        connections: most connections of clients at a time, by default what the limit of open files
+            allows.
+        hosts, origins: who may call it beside this machine, see ``Callers``.
+        log_request: called with a line for each request, without its query, headers and body.
 
     Raises InputError: one of ``origins`` or ``hosts`` is none, a time that is no number of seconds;
     and, from ``listening``: the address cannot be used.
@@ -67,51 +72,37 @@ class Proxy:
 
     def __init__(
         self,
-        rule: Rule,
+        biases: ServedBiases,
         upstream: Upstream,
         *,
         max_body: int = MAX_BODY,
-        timeout: float = TIMEOUT,
         grace: float = GRACE,
         idle: float = IDLE,
-        most_connections: int | None = None,
+        connections: int | None = None,
         hosts: Collection[str] = (),
         origins: Collection[str] = (),
+        log_request: Callable[[str], object] | None = None,
     ) -> None:
-        for name, seconds in (("timeout", timeout), ("grace", grace)):
-            if not 0 <= seconds <= _LONGEST:
-                raise InputError(
-                    f"``{name}`` is {seconds}; give seconds, from 0 to {_LONGEST:,} (a year)"
-                )
-        for host in hosts:
-            if not _HOST.fullmatch(host):
-                raise InputError(
-                    f"--allow-host {quoted(host)} is no name that a client calls the proxy by; give"
-                    " a host's name without scheme, port and blanks, as host.docker.internal"
-                )
-        self.rule = rule
+        check_seconds("grace", grace)
+        self.biases = biases
         self.upstream = upstream
+        self.metrics = Metrics(row.name for row in biases)
+        self._max_body = max_body
+        self._grace = grace
         self._idle = idle
-        self._most_connections = most_connections or clients.most_connections()
-        self._hosts = frozenset(name.lower() for name in hosts)
-        self._guarded = False
-        self._pages = PageRule(hosts, origins)
-        self.max_body = max_body
-        self.grace = grace
+        self._connections = connections or most_connections()
+        self._callers = Callers(hosts, origins)
+        self._log_request = log_request
         self._reads_large = asyncio.Semaphore()
-        self._embeds = any(row.injection.embeds for row in rule.names)
-        self.biased: Counter[str] = Counter()
-        self.counts: Counter[str] = Counter()
-        self._forwarder = Forwarder(upstream, timeout=timeout)
 
     @asynccontextmanager
     async def listening(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
         """Serve inside the block; return the base URL for clients. Port 0 takes a free one."""
         self._check_no_loop(host, port)
-        self._guarded = is_loopback(host)
-        server = clients.ConnectionLimit(
+        self._callers.is_local = is_loopback(host)
+        server = ClientServer(
             self._answer,
-            most=self._most_connections,
+            most=self._connections,
             keepalive_timeout=self._idle,
             lingering_time=min(_LINGER, self._idle),
             handler_cancellation=True,
@@ -121,41 +112,43 @@ class Proxy:
             max_line_size=MAX_HEADER,
             max_field_size=MAX_HEADER,
         )
-        # aiohttp waits this long twice, and for ever at zero.
-        runner = web.ServerRunner(server, shutdown_timeout=max(self.grace / 2, 0.001))
-        await self._forwarder.open()
-        with server.accepting():
+        async with self.upstream.connected():
             try:
-                await runner.setup()
-                name = host
-                if ":" in host:
-                    name = f"[{host}]"
-                yield f"http://{name}:{await _listen(runner, host, port)}{PREFIX}"
+                listener = await server.listen(host, port)
+            except (OSError, OverflowError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise InputError(
+                    f"cannot listen on {host}:{port} ({reason}); choose another ``host`` or"
+                    " ``port``"
+                ) from None
+            name = f"[{host}]" if ":" in host else host
+            try:
+                yield f"http://{name}:{listener.sockets[0].getsockname()[1]}{PREFIX}"
             finally:
-                try:
-                    await runner.cleanup()
-                finally:
-                    await self._forwarder.close()
+                listener.close()
+                server.pre_shutdown()
+                # aiohttp waits this long twice, and for ever at zero.
+                await server.shutdown(max(self._grace / 2, 0.001))
 
     @property
     def health(self) -> dict[str, Any]:
-        served = [
-            {
-                "name": row.name,
-                "model": row.model,
-                "alias": row.alias,
-                "entries": len(row.bias.entries),
-            }
-            | {"status": row.bias.status, "requests": self.biased[row.name]}
-            for row in self.rule.names
-        ]
-        counts = {name: self.counts[name] for name in ("unbiased", "refused", "failed", "other")}
+        """What ``/healthz`` answers."""
         return {
             "status": "ok",
             "version": __version__,
             "upstream": self.upstream.base,
-            "biases": served,
-            "requests": {"biased": self.biased.total(), **counts},
+            "biases": [
+                {
+                    "name": row.name,
+                    "model": row.model,
+                    "alias": row.alias,
+                    "entries": len(row.bias.entries),
+                    "status": row.bias.status,
+                    "requests": self.metrics.biased[row.name],
+                }
+                for row in self.biases
+            ],
+            "requests": self.metrics.counts,
         }
 
     def _check_no_loop(self, host: str, port: int) -> None:
@@ -169,51 +162,66 @@ class Proxy:
             )
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        status = CLIENT_LEFT
+        try:
+            answer = await self._answer_or_error(request)
+            status = answer.status
+            return answer
+        finally:
+            seconds = loop.time() - start
+            if not _is_own(request):
+                self.metrics.answer(status, seconds)
+            if self._log_request is not None:
+                self._log_request(_log_line(request, status, seconds))
+
+    async def _answer_or_error(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             return await self._dispatch(request)
         except ErrorAnswer as answer:
-            return self._error(request, answer)
+            error = answer
         except ConnectionError:
             raise  # the client has disconnected; the server ends the rest
         except web.RequestPayloadError:
-            broken = (
+            error = ErrorAnswer(
+                400,
                 "the request body is not what its headers say; send it whole, with its length or in"
-                " chunks"
+                " chunks",
+                code="bad_body",
             )
-            return self._error(request, ErrorAnswer(400, broken, code="bad_body"))
-        except Exception as error:
+        except Exception as fault:
             # Without the message, which may hold the request.
-            frames = "".join(traceback.format_tb(error.__traceback__))
-            log.exception("%s in blb proxy:\n%s", type(error).__name__, frames, exc_info=False)
-            return self._error(
-                request,
-                ErrorAnswer(500, "blb proxy failed; its output says where", code="proxy_error"),
-            )
-
-    def _error(self, request: web.BaseRequest, answer: ErrorAnswer) -> web.StreamResponse:
-        self.counts["failed" if answer.status >= 500 else "refused"] += 1
-        if answer.status >= 500:
-            log.warning("%d: %s", answer.status, answer)
+            frames = "".join(traceback.format_tb(fault.__traceback__))
+            log.exception("%s in blb proxy:\n%s", type(fault).__name__, frames, exc_info=False)
+            error = ErrorAnswer(500, "blb proxy failed; its output says where", code="proxy_error")
+        if error.is_failure:
+            self.metrics.failed[error.code] += 1
+            log.warning("%d: %s", error.status, error)
+        else:
+            self.metrics.refused[error.code] += 1
         return web.Response(
-            status=answer.status,
-            body=answer.body,
+            status=error.status,
+            body=error.body,
             content_type="application/json",
-            headers=self._pages.headers(request),
+            headers=self._callers.headers(request),
         )
 
     async def _dispatch(self, request: web.BaseRequest) -> web.StreamResponse:
-        self._check_host(request.headers.get("Host", ""))
-        self._pages.check(request)
+        self._callers.check(request)
         target = request.raw_path
         path = target.partition("?")[0]
+        if _is_own(request):
+            headers = self._callers.headers(request)
+            if path == HEALTH:
+                return web.json_response(self.health, headers=headers)
+            return web.Response(text=self.metrics.text, headers=headers)
         if request.headers.get("Upgrade", "").lower() == "websocket":
             raise ErrorAnswer(
                 501,
                 "blb proxy carries no websockets; connect to the upstream itself",
                 code="websocket_unsupported",
             )
-        if path == "/health":
-            return web.json_response(self.health, headers=self._pages.headers(request))
         codings = ",".join(request.headers.getall("Transfer-Encoding", ["chunked"]))
         if codings.strip().lower() != "chunked":
             raise ErrorAnswer(
@@ -223,33 +231,29 @@ class Proxy:
                 code="transfer_coding_unsupported",
             )
         content = await self._content(request)
-        if self.rule.applies(request.method, path):
+        if request.method == "POST" and route(path) is not None:
             return await self._sample(request, target, content or b"")
-        self.counts["other"] += 1
-        models = wanted_model(request.method, path, self.rule.names)
-        if models is not None:
-            return await answer_models(self._forwarder, request, target, self.rule.names, models)
-        async with await self._forwarder.ask(request, target, content) as answer:
-            return await self._forwarder.stream(request, answer)
+        if request.method == "GET" and self.biases.aliased:
+            served = aliased_model(path, self.biases)
+            if served is not None or path in (MODELS, f"{MODELS}/"):
+                return await self._models(request, answered_target(target, served), served)
+        self.metrics.other += 1
+        return await self._pass(request, await self.upstream.ask(request, target, content))
 
-    def _check_host(self, host: str) -> None:
-        """Raise ErrorAnswer 421 (RFC 9110, section 15.5.20) where the request is meant for another
-        host.
-        """
-        name = host.lower()
-        if re.fullmatch(r".*:\d*", host):
-            name = name.rpartition(":")[0]
-        if self._guarded and host and not is_loopback(name.strip("[]")) and name not in self._hosts:
-            raise ErrorAnswer(
-                421,
-                f"blb proxy listens on this machine alone and is not {quoted(name)}; call it by"
-                " 127.0.0.1 or localhost, or start it with --allow-host and that name",
-                code="misdirected_request",
-            )
+    async def _models(
+        self, request: web.BaseRequest, target: str, served: Any
+    ) -> web.StreamResponse:
+        self.metrics.other += 1
+        async with await self.upstream.ask(request, target, None, is_plain=True) as answer:
+            listed = await models_answer(self.upstream, answer, self.biases, served)
+            if listed is not None:
+                return listed
+            return await self._pass(request, answer, dropped=_decoded(answer))
 
     async def _sample(
         self, request: web.BaseRequest, target: str, content: bytes
     ) -> web.StreamResponse:
+        """The answer to a request of an endpoint that samples, with the bias of its model."""
         codings = ",".join(request.headers.getall("Content-Encoding", ()))
         if {coding.strip().lower() for coding in codings.split(",")} - {"", "identity"}:
             raise ErrorAnswer(
@@ -258,29 +262,27 @@ class Proxy:
                 " uncompressed",
                 code="compressed_body",
             )
+        edit = await self._edit(target, content)
+        if edit.served is None:
+            self.metrics.unbiased += 1
+            answer = await self.upstream.ask(request, edit.target, edit.content)
+            return await self._pass(request, answer)
+        self.metrics.biased[edit.served.name] += 1
+        extra = {HEADER: printable(edit.served.name)}
+        if edit.parts is not None:
+            return await self._in_parts(request, edit.target, edit.parts, extra)
+        answer = await self.upstream.ask(request, edit.target, edit.content)
+        _check_no_redirect(answer)
+        return await self._pass(request, answer, extra)
+
+    async def _edit(self, target: str, content: bytes) -> Edit:
         if len(content) > LARGE:
             # One at a time: each thread that computes makes everybody else wait its turn.
             async with self._reads_large:
-                edit = await asyncio.to_thread(self.rule.edit, target, content)
-        elif self._embeds:
-            edit = await asyncio.to_thread(self.rule.edit, target, content)
-        else:
-            edit = self.rule.edit(target, content)
-        if edit.served is None:
-            self.counts["unbiased"] += 1
-        else:
-            self.biased[edit.served.name] += 1
-        if edit.parts is not None and edit.served is not None:
-            return await self._in_parts(
-                request, edit.target, edit.parts, {HEADER: printable(edit.served.name)}
-            )
-        async with await self._forwarder.ask(request, edit.target, edit.content) as answer:
-            if edit.served is None:
-                return await self._forwarder.stream(request, answer)
-            _check_no_redirect(answer)
-            return await self._forwarder.stream(
-                request, answer, {HEADER: printable(edit.served.name)}
-            )
+                return await asyncio.to_thread(self.biases.edit, target, content)
+        if self.biases.embeds:
+            return await asyncio.to_thread(self.biases.edit, target, content)
+        return self.biases.edit(target, content)
 
     async def _in_parts(
         self, request: web.BaseRequest, target: str, parts: PhasedRequest, extra: Mapping[str, str]
@@ -291,45 +293,54 @@ class Proxy:
             try:
                 pending = await self._part(request, target, parts)
                 _check_no_redirect(pending)
-                _check_decoded(pending)
             except ErrorAnswer as error:
                 if out is None:
                     raise
                 await out.write(parts.failed(error.body))
                 return out
             async with pending as answer:
-                if answer.status != web.HTTPOk.status_code and out is not None:
+                is_success = answer.status == web.HTTPOk.status_code
+                if not is_success:
+                    if out is None:
+                        return await self._pass(request, answer, extra, _decoded(answer))
                     await out.write(parts.failed(await answer.read()))
                     return out
-                if answer.status != web.HTTPOk.status_code:
-                    dropped = HOP_BY_HOP
-                    if "Content-Encoding" in answer.headers:  # it was decoded
-                        dropped |= {"content-encoding", "content-length"}
-                    return await self._forwarder.stream(request, answer, extra, dropped)
-                if parts.streams:
-                    out = out or await self._forwarder.begin(
-                        request, answer, extra, REWRITTEN - {"content-type"}
-                    )
-                    if not await self._forwarder.copy(request, answer, out, parts.feed):
-                        return out
-                    await out.write(parts.end())
-                else:
-                    headers = self._forwarder.headers_of(answer, REWRITTEN)
-                    headers.update(extra)
-                    with self._forwarder.faults():
-                        content = await answer.read()
-                    try:
-                        parts.take(content)
-                    except (ValueError, TypeError, KeyError, AttributeError):
-                        return web.Response(
-                            body=content, content_type=answer.content_type, headers=headers
-                        )
-                    if not parts.more:
-                        return web.Response(
-                            body=parts.answer, content_type="application/json", headers=headers
-                        )
-            if out is not None and not parts.more:
-                return out
+                if not parts.streams:
+                    joined = await self._joined(answer, parts, extra)
+                    if joined is not None:
+                        return joined
+                    continue
+                if out is None:
+                    out = await self._begin(request, answer, extra, REWRITTEN - {"content-type"})
+                if not await self._copy(request, answer, out, parts.feed):
+                    return out
+                await out.write(parts.end())
+                if not parts.more:
+                    return out
+
+    async def _joined(
+        self, answer: aiohttp.ClientResponse, parts: PhasedRequest, extra: Mapping[str, str]
+    ) -> web.Response | None:
+        """The answer of all parts; None where another part follows.
+
+        Raises ErrorAnswer (502): this part cannot be read.
+        """
+        with self.upstream.faults():
+            content = await answer.read()
+        try:
+            parts.take(content)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise ErrorAnswer(
+                502,
+                f"the upstream answers {answer.status} with what is no completion, and a bias with"
+                " phases is joined from several; see whether --upstream is the address of an API",
+                code="upstream_unreadable",
+            ) from None
+        if parts.more:
+            return None
+        headers = self.upstream.headers_of(answer, REWRITTEN)
+        headers.update(extra)
+        return web.Response(body=parts.answer, content_type="application/json", headers=headers)
 
     async def _part(
         self, request: web.BaseRequest, target: str, parts: PhasedRequest
@@ -338,9 +349,7 @@ class Proxy:
         body = parts.body()
         while True:
             try:
-                answer = await self._forwarder.ask(
-                    request, target, body, {"Accept-Encoding": "identity"}, decoded=True
-                )
+                answer = await self.upstream.ask(request, target, body, is_plain=True)
                 pause = parts.pause(answer.status, answer.headers)
             except ErrorAnswer:
                 pause = parts.pause()
@@ -352,6 +361,61 @@ class Proxy:
                 answer.close()
             await asyncio.sleep(pause)
 
+    async def _pass(
+        self,
+        request: web.BaseRequest,
+        answer: aiohttp.ClientResponse,
+        extra: Mapping[str, str] | None = None,
+        dropped: frozenset[str] = frozenset(),
+    ) -> web.StreamResponse:
+        """Send the answer on, piece by piece, with ``extra`` headers and without those
+        ``dropped``. A broken answer stays visibly broken.
+        """
+        async with answer:
+            out = await self._begin(request, answer, extra or {}, dropped)
+            await self._copy(request, answer, out, bytes)
+            return out
+
+    async def _begin(
+        self,
+        request: web.BaseRequest,
+        answer: aiohttp.ClientResponse,
+        extra: Mapping[str, str],
+        dropped: frozenset[str],
+    ) -> web.StreamResponse:
+        """An answer with the status and the headers of the upstream's but those ``dropped``."""
+        headers = self.upstream.headers_of(answer, dropped)
+        headers.update(extra)
+        out = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
+        await out.prepare(request)
+        if answer.status >= 500:
+            self.metrics.failed["upstream_status"] += 1
+        return out
+
+    async def _copy(
+        self,
+        request: web.BaseRequest,
+        answer: aiohttp.ClientResponse,
+        out: web.StreamResponse,
+        edit: Callable[[bytes], bytes],
+    ) -> bool:
+        """Send the body on through ``edit``; whether it came whole."""
+        try:
+            # Not iter_chunks(): on the second empty body of a process it never ends (aiohttp 3.14).
+            while not answer.content.at_eof():
+                piece, _ = await answer.content.readchunk()
+                await out.write(edit(piece))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            # The status is sent already, so only a body without its end can show the failure.
+            if request.transport is not None and not request.transport.is_closing():
+                self.metrics.failed["upstream_broken"] += 1
+                log.warning(
+                    "the answer to a %s broke off (%s)", request.method, type(error).__name__
+                )
+                request.transport.close()
+            return False
+        return True
+
     async def _content(self, request: web.BaseRequest) -> bytes | None:
         """The body, None where there is none; at most ``max_body`` bytes of it are ever held."""
         if not request.body_exists:
@@ -362,32 +426,43 @@ class Proxy:
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0
-        parts = []
-        size = 0
+        content = bytearray()
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._idle) as silence:
-                async for part in request.content.iter_any():
+                async for piece in request.content.iter_any():
                     silence.reschedule(loop.time() + self._idle)
-                    size += len(part)
-                    self._check_size(size)
-                    parts.append(part)
+                    content += piece
+                    self._check_size(len(content))
         except TimeoutError:
             raise ErrorAnswer(
                 408,
                 f"no byte of the request body came within {self._idle:g} s; send it whole",
                 code="request_timeout",
             ) from None
-        return b"".join(parts)
+        return bytes(content)
 
     def _check_size(self, size: int) -> None:
-        if size > self.max_body:
+        if size > self._max_body:
             raise ErrorAnswer(
                 413,
-                f"the request body is larger than {self.max_body:,} bytes, the limit; start blb"
+                f"the request body is larger than {self._max_body:,} bytes, the limit; start blb"
                 " proxy with a larger --max-body",
                 code="request_too_large",
             )
+
+
+def _is_own(request: web.BaseRequest) -> bool:
+    """Whether the proxy answers of itself."""
+    path = request.raw_path.partition("?")[0]
+    return path in (HEALTH, METRICS) and request.method in ("GET", "HEAD")
+
+
+def _decoded(answer: aiohttp.ClientResponse) -> frozenset[str]:
+    """The headers that are wrong of an answer that is decoded as it is read."""
+    if "Content-Encoding" in answer.headers:
+        return _ENCODING
+    return frozenset()
 
 
 def _check_no_redirect(answer: aiohttp.ClientResponse) -> None:
@@ -402,31 +477,11 @@ def _check_no_redirect(answer: aiohttp.ClientResponse) -> None:
         )
 
 
-def _check_decoded(answer: aiohttp.ClientResponse) -> None:
-    """Raise ErrorAnswer 502 where a part of an answer is compressed in a way that is not read
-    here.
-    """
-    encoding = ", ".join(answer.headers.getall("Content-Encoding", ())).strip().lower()
-    if encoding not in _DECODED:
-        answer.close()
-        raise ErrorAnswer(
-            502,
-            f"the upstream answers {answer.status}, compressed as {quoted(encoding)} although it is"
-            " asked not to, so the parts of a bias with phases cannot be joined; turn that off in"
-            " the upstream",
-            code="upstream_compressed",
-        )
-
-
-async def _listen(runner: web.ServerRunner, host: str, port: int) -> int:
-    try:
-        await web.TCPSite(runner, host, port, backlog=1024).start()
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"cannot listen on {host}:{port} ({reason}); choose another ``host`` or ``port``"
-        ) from None
-    return int(runner.addresses[0][1])
+def _log_line(request: web.BaseRequest, status: int, seconds: float) -> str:
+    """The line of an access log: no query, header or body, because keys and prompts stand there."""
+    time = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
+    path = printable(request.raw_path.partition("?")[0])
+    return f"{time} {request.remote} {request.method} {path} {status} {seconds:.3f} s"
 
 
 async def serve(proxy: Proxy, host: str, port: int, started: Callable[[str], object]) -> None:

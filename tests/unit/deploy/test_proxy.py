@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 import socket
 import threading
 import time
@@ -15,8 +16,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
-from unittest.mock import AsyncMock
 
+import aiohttp
 import httpx2
 import openai
 import pytest
@@ -27,12 +28,12 @@ from blackbox_lb.bias.records import NOT_THE_TASK, Commonest, Verdict
 from blackbox_lb.deploy import phase_requests
 from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.deploy.phase_requests import PhasedRequests
-from blackbox_lb.deploy.proxy.clients import ConnectionLimit
+from blackbox_lb.deploy.proxy.bodies import Edit, ServedBiases
+from blackbox_lb.deploy.proxy.callers import Callers
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
-from blackbox_lb.deploy.proxy.names import ServedBias
-from blackbox_lb.deploy.proxy.requests import Edit, Rule
+from blackbox_lb.deploy.proxy.metrics import Metrics
+from blackbox_lb.deploy.proxy.served import ServedBias
 from blackbox_lb.deploy.proxy.server import HEADER
-from blackbox_lb.deploy.proxy.web_pages import PageRule
 from blackbox_lb.errors import InputError
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
@@ -294,7 +295,7 @@ def test_a_body_that_is_not_what_its_headers_say(caplog: pytest.LogCaptureFixtur
             time.sleep(0.05)
         assert exchange(port, request())[0] == "HTTP/1.1 200 OK"
     assert len(origin.arrived) == 1
-    assert proxy.counts["failed"] == 0
+    assert proxy.metrics.failed.total() == 0
     assert not caplog.records
 
 
@@ -331,7 +332,7 @@ def test_refusals_reach_nobody(sent: bytes, status: int, code: str) -> None:
     """Each is answered here with its reason, in OpenAI's shape, and never arrives upstream."""
     with proxied(plain()) as (origin, port, proxy):
         assert error_of(exchange(port, sent))[:2] == (status, code)
-        assert proxy.counts["refused" if status < 500 else "failed"] == 1
+        assert proxy.metrics.refused == {code: 1}
     assert not origin.arrived
 
 
@@ -358,7 +359,7 @@ def test_another_machines_name_is_refused(host: str) -> None:
     what is applied.
     """
     with proxied(plain()) as (origin, port, _):
-        for path in ("/v1/chat/completions", "/v1/models", "/health"):
+        for path in ("/v1/chat/completions", "/v1/models", "/healthz"):
             sent = request(path).replace(b"localhost", host.encode())
             status, code, message = error_of(exchange(port, sent))
             assert (status, code) == (421, "misdirected_request")
@@ -541,28 +542,9 @@ def test_a_client_that_goes_silent_is_let_go(sent: bytes) -> None:
         assert status == b"HTTP/1.1 200"
     elif sent.startswith(request()[:30]):
         assert status == b"HTTP/1.1 408"
-        assert proxy.counts["refused"] == 1
+        assert proxy.metrics.refused == {"request_timeout": 1}
     else:
         assert received == b""
-
-
-def test_what_is_tried_after_the_end_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
-    """asyncio tries for a second after it could not accept, whether the server has closed or not."""
-
-    async def tell(loop: asyncio.AbstractEventLoop) -> None:
-        server = ConnectionLimit(AsyncMock(), most=1)
-        with server.accepting():
-            pass
-        loop.call_soon(loop._start_serving, None, closed)  # type: ignore[attr-defined]
-        await asyncio.sleep(0.01)
-        assert not caplog.records
-        loop.call_exception_handler({"message": "of another"})
-
-    closed = socket.socket()
-    closed.close()
-    with asyncio.Runner() as runner:
-        runner.run(tell(runner.get_loop()))
-    assert [record.getMessage() for record in caplog.records] == ["of another"]
 
 
 def test_the_longest_waiting_connection_makes_room(caplog: pytest.LogCaptureFixture) -> None:
@@ -576,7 +558,7 @@ def test_the_longest_waiting_connection_makes_room(caplog: pytest.LogCaptureFixt
             may_answer.wait(10)
         plain()(arrived, connection)
 
-    with proxied(answer, most_connections=4) as (origin, port, _), ExitStack() as stack:
+    with proxied(answer, connections=4) as (origin, port, _), ExitStack() as stack:
         at_work = stack.enter_context(connect(port))
         at_work.sendall(request("/v1/slow"))
         while not origin.arrived:
@@ -598,7 +580,7 @@ def test_others_are_served_while_a_large_body_is_read() -> None:
     entered = threading.Event()
     may_go_on = threading.Event()
 
-    class Slow(Rule):
+    class Slow(ServedBiases):
         def edit(self, target: str, content: bytes) -> Edit:
             if len(content) > 2**20:
                 entered.set()
@@ -606,10 +588,10 @@ def test_others_are_served_while_a_large_body_is_read() -> None:
             return super().edit(target, content)
 
     with proxied(plain()) as (origin, port, proxy), ThreadPoolExecutor(1) as pool:
-        proxy.rule = Slow(proxy.rule.names)
+        proxy.biases = Slow(proxy.biases)
         large = pool.submit(exchange, port, request(body=b'{"model":"m"}'.ljust(2**20 + 1)))
         assert entered.wait(10)
-        assert exchange(port, request("/health", None, method="GET"))[0] == "HTTP/1.1 200 OK"
+        assert exchange(port, request("/healthz", None, method="GET"))[0] == "HTTP/1.1 200 OK"
         assert exchange(port, request())[0] == "HTTP/1.1 200 OK"
         may_go_on.set()
         assert large.result()[0] == "HTTP/1.1 200 OK"
@@ -687,7 +669,7 @@ def test_a_kept_connection_that_is_being_closed_loses_no_request(seconds: float)
             time.sleep(seconds * (0.8 + number % 5 / 10))
     assert len(origin.arrived) == 100
     assert origin.connections > 1
-    assert proxy.counts["failed"] == 0
+    assert proxy.metrics.failed.total() == 0
 
 
 @pytest.mark.parametrize(
@@ -731,27 +713,6 @@ def test_an_upstream_that_ends_every_connection_is_502() -> None:
         exchange(port, request())
         assert error_of(exchange(port, request()))[:2] == (502, "upstream_unreachable")
     assert len(origin.arrived) == 3
-
-
-@pytest.mark.parametrize(
-    ("promise", "connections"),
-    [
-        ("timeout=0", 3),
-        ("max=100, TIMEOUT=1", 2),
-        ("timeout=5, max=100", 1),
-        ("timeout=x", 1),
-        ("idle_timeout=0", 1),
-    ],
-)
-def test_a_connection_is_kept_no_longer_than_promised(promise: str, connections: int) -> None:
-    """``Keep-Alive: timeout`` ends before the upstream closes: half of a second's promise is
-    used.
-    """
-    with proxied(plain("200 OK", ANSWER, f"Keep-Alive: {promise}")) as (origin, port, _):
-        for pause in (0.0, 0.05, 0.6):
-            time.sleep(pause)
-            exchange(port, request())
-    assert origin.connections == connections
 
 
 def test_two_hundred_requests_at_once_are_kept_apart() -> None:
@@ -914,14 +875,14 @@ def test_a_list_that_breaks_off_is_502() -> None:
     assert error_of(answered)[:2] == (502, "upstream_unreachable")
 
 
-def test_a_compressed_list_of_models_passes() -> None:
-    """One that comes compressed although plain text was asked for is passed on as it is."""
-    packed = gzip.compress(b'{"data": []}')
+def test_a_compressed_list_of_models_is_read() -> None:
+    """One that comes compressed although plain text was asked for has the aliases, too."""
+    packed = gzip.compress(b'{"data": [{"id": "m"}]}')
     upstream = plain("200 OK", packed, "Content-Encoding: gzip")
     with proxied(upstream, ("short", bias("m"))) as (_, port, _):
-        answered = exchange(port, request("/v1/models", None, method="GET"))
-    assert answered[2] == packed
-    assert ("Content-Encoding", "gzip") in answered[1]
+        _, fields, body = exchange(port, request("/v1/models", None, method="GET"))
+    assert [row["id"] for row in json.loads(body)["data"]] == ["m", "m@short"]
+    assert "content-encoding" not in {name.lower() for name, _ in fields}
 
 
 CORS = (
@@ -937,7 +898,7 @@ PAGE = "Origin: http://localhost:3000"
     [
         (request("/v1/models", None, PAGE, method="GET"), "200"),
         (request("/v1/models/m@short", None, PAGE, method="GET"), "200"),
-        (request("/health", None, PAGE, method="GET"), "200"),
+        (request("/healthz", None, PAGE, method="GET"), "200"),
         (request("/v1/chat/completions", b'{"model":"m@short"}', PAGE), "200"),
         (request("/v1/chat/completions", b'{"model":"m@typo"}', PAGE), "404"),
         (request("/v1/chat/completions", b"{", PAGE), "400"),
@@ -1036,7 +997,7 @@ def test_a_name_that_anyone_can_own_is_not_the_proxys(host: str, passes: bool) -
     rebinding); an IP address and this machine's name are nobody else's.
     """
     sent = make_mocked_request("POST", "/", headers={"Host": host, "Origin": f"http://{host}"})
-    rule = PageRule(["named.example"])
+    rule = Callers(["named.example"])
     if passes:
         rule.check(sent)
         assert rule.headers(sent)
@@ -1094,12 +1055,13 @@ def test_a_refused_key_is_told() -> None:
 
 def test_health_is_answered_here() -> None:
     """What is applied, whether it was shown to help, and how often; the upstream is not asked, but
-    at its own /v1/health.
+    at its own /health, and by other methods than GET.
     """
     with proxied(plain(), bias("m"), ("short", bias("m"))) as (origin, port, _):
         exchange(port, request(body=b'{"model":"m@short"}'))
-        health = json.loads(exchange(port, request("/health", None, method="GET"))[2])
-        exchange(port, request("/v1/health", None, method="GET"))
+        health = json.loads(exchange(port, request("/healthz", None, method="GET"))[2])
+        exchange(port, request("/health", None, method="GET"))
+        exchange(port, request("/healthz"))
     assert health["status"] == "ok"
     assert health["upstream"] == f"{origin.address}/v1"
     assert [
@@ -1110,8 +1072,125 @@ def test_health_is_answered_here() -> None:
     ]
     assert [seen.line.split()[1] for seen in origin.arrived] == [
         "/v1/chat/completions",
-        "/v1/health",
+        "/health",
+        "/healthz",
     ]
+
+
+async def fetched(port: int, *paths: str, **headers: str) -> list[tuple[int, str, str]]:
+    """Status, kind and text of each path, as the client of aiohttp gets them."""
+    answers = []
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", headers=headers) as session:
+        for path in paths:
+            async with session.get(path) as answer:
+                answers.append((answer.status, answer.content_type, await answer.text()))
+    return answers
+
+
+async def sent(port: int, *bodies: dict[str, Any]) -> list[int]:
+    """The status of a chat completion for each body."""
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+        statuses = []
+        for body in bodies:
+            async with session.post("/v1/chat/completions", json=body) as answer:
+                statuses.append(answer.status)
+                await answer.read()
+        return statuses
+
+
+def test_metrics_count_what_happened() -> None:
+    """Requests by status, bias and error, and the seconds of all, in Prometheus' text format; no
+    key is asked for, and neither page counts itself.
+    """
+
+    def answer(arrived: Arrived, connection: socket.socket) -> None:
+        if arrived.json["model"] == "broken":
+            connection.shutdown(socket.SHUT_RDWR)
+        elif arrived.json["model"] == "busy":
+            plain("503 Busy")(arrived, connection)
+        else:
+            plain()(arrived, connection)
+
+    bodies = [{"model": name} for name in ("m", 'm@a"', "m", "other", "busy", "broken", "m@no")]
+    with proxied(answer, bias("m"), ('a"', bias("m"))) as (_, port, proxy):
+        statuses = asyncio.run(sent(port, *bodies))
+        (page,) = asyncio.run(fetched(port, "/metrics"))
+        (again, health) = asyncio.run(fetched(port, "/metrics", "/healthz"))
+    assert statuses == [200, 200, 200, 200, 503, 502, 404]
+    assert page[:2] == (200, "text/plain")
+    assert again == page
+    lines = page[2].splitlines()
+    for line in (
+        'blb_proxy_requests_total{status="200"} 4',
+        'blb_proxy_requests_total{status="404"} 1',
+        'blb_proxy_requests_total{status="502"} 1',
+        'blb_proxy_requests_total{status="503"} 1',
+        'blb_proxy_biased_requests_total{bias="m"} 2',
+        'blb_proxy_biased_requests_total{bias="m@a\\""} 1',
+        'blb_proxy_unbiased_requests_total{kind="unbiased"} 3',
+        'blb_proxy_refused_requests_total{code="model_not_found"} 1',
+        'blb_proxy_upstream_errors_total{code="upstream_status"} 1',
+        'blb_proxy_upstream_errors_total{code="upstream_unreachable"} 1',
+        'blb_proxy_request_seconds_bucket{le="+Inf"} 7',
+        "blb_proxy_request_seconds_count 7",
+    ):
+        assert line in lines
+    names = {line.split()[2] for line in lines if line.startswith("# TYPE")}
+    assert names == {line.split()[2] for line in lines if line.startswith("# HELP")}
+    samples = [line for line in lines if not line.startswith("#")]
+    assert all(re.fullmatch(r'blb_proxy_\w+(\{\w+=".*"\})? [\d.]+', line) for line in samples)
+    assert json.loads(health[2])["requests"] == {
+        "biased": 3, "unbiased": 3, "refused": 1, "failed": 2, "other": 0,
+    }  # fmt: skip
+    assert proxy.metrics.seconds > 0
+
+
+def test_a_client_that_leaves_is_counted() -> None:
+    """Under nginx' status 499."""
+    closed = threading.Event()
+
+    def answer(_: Arrived, connection: socket.socket) -> None:
+        connection.settimeout(5)
+        assert connection.recv(1) == b""
+        closed.set()
+
+    with proxied(answer) as (origin, port, proxy):
+        with connect(port) as connection:
+            connection.sendall(request())
+            while not origin.arrived:
+                time.sleep(0.01)
+        assert closed.wait(5)
+        while not proxy.metrics.answered:
+            time.sleep(0.01)
+    assert proxy.metrics.answered == {"499": 1}
+
+
+def test_the_durations_are_cumulative_classes() -> None:
+    """A duration counts in each class whose end is not below it."""
+    metrics = Metrics()
+    for seconds in (0.05, 0.3, 2.0, 1000.0):
+        metrics.answer(200, seconds)
+    counts = re.findall(r'_bucket\{le="(.+)"\} (\d+)', metrics.text)
+    assert counts == [
+        ("0.1", "1"), ("0.3", "2"), ("1.0", "2"), ("3.0", "3"), ("10.0", "3"), ("30.0", "3"),
+        ("100.0", "3"), ("300.0", "3"), ("+Inf", "4"),
+    ]  # fmt: skip
+    assert "blb_proxy_request_seconds_sum 1002.350000" in metrics.text
+
+
+def test_the_access_log_has_neither_keys_nor_prompts() -> None:
+    """A line for each request, with its path and without its query."""
+    lines: list[str] = []
+    with proxied(plain(), log_request=lines.append) as (_, port, _):
+        key = "Authorization: Bearer sk-secret"
+        body = b'{"model":"m","prompt":"sk-secret"}'
+        exchange(port, request("/v1/completions?key=sk-secret", body, key))
+        exchange(port, request("/v1/completions?key=sk-secret", b"sk-secret", key))
+    assert [line.split()[1:5] for line in lines] == [
+        ["127.0.0.1", "POST", "/v1/completions", "200"],
+        ["127.0.0.1", "POST", "/v1/completions", "400"],
+    ]
+    assert "sk-secret" not in "".join(lines)
 
 
 def test_health_does_not_say_helps_where_one_label_does_as_well() -> None:
@@ -1133,7 +1212,7 @@ def test_health_does_not_say_helps_where_one_label_does_as_well() -> None:
         commonest=Commonest(label="Technical", share=0.56, accuracy=0.39, is_beaten=False),
     )
     with proxied(plain(), bias("m").verified([row])) as (_, port, _):
-        health = json.loads(exchange(port, request("/health", None, method="GET"))[2])
+        health = json.loads(exchange(port, request("/healthz", None, method="GET"))[2])
     (served,) = health["biases"]
     assert served["status"].startswith(NOT_THE_TASK)
     assert '"Technical" has 56 %' in served["status"]

@@ -201,7 +201,10 @@ def test_keys_are_in_no_output(bias_file: str) -> None:
         else:
             plain()(arrived, connection)
 
-    with Origin(answer).running() as origin, started(bias_file, origin) as (process, port, first):
+    with (
+        Origin(answer).running() as origin,
+        started(bias_file, origin, "--access-log") as (process, port, first),
+    ):
         statuses = [
             exchange(port, sent)[0].split()[1]
             for sent in (
@@ -221,6 +224,7 @@ def test_keys_are_in_no_output(bias_file: str) -> None:
     assert origin.arrived[0].headers["authorization"] == "Bearer sk-secret"
     assert "sk-secret" not in output
     assert output.count("502: no answer from") == 2
+    assert output.count(" 127.0.0.1 POST /v1/completions 502 ") == 2
 
 
 def test_a_port_in_use_is_told(bias_file: str) -> None:

@@ -22,7 +22,7 @@ from blackbox_lb.bias.operating import (
     PromptCounts,
 )
 from blackbox_lb.bias.records import Calibration, LabelTokens
-from blackbox_lb.deploy.proxy.names import load_served
+from blackbox_lb.deploy.proxy.served import load_served
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.jobs.fitting.choosing.decision_goals import cost_matrix, decision_parts

@@ -34,9 +34,10 @@ from blackbox_lb.cli.found import FLAGS, PATHS, TEXTS
 from blackbox_lb.cli.settings import keys_of
 from blackbox_lb.cli.terminal import Terminal, print_table
 from blackbox_lb.deploy.injection import Injection
+from blackbox_lb.deploy.proxy.bodies import ServedBiases
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
-from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
-from blackbox_lb.deploy.proxy.requests import Rule, Upstream
+from blackbox_lb.deploy.proxy.served import ServedBias
+from blackbox_lb.deploy.proxy.upstream import Upstream
 from blackbox_lb.errors import BiasError, DataError, InputError
 from blackbox_lb.extras.report.page_text import tame
 from blackbox_lb.safety.printable import legible
@@ -753,13 +754,11 @@ def test_messages_keep_their_lines_and_backslashes() -> None:
 
 # --- The proxy
 
-RULE = Rule(
-    ServedNames(
-        [
-            ServedBias("m", None, bias("m"), Injection(RequestBias(VALUES))),
-            ServedBias("m", "a", bias("m"), Injection(RequestBias(VALUES))),
-        ]
-    )
+BIASES = ServedBiases(
+    [
+        ServedBias("m", None, bias("m"), Injection(RequestBias(VALUES))),
+        ServedBias("m", "a", bias("m"), Injection(RequestBias(VALUES))),
+    ]
 )
 BODIES = {
     "nan": b'{"model": "m", "temperature": NaN}',
@@ -781,7 +780,7 @@ def test_a_body_that_two_readers_read_differently_is_refused(name: str) -> None:
     wrong.
     """
     with raises_naming(ErrorAnswer, "JSON") as error:
-        RULE.edit("/v1/chat/completions", BODIES[name])
+        BIASES.edit("/v1/chat/completions", BODIES[name])
     assert error.value.status == 400
 
 
@@ -795,7 +794,7 @@ def test_a_body_that_two_readers_read_differently_is_refused(name: str) -> None:
 def test_no_target_leads_elsewhere(target: str) -> None:
     """Whatever a client asks for goes to the upstream's own host and below its path, or nowhere."""
     with pytest.raises(ErrorAnswer):
-        Upstream.parse("http://up:8000/api/v1").url(target)
+        Upstream("http://up:8000/api/v1").url(target)
 
 
 @pytest.mark.parametrize(
@@ -805,25 +804,23 @@ def test_a_target_stays_on_its_host(target: str) -> None:
     """What looks like another authority is a path here."""
     from yarl import URL
 
-    url = URL(Upstream.parse("http://up:8000/api/v1").url(target), encoded=True)
+    url = URL(Upstream("http://up:8000/api/v1").url(target), encoded=True)
     assert (url.scheme, url.host, url.port) == ("http", "up", 8000)
 
 
 def test_a_model_called_like_a_path_reaches_no_other_route() -> None:
     """Names of models in a bias file are quoted where they become part of an address."""
-    names = ServedNames(
+    biases = ServedBiases(
         [
             ServedBias(
                 "../../admin?x=1#", "a", bias("../../admin?x=1#"), Injection(RequestBias(VALUES))
             )
         ]
     )
-    edit = Rule(names).edit(
-        "/openai/deployments/..%2F..%2Fadmin%3Fx=1%23@a/chat/completions", b"{}"
-    )
+    edit = biases.edit("/openai/deployments/..%2F..%2Fadmin%3Fx=1%23@a/chat/completions", b"{}")
     assert edit.target == "/openai/deployments/..%2F..%2Fadmin%3Fx%3D1%23/chat/completions"
     with pytest.raises(ErrorAnswer):
-        Upstream.parse("http://up").url(edit.target)
+        Upstream("http://up").url(edit.target)
 
 
 BODY = b'{"model": "m", "messages": []}'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     from blackbox_lb.deploy.proxy.server import Proxy
 
 
-LOAD_SERVED = "blackbox_lb.deploy.proxy.names:load_served"
+LOAD_SERVED = "blackbox_lb.deploy.proxy.served:load_served"
 PROXY = "blackbox_lb.deploy.proxy.server:Proxy"
-RULE = "blackbox_lb.deploy.proxy.requests:Rule"
+BIASES = "blackbox_lb.deploy.proxy.bodies:ServedBiases"
+UPSTREAM = "blackbox_lb.deploy.proxy.upstream:Upstream"
 MIB = 2**20
 """Bytes."""
 
@@ -87,7 +89,7 @@ class ProxyOptions(Settings):
     others: Literal["pass", "raise"] = option(
         None,
         "A request for a model without a bias: pass it on as it is, or refuse it.",
-        sets=RULE,
+        sets=BIASES,
     )
     max_body: int = option(
         None, "Largest request body, in MiB.", type=COUNT, default=MAX_BODY // MIB
@@ -97,7 +99,7 @@ class ProxyOptions(Settings):
         "Seconds of the upstream's silence.",
         type=click.FloatRange(0.001),
         default=TIMEOUT,
-        sets=PROXY,
+        sets=UPSTREAM,
     )
     grace: float = option(
         None,
@@ -105,6 +107,12 @@ class ProxyOptions(Settings):
         type=click.FloatRange(0),
         default=GRACE,
         sets=PROXY,
+    )
+    logs_requests: bool = option(
+        None,
+        "Write a line for each request to stderr: time, client, method, path, status, seconds; no"
+        " query, key or prompt.",
+        "--access-log",
     )
     as_json: bool = option(
         None, "Print the address and what is applied as JSON on stdout.", "--json"
@@ -122,8 +130,9 @@ def proxy_command(options: ProxyOptions) -> None:
     language and tool.
 
     Clients use http://127.0.0.1:8080/v1 and their own key, which is passed on and kept nowhere.
-    Chat and legacy completions get the bias, everything else passes unchanged. GET /health shows
-    the biases. Ctrl-C (or SIGTERM) lets answers under way finish.
+    Chat and legacy completions get the bias, everything else passes unchanged. GET /healthz
+    shows the biases, GET /metrics counts for Prometheus. Ctrl-C (or SIGTERM) lets answers under way
+    finish.
     """
     import asyncio
 
@@ -143,7 +152,7 @@ def proxy_command(options: ProxyOptions) -> None:
         )
     )
     if not options.quiet:
-        counts = proxy.health["requests"]
+        counts = proxy.metrics.counts
         echo(
             "stopped; requests: "
             + ", ".join(f"{number} {name}" for name, number in counts.items()),
@@ -154,18 +163,20 @@ def proxy_command(options: ProxyOptions) -> None:
 def _proxy(options: ProxyOptions) -> Proxy:
     from blackbox_lb.bias.document import Bias
     from blackbox_lb.cli.keys import tell_host_of_bias
-    from blackbox_lb.deploy.proxy.names import ServedNames, load_served, parse_bias_argument
-    from blackbox_lb.deploy.proxy.requests import Rule, Upstream
+    from blackbox_lb.deploy.proxy.bodies import ServedBiases
+    from blackbox_lb.deploy.proxy.served import load_served, parse_bias_argument
     from blackbox_lb.deploy.proxy.server import Proxy
+    from blackbox_lb.deploy.proxy.upstream import Upstream
 
     served = load_served(options.biases, **arguments_for(load_served, options))
     for bias_argument in options.biases:
         path = parse_bias_argument(bias_argument)[1]
         tell_host_of_bias(path, Bias.load(path), options)
     return Proxy(
-        Rule(ServedNames(served), **arguments_for(Rule, options)),
-        Upstream.parse(options.upstream),
+        ServedBiases(served, **arguments_for(ServedBiases, options)),
+        Upstream(options.upstream, **arguments_for(Upstream, options)),
         max_body=options.max_body * MIB,
+        log_request=partial(echo, err=True) if options.logs_requests else None,
         **arguments_for(Proxy, options),
     )
 
@@ -173,7 +184,7 @@ def _proxy(options: ProxyOptions) -> Proxy:
 def _started(proxy: Proxy, host: str, address: str, as_json: bool = False) -> None:
     biases = "; ".join(
         f"{printable(row.name)} ({len(row.bias.entries)} entries, {printable(row.bias.status)})"
-        for row in proxy.rule.names
+        for row in proxy.biases
     )
     if not is_loopback(host):
         echo(
@@ -185,7 +196,7 @@ def _started(proxy: Proxy, host: str, address: str, as_json: bool = False) -> No
     if as_json:
         applied = [
             {"name": row.name, "entries": len(row.bias.entries), "status": row.bias.status}
-            for row in proxy.rule.names
+            for row in proxy.biases
         ]
         print_json({"address": address, "upstream": str(proxy.upstream.base), "biases": applied})
         return

@@ -1,5 +1,4 @@
-"""Web pages that call the proxy: the origins that may, and the headers by which a page may read an
-answer of the proxy's own.
+"""Who may call the proxy: programs of this machine by its own names, and web pages of this machine.
 
 Any page that a browser shows can send requests to this machine. The browser only keeps the page
 from reading the answer, and an upstream without a key has worked and charged by then. Browsers name
@@ -23,22 +22,34 @@ from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.safety.printable import shorten
 
 ANY = "*"
+_HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#@\\]+")
 
 
-class PageRule:
-    """The rule for requests of web pages.
+class Callers:
+    """The rule for who may call.
+
+    A proxy that listens on this machine alone (``is_local``) is called by a name of this machine or
+    of ``hosts``: otherwise a web page could let its own name point here (DNS rebinding) and use an
+    upstream that needs no key.
 
     Pages of this machine (localhost, 127.0.0.1, ::1 and ``hosts``) and of the proxy's own address
     (an IP address, or this machine's name) may call it, and those of ``origins``:
     "https://app.example", "null" for files and sandboxes, "*" for all. Any other name could be a
-    stranger's that points here (DNS rebinding).
+    stranger's that points here.
 
-    Raises InputError: one of ``origins`` is no origin.
+    Raises InputError: one of ``hosts`` is no host, or one of ``origins`` no origin.
     """
 
     def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
+        self.is_local = False
         self._hosts = frozenset(name.lower() for name in hosts)
+        for host in self._hosts:
+            if not _HOST.fullmatch(host):
+                raise InputError(
+                    f"--allow-host {quoted(host)} is no name that a client calls the proxy by; give"
+                    " a host's name without scheme, port and blanks, as host.docker.internal"
+                )
         machine = socket.gethostname().lower()
         self._own_names = frozenset((machine, f"{machine}.local"))
         self._origins = frozenset(origin.strip().lower().removesuffix("/") for origin in origins)
@@ -50,7 +61,19 @@ class PageRule:
                 )
 
     def check(self, request: web.BaseRequest) -> None:
-        """Raise ErrorAnswer 403 where the request is a page's that may not call the proxy."""
+        """Raise ErrorAnswer: 421 (RFC 9110, section 15.5.20) where the request is meant for another
+        host, 403 where it is a page's that may not call the proxy.
+        """
+        host = request.headers.get("Host", "")
+        name = re.sub(r":\d*$", "", host).lower()
+        is_own = is_loopback(name.strip("[]")) or name in self._hosts
+        if self.is_local and host and not is_own:
+            raise ErrorAnswer(
+                421,
+                f"blb proxy listens on this machine alone and is not {quoted(name)}; call it by"
+                " 127.0.0.1 or localhost, or start it with --allow-host and that name",
+                code="misdirected_request",
+            )
         origins = request.headers.getall("Origin", [])
         refused = [origin for origin in origins if not self._may_call(origin, request)]
         if refused:
@@ -95,11 +118,10 @@ class PageRule:
             return False
         if address.scheme not in ("http", "https"):
             return False
-        own_host = request.headers.get("Host", "").lower()
         if is_loopback(host) or host in self._hosts:
             return True
-        is_own_name = host in self._own_names or _is_ip_address(host)
-        return address.netloc == own_host and is_own_name
+        is_own_address = address.netloc == request.headers.get("Host", "").lower()
+        return is_own_address and (host in self._own_names or _is_ip_address(host))
 
 
 def _is_ip_address(host: str) -> bool:

@@ -1,7 +1,7 @@
-"""The choice of a bias by a request's model name: the model's own name, or ``MODEL@ALIAS``."""
+"""The biases that are served, each under a model name: the model's own name, or ``MODEL@ALIAS``."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,11 +10,9 @@ from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.bias.operating import Promise
 from blackbox_lb.deploy.injection import Injection, quoted
 from blackbox_lb.deploy.phase_requests import PhasedRequests
-from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.errors import InputError
 from blackbox_lb.literals import OnConflict
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.safety.printable import printable
 
 _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -109,56 +107,3 @@ def parse_bias_argument(argument: str) -> tuple[str | None, Path]:
             " --bias short=bias.json"
         )
     return alias, Path(path)
-
-
-class ServedNames:
-    """The model names that get a bias, each with its bias.
-
-    Raises InputError where two biases have one name.
-    """
-
-    def __init__(self, served: Iterable[ServedBias]) -> None:
-        self._by_name: dict[str, ServedBias] = {}
-        for row in served:
-            if row.name in self._by_name:
-                raise InputError(
-                    f"two biases for {quoted(row.name)}; give one an alias, as in --bias"
-                    " short=bias.json"
-                )
-            self._by_name[row.name] = row
-        self._models = {row.model for row in self}
-        self._aliases = {row.alias for row in self if row.alias is not None}
-
-    def __iter__(self) -> Iterator[ServedBias]:
-        return iter(self._by_name.values())
-
-    @property
-    def aliased(self) -> list[ServedBias]:
-        """The biases that only a request with an alias gets."""
-        return [row for row in self if row.alias is not None]
-
-    @property
-    def known(self) -> str:
-        """All names, formatted for a sentence."""
-        return ", ".join(f"'{printable(name)}'" for name in sorted(self._by_name))
-
-    def choose(self, name: object) -> ServedBias | None:
-        """The bias for the model name, None for a model without one.
-
-        Raises ErrorAnswer (404): ``MODEL@ALIAS`` with a model or an alias known here, but not this
-        pair.
-        """
-        if not isinstance(name, str):
-            return None
-        if name in self._by_name:
-            return self._by_name[name]
-        model, at, alias = name.rpartition("@")
-        if at and (model in self._models or alias in self._aliases):
-            raise ErrorAnswer(
-                404,
-                f"the model {quoted(name)} does not exist here; blb proxy has a bias for"
-                f" {self.known}",
-                code="model_not_found",
-                param="model",
-            )
-        return None

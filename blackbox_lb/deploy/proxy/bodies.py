@@ -1,0 +1,190 @@
+"""From the body of a request to the one that is sent, with the bias of the model that it names; no
+network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, NamedTuple
+from urllib.parse import quote
+
+from blackbox_lb.deploy.injection import DEPLOYMENT, deployment, quoted, route, to_json
+from blackbox_lb.deploy.phase_requests import PhasedRequest
+from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
+from blackbox_lb.deploy.proxy.served import ServedBias
+from blackbox_lb.errors import InputError
+from blackbox_lb.safety.printable import printable
+from blackbox_lb.safety.untrusted import finite_float, no_constant, parse_json
+
+LARGE = 2**17
+"""Bytes of a body up to which reading it takes a few milliseconds, whatever it holds."""
+MOST = {"values": (b",[{", 1_000_000), "keys": (b":", 250_000)}
+"""The signs that stand before each value, or behind each key, and the most of them in a body.
+
+They bound the time and the memory of reading one: Python holds everybody else up while it reads
+numbers or keys in a row, 0.1 s at these limits. A prompt of a million token ids is within them, and
+so is a text of a million tokens."""
+
+
+class Edit(NamedTuple):
+    """The request to the upstream: the target, the body, and the bias in it, None where none was
+    added.
+
+    parts: the same request in parts, where the bias has phases; ``content`` is then empty.
+    """
+
+    target: str
+    content: bytes
+    served: ServedBias | None
+    parts: PhasedRequest | None = None
+
+
+class ServedBiases:
+    """The biases by the model names that get them.
+
+    others: requests for a model without a bias "pass" or "raise".
+    embeds: whether an embedding model is asked for a body.
+
+    Raises InputError: two biases have one name.
+    """
+
+    others: Literal["pass", "raise"]
+
+    def __init__(
+        self, served: Iterable[ServedBias], others: Literal["pass", "raise"] = "pass"
+    ) -> None:
+        self.others = others
+        self._by_name: dict[str, ServedBias] = {}
+        for row in served:
+            if row.name in self._by_name:
+                raise InputError(
+                    f"two biases for {quoted(row.name)}; give one an alias, as in --bias"
+                    " short=bias.json"
+                )
+            self._by_name[row.name] = row
+        self._models = {row.model for row in self}
+        self._aliases = {row.alias for row in self.aliased}
+        self.embeds = any(row.injection.embeds for row in self)
+
+    def __iter__(self) -> Iterator[ServedBias]:
+        return iter(self._by_name.values())
+
+    @property
+    def aliased(self) -> list[ServedBias]:
+        """The biases that only a request with an alias gets."""
+        return [row for row in self if row.alias is not None]
+
+    @property
+    def _known(self) -> str:
+        return ", ".join(f"'{printable(name)}'" for name in sorted(self._by_name))
+
+    def choose(self, name: object) -> ServedBias | None:
+        """The bias for the model name, None for a model without one.
+
+        Raises ErrorAnswer (404): ``MODEL@ALIAS`` with a model or an alias known here, but not this
+        pair.
+        """
+        if not isinstance(name, str):
+            return None
+        if name in self._by_name:
+            return self._by_name[name]
+        model, at, alias = name.rpartition("@")
+        if at and (model in self._models or alias in self._aliases):
+            raise ErrorAnswer(
+                404,
+                f"the model {quoted(name)} does not exist here; blb proxy has a bias for"
+                f" {self._known}",
+                code="model_not_found",
+                param="model",
+            )
+        return None
+
+    def edit(self, target: str, content: bytes) -> Edit:
+        """Return a request to an endpoint that samples, with the bias of its model.
+
+        Raises ErrorAnswer: 404 for an unknown alias; 400 for a body that is no JSON object, a
+        refused model, an endpoint that takes no bias, or a body's own ``logit_bias`` where the rule
+        for conflicts refuses it; 413 for a body of too many values.
+        """
+        document = _document(content)
+        path, mark, query = target.partition("?")
+        name = deployment(path)
+        if name is None:
+            name = document.get("model")
+        served = self.choose(name)
+        if served is None and self.others == "raise":
+            raise ErrorAnswer(
+                400,
+                f"this proxy biases {self._known}, but the request is for {quoted(name)}; ask"
+                " for one of those, or start blb proxy with --others pass",
+                code="model_not_biased",
+                param="model",
+            )
+        if served is None:
+            return Edit(target, content, None)
+        if route(path) == "responses":
+            raise ErrorAnswer(
+                400,
+                f"the Responses API takes no logit_bias, so {quoted(served.name)} cannot be biased"
+                " there; use /chat/completions, or a model without a bias",
+                code="unsupported_endpoint",
+                param="model",
+            )
+        if served.alias is not None:
+            model = quote(served.model, safe="")
+            path = DEPLOYMENT.sub(lambda match: model, path, count=1)
+            target = path + mark + query
+            if document.get("model") == served.name:
+                document["model"] = served.model
+                content = to_json(document)
+        try:
+            biased = served.injection.body(content, document)
+        except InputError as error:
+            message = str(error)
+            if served.injection.on_conflict == "raise":
+                message = (
+                    "the request has a logit_bias of its own, and blb proxy adds the one of"
+                    f" {quoted(served.name)}; leave it out, or have the proxy started with"
+                    " --on-conflict ours, theirs or add"
+                )
+            raise ErrorAnswer(
+                400, message, code="logit_bias_conflict", param="logit_bias"
+            ) from error
+        if served.phased is not None:
+            try:
+                return Edit(target, b"", served, PhasedRequest(served.phased, document))
+            except InputError as error:
+                raise ErrorAnswer(400, str(error), code="not_in_parts") from error
+        if biased is content:
+            return Edit(target, content, None)
+        return Edit(target, biased, served)
+
+
+def _document(content: bytes) -> dict[str, Any]:
+    """The parsed body. Refuses repeated keys, which the upstream may resolve differently, NaN,
+    numbers beyond a double, depths that it cannot read, and more values than ``MOST``.
+    """
+    for kind, (signs, most) in MOST.items():
+        # Signs in texts count, too: to tell them apart takes as long as to read the body.
+        if len(content) > LARGE and sum(map(content.count, signs)) > most:
+            raise ErrorAnswer(
+                413,
+                f"the request body has more {kind} than are read, by its {most:,} signs"
+                f" {' '.join(signs.decode())}; send its prompts in several requests, or token ids"
+                " as text",
+                code="request_too_large",
+            )
+    reason = ""
+    document: Any = None
+    try:
+        document = parse_json(content.decode(), constant=no_constant, parse_float=finite_float)
+    except ValueError as error:
+        reason = f" ({printable(str(error)[:200])[:200]})"
+    if not isinstance(document, dict):
+        raise ErrorAnswer(
+            400,
+            "the request body is no JSON object in UTF-8 that every upstream reads alike, so no"
+            f" bias can be added{reason}; correct it",
+            code="bad_body",
+        )
+    return document

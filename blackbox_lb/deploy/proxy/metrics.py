@@ -1,0 +1,81 @@
+"""Counts of requests, as ``/healthz`` and ``/metrics`` tell them."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from blackbox_lb.safety.printable import printable
+
+BUCKETS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+"""Upper ends in seconds of the classes of durations; a last one has no end."""
+
+
+class Metrics:
+    """What happened to the requests so far.
+
+    answered: requests by the status of their answer; 499 for a client that left before its end.
+    biased: requests that carried a bias, by its name.
+    unbiased: requests to endpoints that take a bias, sent on without one.
+    other: all other requests that were sent on.
+    refused: requests that the proxy refused, by the code of the error.
+    failed: requests without a whole answer that is no error of the server, by the code.
+    seconds: of all answers, from the whole head of a request to the end of its answer.
+    """
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.answered: Counter[str] = Counter()
+        self.biased: Counter[str] = Counter(dict.fromkeys(names, 0))
+        self.unbiased = 0
+        self.other = 0
+        self.refused: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
+        self.seconds = 0.0
+        self._buckets = [0] * len(BUCKETS)
+
+    def answer(self, status: int, seconds: float) -> None:
+        """Count an answer."""
+        self.answered[str(status)] += 1
+        self.seconds += seconds
+        for place, end in enumerate(BUCKETS):
+            if seconds <= end:
+                self._buckets[place] += 1
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Requests by what became of them."""
+        return {
+            "biased": self.biased.total(),
+            "unbiased": self.unbiased,
+            "refused": self.refused.total(),
+            "failed": self.failed.total(),
+            "other": self.other,
+        }
+
+    @property
+    def text(self) -> str:
+        """Prometheus' text format:
+        https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format.
+        """
+        sent_on = {"other": self.other, "unbiased": self.unbiased}
+        lines = [
+            *_counter("requests", "Requests by the status of the answer", "status", self.answered),
+            *_counter("biased_requests", "Requests that carried a bias", "bias", self.biased),
+            *_counter("unbiased_requests", "Requests sent on without a bias", "kind", sent_on),
+            *_counter("refused_requests", "Requests that were not sent on", "code", self.refused),
+            *_counter("upstream_errors", "Requests that failed upstream", "code", self.failed),
+            "# HELP blb_proxy_request_seconds Seconds to the end of an answer.",
+            "# TYPE blb_proxy_request_seconds histogram",
+        ]
+        number = self.answered.total()
+        for end, count in zip((*BUCKETS, "+Inf"), (*self._buckets, number), strict=True):
+            lines.append(f'blb_proxy_request_seconds_bucket{{le="{end}"}} {count}')
+        lines.append(f"blb_proxy_request_seconds_sum {self.seconds:.6f}")
+        lines.append(f"blb_proxy_request_seconds_count {number}")
+        return "\n".join(lines) + "\n"
+
+
+def _counter(name: str, description: str, label: str, counts: dict[str, int]) -> Iterator[str]:
+    yield f"# HELP blb_proxy_{name}_total {description}."
+    yield f"# TYPE blb_proxy_{name}_total counter"
+    for key, count in sorted(counts.items()):
+        value = printable(key).replace("\\", r"\\").replace('"', r"\"")
+        yield f'blb_proxy_{name}_total{{{label}="{value}"}} {count}'
