@@ -17,15 +17,22 @@ from types import ModuleType
 from typing import Any, Literal
 
 from blackbox_lb.deploy.batch_files import check_announcement, check_upload
+from blackbox_lb.deploy.part_sending import (
+    OK,
+    PartAnswer,
+    PartSending,
+    iterate_now,
+    returned,
+    run_now,
+)
 from blackbox_lb.deploy.phase_requests import PhasedRequest
 from blackbox_lb.deploy.request_policy import RequestPolicy, UrlPurpose, endpoint
 from blackbox_lb.errors import InputError
 
 Kind = Literal["Client", "AsyncClient"]
 
-OK = 200
 ENCODED = ("content-encoding", "content-length", "transfer-encoding")
-"""The status of an answer, and the headers of a body as it came over the wire."""
+"""The headers of a body as it came over the wire."""
 
 
 def kind_of(client: object) -> tuple[ModuleType, Kind] | None:
@@ -84,13 +91,11 @@ def with_policies(inner: Any, policies: Iterable[RequestPolicy]) -> Any:
 
 @cache
 def _classes(library: ModuleType, kind: Kind) -> tuple[type, type]:
-    if kind == "Client":
-        return type("BiasedClient", (_Sync, library.Client), {}), type(
-            "Through", (_Through, library.BaseTransport), {}
-        )
+    transports = (_Through, library.BaseTransport, library.AsyncBaseTransport)
+    sending = _Sync if kind == "Client" else _Async
     return (
-        type("BiasedAsyncClient", (_Async, library.AsyncClient), {}),
-        type("AsyncThrough", (_AsyncThrough, library.AsyncBaseTransport), {}),
+        type(f"Biased{kind}", (sending, getattr(library, kind)), {}),
+        type("Through", transports, {}),
     )
 
 
@@ -171,6 +176,19 @@ class _Building:
             )
         return bytes(request.content)
 
+    async def _joined(self, sending: PartSending) -> Any:
+        """The response to a request in parts; where it is a stream, its parts are asked for as it
+        is read.
+        """
+        first = await sending.next()
+        if sending.parts.streams and first.status == OK:
+            pieces = _stream(self._library)(sending.stream(first), first.response)
+            return _replaced(first.response, stream=pieces)
+        last, content = await sending.joined(first)
+        if content is None:
+            return last
+        return _replaced(last, content=content)
+
     @property
     def is_closed(self) -> bool:
         return self._stopped or bool(self._inner.is_closed)
@@ -186,55 +204,30 @@ class _Sync(_Building):
         parts = self._in_parts(request)
         if parts is None:
             return self._inner.send(request, stream=stream, **options)
-        answer = self._part(parts, request, options)
-        if parts.streams and answer.status_code == OK:
-            answer = _replaced(
+
+        async def send_part(body: bytes) -> PartAnswer:
+            answer = self._inner.send(_with_body(request, body), stream=True, **options)
+
+            async def pieces() -> AsyncIterator[bytes]:
+                for piece in answer.iter_bytes():
+                    yield piece
+
+            return PartAnswer(
                 answer,
-                stream=_stream(self._library)(
-                    self._streamed(parts, answer, request, options), answer
-                ),
+                answer.status_code,
+                answer.headers,
+                returned(answer.read),
+                pieces,
+                returned(answer.close),
             )
-        while not parts.streams and answer.status_code == OK and _taken(parts, answer.read()):
-            if not parts.more:
-                return _replaced(answer, content=parts.answer)
-            answer = self._part(parts, request, options)
+
+        failures = (self._library.TransportError,)
+        answer = run_now(
+            self._joined(PartSending(parts, send_part, failures, returned(time.sleep)))
+        )
         if not stream:
             answer.read()
         return answer
-
-    def _part(self, parts: PhasedRequest, request: Any, options: Mapping[str, Any]) -> Any:
-        """The answer to the next part, unread; one that fails is asked for again."""
-        sent = _with_body(request, parts.body())
-        while True:
-            try:
-                answer = self._inner.send(sent, stream=True, **options)
-                pause = parts.pause(answer.status_code, answer.headers)
-            except self._library.TransportError:
-                pause = parts.pause()
-                if pause is None:
-                    raise
-            else:
-                if pause is None:
-                    return answer
-                answer.close()
-            time.sleep(pause)
-
-    def _streamed(
-        self, parts: PhasedRequest, answer: Any, request: Any, options: Mapping[str, Any]
-    ) -> Iterator[bytes]:
-        while True:
-            try:
-                if answer.status_code != OK:
-                    yield parts.failed(answer.read())
-                    return
-                for piece in answer.iter_bytes():
-                    yield parts.feed(piece)
-                yield parts.end()
-            finally:
-                answer.close()
-            if not parts.more:
-                return
-            answer = self._part(parts, request, options)
 
     def close(self) -> None:
         self._stopped = True
@@ -257,57 +250,23 @@ class _Async(_Building):
         parts = self._in_parts(request)
         if parts is None:
             return await self._inner.send(request, stream=stream, **options)
-        answer = await self._part(parts, request, options)
-        if parts.streams and answer.status_code == OK:
-            answer = _replaced(
+
+        async def send_part(body: bytes) -> PartAnswer:
+            answer = await self._inner.send(_with_body(request, body), stream=True, **options)
+            return PartAnswer(
                 answer,
-                stream=_stream(self._library)(
-                    self._streamed(parts, answer, request, options), answer
-                ),
+                answer.status_code,
+                answer.headers,
+                answer.aread,
+                answer.aiter_bytes,
+                answer.aclose,
             )
-        while (
-            not parts.streams and answer.status_code == OK and _taken(parts, await answer.aread())
-        ):
-            if not parts.more:
-                return _replaced(answer, content=parts.answer)
-            answer = await self._part(parts, request, options)
+
+        failures = (self._library.TransportError,)
+        answer = await self._joined(PartSending(parts, send_part, failures, asyncio.sleep))
         if not stream:
             await answer.aread()
         return answer
-
-    async def _part(self, parts: PhasedRequest, request: Any, options: Mapping[str, Any]) -> Any:
-        """The answer to the next part, unread; one that fails is asked for again."""
-        sent = _with_body(request, parts.body())
-        while True:
-            try:
-                answer = await self._inner.send(sent, stream=True, **options)
-                pause = parts.pause(answer.status_code, answer.headers)
-            except self._library.TransportError:
-                pause = parts.pause()
-                if pause is None:
-                    raise
-            else:
-                if pause is None:
-                    return answer
-                await answer.aclose()
-            await asyncio.sleep(pause)
-
-    async def _streamed(
-        self, parts: PhasedRequest, answer: Any, request: Any, options: Mapping[str, Any]
-    ) -> AsyncIterator[bytes]:
-        while True:
-            try:
-                if answer.status_code != OK:
-                    yield parts.failed(await answer.aread())
-                    return
-                async for piece in answer.aiter_bytes():
-                    yield parts.feed(piece)
-                yield parts.end()
-            finally:
-                await answer.aclose()
-            if not parts.more:
-                return
-            answer = await self._part(parts, request, options)
 
     async def aclose(self) -> None:
         self._stopped = True
@@ -340,18 +299,9 @@ def _replaced(answer: Any, **body: Any) -> Any:
     return replacement
 
 
-def _taken(parts: PhasedRequest, content: bytes) -> bool:
-    """Take in a part; False where the content is no answer and the caller gets it unchanged."""
-    try:
-        parts.take(content)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return False
-    return True
-
-
 @cache
 def _stream(library: ModuleType) -> Any:
-    """A stream made of an iterator, synchronous or not, of the HTTP library."""
+    """A stream of the HTTP library, synchronous or not, made of an asynchronous generator."""
 
     class Pieces(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc, name-defined]
         def __init__(self, pieces: Any, first: Any) -> None:
@@ -359,13 +309,13 @@ def _stream(library: ModuleType) -> Any:
             self._first = first
 
         def __iter__(self) -> Iterator[bytes]:
-            return iter(self._pieces)
+            return iterate_now(self._pieces)
 
         def __aiter__(self) -> AsyncIterator[bytes]:
             return aiter(self._pieces)
 
         def close(self) -> None:
-            self._pieces.close()
+            run_now(self._pieces.aclose())
             self._first.close()  # of pieces that nobody began to read
 
         async def aclose(self) -> None:
@@ -375,7 +325,7 @@ def _stream(library: ModuleType) -> Any:
     return Pieces
 
 
-class _Borrowed:
+class _Through:
     """The caller's client less its auth and redirects, for SDK code that takes an HTTP client's
     transport (X.509 identity).
     """
@@ -385,21 +335,15 @@ class _Borrowed:
         self._auth = library.Auth
         self._owned = owned
 
-
-class _Through(_Borrowed):
     def handle_request(self, request: Any) -> Any:
         return self._inner.send(request, stream=True, auth=self._auth(), follow_redirects=False)
+
+    async def handle_async_request(self, request: Any) -> Any:
+        return await self.handle_request(request)
 
     def close(self) -> None:
         if self._owned:
             self._inner.close()
-
-
-class _AsyncThrough(_Borrowed):
-    async def handle_async_request(self, request: Any) -> Any:
-        return await self._inner.send(
-            request, stream=True, auth=self._auth(), follow_redirects=False
-        )
 
     async def aclose(self) -> None:
         if self._owned:

@@ -106,7 +106,6 @@ class ClientServer(web.Server):
     def __init__(self, *arguments: Any, most: int, **options: Any) -> None:
         super().__init__(*arguments, request_factory=_request, **options)
         self._most = most
-        self._closed = 0
         self._reported_at = -_REPORTED
 
     def __call__(self) -> ClientConnection:
@@ -131,14 +130,12 @@ class ClientServer(web.Server):
             return
         waiting = [connection for connection in connections if connection.is_waiting]
         min(waiting, key=lambda connection: connection.waiting_since).force_close()
-        self._closed += 1
         if self._loop.time() - self._reported_at >= _REPORTED:
             self._reported_at = self._loop.time()
             log.warning(
                 "a connection without a request was closed for a new one: at most %d are open at a"
-                " time, by the limit of open files (ulimit -n) (%d so far)",
+                " time, by the limit of open files (ulimit -n)",
                 self._most,
-                self._closed,
             )
 
 

@@ -3,7 +3,6 @@ with their message.
 """
 
 import json
-from typing import Any
 
 from blackbox_lb.errors import BlbError
 
@@ -27,14 +26,9 @@ class ErrorAnswer(BlbError):
         return self.status >= 500 and self.status != 501
 
     @property
-    def document(self) -> dict[str, Any]:
+    def body(self) -> bytes:
         kind = "invalid_request_error"
         if self.status >= 500:
             kind = "server_error"
-        return {
-            "error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}
-        }
-
-    @property
-    def body(self) -> bytes:
-        return json.dumps(self.document).encode()
+        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        return json.dumps({"error": error}).encode()

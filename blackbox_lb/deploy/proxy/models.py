@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import aiohttp
 from aiohttp import web
@@ -36,13 +36,6 @@ def aliased_model(path: str, biases: ServedBiases) -> ServedBias | None:
     if served is None or served.alias is None:
         return None
     return served
-
-
-def answered_target(target: str, served: ServedBias | None) -> str:
-    """The upstream's path for the list, or for the model of an alias."""
-    if served is None:
-        return target
-    return f"{MODELS}/{quote(served.model, safe=':/')}"
 
 
 async def models_answer(

@@ -10,16 +10,19 @@ import datetime as dt
 import logging
 import signal
 import traceback
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 from aiohttp import web
 
 from blackbox_lb._version import __version__
 from blackbox_lb.deploy.injection import quoted, route
+from blackbox_lb.deploy.part_sending import OK, PartAnswer, PartSending, returned
 from blackbox_lb.deploy.phase_requests import PhasedRequest
 from blackbox_lb.deploy.proxy.bodies import LARGE, Edit, ServedBiases
 from blackbox_lb.deploy.proxy.callers import Callers
@@ -27,7 +30,8 @@ from blackbox_lb.deploy.proxy.clients import ClientServer, most_connections
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.limits import GRACE, IDLE, MAX_BODY, PREFIX
 from blackbox_lb.deploy.proxy.metrics import Metrics
-from blackbox_lb.deploy.proxy.models import MODELS, aliased_model, answered_target, models_answer
+from blackbox_lb.deploy.proxy.models import MODELS, aliased_model, models_answer
+from blackbox_lb.deploy.proxy.served import ServedBias
 from blackbox_lb.deploy.proxy.upstream import MAX_HEADER, REWRITTEN, Upstream, check_seconds
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.network import is_loopback
@@ -43,6 +47,7 @@ CLIENT_LEFT = 499
 
 _LINGER = 10.0
 """Longest time in seconds that the rest of a refused body is still read."""
+_DECODED = frozenset(("gzip", "deflate", "br", "zstd"))
 _ENCODING = frozenset(("content-encoding", "content-length"))
 
 log = logging.getLogger(__name__)
@@ -235,13 +240,15 @@ class Proxy:
             return await self._sample(request, target, content or b"")
         if request.method == "GET" and self.biases.aliased:
             served = aliased_model(path, self.biases)
+            if served is not None:
+                target = f"{MODELS}/{quote(served.model, safe=':/')}"
             if served is not None or path in (MODELS, f"{MODELS}/"):
-                return await self._models(request, answered_target(target, served), served)
+                return await self._models(request, target, served)
         self.metrics.other += 1
         return await self._pass(request, await self.upstream.ask(request, target, content))
 
     async def _models(
-        self, request: web.BaseRequest, target: str, served: Any
+        self, request: web.BaseRequest, target: str, served: ServedBias | None
     ) -> web.StreamResponse:
         self.metrics.other += 1
         async with await self.upstream.ask(request, target, None, is_plain=True) as answer:
@@ -288,78 +295,42 @@ class Proxy:
         self, request: web.BaseRequest, target: str, parts: PhasedRequest, extra: Mapping[str, str]
     ) -> web.StreamResponse:
         """The answer to a request that is sent phase by phase, joined as it comes."""
-        out: web.StreamResponse | None = None
-        while True:
-            try:
-                pending = await self._part(request, target, parts)
-                _check_no_redirect(pending)
-            except ErrorAnswer as error:
-                if out is None:
-                    raise
-                await out.write(parts.failed(error.body))
+
+        async def send(body: bytes) -> PartAnswer:
+            answer = await self.upstream.ask(request, target, body, is_plain=True)
+            _check_no_redirect(answer)
+            return PartAnswer(
+                answer,
+                answer.status,
+                answer.headers,
+                answer.read,
+                partial(_pieces, answer),
+                returned(answer.close),
+            )
+
+        sending = PartSending(parts, send, (ErrorAnswer,), asyncio.sleep)
+        first = await sending.next()
+        if parts.streams and first.status == OK:
+            async with first.response as answer:
+                out = await self._begin(request, answer, extra, REWRITTEN - {"content-type"})
+                try:
+                    await self._copy(request, sending.stream(first), out)
+                except ErrorAnswer as error:
+                    self.metrics.failed[error.code] += 1
+                    await out.write(parts.failed(error.body))
                 return out
-            async with pending as answer:
-                is_success = answer.status == web.HTTPOk.status_code
-                if not is_success:
-                    if out is None:
-                        return await self._pass(request, answer, extra, _decoded(answer))
-                    await out.write(parts.failed(await answer.read()))
-                    return out
-                if not parts.streams:
-                    joined = await self._joined(answer, parts, extra)
-                    if joined is not None:
-                        return joined
-                    continue
-                if out is None:
-                    out = await self._begin(request, answer, extra, REWRITTEN - {"content-type"})
-                if not await self._copy(request, answer, out, parts.feed):
-                    return out
-                await out.write(parts.end())
-                if not parts.more:
-                    return out
-
-    async def _joined(
-        self, answer: aiohttp.ClientResponse, parts: PhasedRequest, extra: Mapping[str, str]
-    ) -> web.Response | None:
-        """The answer of all parts; None where another part follows.
-
-        Raises ErrorAnswer (502): this part cannot be read.
-        """
         with self.upstream.faults():
-            content = await answer.read()
-        try:
-            parts.take(content)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise ErrorAnswer(
-                502,
-                f"the upstream answers {answer.status} with what is no completion, and a bias with"
-                " phases is joined from several; see whether --upstream is the address of an API",
-                code="upstream_unreadable",
-            ) from None
-        if parts.more:
-            return None
-        headers = self.upstream.headers_of(answer, REWRITTEN)
-        headers.update(extra)
-        return web.Response(body=parts.answer, content_type="application/json", headers=headers)
-
-    async def _part(
-        self, request: web.BaseRequest, target: str, parts: PhasedRequest
-    ) -> aiohttp.ClientResponse:
-        """The upstream's answer to the next part, unread; one that fails is asked for again."""
-        body = parts.body()
-        while True:
-            try:
-                answer = await self.upstream.ask(request, target, body, is_plain=True)
-                pause = parts.pause(answer.status, answer.headers)
-            except ErrorAnswer:
-                pause = parts.pause()
-                if pause is None:
-                    raise
+            answer, content = await sending.joined(first)
+            if content is None:
+                headers = self.upstream.headers_of(answer, _decoded(answer))
+                content = await answer.read()
             else:
-                if pause is None:
-                    return answer
-                answer.close()
-            await asyncio.sleep(pause)
+                headers = self.upstream.headers_of(answer, REWRITTEN)
+                headers["Content-Type"] = "application/json"
+        headers.update(extra)
+        return web.Response(
+            status=answer.status, reason=answer.reason, body=content, headers=headers
+        )
 
     async def _pass(
         self,
@@ -373,7 +344,7 @@ class Proxy:
         """
         async with answer:
             out = await self._begin(request, answer, extra or {}, dropped)
-            await self._copy(request, answer, out, bytes)
+            await self._copy(request, _pieces(answer), out)
             return out
 
     async def _begin(
@@ -395,16 +366,14 @@ class Proxy:
     async def _copy(
         self,
         request: web.BaseRequest,
-        answer: aiohttp.ClientResponse,
+        pieces: AsyncGenerator[bytes, None],
         out: web.StreamResponse,
-        edit: Callable[[bytes], bytes],
-    ) -> bool:
-        """Send the body on through ``edit``; whether it came whole."""
+    ) -> None:
+        """Send the pieces of a body on. One that breaks off ends without its end."""
         try:
-            # Not iter_chunks(): on the second empty body of a process it never ends (aiohttp 3.14).
-            while not answer.content.at_eof():
-                piece, _ = await answer.content.readchunk()
-                await out.write(edit(piece))
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    await out.write(piece)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             # The status is sent already, so only a body without its end can show the failure.
             if request.transport is not None and not request.transport.is_closing():
@@ -413,8 +382,6 @@ class Proxy:
                     "the answer to a %s broke off (%s)", request.method, type(error).__name__
                 )
                 request.transport.close()
-            return False
-        return True
 
     async def _content(self, request: web.BaseRequest) -> bytes | None:
         """The body, None where there is none; at most ``max_body`` bytes of it are ever held."""
@@ -458,9 +425,17 @@ def _is_own(request: web.BaseRequest) -> bool:
     return path in (HEALTH, METRICS) and request.method in ("GET", "HEAD")
 
 
+async def _pieces(answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+    """A body, piece by piece as it was sent."""
+    # Not iter_chunks(): on the second empty body of a process it never ends (aiohttp 3.14).
+    while not answer.content.at_eof():
+        piece, _ = await answer.content.readchunk()
+        yield piece
+
+
 def _decoded(answer: aiohttp.ClientResponse) -> frozenset[str]:
-    """The headers that are wrong of an answer that is decoded as it is read."""
-    if "Content-Encoding" in answer.headers:
+    """The headers that are wrong of an answer that aiohttp decodes as it is read."""
+    if answer.headers.get("Content-Encoding", "").strip().lower() in _DECODED:
         return _ENCODING
     return frozenset()
 

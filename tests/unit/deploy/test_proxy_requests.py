@@ -379,4 +379,4 @@ def test_error_bodies_have_openais_shape() -> None:
     assert json.loads(answer.body) == {
         "error": {"message": "no", "type": "invalid_request_error", "param": "model", "code": "c"}
     }
-    assert ErrorAnswer(502, "no", code="c").document["error"]["type"] == "server_error"
+    assert json.loads(ErrorAnswer(502, "no", code="c").body)["error"]["type"] == "server_error"
