@@ -1,4 +1,6 @@
-"""Connections of clients: how many there are, and the client that ends its sending side."""
+"""Connections of clients: how many there are, the client that ends its sending side, and the body
+that one sends.
+"""
 
 import asyncio
 import logging
@@ -9,6 +11,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
+from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.safety.files import most_open_files
 
 _FIRST_PROBE = 0.1
@@ -137,6 +140,46 @@ class ClientServer(web.Server):
                 " time, by the limit of open files (ulimit -n)",
                 self._most,
             )
+
+
+async def read_body(request: web.BaseRequest, most: int, silence: float) -> bytes | None:
+    """The body of a request, None where there is none; at most ``most`` bytes are ever held.
+
+    Raises ErrorAnswer: 413 for a larger one, 408 after ``silence`` seconds without a byte.
+    """
+    if not request.body_exists:
+        if "Content-Length" in request.headers:
+            return b""
+        return None
+    _check_size(request.content_length or 0, most)
+    if request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(_CONTINUE)
+        request.writer.output_size = 0
+    content = bytearray()
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(silence) as limit:
+            async for piece in request.content.iter_any():
+                limit.reschedule(loop.time() + silence)
+                content += piece
+                _check_size(len(content), most)
+    except TimeoutError:
+        raise ErrorAnswer(
+            408,
+            f"no byte of the request body came within {silence:g} s; send it whole",
+            code="request_timeout",
+        ) from None
+    return bytes(content)
+
+
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise ErrorAnswer(
+            413,
+            f"the request body is larger than {most:,} bytes, the limit; start blb proxy with a"
+            " larger --max-body",
+            code="request_too_large",
+        )
 
 
 def _request(

@@ -26,7 +26,7 @@ from blackbox_lb.deploy.part_sending import OK, PartAnswer, PartSending, returne
 from blackbox_lb.deploy.phase_requests import PhasedRequest
 from blackbox_lb.deploy.proxy.bodies import LARGE, Edit, ServedBiases
 from blackbox_lb.deploy.proxy.callers import Callers
-from blackbox_lb.deploy.proxy.clients import ClientServer, most_connections
+from blackbox_lb.deploy.proxy.clients import ClientServer, most_connections, read_body
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.limits import GRACE, IDLE, MAX_BODY, PREFIX
 from blackbox_lb.deploy.proxy.metrics import Metrics
@@ -183,9 +183,12 @@ class Proxy:
 
     async def _answer_or_error(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            return await self._dispatch(request)
-        except ErrorAnswer as answer:
-            error = answer
+            answer = await self._dispatch(request)
+            if answer.status >= 500:
+                self.metrics.failed["upstream_status"] += 1
+            return answer
+        except ErrorAnswer as refusal:
+            error = refusal
         except ConnectionError:
             raise  # the client has disconnected; the server ends the rest
         except web.RequestPayloadError:
@@ -235,7 +238,7 @@ class Proxy:
                 " or with its length",
                 code="transfer_coding_unsupported",
             )
-        content = await self._content(request)
+        content = await read_body(request, self._max_body, self._idle)
         if request.method == "POST" and route(path) is not None:
             return await self._sample(request, target, content or b"")
         if request.method == "GET" and self.biases.aliased:
@@ -359,8 +362,6 @@ class Proxy:
         headers.update(extra)
         out = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
         await out.prepare(request)
-        if answer.status >= 500:
-            self.metrics.failed["upstream_status"] += 1
         return out
 
     async def _copy(
@@ -382,41 +383,6 @@ class Proxy:
                     "the answer to a %s broke off (%s)", request.method, type(error).__name__
                 )
                 request.transport.close()
-
-    async def _content(self, request: web.BaseRequest) -> bytes | None:
-        """The body, None where there is none; at most ``max_body`` bytes of it are ever held."""
-        if not request.body_exists:
-            if "Content-Length" in request.headers:
-                return b""
-            return None
-        self._check_size(request.content_length or 0)
-        if request.headers.get("Expect", "").lower() == "100-continue":
-            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            request.writer.output_size = 0
-        content = bytearray()
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(self._idle) as silence:
-                async for piece in request.content.iter_any():
-                    silence.reschedule(loop.time() + self._idle)
-                    content += piece
-                    self._check_size(len(content))
-        except TimeoutError:
-            raise ErrorAnswer(
-                408,
-                f"no byte of the request body came within {self._idle:g} s; send it whole",
-                code="request_timeout",
-            ) from None
-        return bytes(content)
-
-    def _check_size(self, size: int) -> None:
-        if size > self._max_body:
-            raise ErrorAnswer(
-                413,
-                f"the request body is larger than {self._max_body:,} bytes, the limit; start blb"
-                " proxy with a larger --max-body",
-                code="request_too_large",
-            )
 
 
 def _is_own(request: web.BaseRequest) -> bool:

@@ -23,6 +23,7 @@ from blackbox_lb.bias.features import FeatureVector, Words, bucket_of
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.deploy import phase_requests
 from blackbox_lb.deploy.injection import Injection
+from blackbox_lb.deploy.part_sending import run_now
 from blackbox_lb.deploy.phase_requests import GIVEN_UP, PhasedRequest, PhasedRequests
 from blackbox_lb.errors import BiasError, InputError
 from tests.support.biases import phased_bias
@@ -656,3 +657,13 @@ def test_the_vectors_of_a_request() -> None:
     host = Host()
     answered(sender, host, request(max_tokens=2, temperature=0, logit_bias={"3": 1}))
     assert [body["logit_bias"] for body in host.bodies] == [{"1": 50, "3": 1}, {"2": 50, "3": 1}]
+
+
+def test_a_coroutine_that_waits_is_not_run_now() -> None:
+    """A synchronous client has no event loop that could wait for it."""
+
+    async def wait() -> None:
+        await asyncio.sleep(1)
+
+    with pytest.raises(RuntimeError, match="event loop"):
+        run_now(wait())

@@ -1193,6 +1193,17 @@ def test_the_access_log_has_neither_keys_nor_prompts() -> None:
     assert "sk-secret" not in "".join(lines)
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/metrics"])
+def test_a_foreign_page_reads_neither_health_nor_metrics(path: str) -> None:
+    """The rules for pages hold for the proxy's own answers, too."""
+    origin = {"Origin": "https://evil.example"}
+    with proxied(plain()) as (_, port, proxy):
+        (refused,) = asyncio.run(fetched(port, path, **origin))
+        (answered,) = asyncio.run(fetched(port, f"{path}?x=1"))
+    assert (refused[0], answered[0]) == (403, 200)
+    assert not proxy.metrics.answered
+
+
 def test_health_does_not_say_helps_where_one_label_does_as_well() -> None:
     """The status of a bias names what always giving the commonest label has."""
     row = Verdict(
@@ -1290,6 +1301,7 @@ def test_the_parts_of_an_answer_in_phases_are_joined(monkeypatch: pytest.MonkeyP
             with raises_naming(openai.InternalServerError, "503", "not now"):
                 client.chat.completions.create(**common)
     assert proxy.health["requests"]["biased"] == 5
+    assert proxy.metrics.failed["upstream_status"] == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
