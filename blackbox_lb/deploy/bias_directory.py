@@ -39,20 +39,6 @@ T = TypeVar("T")
 Stamp: TypeAlias = tuple[int, int, int]
 
 
-def wanted(arguments: Mapping[str, Any] | None, default: str | None) -> str | None:
-    """The name of the bias that a request's extra arguments ask for, None for no bias. Raises
-    BiasError: not a name.
-    """
-    name = (arguments or {}).get(FIELD, default)
-    if name is None or name == NO_BIAS:
-        return None
-    if not isinstance(name, str) or not name:
-        raise BiasError(
-            f'{FIELD} is {shorten(name)}, not the name of a bias; give a name or "{NO_BIAS}"'
-        )
-    return name
-
-
 class Asked(NamedTuple):
     """The bias that a request asks for, and the numbers of its prompt by their names; None where it
     sends none.
@@ -66,9 +52,13 @@ class Asked(NamedTuple):
         """From a request's extra arguments, None for no bias. Raises BiasError: not a name, or no
         numbers.
         """
-        name = wanted(arguments, default)
-        if name is None:
+        name = (arguments or {}).get(FIELD, default)
+        if name is None or name == NO_BIAS:
             return None
+        if not isinstance(name, str) or not name:
+            raise BiasError(
+                f'{FIELD} is {shorten(name)}, not the name of a bias; give a name or "{NO_BIAS}"'
+            )
         row = (arguments or {}).get(FEATURES)
         if row is None:
             return cls(name)

@@ -11,6 +11,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -125,8 +126,7 @@ class Callers:
 
 
 def _is_ip_address(host: str) -> bool:
-    try:
+    with suppress(ValueError):
         ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+        return True
+    return False

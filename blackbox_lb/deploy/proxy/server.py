@@ -31,7 +31,6 @@ from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.limits import GRACE, IDLE, MAX_BODY, PREFIX
 from blackbox_lb.deploy.proxy.metrics import Metrics
 from blackbox_lb.deploy.proxy.models import MODELS, aliased_model, models_answer
-from blackbox_lb.deploy.proxy.served import ServedBias
 from blackbox_lb.deploy.proxy.upstream import MAX_HEADER, REWRITTEN, Upstream, check_seconds
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.network import is_loopback
@@ -246,19 +245,14 @@ class Proxy:
             if served is not None:
                 target = f"{MODELS}/{quote(served.model, safe=':/')}"
             if served is not None or path in (MODELS, f"{MODELS}/"):
-                return await self._models(request, target, served)
+                self.metrics.other += 1
+                async with await self.upstream.ask(request, target, None, is_plain=True) as answer:
+                    listed = await models_answer(self.upstream, answer, self.biases, served)
+                    if listed is None:
+                        return await self._pass(request, answer, dropped=_decoded(answer))
+                    return listed
         self.metrics.other += 1
         return await self._pass(request, await self.upstream.ask(request, target, content))
-
-    async def _models(
-        self, request: web.BaseRequest, target: str, served: ServedBias | None
-    ) -> web.StreamResponse:
-        self.metrics.other += 1
-        async with await self.upstream.ask(request, target, None, is_plain=True) as answer:
-            listed = await models_answer(self.upstream, answer, self.biases, served)
-            if listed is not None:
-                return listed
-            return await self._pass(request, answer, dropped=_decoded(answer))
 
     async def _sample(
         self, request: web.BaseRequest, target: str, content: bytes
@@ -433,7 +427,6 @@ async def serve(proxy: Proxy, host: str, port: int, started: Callable[[str], obj
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def restore() -> None:
         for number, handler in before.items():
@@ -443,8 +436,9 @@ async def serve(proxy: Proxy, host: str, port: int, started: Callable[[str], obj
         restore()
         loop.call_soon_threadsafe(stop.set)
 
-    for number in before:
-        signal.signal(number, on_signal)
+    before = {
+        number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         async with proxy.listening(host, port) as address:
             started(address)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.deploy.bias_directory import Asked, BiasDirectory, Expected, wanted
+from blackbox_lb.deploy.bias_directory import Asked, BiasDirectory, Expected
 from blackbox_lb.deploy.vllm.batch_rows import NOTHING, REFUSED, Placed, Rows, Seat, Shelf
 from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
 from tests.support.biases import WIDE
@@ -213,17 +213,17 @@ def test_a_vocabulary_counts_with_its_padding_or_without(size: int | None) -> No
 
 def test_a_request_names_takes_or_declines() -> None:
     """Without the argument the default counts, with it the name, and "none" is no bias."""
-    assert wanted(None, None) is None
-    assert wanted({"other": 1}, "house") == "house"
-    assert wanted({"blb_bias": "short"}, "house") == "short"
-    assert wanted({"blb_bias": "none"}, "house") is None
+    assert Asked.of(None, None) is None
+    assert Asked.of({"other": 1}, "house") == Asked("house")
+    assert Asked.of({"blb_bias": "short"}, "house") == Asked("short")
+    assert Asked.of({"blb_bias": "none"}, "house") is None
 
 
 @pytest.mark.parametrize("value", [3, 2.5, ["short"], "", {"a": 1}, True])
 def test_a_request_that_names_no_name_is_refused(value: object) -> None:
     """A number or a list is a mistake, not a request without bias."""
     with raises_naming(BiasError, "blb_bias", repr(value), '"none"'):
-        wanted({"blb_bias": value}, None)
+        Asked.of({"blb_bias": value}, None)
 
 
 @pytest.mark.parametrize("names", [None, {"known"}], ids=["plain", "by prompt"])
