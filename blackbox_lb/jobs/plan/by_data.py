@@ -125,7 +125,7 @@ def _for_shares(plan: P, task: Task, reward: Reward, labels: Labels | None) -> P
 
 def _too_few_rows(labels: Labels, task: Task, limit: int | None) -> str | None:
     """A sentence where the limit leaves too few rows to learn from the answers; None elsewhere."""
-    if Labels.found_in(task.train[:limit]) is not None:
+    if Labels.found_in((*task.train[:limit], *task.validation)) is not None:
         return None
     return (
         f"``limit={limit}`` leaves too few rows to see that the answers are"

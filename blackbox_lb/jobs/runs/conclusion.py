@@ -54,6 +54,10 @@ def understood(
     if labels is not None:
         examples = [*task.train[:limit], *task.validation, *task.test]
         parts.append(f"labels: {_counted(labels.counts(examples))}")
+    elif reward.needs_answer and not reward.of_shares:
+        examples = [*task.train[:limit], *task.validation, *task.test]
+        answers = {answer for example in examples for answer in example.answers[:1]}
+        parts.append(f"answers: {len(answers):,} different ones, taken as texts and not as labels")
     if reward.of_shares:
         parts.append(
             f"labels with wanted shares: {', '.join((task.train or task.test)[0].answers)}"

@@ -472,13 +472,13 @@ class OpenLabels(Labels):
 
 
 def labels_of_task(decide: str | None, names: Iterable[str] | None, task: Task) -> Labels | None:
-    """The labels of a task: open ones, those that are named, or those in the answers that are to be
-    learned from; where nothing is, in those of the test prompts.
+    """The labels of a task: open ones, those that are named, or those in the answers of all rows
+    that are not test rows; where there are none of these, in those of the test prompts.
 
     Raises InputError: both kinds are asked for, or the answers are not of these labels.
     """
     if decide is None:
-        return Labels.named_or_found(names, task.train or task.test)
+        return Labels.named_or_found(names, (*task.train, *task.validation) or task.test)
     if names is not None:
         raise InputError(
             "``decide`` has labels of its own, so ``labels`` would name others; leave one out"
