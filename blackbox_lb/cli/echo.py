@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from functools import cache
 from typing import Any
 
 import click
@@ -16,125 +17,24 @@ from click.core import ParameterSource
 from blackbox_lb.safety.printable import legible
 from blackbox_lb.safety.secrets import redacted
 
-OPTIONS = frozenset(
-    [
-        "abstain_below",
-        "access_log",
-        "allow_host",
-        "allow_origin",
-        "alpha",
-        "alpha_scale",
-        "answer_column",
-        "at",
-        "base_url",
-        "batch",
-        "batch_requests",
-        "bias",
-        "cancel",
-        "clip",
-        "concurrency",
-        "correct",
-        "count",
-        "data",
-        "data_dir",
-        "decide",
-        "decisions",
-        "depends_on",
-        "deploy",
-        "effect",
-        "endpoint",
-        "dry_run",
-        "engine",
-        "entries",
-        "estimator",
-        "examples",
-        "field",
-        "filter",
-        "force",
-        "format",
-        "go_on",
-        "goal",
-        "grace",
-        "host",
-        "hosts",
-        "integers",
-        "json",
-        "l2",
-        "labels",
-        "learn_from",
-        "limit",
-        "max_body",
-        "max_cost",
-        "max_requests",
-        "max_tokens",
-        "max_tokens_total",
-        "messages_column",
-        "metric",
-        "model",
-        "models",
-        "no_wait",
-        "num_fewshot",
-        "objective",
-        "on_conflict",
-        "on_drift",
-        "only_stored",
-        "others",
-        "out",
-        "per_completion",
-        "phases",
-        "plots",
-        "policy",
-        "positive",
-        "port",
-        "positions",
-        "prefill",
-        "price",
-        "prices",
-        "prompt_column",
-        "prompt_template",
-        "provider",
-        "quiet",
-        "restart",
-        "rival",
-        "rivals",
-        "reward",
-        "rollouts",
-        "samples_per_prompt",
-        "save",
-        "search",
-        "seed",
-        "setting",
-        "shard",
-        "split",
-        "store",
-        "system",
-        "task",
-        "tau",
-        "temperature",
-        "test_data",
-        "test_limit",
-        "test_samples",
-        "thinking",
-        "thorough",
-        "timeout",
-        "tokenizer",
-        "tools",
-        "top",
-        "top_logprobs",
-        "unobserved",
-        "upstream",
-        "validation_data",
-        "validation_limit",
-        "validation_samples",
-        "validation_size",
-        "verbose",
-        "weights",
-        "workers",
-        "yes",
-    ]
-)
-"""The parameter behind every option of every command."""
 _PARAMETER = re.compile(r"``([a-z][a-z0-9_]*)(?:=([^`]*))?``")
+
+
+@cache
+def option_names() -> frozenset[str]:
+    """The parameter behind every option of every command."""
+    from blackbox_lb.cli.commands import COMMANDS, load_command
+
+    names = set()
+    commands = [load_command(name) for name in COMMANDS]
+    while commands:
+        command = commands.pop()
+        commands += getattr(command, "commands", {}).values()
+        for parameter in command.params:
+            for option in (*parameter.opts, *parameter.secondary_opts):
+                if option.startswith("--"):
+                    names.add(option.removeprefix("--").replace("-", "_"))
+    return frozenset(names)
 
 
 def with_option_names(message: str) -> str:
@@ -146,7 +46,7 @@ def with_option_names(message: str) -> str:
 
 def _option(parameter: re.Match[str]) -> str:
     name, value = parameter.groups()
-    if name not in OPTIONS:
+    if name not in option_names():
         return parameter[0]
     option = f"--{name.replace('_', '-')}"
     if value is None:

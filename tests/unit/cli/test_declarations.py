@@ -20,7 +20,7 @@ from blackbox_lb.cli.commands.learning.fit import FitOptions, fit_command
 from blackbox_lb.cli.commands.learning.score import ScoreOptions
 from blackbox_lb.cli.commands.setup.doctor import DoctorOptions
 from blackbox_lb.cli.commands.using.proxy import ProxyOptions
-from blackbox_lb.cli.echo import OPTIONS
+from blackbox_lb.cli.echo import option_names
 from blackbox_lb.cli.found import FLAGS, PATHS, TEXTS
 from blackbox_lb.cli.grouped import MOST_USED, Sets, _params, arguments_for, option
 from blackbox_lb.cli.resources import load
@@ -198,7 +198,7 @@ def test_what_is_said_of_options_by_name_is_said_of_options() -> None:
     """Rules of settings files and of the help name no option that is gone."""
     keys = {*PER_COMMAND, *OF_THE_PROVIDER, *TEXTS, *FLAGS, *PATHS}
     keys = keys.union(MOST_USED, *EITHER_OR)
-    assert keys <= OPTIONS
+    assert keys <= option_names()
 
 
 def scale(*, size: int = 3, unit: str = "m") -> None:
