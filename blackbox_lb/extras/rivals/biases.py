@@ -6,7 +6,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.extras.rivals.case import Case, number
+from blackbox_lb.extras.rivals.case import Case, Rival, number
 from blackbox_lb.jobs.evaluation.policies import HandBias, Policy
 from blackbox_lb.rollouts.answers.given_answers import AnswerTokens
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -158,3 +158,11 @@ async def _of_text(trials: Trials, text: str, value: float) -> tuple[Mapping[int
         if ids and (await trials.session.decode([ids[0]])).strip():
             bias[ids[0]] = value
     return bias, trials.reward.max_tokens
+
+
+RIVALS = {
+    "words": Rival(words, "FILE:NATS"),
+    "close": Rival(close, "NATS"),
+    "labels-only": Rival(labels_only),
+}
+"""Name -> rival, of this module."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.extras.rivals.case import Case, right
+from blackbox_lb.extras.rivals.case import Case, Rival, right
 from blackbox_lb.jobs.evaluation.policies import Decided, Decides, Policy
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.printable import first_line
@@ -139,3 +139,9 @@ def _with_validation(steps: list[Any], rarest: int, seed: int) -> Any:
         scoring="accuracy",
         error_score="raise",
     )
+
+
+RIVALS = {
+    "classifier": Rival(classifier, "tfidf|embedding:NAME"),
+}
+"""Name -> rival, of this module."""

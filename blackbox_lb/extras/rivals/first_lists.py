@@ -19,7 +19,7 @@ from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.decisions.feasibility import label_fit
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.extras.rivals.case import Case, right
+from blackbox_lb.extras.rivals.case import Case, Rival, right
 from blackbox_lb.jobs.evaluation.policies import Decided, Decides, Policy
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.judging.decisions import label_tokens
@@ -320,3 +320,10 @@ def _common(texts: Sequence[str]) -> str:
     while common and common[-1].isalnum():
         common = common[:-1]
     return common
+
+
+RIVALS = {
+    "threshold": Rival(threshold),
+    "calibrate": Rival(calibrated, "contextual|batch"),
+}
+"""Name -> rival, of this module."""

@@ -1,60 +1,22 @@
-"""Every rival of a bias: its name in ``--rival NAME[:VALUE]``, its maker, and what suits a task."""
+"""The rivals of a bias by their names in ``rival=NAME[:VALUE]``, and those that suit a task."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from types import MappingProxyType
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.extras.rivals.biases import close, labels_only, words
-from blackbox_lb.extras.rivals.case import Case
-from blackbox_lb.extras.rivals.classifier import classifier
-from blackbox_lb.extras.rivals.first_lists import calibrated, threshold
-from blackbox_lb.extras.rivals.prompts import (
-    best_of,
-    few_shot,
-    instruction,
-    label_drawn_in_code,
-    max_tokens,
-    shares_in_words,
-    temperature,
-)
+from blackbox_lb.extras.rivals import biases, classifier, first_lists, prompts
+from blackbox_lb.extras.rivals.case import Case, Rival
 from blackbox_lb.jobs.evaluation.policies import Policy
 from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.safety.printable import did_you_mean
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.sets.labels import CALLS_TOOL, Labels, OpenLabels
 
-
-@dataclass(frozen=True, slots=True)
-class Rival:
-    """A kind of rival.
-
-    make: the policy, from a case and the value. takes: the value in the help, empty for none.
-    """
-
-    make: Callable[[Case, str], Policy]
-    takes: str = ""
-
-
 RIVALS: Mapping[str, Rival] = MappingProxyType(
-    {
-        "prompt": Rival(instruction, "TEXT"),
-        "temperature": Rival(temperature, "T"),
-        "max-tokens": Rival(max_tokens, "N"),
-        "best-of": Rival(best_of, "N"),
-        "words": Rival(words, "FILE:NATS"),
-        "close": Rival(close, "NATS"),
-        "labels-only": Rival(labels_only),
-        "threshold": Rival(threshold),
-        "calibrate": Rival(calibrated, "contextual|batch"),
-        "few-shot": Rival(few_shot, "K"),
-        "classifier": Rival(classifier, "tfidf|embedding:NAME"),
-        "asked-shares": Rival(shares_in_words),
-        "drawn-label": Rival(label_drawn_in_code),
-    }
+    {**prompts.RIVALS, **biases.RIVALS, **first_lists.RIVALS, **classifier.RIVALS}
 )
 """Name -> rival."""
 
