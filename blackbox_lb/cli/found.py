@@ -41,11 +41,11 @@ PATHS = frozenset(
 """Options that name files, also after = or a colon, as in short=b.json."""
 REWARDS = frozenset(
     {
-        *("formula", "match", "calls", "arguments-valid", "script", "distribution"),
+        *("formula", "match", "calls", "arguments-valid", "text rule", "distribution"),
         "unknown",  # the command refuses it by its name
     }
 )
-REWARDS_OF_FILES = frozenset({"avoid", "json-schema", "marks"})
+REWARDS_OF_FILES = frozenset({"json-schema", "marks"})
 """Kinds of rewards that read no file, and those that read one as data."""
 FEATURES = frozenset({"nothing", "words", "system-prompt", "groups", "route"})
 
@@ -73,9 +73,15 @@ def is_data(key: str, value: Any, folder: Path) -> bool:
             return _is_on_this_machine(text)
         case "reward":
             from blackbox_lb.tasks.rewards.reward import reward_kind
+            from blackbox_lb.tasks.rewards.text_rules import TEXT_RULES
 
             kind = reward_kind(text)
-            return kind in REWARDS or (kind in REWARDS_OF_FILES and _is_inside(rest, folder))
+            reads_file = kind in REWARDS_OF_FILES
+            if kind == "text rule":
+                reads_file = TEXT_RULES[head].takes == "FILE"
+            if reads_file:
+                return _is_inside(rest, folder)
+            return kind in REWARDS
         case "depends_on":
             return head in FEATURES
         case "rival":

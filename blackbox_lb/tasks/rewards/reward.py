@@ -27,7 +27,7 @@ from blackbox_lb.tasks.rewards.json_schema import (
 )
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
 from blackbox_lb.tasks.rewards.spans import LocatedReward, Marks, TextRule, sum_of
-from blackbox_lb.tasks.rewards.text_rules import PER_LETTERS, PER_WORDS, AvoidList, ScriptRule
+from blackbox_lb.tasks.rewards.text_rules import TEXT_RULES, NamedRule
 from blackbox_lb.tasks.rewards.thinking import Thinking
 from blackbox_lb.tasks.rewards.user_function import checked_function, load_function
 from blackbox_lb.tasks.sets.labels import Labels
@@ -61,13 +61,7 @@ REWARDS = {
     ),
     "accuracy-gated-length": "1{correct} T/len: the same without the logarithm",
     "accuracy-minus-length": "1{correct} - len/T",
-    "avoid:FILE": (
-        "less the hits of a list of words, phrases and /patterns/, one a line, for each hundred"
-        " words"
-    ),
-    "script:NAME": (
-        "less the letters outside a Unicode script, such as Latin, for each hundred letters"
-    ),
+    **{f"{name}:{form.takes}": form.meaning for name, form in TEXT_RULES.items()},
     "marks:FILE": "the sum of the marks that people made in stored completions",
     "distribution[:COLUMN]": (
         "minus the total variation between the labels that the completions name and the wanted"
@@ -90,8 +84,7 @@ RewardKind: TypeAlias = Literal[
     "json-schema",
     "calls",
     "arguments-valid",
-    "avoid",
-    "script",
+    "text rule",
     "marks",
     "distribution",
     "judge",
@@ -411,7 +404,7 @@ def parse_reward(
         reward = _of_function(spec, max_tokens, matcher)
         return replace(reward, thinking=measured, right=first_named)
     kind = reward_kind(spec)
-    rest = spec.partition(":")[2]
+    head, _, rest = spec.partition(":")
     match kind:
         case "formula":
             reward = _formula(spec, max_tokens, matcher, measured, count)
@@ -434,7 +427,7 @@ def parse_reward(
         case "distribution":
             reward = _distribution(spec, rest or GROUP, max_tokens, matcher)
         case "function":
-            user_function = load_function(spec.partition(":")[0], rest)
+            user_function = load_function(head, rest)
             reward = Reward(
                 spec,
                 spec,
@@ -447,13 +440,8 @@ def parse_reward(
                 rule=user_function.rule,
                 is_sum=None,
             )
-        case "avoid":
-            label = f"-hits per {PER_WORDS} words"
-            reward = _rule_reward(kind, spec, label, AvoidList.load(rest), max_tokens, matcher)
-        case "script":
-            script = ScriptRule.parse(rest)
-            label = f"-letters not {', '.join(script.names)} per {PER_LETTERS}"
-            reward = _rule_reward(kind, spec, label, script, max_tokens, matcher)
+        case "text rule":
+            reward = _rule_reward(spec, TEXT_RULES[head].make(rest), max_tokens, matcher)
         case "marks":
             marks = Marks.load(rest)
             reward = Reward(
@@ -476,8 +464,8 @@ def parse_reward(
 def reward_kind(spec: str) -> RewardKind:
     """The kind of reward that a spec names: the one place where the forms are told apart.
 
-    The part before the first colon decides: ``regex:``, ``json-schema:``, ``calls:``, ``avoid:``,
-    ``script:``, ``marks:``, ``distribution:``, ``judge:``, ``http:`` and ``https:`` take the rest
+    The part before the first colon decides: ``regex:``, ``json-schema:``, ``calls:``, ``marks:``,
+    ``distribution:``, ``judge:``, ``http:``, ``https:`` and the names of TEXT_RULES take the rest
     by their row in REWARDS, any other part is a module with the function after the colon. So a
     module of such a name must be wrapped in one of another name.
     """
@@ -496,10 +484,8 @@ def reward_kind(spec: str) -> RewardKind:
         return "arguments-valid"
     if head == "calls" and (not colon or rest):
         return "calls"
-    if colon and head == "avoid":
-        return "avoid"
-    if colon and head == "script":
-        return "script"
+    if colon and head in TEXT_RULES:
+        return "text rule"
     if colon and head == "marks":
         return "marks"
     if head == "distribution" and (not colon or rest):
@@ -613,9 +599,7 @@ def _formula(
     )
 
 
-def _rule_reward(
-    kind: str, spec: str, label: str, rule: TextRule, max_tokens: int, matcher: Matcher
-) -> Reward:
+def _rule_reward(spec: str, rule: NamedRule, max_tokens: int, matcher: Matcher) -> Reward:
     """The reward of a rule about the text alone."""
 
     def scored(example: Example, completion: Completion) -> LocatedReward:
@@ -623,9 +607,9 @@ def _rule_reward(
         return LocatedReward(sum_of(spans), spans)
 
     return Reward(
-        kind,
+        spec.partition(":")[0],
         spec,
-        label,
+        rule.label,
         "linear",
         False,
         max_tokens,

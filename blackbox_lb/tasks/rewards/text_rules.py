@@ -4,10 +4,10 @@ wanted scripts, and what a text that holds them costs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import regex
@@ -15,6 +15,7 @@ import regex
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import did_you_mean, shorten
 from blackbox_lb.safety.untrusted import read_settings, text_of_file
+from blackbox_lb.tasks.rewards.spans import TextRule
 from blackbox_lb.types import FloatArray, Span
 
 PER_WORDS = 100
@@ -132,6 +133,11 @@ class AvoidList:
             patterns,
             _any_of(patterns),
         )
+
+    @property
+    def label(self) -> str:
+        """See ``NamedRule``."""
+        return f"-hits per {PER_WORDS} words"
 
     def spans(self, text: str) -> tuple[Span, ...]:
         """See ``TextRule.spans``. InputError: a pattern takes too long."""
@@ -372,6 +378,11 @@ class ScriptRule:
         scripts = "".join(rf"\p{{Script={name}}}" for name in names)
         return cls(names, regex.compile(rf"(?![{scripts}{_COMMON}])\p{{L}}"))
 
+    @property
+    def label(self) -> str:
+        """See ``NamedRule``."""
+        return f"-letters not {', '.join(self.names)} per {PER_LETTERS}"
+
     def spans(self, text: str) -> tuple[Span, ...]:
         """See ``TextRule.spans``: a span for each foreign letter."""
         places = [match.start() for match in self._foreign.finditer(text)]
@@ -401,3 +412,42 @@ def _is_script(name: str) -> bool:
     except regex.error:
         return False
     return True
+
+
+class NamedRule(TextRule, Protocol):
+    """A rule that is a reward by itself."""
+
+    @property
+    def label(self) -> str:
+        """The displayed name of the reward."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleForm:
+    """A form of reward by a rule about the text.
+
+    Attributes:
+        takes: what stands behind its name and a colon; FILE for a file, which is read as data.
+        meaning: of the reward, in one line.
+        make: the rule, from what stands there. InputError: it is wrong.
+    """
+
+    takes: str
+    meaning: str
+    make: Callable[[str], NamedRule]
+
+
+TEXT_RULES: Mapping[str, RuleForm] = {
+    "avoid": RuleForm(
+        "FILE",
+        "less the hits of a list of words, phrases and /patterns/, one a line, for each hundred"
+        " words",
+        AvoidList.load,
+    ),
+    "script": RuleForm(
+        "NAME",
+        "less the letters outside a Unicode script, such as Latin, for each hundred letters",
+        ScriptRule.parse,
+    ),
+}
+"""Name of a reward -> its form."""

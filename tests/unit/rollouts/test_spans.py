@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,9 +29,16 @@ from blackbox_lb.rollouts.reading import UNLOCATED, WITHOUT_SPANS, position_cost
 from blackbox_lb.rollouts.spelling import spell_tokens
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
+from blackbox_lb.tasks.rewards.reward import reward_kind
 from blackbox_lb.tasks.rewards.spans import TextRule, find_quote
-from blackbox_lb.tasks.rewards.text_rules import AvoidList, ScriptRule, count_words
-from blackbox_lb.types import Completion, Example, Prompt, Span
+from blackbox_lb.tasks.rewards.text_rules import (
+    TEXT_RULES,
+    AvoidList,
+    RuleForm,
+    ScriptRule,
+    count_words,
+)
+from blackbox_lb.types import Completion, Example, FloatArray, Prompt, Span
 from tests.support.errors import raises_naming
 
 EXAMPLE = Example("q1", Prompt.user("Tell me a story."))
@@ -677,3 +684,31 @@ def test_a_function_may_have_a_rule(function: WriteList, tmp_path: Path) -> None
     path.write_text(lines.replace("token_costs", "costs") + "        pass\nf.rule = Rule()\n")
     with raises_naming(InputError, "token_costs"):
         parse_reward("own_spans_for_test:f", max_tokens=60)
+
+
+@dataclass(frozen=True)
+class DigitRule:
+    """A text costs 1 for each of the digits ``digits``."""
+
+    digits: str
+    label: str = "-digits"
+
+    def spans(self, text: str) -> tuple[Span, ...]:
+        """A span for each digit."""
+        places = [place for place, letter in enumerate(text) if letter in self.digits]
+        return tuple(Span(place, place + 1, -1.0) for place in places)
+
+    def token_costs(self, texts: Sequence[str], typical: Sequence[str]) -> FloatArray:
+        """The digits of each text."""
+        counts = [len(self.spans(text)) for text in texts]
+        return -np.array(counts, dtype=np.float32)
+
+
+def test_a_rule_with_a_row_is_a_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but its row in the table makes it one, with its places and its label."""
+    monkeypatch.setitem(TEXT_RULES, "digits", RuleForm("DIGITS", "", DigitRule))
+    reward = parse_reward("digits:123", max_tokens=60)
+    assert reward_kind("digits:123") == "text rule"
+    assert reward_kind("digits") == "unknown"
+    assert (reward.name, reward.label, reward.has_spans) == ("digits", "-digits", True)
+    assert reward.score(EXAMPLE, completion("a1b4c3")) == -2
