@@ -192,11 +192,21 @@ class PromptFeature(Feature):
     """A feature of the prompt. A subclass says its ``kind``, how it is ``parsed`` and what it
     counts in a prompt.
 
+    takes: what ``depends_on`` has behind the kind and a colon, empty for nothing.
     weighs_rare: whether what few prompts have counts more (inverse document frequency).
     """
 
     scope: ClassVar[Scope] = "prompt"
+    takes: ClassVar[str] = ""
     weighs_rare: ClassVar[bool] = False
+
+    @classmethod
+    def form(cls) -> str:
+        """As it is written in ``depends_on``: KIND, or KIND:VALUE."""
+        kind: str = cls.model_fields["kind"].default
+        if cls.takes:
+            return f"{kind}:{cls.takes}"
+        return kind
 
     @classmethod
     def parsed(cls, text: str) -> Self | None:
@@ -299,6 +309,7 @@ class Routes(PromptFeature):
     routes: name and expression of each, in their order; those without a vector take part, too.
     """
 
+    takes: ClassVar[str] = "NAME=REGEX,..."
     kind: Literal["route"] = "route"
     routes: Annotated[tuple[tuple[str, str], ...], Field(min_length=1)]
 
@@ -347,6 +358,7 @@ class Groups(PromptFeature):
     column: of the data.
     """
 
+    takes: ClassVar[str] = "COLUMN"
     kind: Literal["groups"] = "groups"
     column: Name
 
@@ -389,6 +401,7 @@ class Embedding(PromptFeature):
     which the model is known again.
     """
 
+    takes: ClassVar[str] = "MODEL"
     kind: Literal["embedding"] = "embedding"
     model: Name
     probe: tuple[Finite, ...] = ()
@@ -423,13 +436,13 @@ def parse_feature(spec: str) -> PromptFeature | None:
         return None
     kind, _, text = spec.partition(":")
     for feature in PROMPT_FEATURES:
-        if kind == feature.model_fields["kind"].default:
+        if kind == feature.form().partition(":")[0]:
             parsed = feature.parsed(text)
             if parsed is not None:
                 return parsed
+    forms = ", ".join(feature.form() for feature in PROMPT_FEATURES)
     raise InputError(
-        f"``depends_on={printable(spec)!r}`` is not known; give nothing, words, system-prompt,"
-        " groups:COLUMN, embedding:MODEL or route:NAME=REGEX,..."
+        f"``depends_on={printable(spec)!r}`` is not known; give nothing, or one of {forms}"
     )
 
 

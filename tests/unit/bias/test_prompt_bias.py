@@ -108,6 +108,13 @@ def test_what_no_feature_is_called_is_refused(given: str, facts: tuple[str, ...]
         parse_feature(given)
 
 
+def test_an_unknown_feature_is_answered_with_all_that_there_are() -> None:
+    """The kinds and what each takes."""
+    forms = ("words", "system-prompt", "groups:COLUMN", "embedding:MODEL", "route:NAME=REGEX")
+    with raises_naming(InputError, *forms):
+        parse_feature("length")
+
+
 def test_the_file_holds_it_and_a_changed_one_is_refused(tmp_path: Path) -> None:
     """Read back the same, and refused where its features were changed."""
     path = tmp_path / "bias.json"
