@@ -21,7 +21,7 @@ from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.fragments import with_fragments
-from blackbox_lb.rollouts.phased import drawn
+from blackbox_lb.rollouts.phased import complete_by_phase
 from blackbox_lb.rollouts.progress import Watcher
 from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
 from blackbox_lb.types import Completion, Prompt, Sampling
@@ -228,7 +228,10 @@ async def collect_all(
         seed = draw.sampling.seed
         if seed is not None:
             draw = replace(draw, sampling=replace(draw.sampling, seed=_seed(seed, request)))
-        completions = await drawn(session, request.prompt, draw, n)
+        if "prefix" in draw.bias.scopes:
+            completions = [await complete_by_phase(session, request.prompt, draw)]
+        else:
+            completions = await session.complete_many(request.prompt, draw, n)
         drifted = drift.seen(completions, session.profile.models.fleet)
         settings = asked.settings
         if drifted is not None:

@@ -41,16 +41,7 @@ def check_continues(session: Session, phases: Phases) -> None:
         )
 
 
-async def drawn(session: Session, prompt: Prompt, draw: Draw, n: int = 1) -> list[Completion]:
-    """``n`` completions of a prompt, see ``Session.complete_many``; a single one where the bias
-    changes within an answer.
-    """
-    if "prefix" in draw.bias.scopes:
-        return [await _drawn_by_phase(session, prompt, draw)]
-    return await session.complete_many(prompt, draw, n)
-
-
-async def _drawn_by_phase(session: Session, prompt: Prompt, draw: Draw) -> Completion:
+async def complete_by_phase(session: Session, prompt: Prompt, draw: Draw) -> Completion:
     """One completion of a prompt with a bias that changes within an answer.
 
     A part that a text ends is drawn up to that text where the server lists the tokens of stop

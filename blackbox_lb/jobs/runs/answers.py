@@ -22,7 +22,7 @@ from blackbox_lb.jobs.evaluation.document import (
 from blackbox_lb.jobs.fitting import scored_policies
 from blackbox_lb.jobs.fitting.scored_policies import SettingTest
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.phased import check_continues, drawn
+from blackbox_lb.rollouts.phased import check_continues, complete_by_phase
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Completion, Example, Prompt, Sampling
 
@@ -62,7 +62,9 @@ async def side_by_side(
     draw = Draw(sampling, bias, endpoint)
     if "prefix" in bias.scopes:
         check_continues(session, bias.phases)
-    [biased] = await drawn(session, prompt, draw)
+        biased = await complete_by_phase(session, prompt, draw)
+    else:
+        [biased] = await session.complete_many(prompt, draw)
     return SideBySide(base, biased, pieces_of(biased, bias, prompt))
 
 

@@ -30,7 +30,7 @@ from blackbox_lb.bias.phases import FirstTokens, Phases, Prefix, PrefixFeature
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.rollouts.phased import check_continues, drawn
+from blackbox_lb.rollouts.phased import check_continues, complete_by_phase
 from blackbox_lb.types import Completion, Example, Prompt, Sampling
 from tests.support.biases import in_phase, phased_bias
 from tests.support.commands import asking, blb
@@ -289,7 +289,7 @@ def test_drawn_in_parts_is_the_bias_that_changes_inside(spec: str, word: str, li
                 return await many(session)
 
     async def many(session: Any) -> list[Completion]:
-        return [(await drawn(session, prompt, sent))[0] for _ in range(draws)]
+        return [await complete_by_phase(session, prompt, sent) for _ in range(draws)]
 
     found = asyncio.run(draw())
     for one in found:
