@@ -328,15 +328,15 @@ def test_a_named_test_is_the_reward_and_leaves_accuracy_alone(
 def test_few_rows_change_what_a_fit_learns_from_and_say_so(
     server: ExactServer, tmp_path: Path
 ) -> None:
-    """Of 60 rows with two labels five are too few to see it: the remark names the option that makes
+    """Of 60 rows with two labels three to learn from and two to choose on are too few to see it: the remark names the option that makes
     them labels again.
     """
     drawn = ("--samples-per-prompt", 2, "--validation-samples", 1, "--test-samples", 1)
-    few_prompts = ("--validation-limit", 10, "--test-limit", 5)
+    few_prompts = ("--validation-limit", 2, "--test-limit", 5)
     short = ("--reward", "exact-match", "--max-tokens", 1, "--go-on", *drawn, *few_prompts)
-    few = " ".join(small_run("fit", server, tmp_path, *short, "--limit", 5).stderr.split())
+    few = " ".join(small_run("fit", server, tmp_path, *short, "--limit", 3).stderr.split())
     assert (
-        "--limit 5 leaves too few rows to see that the answers are 2 labels (that takes 3 rows of"
+        "--limit 3 leaves too few rows to see that the answers are 2 labels (that takes 3 rows of"
         " each)" in few
     )
     assert "name the labels: --labels b,c" in few
@@ -346,7 +346,7 @@ def test_few_rows_change_what_a_fit_learns_from_and_say_so(
         tmp_path / "..",
         *short,
         "--limit",
-        5,
+        3,
         "--labels",
         "b,c",
         "--out",
@@ -361,7 +361,7 @@ def test_few_rows_change_what_a_fit_learns_from_and_say_so(
         tmp_path,
         *short,
         "--limit",
-        5,
+        3,
         "--learn-from",
         "samples",
         "--out",
