@@ -17,7 +17,6 @@ from bench.paper.results import BenchmarkResult, MethodResult
 from bench.paper.scaling import Scaled
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import ConnectionFailed, InputError
-from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.evaluation.compare import mean_of
 from blackbox_lb.jobs.fitting.fit import fit
 from blackbox_lb.jobs.fitting.result import Fitted
@@ -47,35 +46,30 @@ class BenchmarkRun:
 
     def plan(self, method: Learner) -> Plan:
         """What ``fit`` is told for ips, clusters or projection."""
-        settings, scaled = self.configuration, self.scaled
+        settings = self.configuration
+        rollouts = self.scaled.rollouts
         if method == "projection":
-            rollouts, sweep = scaled.projected, Sweep(tau=settings.projection.tau, seed=self.seed)
-        else:
-            rollouts = scaled.rollouts
-            sweep = Sweep(
-                estimators=("clusters",) if method == "clusters" else ("ips",),
-                tau=settings.tau,
-                alpha=settings.alpha,
-                alpha_scale="absolute",
-                positions=scaled.benchmark.positions,
-                seed=self.seed,
-            )
-        return Plan(
+            rollouts = self.scaled.projected
+        plan = Plan(
             reward=settings.reward,
             samples_per_prompt=rollouts.samples,
             limit=rollouts.problems,
             validation_samples=1,
             test_samples=1,
-            estimator=sweep.estimators,
-            tau=sweep.tau,
-            l2=sweep.l2,
-            alpha=sweep.alpha,
-            alpha_scale=sweep.alpha_scale,
-            positions=sweep.positions,
-            seed=sweep.seed,
+            seed=self.seed,
             objective=settings.objective,
-            entries=settings.projection.entries if method == "projection" else None,
             deploy=("greedy",),
+        )
+        if method == "projection":
+            projection = settings.projection
+            return plan.replacing(tau=projection.tau, entries=projection.entries)
+        return plan.replacing(
+            estimator=(method,),
+            tau=settings.tau,
+            alpha=settings.alpha,
+            alpha_scale="absolute",
+            positions=self.scaled.benchmark.positions,
+            entries=None,
         )
 
 

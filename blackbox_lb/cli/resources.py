@@ -28,7 +28,6 @@ from blackbox_lb.jobs.records.run_record import RunResults
 from blackbox_lb.jobs.runs.loading import checked_reward, task_of
 from blackbox_lb.jobs.runs.names import REPORT
 from blackbox_lb.jobs.runs.opening import open_run
-from blackbox_lb.providers.prices import parse_prices
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.http.waits import heard_by
 from blackbox_lb.tasks import Reward, Task
@@ -38,18 +37,12 @@ T = TypeVar("T")
 
 def run(options: SpendingSettings, main: Callable[[SpendLimit], Coroutine[Any, Any, T]]) -> T:
     """Run ``main``, with a budget from the limits in ``options``; Ctrl-C ends it in good order."""
-    if isinstance(options, LimitOptions) and options.price is not None:
-        parse_prices(options.price)  # a bad price is an error before anything is opened
     limits = SpendingLimits(options.max_requests, options.max_tokens_total, options.max_cost)
     budget = SpendLimit(limits)
     return run_interruptible(main(budget), budget)
 
 
-def _announce(
-    trials: Trials,
-    options: LimitOptions,
-    total: Forecast,
-) -> None:
+def _announce(trials: Trials, options: LimitOptions, total: Forecast) -> None:
     """Print the forecast, and ask where it costs money and somebody is there to answer.
     click.Abort: the answer is no.
     """
@@ -99,11 +92,6 @@ def load(
     reward = checked_reward(options, task)
     tell_keys_of_judge(reward, options)
     return task, reward
-
-
-def results_of(options: TaskSettings, reward: Reward, *files: str) -> RunResults:
-    """The results in ``files``, which are about the reward of the options."""
-    return RunResults(files, {"reward": reward.spec, **options.recorded()})
 
 
 def note_old_report(folder: Path) -> None:
@@ -168,8 +156,9 @@ async def open_trials(
         budget=budget,
         session=session_type,
     ) as session:
-        name = click.get_current_context(silent=True)
-        command = " ".join(filter(None, [(name.info_name if name else None) or "run", part]))
+        context = click.get_current_context(silent=True)
+        name = context.info_name if context else None
+        command = " ".join(filter(None, [name or "run", part]))
         async with open_run(
             options,
             session,

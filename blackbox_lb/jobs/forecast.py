@@ -15,7 +15,7 @@ from blackbox_lb.api.limits.budget import prompt_bound
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.features import Feature
 from blackbox_lb.bias.phases import MOST_PARTS
-from blackbox_lb.bias.request_bias import AnyBias, RequestBias, to_request_bias
+from blackbox_lb.bias.request_bias import AnyBias, RequestBias
 from blackbox_lb.jobs.evaluation.policies import Decides
 from blackbox_lb.jobs.evaluation.results import answer_parts
 from blackbox_lb.jobs.evaluation.run import EvalPlan
@@ -30,12 +30,12 @@ from blackbox_lb.rollouts.collect import (
     missing_requests,
     request_settings,
 )
-from blackbox_lb.rollouts.judging.trials import StagePart, Trials
+from blackbox_lb.rollouts.judging.trials import StagePart, Trials, draw_at
 from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.store import RolloutStore, request_hash
 from blackbox_lb.tasks import Task
-from blackbox_lb.types import Example, Prompt, Sampling
+from blackbox_lb.types import Example, Prompt
 
 CHARACTERS_A_TOKEN = 4
 """Characters a token of an English prompt."""
@@ -149,8 +149,7 @@ class RequestSettings:
         """See ``Trials.draw``."""
         longest = max_tokens or self.max_tokens
         listed = top_logprobs or self.top_logprobs
-        sampling = Sampling(setting.temperature, longest, listed, self.seed, self.stop)
-        return Draw(sampling, to_request_bias(bias), endpoint)
+        return draw_at(setting, longest, listed, self.seed, self.stop, bias, endpoint)
 
     @property
     def biased_endpoint(self) -> Endpoint:

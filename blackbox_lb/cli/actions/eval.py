@@ -25,7 +25,6 @@ from blackbox_lb.cli.resources import (
     load,
     note_old_report,
     open_trials,
-    results_of,
     run,
 )
 from blackbox_lb.cli.terminal import print_conclusion, print_table, reporter
@@ -41,7 +40,7 @@ from blackbox_lb.jobs.records.run_record import work_in
 from blackbox_lb.jobs.runs.conclusion import spent_words, understood
 from blackbox_lb.jobs.runs.loading import labels_of
 from blackbox_lb.jobs.runs.names import REPORT
-from blackbox_lb.jobs.runs.opening import prices_of, run_folder
+from blackbox_lb.jobs.runs.opening import prices_of, results_of, run_folder
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.decisions import check_wanted
@@ -198,7 +197,7 @@ async def _run(
         expected=lambda trials: eval_forecast(RequestSettings.of(trials), task, values, plan),
         longest_prompt=longest,
         longest_completion=max((policy.max_tokens or 0 for policy in plan.rivals), default=0),
-        results=results_of(options, reward, FILE, REPORT),
+        results=results_of(options, reward, (FILE, REPORT)),
     ) as trials:
         _check(trials, biases)
         prices = prices_of(trials.session, options.price, options.price_table)

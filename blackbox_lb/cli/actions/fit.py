@@ -19,7 +19,6 @@ from blackbox_lb.cli.resources import (
     load,
     note_old_report,
     open_trials,
-    results_of,
     run,
 )
 from blackbox_lb.cli.terminal import (
@@ -42,7 +41,13 @@ from blackbox_lb.jobs.records.run_record import Remembering, provenance, work_in
 from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
 from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, spent_words, understood
 from blackbox_lb.jobs.runs.names import BIAS, FIT_FILES, TOP_LOGPROBS
-from blackbox_lb.jobs.runs.opening import check_written, run_folder, whole_result, write_result
+from blackbox_lb.jobs.runs.opening import (
+    check_written,
+    results_of,
+    run_folder,
+    whole_result,
+    write_result,
+)
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.prices import find_prices, parse_prices
 from blackbox_lb.providers.profile import load_profile
@@ -155,7 +160,7 @@ class _FitCommand:
                 RequestSettings.of(trials), self.task, self.plan, self.reward
             ),
             elsewhere=self.options.rollouts,
-            results=results_of(self.options, self.reward, *FIT_FILES),
+            results=results_of(self.options, self.reward, FIT_FILES),
         ) as trials:
             report = Remembering(trials.report)
             with _engine(self.options) as engine:

@@ -23,7 +23,7 @@ from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import StoreError
 from blackbox_lb.jobs.deciding import DecidedSplit, stored_decisions
 from blackbox_lb.jobs.runs.answers import cut, one_line
-from blackbox_lb.jobs.runs.loading import reward_of
+from blackbox_lb.jobs.runs.loading import labels_of, reward_of
 from blackbox_lb.jobs.runs.names import STORE
 from blackbox_lb.jobs.runs.opening import price_judge
 from blackbox_lb.jobs.scoring import SPLITS, Group, ScoredCompletion, Settings, rescore
@@ -156,11 +156,12 @@ def _store(where: Path) -> tuple[Path, dict[str, str]]:
 def _maker(options: ScoreOptions, task: Task) -> Callable[[int], Reward]:
     """Rewards by token limit: each is made once, so a user's module is loaded once."""
     rewards: dict[int, Reward] = {}
+    labels = labels_of(options, task)
 
     def made_once(max_tokens: int) -> Reward:
         limit = options.max_tokens or max_tokens
         if limit not in rewards:
-            rewards[limit] = reward_of(options, task, limit)
+            rewards[limit] = reward_of(options, task, limit, labels)
         return rewards[limit]
 
     return made_once

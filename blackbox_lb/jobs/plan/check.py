@@ -12,7 +12,6 @@ from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.jobs.fitting.choosing.decision_goals import cost_matrix, label_number
 from blackbox_lb.jobs.fitting.varying.feature_matrix import check_features
 from blackbox_lb.jobs.plan.plan import Plan
-from blackbox_lb.providers.prices import parse_prices
 from blackbox_lb.rollouts.judging.decisions import check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import parse_setting
@@ -251,8 +250,6 @@ def check_settings(plan: Plan) -> None:
     estimators(plan.sweep)  # raises where one is none
     for spec in plan.deploy:
         parse_setting(spec)  # raises where it is none
-    if plan.price is not None:
-        parse_prices(plan.price)  # raises where it is none
     if plan.only_stored and plan.learn_from == "answers":
         raise InputError(
             "``only_stored`` learns from stored samples alone; leave out ``learn_from=answers``,"

@@ -1,4 +1,7 @@
-"""Plan: all settings of a fit, for ``blb fit``, blb.toml and ``blackbox_lb.fit``."""
+"""Plan: all settings of a fit, for ``blb fit``, blb.toml and ``blackbox_lb.fit``.
+
+What reads the settings is imported when it is used: the help of a command needs none of it.
+"""
 
 from __future__ import annotations
 

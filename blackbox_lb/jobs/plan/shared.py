@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from blackbox_lb.api.drift import OnDrift
 from blackbox_lb.jobs.plan.setting import CommaTexts, HelpGroup, Option, Settings, setting
@@ -282,10 +282,18 @@ class SpendingSettings(Settings):
         return None if self.prices is None else Path(self.prices)
 
 
+def _price(value: str) -> str:
+    """``value``, which is a price. Raises InputError: it is none."""
+    from blackbox_lb.providers.prices import parse_prices  # needed when there is a price
+
+    parse_prices(value)
+    return value
+
+
 class LimitSettings(SpendingSettings):
     """The limits on spending, the price, and the rule for changes under way."""
 
-    price: str | None = setting(
+    price: Annotated[str, AfterValidator(_price)] | None = setting(
         None,
         HelpGroup.LIMITS,
         "PROMPT,COMPLETION in US dollars for a million tokens, as in 0.15,0.60.",

@@ -26,7 +26,7 @@ from blackbox_lb.jobs.forecast import RequestSettings, announcement
 from blackbox_lb.jobs.plan.by_data import completed
 from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.jobs.plan.shared import DataSource
-from blackbox_lb.jobs.records.run_record import Remembering, RunResults, provenance, work_in
+from blackbox_lb.jobs.records.run_record import Remembering, provenance, work_in
 from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
 from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, spent_words, understood
 from blackbox_lb.jobs.runs.loading import load
@@ -34,6 +34,7 @@ from blackbox_lb.jobs.runs.names import FIT_FILES
 from blackbox_lb.jobs.runs.opening import (
     check_written,
     open_run,
+    results_of,
     run_folder,
     whole_result,
     write_result,
@@ -113,14 +114,15 @@ async def _fit(plan: Plan) -> Run:
         ProviderError: the API failed; what was received is kept.
     """
     task, reward = load(plan)
-    decided = completed(plan, task, reward)
+    folder = run_folder(plan, task)
+    decided = completed(plan.replacing(out=folder), task, reward)
     if reward.remote is not None:
         reward.remote.headers()  # a missing key is an error before anything costs money
     report = Remembering(_reporter(plan))
     report.notice(understood(task, reward, decided.decision_labels, limit=plan.limit))
     budget = running_budget()
     budget.limits = SpendingLimits(plan.max_requests, plan.max_tokens_total, plan.max_cost)
-    return await _Job(task, reward, decided, run_folder(plan, task), report, budget).run()
+    return await _Job(task, reward, decided, folder, report, budget).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ class _Job:
                 report=self.report,
                 budget=budget,
                 elsewhere=tuple(plan.rollouts),
-                results=RunResults(FIT_FILES, {"reward": self.reward.spec, **plan.recorded()}),
+                results=results_of(plan, self.reward, FIT_FILES),
                 announce=self._announce,
             ) as trials,
         ):

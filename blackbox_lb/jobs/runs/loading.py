@@ -14,24 +14,21 @@ from blackbox_lb.tasks.sets.labels import Labels, check_answers, labels_of_task
 from blackbox_lb.tasks.sets.task import HarnessOptions
 
 
-def load(
-    settings: TaskSettings, *, learns: bool = True, stratified: bool = True
-) -> tuple[Task, Reward]:
-    """The task and the reward of the settings, checked against each other.
-
-    learns, stratified: see ``load_task``.
+def load(settings: TaskSettings) -> tuple[Task, Reward]:
+    """The task to learn from and the reward of the settings, checked against each other.
 
     Raises:
         InputError: they name none, or do not go together. DataError: the rows cannot be used.
     """
-    task = task_of(settings, learns=learns, stratified=stratified)
+    task = task_of(settings, learns=True, stratified=True)
     return task, checked_reward(settings, task)
 
 
 def checked_reward(settings: TaskSettings, task: Task) -> Reward:
     """The reward of the settings, which can score ``task``."""
-    reward = reward_of(settings, task, settings.max_tokens or task.max_tokens)
-    check_answers(task, labels_of(settings, task))
+    labels = labels_of(settings, task)
+    reward = reward_of(settings, task, settings.max_tokens or task.max_tokens, labels)
+    check_answers(task, labels)
     reward.check(task, needs_answers=_needs_answers(settings))
     return reward
 
@@ -96,15 +93,17 @@ def _harness(settings: TaskSettings) -> HarnessOptions | None:
     return harness
 
 
-def reward_of(settings: TaskSettings, task: Task, max_tokens: int) -> Reward:
-    """The reward of the settings for completions of at most ``max_tokens`` tokens of ``task``."""
+def reward_of(settings: TaskSettings, task: Task, max_tokens: int, labels: Labels | None) -> Reward:
+    """The reward of the settings for completions of at most ``max_tokens`` tokens of ``task``,
+    whose answers are ``labels``.
+    """
     return parse_reward(
         settings.reward,
         max_tokens=max_tokens,
         correct=settings.correct or task.correct,
         thinking=settings.thinking,
         count=settings.count,
-        labels=labels_of(settings, task),
+        labels=labels,
     )
 
 

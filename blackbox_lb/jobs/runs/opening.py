@@ -26,7 +26,7 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.fitting.result import Fitted
-from blackbox_lb.jobs.plan.shared import FolderSettings, TrialSettings
+from blackbox_lb.jobs.plan.shared import FolderSettings, TaskSettings, TrialSettings
 from blackbox_lb.jobs.records.run_record import Manifest, RunResults, settings_of_run, work_in
 from blackbox_lb.jobs.runs.answers import AnswerPair, shown_answers
 from blackbox_lb.jobs.runs.names import (
@@ -291,9 +291,10 @@ async def open_run(
             resumed under other settings. BiasError, ProfileError: see ``checked_tokenizer``.
     """
     tokenizer = await checked_tokenizer(session, bias)
-    folder = run_folder(settings, task)
     if settings.out is None and settings.store_file is not None:
         folder = settings.store_file.parent
+    else:
+        folder = run_folder(settings, task)
     with trials_in(
         folder,
         settings.store_file or folder / STORE,
@@ -327,6 +328,11 @@ async def open_run(
 
         async with recorded(trials, record, opening):
             yield trials
+
+
+def results_of(settings: TaskSettings, reward: Reward, files: Sequence[str]) -> RunResults:
+    """The results in ``files``, which are about the reward of the settings."""
+    return RunResults(tuple(files), {"reward": reward.spec, **settings.recorded()})
 
 
 def run_folder(settings: FolderSettings, task: Task) -> Path:

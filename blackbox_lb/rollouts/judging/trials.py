@@ -105,6 +105,22 @@ def policy_parts(
     ]
 
 
+def draw_at(
+    setting: Setting,
+    max_tokens: int,
+    top_logprobs: int,
+    seed: int | None,
+    stop: tuple[str, ...],
+    bias: AnyBias,
+    endpoint: Endpoint | None,
+) -> Draw:
+    """Completions of at most ``max_tokens`` tokens at ``setting``, each with ``top_logprobs``
+    alternatives. bias: token id -> nats, or None.
+    """
+    sampling = Sampling(setting.temperature, max_tokens, top_logprobs, seed, stop)
+    return Draw(sampling, to_request_bias(bias), endpoint)
+
+
 TRIED = 3
 """Prompts whose completions are scored before others are drawn, where a reward may fail."""
 
@@ -171,11 +187,10 @@ class Trials:
         """
         longest = max_tokens or self.reward.max_tokens
         listed = top_logprobs or self.top_logprobs
-        sampling = Sampling(setting.temperature, longest, listed, self.seed, self.stop)
-        sent = to_request_bias(bias)
-        if "prefix" in sent.scopes:
-            check_continues(self.session, sent.phases)
-        return Draw(sampling, sent, endpoint)
+        draw = draw_at(setting, longest, listed, self.seed, self.stop, bias, endpoint)
+        if "prefix" in draw.bias.scopes:
+            check_continues(self.session, draw.bias.phases)
+        return draw
 
     async def collect(
         self,

@@ -25,6 +25,8 @@ from blackbox_lb.jobs.evaluation.document import Answer
 from blackbox_lb.jobs.runs.answers import AnswerPair, BeforeAfter, example_lines, telling
 from blackbox_lb.jobs.runs.conclusion import MOST_LINES, WIDTH, Conclusion, NextStep, reason
 from blackbox_lb.records import Finding
+from tests.support.commands import asking, options
+from tests.support.commands import blb as command
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import DECIDER, labelled_rows
@@ -90,6 +92,32 @@ def test_one_call_learns_from_a_function(fit: Fit, server: ExactServer, tmp_path
     result = json.loads((run.folder / "result.json").read_text())
     assert result["status"] == run.bias.status
     assert isinstance(run.apply(OpenAI(api_key="k", base_url=server.base_url)), OpenAI)
+
+
+def test_a_store_elsewhere_holds_completions_alone(
+    fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of the run stands beside its results, whose folder has the data's name."""
+    monkeypatch.chdir(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    run = fit(out=None, store=elsewhere / "shared.db")
+    files = {path.name for path in run.folder.iterdir()}
+    assert {"bias.json", "result.json", "run.json"} <= files
+    assert "rollouts.db" not in files
+    assert "run.json" not in {path.name for path in elsewhere.iterdir()}
+
+
+def test_a_collection_into_a_store_makes_no_folder(
+    server: ExactServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written but the store and the record beside it."""
+    monkeypatch.chdir(tmp_path)
+    where = asking(server, data=data, store=tmp_path / "only.db")
+    done = command("collect", *where, *options(reward="tokens", max_tokens=4, samples_per_prompt=1))
+    assert done.exit_code == 0, done.output
+    assert not (tmp_path / "runs").exists()
+    assert (tmp_path / "run.json").exists()
 
 
 def test_the_same_call_asks_for_nothing(fit: Fit, server: ExactServer) -> None:
