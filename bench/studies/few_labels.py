@@ -5,7 +5,8 @@ For each task, number of training prompts and draw of them: the fixed bias, the 
 --depends-on`` would send, batch calibration with the best of its lifts on the test prompts, and a
 classifier on the same features without the model. All validation prompts choose, whatever the
 number, and decide whether the bias may depend on the prompt; with ``--shared`` a third of the
-training prompts does, as in a fit of few rows. ``--unlabelled`` gives the fit prompts without
+training prompts does; with ``--crossed`` all of them choose the fixed bias, by cross-fitting, as in
+a fit of few rows. ``--unlabelled`` gives the fit prompts without
 answers. Greedy decisions on the test prompts are read from the model's own list at the first
 position of each, with the bias added; one that a token outside the list might win counts as wrong.
 ``--drawn`` also draws the completions of the first draw, and tells how many of them are right
@@ -36,20 +37,16 @@ from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_re
 from blackbox_lb.bias.features import Embedding, parse_feature
 from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
 from blackbox_lb.cli.terminal import Terminal
+from blackbox_lb.estimate.choice.candidates import compiled
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists, surely_right
-from blackbox_lb.jobs.fitting.choosing.proposing import (
-    BATCH,
-    knowledge,
-    label_priors,
-    proposals,
-    with_knowledge,
-)
+from blackbox_lb.jobs.fitting.choosing.proposing import BATCH, calibrations, label_priors
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
-from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn, given_answers
-from blackbox_lb.jobs.fitting.job import limits_of
+from blackbox_lb.jobs.fitting.evidence.answers import collect
+from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn
+from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, classified
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.jobs.plan.plan import Plan
@@ -59,7 +56,6 @@ from blackbox_lb.rollouts.answers.given_answers import (
     first_tokens,
 )
 from blackbox_lb.rollouts.judging.verdict import GREEDY
-from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
 from blackbox_lb.vocabulary.embedding import TextVectors
@@ -80,79 +76,70 @@ def drawn_rows(train: Sequence[Example], seed: str, size: int) -> tuple[Example,
 
 
 async def measured(
-    trials: Trials,
-    task: Task,
-    test: AnswerStarts,
-    features: Sequence[str],
-    drawn: bool,
-    unlabelled: Sequence[FirstLists] = (),
+    trials: Trials, task: Task, test: AnswerStarts, features: Sequence[str], drawn: bool
 ) -> list[dict[str, Any]]:
     """A row a feature: the share of right decisions of the base, of each bias, and of the
-    classifier.
+    classifier. A task without validation prompts has the bias without features alone.
     """
     examples = (*task.train, *task.validation, *test.examples)
     names = sorted({answer for example in examples for answer in example.answers})
+    labels = Labels.named(names, task.train)
     plan = Plan(
         reward="contains", l2=ANSWERS_L2, deploy=("greedy",), learn_from="answers", labels=names
-    ).for_data(Labels.named(names, task.train), ())
-    limits = limits_of(trials.session, plan)
-    given = await given_answers(trials, task.train, plan)
-    vocab_size = trials.tokenizer.vocabulary_size
-    training = Positions.of(given.rollouts, vocab_size=vocab_size)
-    scorer = await FromLists.of(trials, task.validation, plan, given)
-    assert plan.decision_labels is not None
-    labels = label_priors(given, plan.decision_labels, [scorer.first.whole, *unlabelled])
-    facts = await knowledge(trials, training, limits, labels)
-    training = with_knowledge(training, facts)
-    search = Search.of(plan)
-    field = list(proposals(training, plan.sweep, search.limits(limits), facts))
-    choice = await select(
-        field,
-        scorer,
-        plan.goal,
-        search,
-        training.next_token,
-        limits,
-        trials.report,
-    )
-    fixed = choice.candidate
-    calibrated = [
-        float(_right(test, RequestBias(candidate.logit_bias), given).mean())
-        for candidate in field
-        if candidate.settings.get("calibration") == BATCH
-    ]
+    ).for_data(labels, ())
+    job = FitJob.of(trials, task, plan)
+    evidence = await collect(job)
+    selected = await evidence.choose(job)
+    fixed = selected.choice.candidate
+    given = evidence.answers
+    others = []
+    if task.validation:
+        chosen_on = await first_tokens(trials, task.validation, "validation", None)
+        others.append(chosen_on.whole)
+    if task.unlabelled:
+        completions, _ = await first_completions(trials, task.unlabelled, "unlabelled", None)
+        others.append(FirstLists.of(completions))
+    batch = [prior for prior in label_priors(given, labels, others) if prior.name == BATCH]
+    calibrated = []
+    for proposal in calibrations(batch) if batch else ():
+        if proposal.settings["calibration"] == BATCH:
+            candidate = compiled(proposal, selected.positions.next_token, job.limits)
+            right = _right(test, RequestBias(candidate.logit_bias), given)
+            calibrated.append(float(right.mean()))
     rows = []
     for name in features:
         feature = parse_feature(name)
         assert feature is not None
         vectors = _vectors(feature.model) if isinstance(feature, Embedding) else None
         known = PromptFeatures.of(feature, task.train, vectors)
-        source = ByLists(
-            known, len(task.train), given, scorer.first, limits, plan.sweep.seed, draws=0
-        )
-        with_features = await select(
-            [fixed],
-            scorer,
-            plan.goal,
-            Search(plan.validation_samples),
-            training.next_token,
-            limits,
-            trials.report,
-            challengers=[source],
-        )
-        richer = with_features.richer
+        richer = None
+        if task.validation:
+            scorer = await FromLists.of(trials, task.validation, plan, given)
+            source = ByLists(
+                known, len(task.train), given, scorer.first, job.limits, plan.sweep.seed, draws=0
+            )
+            with_features = await select(
+                [fixed],
+                scorer,
+                plan.goal,
+                Search(plan.validation_samples),
+                selected.positions.next_token,
+                job.limits,
+                trials.report,
+                challengers=[source],
+            )
+            richer = with_features.richer
         standing = RequestBias(fixed.logit_bias)
         sent = standing if richer is None else richer.bias
-        labelled = plan.decision_labels
-        assert labelled is not None
         row: dict[str, Any] = {
             "feature": feature.kind,
             "base": float(_right(test, NO_BIAS, given).mean()),
             "fixed": float(_right(test, standing, given).mean()),
             "sent": float(_right(test, sent, given).mean()),
             "calibrated": max(calibrated, default=float("nan")),
+            "origin": selected.choice.sentence,
             "depends": richer is not None,
-            "classifier": float(classified(known, task.train, test.examples, labelled).mean()),
+            "classifier": float(classified(known, task.train, test.examples, labels).mean()),
         }
         if drawn:
             scores = await trials.scores(f"test, {feature.kind}", test.examples, GREEDY, 1, sent)
@@ -227,8 +214,8 @@ class Study:
 
     model: a GGUF file, None for the embedded engine's own. features: as of ``blb fit``. sizes:
     numbers of training prompts. draws: of each, None for ``DRAWS``. shared: whether a third of the
-    prompts is for choosing. unlabelled: training prompts whose answers are not used. drawn: see
-    ``--drawn``.
+    prompts is for choosing. crossed: whether all are, by cross-fitting. unlabelled: training
+    prompts whose answers are not used. drawn: see ``--drawn``.
     """
 
     model: str | None
@@ -236,14 +223,20 @@ class Study:
     sizes: tuple[int, ...]
     draws: int | None
     shared: bool
+    crossed: bool
     unlabelled: int
     drawn: bool
 
     def part(self, task: Task, seed: str, size: int) -> Task:
         """The task with the prompts of one draw, and of these a third to choose on."""
         train = drawn_rows(task.train, seed, size)
+        labelled = {example.id for example in train}
+        others = [example for example in task.train if example.id not in labelled]
+        task = replace(task, train=train, unlabelled=tuple(others[: self.unlabelled]))
+        if self.crossed:
+            return replace(task, validation=())
         if not self.shared:
-            return replace(task, train=train)
+            return task
         learned = len(train) - len(train) // 3
         return replace(task, train=train[:learned], validation=train[learned:])
 
@@ -280,20 +273,10 @@ async def _run(
                         if not features:
                             continue
                         part = study.part(task, f"{name} {size} {draw}", size)
-                        labelled = {example.id for example in (*part.train, *part.validation)}
-                        others = [example for example in task.train if example.id not in labelled]
-                        unlabelled: list[FirstLists] = []
-                        if study.unlabelled:
-                            completions, _ = await first_completions(
-                                trials, others[: study.unlabelled], "unlabelled", None
-                            )
-                            unlabelled.append(FirstLists.of(completions))
                         drawn = study.drawn and draw == 0
                         new = [
                             {"task": name, "labels": size, "draw": draw, **row}
-                            for row in await measured(
-                                trials, part, test, features, drawn, unlabelled
-                            )
+                            for row in await measured(trials, part, test, features, drawn)
                         ]
                         rows += new
                         with written.open("a", encoding="utf-8") as file:
@@ -320,6 +303,7 @@ async def _run(
 )
 @click.option("--draws", type=int, help="Of each number. [default: 5, 5 and 1]")
 @click.option("--shared", is_flag=True, help="Choose on a third of the training prompts.")
+@click.option("--crossed", is_flag=True, help="Choose on all of them by cross-fitting.")
 @click.option("--unlabelled", default=0, show_default=True, help="Prompts without answers.")
 @click.option("--test-limit", type=int, help="Test prompts, if not all.")
 @click.option("--drawn", is_flag=True, help="Draw the completions of the first draw, too.")
@@ -332,13 +316,14 @@ def main(
     sizes: tuple[int, ...],
     draws: int | None,
     shared: bool,
+    crossed: bool,
     unlabelled: int,
     test_limit: int | None,
     drawn: bool,
 ) -> None:
     """DATA holds the tasks as NAME.jsonl; OUT gets rows.jsonl and the stores."""
     out.mkdir(parents=True, exist_ok=True)
-    study = Study(model, depends_on, sizes, draws, shared, unlabelled, drawn)
+    study = Study(model, depends_on, sizes, draws, shared, crossed, unlabelled, drawn)
     asyncio.run(_run(data, out, tasks, study, test_limit))
 
 

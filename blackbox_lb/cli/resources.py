@@ -23,9 +23,10 @@ from blackbox_lb.cli.options import LimitOptions, TrialOptions
 from blackbox_lb.cli.terminal import Terminal, reporter
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.forecast import Forecast, announcement, is_hosted
+from blackbox_lb.jobs.plan.by_data import has_few_rows
 from blackbox_lb.jobs.plan.shared import ModelSettings, SpendingSettings, TaskSettings
 from blackbox_lb.jobs.records.run_record import RunResults
-from blackbox_lb.jobs.runs.loading import checked_reward, task_of
+from blackbox_lb.jobs.runs.loading import checked_reward, labels_of, task_of
 from blackbox_lb.jobs.runs.names import REPORT
 from blackbox_lb.jobs.runs.opening import open_run
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -69,7 +70,8 @@ def load(
 ) -> tuple[Task, Reward]:
     """The task and the reward of the options; says which key a judge's file sends where.
 
-    learns: whether the command learns from the task; see ``load_task``. biases: to be judged on
+    learns: whether the command learns from the task; see ``load_task``. Where it does not, rivals
+    that learn get all rows that a fit of few rows learns from. biases: to be judged on
     the task. One that was learned on these rows as earlier versions divided them is judged on that
     division, since other test rows would be among those it was learned from.
 
@@ -90,6 +92,8 @@ def load(
                 " commands, or fit the older ones again"
             )
     reward = checked_reward(options, task)
+    if not learns and has_few_rows(task, labels_of(options, task)):
+        task = task.pooled()
     tell_keys_of_judge(reward, options)
     return task, reward
 

@@ -38,7 +38,14 @@ from blackbox_lb.tasks.records.hub_data import HUB, dataset_records
 from blackbox_lb.tasks.records.records import Record
 from blackbox_lb.tasks.records.shares import check_alike
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, SPLITS, HarnessOptions, Task, rest
+from blackbox_lb.tasks.sets.task import (
+    DEFAULT_FRACTIONS,
+    SPLITS,
+    HarnessOptions,
+    Task,
+    chosen_on,
+    rest,
+)
 from blackbox_lb.types import Example, Prompt
 
 
@@ -162,6 +169,7 @@ def load_task(
     decide: str | None = None,
     learns: bool = True,
     stratified: bool = True,
+    validation_size: int | None = None,
 ) -> Task:
     """A task by its name in ``spec``, or the task in ``data``, named after it.
 
@@ -178,7 +186,9 @@ def load_task(
     task; where it is False, all rows may be test rows, of ``test`` alone or by their split column,
     and the other splits are empty. ``stratified``: whether
     each split gets its share of every label, where the answers are few labels; False divides as
-    earlier versions did. InputError: an unknown name, both a name and files, or neither.
+    earlier versions did. ``validation_size``: rows of ``data`` to choose on, beside those to judge
+    by; None for a share, or, where labels have few rows, for all of them by cross-fitting.
+    InputError: an unknown name, both a name and files, or neither.
     DataError: see :func:`load_examples`, and one id in two splits.
     """
     columns = ColumnNames(
@@ -196,8 +206,13 @@ def load_task(
                 return task
     if harness is not None:
         raise InputError(
-            "``data_dir``, ``num_fewshot``, ``filter``, ``metric`` and ``validation_size`` are for"
-            " ``task`` lm-eval:NAME; leave them out"
+            "``data_dir``, ``num_fewshot``, ``filter`` and ``metric`` are for ``task``"
+            " lm-eval:NAME; leave them out"
+        )
+    if spec is not None and validation_size is not None:
+        raise InputError(
+            f"``validation_size={validation_size}`` draws rows to choose on, and the task {spec}"
+            " has these; leave it out"
         )
     if spec is not None:
         return _built_in(spec)
@@ -217,6 +232,11 @@ def load_task(
     }
     if data is None:
         return _task_of_rows(str(test), file_splits)
+    if validation_size is not None and validation is not None:
+        raise InputError(
+            "``validation_size`` and ``validation_data`` both say what to choose on; give one of"
+            " them"
+        )
     if str(data).startswith(HUB) or Path(data).is_dir():
         return load_dataset(
             str(data),
@@ -226,6 +246,7 @@ def load_task(
             fractions=fractions,
             require_answers=require_answers,
             stratified=stratified,
+            validation_size=validation_size,
         )
     rows, unlabelled = _by_answer(data, columns, require_answers)
     if stratified:
@@ -233,13 +254,27 @@ def load_task(
     if not learns and not file_splits and all(row.split == "test" for row in rows):
         return _task_of_rows(str(data), {"test": rows})
     splits = rest(str(data), rows, seed, fractions, set(file_splits)) | file_splits
-    return _task_of_rows(str(data), splits, unlabelled)
+    divided = "validation" not in file_splits and not any(row.split for row in rows)
+    if validation_size is not None:
+        if not divided:
+            raise InputError(_SPLIT_ALREADY.format(size=validation_size, source=data))
+        splits = chosen_on(str(data), splits, validation_size, seed)
+        divided = False
+    return _task_of_rows(str(data), splits, unlabelled, divided=divided)
+
+
+_SPLIT_ALREADY = (
+    "``validation_size={size}`` draws the rows to choose on, and the rows of {source} have a split"
+    " of their own; leave it out, or that column"
+)
 
 
 def _task_of_rows(
     source: str,
     splits: Mapping[Split, Sequence[SourcedExample]],
     unlabelled: Sequence[SourcedExample] = (),
+    *,
+    divided: bool = False,
 ) -> Task:
     """The task of these rows, with empty splits where there are none. Raises DataError: see
     ``_apart``.
@@ -247,7 +282,9 @@ def _task_of_rows(
     distinct, left_out = _apart(splits)
     note = _note(source, distinct, left_out, unlabelled)
     every_split = {split: distinct.get(split, []) for split in SPLITS}
-    return Task.from_splits(Path(source).stem, every_split, note=note, unlabelled=unlabelled)
+    return Task.from_splits(
+        Path(source).stem, every_split, note=note, unlabelled=unlabelled, divided=divided
+    )
 
 
 def _by_answer(
@@ -313,6 +350,7 @@ def load_dataset(
     fractions: Sequence[float],
     require_answers: bool,
     stratified: bool = True,
+    validation_size: int | None = None,
 ) -> Task:
     """The task in ``spec``, hf:NAME[/CONFIG][@SPLIT] or a folder; ``whole`` are splits that have
     files of their own.
@@ -365,7 +403,14 @@ def load_dataset(
     train = own_splits.pop("train")
     if stratified:
         train = _with_labels(train)
-    distinct, left_out = _apart(rest(spec, train, seed, fractions, set(own_splits)) | own_splits)
+    divided = "validation" not in own_splits
+    splits = rest(spec, train, seed, fractions, set(own_splits)) | own_splits
+    if validation_size is not None:
+        if not divided:
+            raise InputError(_SPLIT_ALREADY.format(size=validation_size, source=spec))
+        splits = chosen_on(spec, splits, validation_size, seed)
+        divided = False
+    distinct, left_out = _apart(splits)
     source = f"{spec}: splits {', '.join(records)}"
     if unused:
         source += f"; not used: {', '.join(unused)}"
@@ -375,7 +420,9 @@ def load_dataset(
     name_of_task = Path(spec).name
     if spec.startswith(HUB):
         name_of_task = spec.removeprefix(HUB).replace("/", "-").replace("@", "-")
-    return Task.from_splits(name_of_task, distinct, note=note, unlabelled=unlabelled)
+    return Task.from_splits(
+        name_of_task, distinct, note=note, unlabelled=unlabelled, divided=divided
+    )
 
 
 def _apart(
@@ -413,10 +460,8 @@ def _note(
 def _small_labels(splits: Mapping[Split, Sequence[SourcedExample]]) -> list[str]:
     """A sentence for each label with too few rows to learn it and to judge it."""
     counts = Counter(row.label for rows in splits.values() for row in rows if row.label)
-    learned = Counter(row.label for row in splits.get("train", ()))
     return [
-        f"{printable(label)} has {count} rows, {learned[label]} of them to learn from: merge it"
-        " with another label, or add rows"
+        f"{printable(label)} has only {count} rows: merge it with another label, or add rows"
         for label, count in sorted(counts.items(), key=lambda item: item[1])
         if count < LEAST_OF_LABEL
     ][:MOST_NAMED]

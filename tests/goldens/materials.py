@@ -102,6 +102,12 @@ def labelled(model: ExactModel, train: int, validation: int, test: int) -> Rows:
     return rows
 
 
+def only(split: str, rows: Rows) -> Rows:
+    """The rows of a split, which do not name it any more."""
+    own = [row for row in rows if row["split"] == split]
+    return [{name: value for name, value in row.items() if name != "split"} for row in own]
+
+
 def coloured(train: int, validation: int, test: int) -> Rows:
     """Things of which the red and the green ones are b."""
     rows = []

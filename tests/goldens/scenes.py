@@ -36,6 +36,7 @@ from tests.goldens.materials import (
     label_odds,
     labelled,
     numbered,
+    only,
     opening_odds,
     ranked,
     some_without_answers,
@@ -70,8 +71,16 @@ class Scene:
 
 
 TOOL = {"type": "function", "function": {"name": "weather"}}
+
+
+def lines(rows: Rows) -> str:
+    """The rows as the text of a file."""
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
 PLAIN = numbered(12, 6, 12)
 LABELLED = labelled(DECIDER, 40, 20, 40)
+NINE_LABELLED = labelled(DECIDER, 9, 1, 40)
 
 # --- Words of commands
 
@@ -161,6 +170,13 @@ SCENES: Mapping[str, Scene] = {
     ),
     "answers-few": Scene(
         behind(DECIDER), some_without_answers(6), (f"{ANSWERS} --labels b,c",), DECIDED
+    ),
+    "answers-crossed": Scene(
+        behind(DECIDER),
+        only("train", NINE_LABELLED),
+        (f"{ANSWERS} --test-data test.jsonl --labels b,c",),
+        DECIDED,
+        files={"test.jsonl": lines(only("test", NINE_LABELLED))},
     ),
     "unlabelled": Scene(
         behind(DECIDER),

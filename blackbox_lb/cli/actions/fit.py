@@ -35,7 +35,7 @@ from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.fitting.fit import fit
 from blackbox_lb.jobs.fitting.result import Fitted
 from blackbox_lb.jobs.forecast import RequestSettings
-from blackbox_lb.jobs.plan.by_data import completed
+from blackbox_lb.jobs.plan.by_data import completed, pooled
 from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.jobs.records.run_record import Remembering, provenance, work_in
 from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
@@ -60,7 +60,8 @@ from blackbox_lb.tasks import Reward, Task
 def execute(options: FitOptions) -> None:
     """Run the command."""
     task, reward = load(options)
-    command = _FitCommand(options, task, reward, _plan(options, task, reward))
+    plan = completed(options, task, reward, needs_samples=options.engine != "here")
+    command = _FitCommand(options, pooled(plan, task, reward), reward, plan)
     if options.dry_run:
         command.dry_run()
         return
@@ -190,11 +191,6 @@ class _Fitted:
     notices: list[str]
     spent: Spent
     priced: bool
-
-
-def _plan(options: FitOptions, task: Task, reward: Reward) -> Plan:
-    """The plan that the options ask for, completed by what suits the data."""
-    return completed(options, task, reward, needs_samples=options.engine != "here")
 
 
 def _engine(options: FitOptions) -> AbstractContextManager[FitEngine | None]:

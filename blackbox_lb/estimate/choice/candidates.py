@@ -74,11 +74,14 @@ class Candidate(Proposal):
         stands: whether it is kept unless another candidate is shown to be better.
         learned_from: the learned candidate that it has most of its values from, None where that is
             itself.
+        left_out: what it would be without each fold of the rows, in the order of the folds; none
+            where other rows choose.
     """
 
     sparse: Sparse
     stands: bool = False
     learned_from: Candidate | None = None
+    left_out: tuple[Candidate, ...] = ()
 
     @property
     def logit_bias(self) -> dict[int, float]:
@@ -113,6 +116,35 @@ def candidates(
                 yield compiled(proposal, here.next_token, limits)
             else:
                 yield _refitted(proposal, proposal.projected, here, limits)
+
+
+def crossed(
+    field: Iterable[Candidate], left_out: Sequence[Sequence[Candidate]]
+) -> Iterator[Candidate]:
+    """Each candidate of ``field``, learned from all rows, with what it is without each fold; one
+    that a fold has nothing like is dropped.
+
+    left_out: the candidates of each fold.
+    """
+    for candidate in field:
+        parts = [_counterpart(candidate, part) for part in left_out]
+        alike = [part for part in parts if part is not None]
+        if len(alike) == len(parts):
+            yield replace(candidate, left_out=tuple(alike))
+
+
+def _counterpart(candidate: Candidate, field: Sequence[Candidate]) -> Candidate | None:
+    """The candidate of ``field`` that was made in the same way. Where cross-validation found
+    another strength there, the first of its kind, which has the largest held-out likelihood.
+    """
+
+    def kind(entrant: Candidate) -> tuple[str, EstimatorSettings]:
+        settings = {name: value for name, value in entrant.settings.items() if name != "l2"}
+        return entrant.estimator, settings
+
+    alike = [entrant for entrant in field if kind(entrant) == kind(candidate)]
+    same = [entrant for entrant in alike if entrant.settings == candidate.settings]
+    return next(iter(same or alike), None)
 
 
 def _tau_is_inert(rollouts: Rollouts, sweep: Sweep) -> bool:
@@ -248,31 +280,44 @@ def rescaled(
     winner: Candidate, next_token: NextToken, limits: CompileLimits
 ) -> Iterator[Candidate]:
     """The winner at half and at twice its strength."""
-    sent = next_token.align(winner.sparse.token_ids, winner.sparse.values)
     for factor in FACTORS:
-        values = np.clip(sent * factor, limits.low, limits.high)
-        proposal = Proposal(
-            {**winner.settings, "times": factor},
-            next_token.token_ids,
-            values,
-            estimator=winner.estimator,
-            origin=f"{winner.origin}, times {factor:g}",
-        )
-        yield compiled(proposal, next_token, limits)
+        yield _times(factor, winner, next_token, limits)
 
 
-def added(first: Candidate, second: Candidate, next_token: NextToken) -> Proposal:
+def _times(
+    factor: float, candidate: Candidate, next_token: NextToken, limits: CompileLimits
+) -> Candidate:
+    sent = next_token.align(candidate.sparse.token_ids, candidate.sparse.values)
+    proposal = Proposal(
+        {**candidate.settings, "times": factor},
+        next_token.token_ids,
+        np.clip(sent * factor, limits.low, limits.high),
+        estimator=candidate.estimator,
+        origin=f"{candidate.origin}, times {factor:g}",
+    )
+    left_out = [_times(factor, part, next_token, limits) for part in candidate.left_out]
+    return replace(compiled(proposal, next_token, limits), left_out=tuple(left_out))
+
+
+def added(
+    first: Candidate, second: Candidate, next_token: NextToken, limits: CompileLimits
+) -> Candidate:
     """The sum of two candidates."""
     parts = [
         next_token.align(part.sparse.token_ids, part.sparse.values) for part in (first, second)
     ]
-    return Proposal(
+    proposal = Proposal(
         {"first": first.label, "second": second.label},
         next_token.token_ids,
         parts[0] + parts[1],
         estimator="sum",
         origin=f"{first.label} + {second.label}",
     )
+    left_out = [
+        added(*pair, next_token, limits)
+        for pair in zip(first.left_out, second.left_out, strict=True)
+    ]
+    return replace(compiled(proposal, next_token, limits), left_out=tuple(left_out))
 
 
 def smaller(
@@ -285,30 +330,40 @@ def smaller(
     bias, times its nats. A projection is fitted again to those that stay. What is kept counts
     before the compile, which takes most of the time.
     """
+    for size in sizes:
+        if size >= winner.sparse.entries:
+            continue
+        cut = _cut(winner, size, next_token, limits)
+        if cut is None:
+            return
+        left_out = [_cut(part, size, next_token, limits) or part for part in winner.left_out]
+        yield replace(cut, left_out=tuple(left_out))
+
+
+def _cut(
+    winner: Candidate, size: int, next_token: NextToken, limits: CompileLimits
+) -> Candidate | None:
+    """The winner with its ``size`` most used entries; None where these keep too little."""
     sent = next_token.align(winner.sparse.token_ids, winner.sparse.values)
     learned = next_token.align(winner.token_ids, winner.values)
     before = next_token.expected(np.zeros(len(sent)))
     moved = (before + next_token.expected(sent)) / 2 * np.abs(sent)
-    order = np.lexsort((-np.abs(sent), -moved))
-    for size in sizes:
-        if size >= winner.sparse.entries:
-            continue
-        support = order[:size]
-        values = np.zeros(len(sent))
-        values[support] = sent[support]
-        projected = winner.projected
-        if projected is not None:
-            token_ids = next_token.token_ids[support]
-            projected = replace(projected, fit=projected.again(token_ids), support=token_ids)
-            values = next_token.align(projected.fit.token_ids, projected.fit.delta)
-        if kept_share(next_token, sent, values) < LEAST_KEPT:
-            return
-        sparse = against(next_token, learned, limits.compiled(next_token, values))
-        settings = {**winner.settings, "entries": size}
-        origin = winner.origin
-        if not winner.is_learned:  # no settings tell it from the whole one
-            origin = f"{winner.origin}, cut to {size} entries"
-        yield replace(winner, sparse=sparse, projected=projected, settings=settings, origin=origin)
+    support = np.lexsort((-np.abs(sent), -moved))[:size]
+    values = np.zeros(len(sent))
+    values[support] = sent[support]
+    projected = winner.projected
+    if projected is not None:
+        token_ids = next_token.token_ids[support]
+        projected = replace(projected, fit=projected.again(token_ids), support=token_ids)
+        values = next_token.align(projected.fit.token_ids, projected.fit.delta)
+    if kept_share(next_token, sent, values) < LEAST_KEPT:
+        return None
+    sparse = against(next_token, learned, limits.compiled(next_token, values))
+    settings = {**winner.settings, "entries": size}
+    origin = winner.origin
+    if not winner.is_learned:  # no settings tell it from the whole one
+        origin = f"{winner.origin}, cut to {size} entries"
+    return replace(winner, sparse=sparse, projected=projected, settings=settings, origin=origin)
 
 
 def distinct(candidates: Iterable[Candidate]) -> tuple[list[Candidate], dict[int, int]]:

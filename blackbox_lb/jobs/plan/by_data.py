@@ -12,7 +12,7 @@ from blackbox_lb.jobs.plan.plan import LearnFrom, Plan
 from blackbox_lb.rollouts.judging.decisions import check_wanted
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.tasks.sets.labels import LEAST_ROWS, Labels, labels_of_task
+from blackbox_lb.tasks.sets.labels import LEAST_ROWS, Labels, OpenLabels, labels_of_task
 
 P = TypeVar("P", bound=Plan)
 
@@ -22,6 +22,8 @@ SEEN_ERRORS = 1.84
 """Standard errors of a loss that is seen in four of five cases where one standard error is
 allowed: 1 and the 80th percentile of a normal distribution.
 """
+FEW_ROWS = 100
+"""Rows a label, on average, below which none are set apart to choose on."""
 SMALL_LOSS = 10
 """Points of accuracy that may be lost unseen without a word."""
 
@@ -85,6 +87,29 @@ def completed(plan: P, task: Task, reward: Reward, *, needs_samples: bool = Fals
         deploy=plan.deploy or (("greedy",) if decides else ()),
         l2=_strengths(plan, source),
     )
+
+
+def pooled(plan: Plan, task: Task, reward: Reward) -> Task:
+    """``task`` with all rows that are not test rows to learn from and to choose on, by
+    cross-fitting, where lists alone choose a fixed bias between labels and a label has fewer than
+    ``FEW_ROWS`` rows; rows that the user divided stay so.
+
+    plan: completed.
+    """
+    needs_rows = bool(plan.limit or plan.parsed_features) or plan.goal.positive is not None
+    if needs_rows or reward.of_shares or not plan.selects_offline:
+        return task
+    return task.pooled() if has_few_rows(task, plan.decision_labels) else task
+
+
+def has_few_rows(task: Task, labels: Labels | None) -> bool:
+    """Whether a decision between these labels has so few rows that, where nobody divided them, none
+    are set apart to choose on.
+    """
+    if labels is None or isinstance(labels, OpenLabels):
+        return False
+    rows = len(task.train) + len(task.validation)
+    return task.divided and rows < FEW_ROWS * len(labels.names)
 
 
 def _strengths(plan: Plan, source: LearnFrom) -> tuple[object, ...]:

@@ -193,7 +193,9 @@ class TaskSettings(Settings):
     validation_size: int | None = setting(
         None,
         HelpGroup.TASK,
-        "Documents of lm-eval:NAME sampled from train to choose on. [default: 20 %, at most 500]",
+        "Rows to choose on, drawn from those that are no test rows. [default: 2 of 7, or all of"
+        " them by cross-fitting where lists choose between labels of few rows; of lm-eval:NAME"
+        " 20 %, at most 500]",
         ge=1,
     )
 

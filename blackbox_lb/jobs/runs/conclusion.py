@@ -46,10 +46,10 @@ def understood(
     rows = learned + len(task.validation) + len(task.test)
     uses = f"{len(task.test):,} prompts to judge"
     if task.train or task.validation:
-        uses = (
-            f"{rows:,} prompts: {learned:,} to learn, {len(task.validation):,} to choose,"
-            f" {len(task.test):,} to judge"
-        )
+        chosen_on = f"{learned:,} to learn, {len(task.validation):,} to choose"
+        if not task.validation:
+            chosen_on = f"{learned:,} to learn and to choose by cross-fitting"
+        uses = f"{rows:,} prompts: {chosen_on}, {len(task.test):,} to judge"
     parts = [f"{uses} (shows effects above about {smallest_effect(task, reward)})"]
     if labels is not None:
         examples = [*task.train[:limit], *task.validation, *task.test]

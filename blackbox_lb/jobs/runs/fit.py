@@ -23,7 +23,7 @@ from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.fitting.fit import fit as fit_plan
 from blackbox_lb.jobs.fitting.result import Fitted
 from blackbox_lb.jobs.forecast import RequestSettings, announcement
-from blackbox_lb.jobs.plan.by_data import completed
+from blackbox_lb.jobs.plan.by_data import completed, pooled
 from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.jobs.plan.shared import DataSource
 from blackbox_lb.jobs.records.run_record import Remembering, provenance, work_in
@@ -116,6 +116,7 @@ async def _fit(plan: Plan) -> Run:
     task, reward = load(plan)
     folder = run_folder(plan, task)
     decided = completed(plan.replacing(out=folder), task, reward)
+    task = pooled(decided, task, reward)
     if reward.remote is not None:
         reward.remote.headers()  # a missing key is an error before anything costs money
     report = Remembering(_reporter(plan))

@@ -9,6 +9,7 @@ from typing import Any
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.plan.shared import TaskSettings
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
+from blackbox_lb.tasks.load import HARNESS
 from blackbox_lb.tasks.records.tools import read_tools, tools_text
 from blackbox_lb.tasks.sets.labels import Labels, check_answers, labels_of_task
 from blackbox_lb.tasks.sets.task import HarnessOptions
@@ -75,7 +76,13 @@ def _loaded(settings: TaskSettings, *, learns: bool, stratified: bool) -> Task:
         harness=_harness(settings),
         learns=learns,
         stratified=stratified,
+        validation_size=None if _is_harness(settings) else settings.validation_size,
     )
+
+
+def _is_harness(settings: TaskSettings) -> bool:
+    """Whether the task is one of lm-evaluation-harness."""
+    return (settings.task or "").startswith(HARNESS)
 
 
 def _harness(settings: TaskSettings) -> HarnessOptions | None:
@@ -86,7 +93,7 @@ def _harness(settings: TaskSettings) -> HarnessOptions | None:
         settings.num_fewshot,
         settings.filter,
         settings.metric,
-        settings.validation_size,
+        settings.validation_size if _is_harness(settings) else None,
     )
     if harness == HarnessOptions():
         return None

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from blackbox_lb.errors import InputError, NoLogprobs, RequestRejected
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
-from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile
@@ -143,6 +143,19 @@ class AnswerStarts:
         """(p,) the number of each prompt's right label, -1 where it has none."""
         numbers = [labels.of(example) for example in self.examples]
         return np.array([-1 if number is None else number for number in numbers], np.int64)
+
+    def only(self, rows: Bools) -> AnswerStarts:
+        """Those of the ``rows`` (p,) of labelled prompts."""
+        chosen = np.flatnonzero(rows).tolist()
+        return replace(
+            self,
+            examples=tuple(self.examples[row] for row in chosen),
+            places=self.places[rows],
+            whole=self.whole.only(rows),
+            lists=self.lists.only(rows),
+            accepted=tuple(self.accepted[row] for row in chosen),
+            spelled=tuple(self.spelled[row] for row in chosen),
+        )
 
     def with_tokens(self, tokens: Iterable[int]) -> AnswerStarts:
         """The same with ``tokens`` in every list, at their probability or its bound: what may get a
@@ -456,7 +469,7 @@ async def followed(
                     token = int(completion.token_ids[0])
                 else:
                     token = _after(completion, ends)
-                keys.append(f"{place}\0{size}")
+                keys.append(f"{place}\0after {size}")
                 after.append(completion)
                 tokens.append(token)
                 places.append(place)

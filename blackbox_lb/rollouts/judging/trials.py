@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
@@ -71,10 +71,15 @@ Draws: TypeAlias = Callable[..., Draw]
 
 
 class NamedBias(NamedTuple):
-    """A bias and its name in messages."""
+    """A bias and its name in messages.
+
+    left_out: token id -> nats of what it would be without each fold of the rows, in their order;
+    none where other rows choose.
+    """
 
     name: str
     bias: RequestBias
+    left_out: tuple[Mapping[int, float], ...] = ()
 
 
 def stage_part(
@@ -101,7 +106,8 @@ def policy_parts(
 ) -> list[StagePart]:
     """The completions of each policy at one setting, from an ``endpoint`` that takes a bias."""
     return [
-        stage_part(draws, name, examples, setting, samples, bias, endpoint) for name, bias in biases
+        stage_part(draws, policy.name, examples, setting, samples, policy.bias, endpoint)
+        for policy in biases
     ]
 
 
@@ -354,8 +360,8 @@ class Trials:
         parts = policy_parts(self.draw, examples, setting, samples, biases, where)
         collected = await self.collect_all(title, parts)
         return [
-            self.scored(name, examples, self.store.by_prompt(keys))
-            for (name, _), keys in zip(biases, collected, strict=True)
+            self.scored(policy.name, examples, self.store.by_prompt(keys))
+            for policy, keys in zip(biases, collected, strict=True)
         ]
 
     def scored(

@@ -7,7 +7,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -51,7 +52,9 @@ class Task:
     for the default of ``parse_reward``; ``max_tokens`` is in tokens.
     ``stop``: a completion ends before the first of these texts. ``note``: for a report, on the
     source of prompts and matcher. ``unlabelled``: training prompts of a labelled file whose rows
-    have no answer: the model's mean answer is known from them, too.
+    have no answer: the model's mean answer is known from them, too. ``divided``: whether the
+    validation rows were drawn from the same rows as the training rows, so that both may be used for
+    both.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Task:
     stop: tuple[str, ...] = ()
     note: str = ""
     unlabelled: tuple[Example, ...] = ()
+    divided: bool = False
 
     @classmethod
     def from_splits(
@@ -75,6 +79,7 @@ class Task:
         stop: tuple[str, ...] = (),
         note: str = "",
         unlabelled: Sequence[SourcedExample] = (),
+        divided: bool = False,
     ) -> Task:
         """Make a task of given splits. Raises DataError where one prompt or id is in two of
         them.
@@ -85,7 +90,7 @@ class Task:
         prompts = {words_of(row) for rows in splits.values() for row in rows}
         fresh = tuple(row.example for row in unlabelled if words_of(row) not in prompts)
         train, validation, test = (tuple(row.example for row in splits[split]) for split in SPLITS)
-        return cls(name, train, validation, test, correct, max_tokens, stop, note, fresh)
+        return cls(name, train, validation, test, correct, max_tokens, stop, note, fresh, divided)
 
     def split(self, name: Split) -> tuple[Example, ...]:
         """The examples of the split called train, validation or test."""
@@ -93,7 +98,16 @@ class Task:
 
     def first(self, *, validation: int | None = None, test: int | None = None) -> Task:
         """The task with only the first so many examples of validation and test."""
-        return replace(self, validation=self.validation[:validation], test=self.test[:test])
+        return replace(
+            self,
+            validation=self.validation[:validation],
+            test=self.test[:test],
+            divided=self.divided and validation is None,
+        )
+
+    def pooled(self) -> Task:
+        """The task with its validation rows among the training rows."""
+        return replace(self, train=(*self.train, *self.validation), validation=())
 
     def with_system(self, text: str) -> Task:
         """The task with a system message before each prompt.
@@ -148,20 +162,21 @@ class Task:
 
     @property
     def data_hash(self) -> str:
-        """64 hex digits over ids, prompts, answers, their shares and the tools of all splits: the
-        same examples in the same splits, the same hash.
+        """64 hex digits over ids, prompts, answers, their shares and the tools of all rows: the
+        same rows to learn and choose from, and the same to judge by, the same hash.
         """
+        seen = sorted((*self.train, *self.validation), key=lambda example: example.id)
         content = [
             [
-                split,
+                use,
                 example.id,
                 [list(message.fields.values()) for message in example.prompt.messages],
                 list(example.answers),
                 *([list(example.weights)] if example.weights else []),
                 *([example.prompt.tools] if example.prompt.tools else []),
             ]
-            for split in SPLITS
-            for example in self.split(split)
+            for use, examples in (("learn", seen), ("test", self.test))
+            for example in examples
         ]
         content += [["unlabelled", example.id] for example in self.unlabelled]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
@@ -227,6 +242,39 @@ def rest(
     return divide(name, rows, seed, shares, remaining)
 
 
+def chosen_on(
+    name: str, splits: Mapping[Split, Sequence[SourcedExample]], size: int, seed: int
+) -> dict[Split, list[SourcedExample]]:
+    """The splits with ``size`` rows of train and validation in validation, and the others in train:
+    drawn by hash, of each label its share.
+
+    Raises InputError: fewer than two rows remain to learn from.
+    """
+    rows = [*splits["train"], *splits["validation"]]
+    if size > len(rows) - 2:
+        raise InputError(
+            f"``validation_size={size}`` of the {len(rows)} rows of {name} that are no test rows"
+            f" leaves fewer than 2 to learn from; give at most {max(len(rows) - 2, 1)}"
+        )
+    counts = Counter(row.label for row in rows)
+    ranks: Counter[str] = Counter()
+    order = []
+    for row in sorted(rows, key=lambda row: _position(row.example.id, seed)):
+        order.append(((ranks[row.label] + 0.5) / counts[row.label], row))
+        ranks[row.label] += 1
+    order.sort(key=lambda pair: pair[0])
+    is_chosen_on = {row.example.id for _, row in order[:size]}
+    validation = [row for row in rows if row.example.id in is_chosen_on]
+    train = [row for row in rows if row.example.id not in is_chosen_on]
+    return {"train": train, "validation": validation, "test": [*splits["test"]]}
+
+
+def _position(identity: str, seed: int) -> float:
+    """A number from 0 to 1, as if drawn."""
+    digest = hashlib.sha256(f"{seed}:{identity}".encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8]) / 2**64
+
+
 def _identity(row: SourcedExample) -> str:
     """What the rows of one prompt share."""
     return row.split_id or row.example.id
@@ -246,9 +294,7 @@ def _places(
         labels.setdefault(_identity(row), row.label)
     by_label: dict[str, list[tuple[float, str]]] = {}
     for identity, label in labels.items():
-        digest = hashlib.sha256(f"{seed}:{identity}".encode("utf-8", "surrogatepass")).digest()
-        position = int.from_bytes(digest[:8]) / 2**64
-        by_label.setdefault(label, []).append((position, identity))
+        by_label.setdefault(label, []).append((_position(identity, seed), identity))
     places = {}
     for label, members in by_label.items():
         members.sort()

@@ -207,8 +207,8 @@ def test_phases_and_features_must_win_by_the_goal(
             fixed_scores = PolicyScores(both(1.0), both(1.0), both(6.0))
             richer_scores = PolicyScores(both(reward), both(correct), both(tokens))
             return [
-                fixed_scores if bias.common in ({}, fixed.logit_bias) else richer_scores
-                for _, bias in call[-1]
+                fixed_scores if policy.bias.common in ({}, fixed.logit_bias) else richer_scores
+                for policy in call[-1]
             ]
 
     class Richer:

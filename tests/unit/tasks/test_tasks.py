@@ -472,13 +472,14 @@ def test_an_id_in_two_splits_is_refused(write: Write) -> None:
 
 
 def test_the_data_hash_names_content_and_split() -> None:
-    """Equal tasks have equal hashes whatever they are called; a moved example or another answer
-    changes it.
+    """Equal tasks have equal hashes whatever they are called; an example that is judged by and was
+    not, or another answer, changes it. What is learned from and what chooses is one side of it.
     """
     a, b, c = numbered(3)
     task = Task("t", (a,), (b,), (c,))
     assert task.data_hash == Task("other", (a,), (b,), (c,)).data_hash
-    assert task.data_hash != Task("t", (b,), (a,), (c,)).data_hash
+    assert task.data_hash == Task("t", (b,), (a,), (c,)).data_hash
+    assert task.data_hash != Task("t", (a,), (c,), (b,)).data_hash
     assert task.data_hash != Task("t", (Example(a.id, a.prompt, ("-1",)),), (b,), (c,)).data_hash
 
 
@@ -780,7 +781,7 @@ def test_each_split_has_its_share_of_each_label(tmp_path: Path) -> None:
         assert all(of_split)
         for rows, share in zip(of_split, DEFAULT_FRACTIONS, strict=True):
             assert abs(rows - share * count) < 1
-    assert "Account has 5 rows" in task.note
+    assert "Account has only 5 rows" in task.note
     assert "Technical has" not in task.note
 
 

@@ -29,6 +29,7 @@ from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, first_token
 from blackbox_lb.rollouts.judging.decisions import WantedByPrompt
 from blackbox_lb.rollouts.judging.trials import NamedBias, Trials
 from blackbox_lb.rollouts.judging.verdict import Setting
+from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example, Prompt
 
@@ -62,9 +63,9 @@ class _Predicted:
     ) -> list[Scored]:
         """See ``Scorer``: all prompts, without a sample."""
         del samples, among
-        return [self._scored(policy.bias) for policy in policies]
+        return [self._scored(policy) for policy in policies]
 
-    def _scored(self, bias: RequestBias) -> Scored:
+    def _scored(self, policy: NamedBias) -> Scored:
         """What a bias, or the model itself, earns on all prompts."""
         raise NotImplementedError
 
@@ -86,6 +87,8 @@ class FromLists(_Predicted):
 
     Attributes:
         first: the first position of each prompt.
+        folds: (p,) the fold of each, where a bias is learned from these prompts too: it is scored
+            by what it would be without the fold. None for prompts that nothing is learned from.
         along: what follows the answers of these prompts, None where it is not known.
         may_repeat: whether an answer that stands there twice is as right as one.
     """
@@ -99,8 +102,10 @@ class FromLists(_Predicted):
         continued: Rollouts | None,
         *,
         may_repeat: bool = False,
+        folds: Ids | None = None,
     ) -> None:
         self.first = first
+        self.folds = folds
         self.is_accepted = first.lists.holds(first.accepted)
         self.given = answers
         self.along = continued
@@ -119,25 +124,52 @@ class FromLists(_Predicted):
         lists = await first_tokens(trials, examples, "validation", plan.top_logprobs)
         first = lists.with_tokens([*answers.ends, *answers.every_label_token.tolist()])
         answer_lists = None
-        if first.longer and answers.after is not None:
+        if first.longer and answers.rest is not None:
             after = await followed(trials, first, "validation")
             answer_lists = None
             if after is not None:
                 answer_lists = after[0]
-        is_right = trials.reward.accuracy_matcher
-        may_repeat = all(
-            is_right(example, f"{answer} {answer}")
-            for example in first.examples
-            for answer in example.answers
-        )
         return cls(
-            first, answers, plan.goal, plan.decision_labels, answer_lists, may_repeat=may_repeat
+            first,
+            answers,
+            plan.goal,
+            plan.decision_labels,
+            answer_lists,
+            may_repeat=may_repeat(trials.reward, first.examples),
         )
 
-    def _scored(self, bias: RequestBias) -> Scored:
+    @classmethod
+    def crossed(cls, reward: Reward, plan: Plan, answers: AnswersToLearn, folds: Ids) -> FromLists:
+        """On the prompts of ``answers`` themselves, each scored by what is learned without its
+        fold: nothing more is collected.
+        """
+        first = answers.first.with_tokens([*answers.ends, *answers.every_label_token.tolist()])
+        return cls(
+            first,
+            answers,
+            plan.goal,
+            plan.decision_labels,
+            None,
+            may_repeat=may_repeat(reward, first.examples),
+            folds=folds,
+        )
+
+    def _shifts(self, policy: NamedBias) -> Shifts:
+        """The policy at each prompt; where it was learned from the prompt, what it would be without
+        it.
+        """
+        if self.folds is None or not policy.left_out:
+            return of_each_prompt(self.first, policy.bias)
+        biases = policy.left_out
+        tokens = sorted({token for bias in biases for token in bias})
+        values = [[bias.get(token, 0.0) for token in tokens] for bias in biases]
+        by_fold = np.array(values, np.float64).reshape(len(biases), -1)
+        return np.array(tokens, np.int64), by_fold[self.folds]
+
+    def _scored(self, policy: NamedBias) -> Scored:
         """Ties go to the bias with the likeliest answers."""
         lists = self.first.lists
-        shifts = of_each_prompt(self.first, bias)
+        shifts = self._shifts(policy)
         tilted = lists.tilted(shifts)
         tokens = lists.taken(tilted)
         unsure = lists.unsure(shifts)
@@ -145,7 +177,7 @@ class FromLists(_Predicted):
         # Where features change the bias, what holds without any tells how often answers repeat.
         once = 1.0
         if not self.may_repeat:
-            once -= self.given.repeat_rate(bias.at(Prompt.user("")))
+            once -= self.given.repeat_rate(policy.bias.at(Prompt.user("")))
         parts = is_right * once
         if self.labels is not None:
             parts = self._by_label(tokens, self.labels)
@@ -169,8 +201,11 @@ class FromLists(_Predicted):
         unsure = ""
         if scored.unsure:
             unsure = f", {scored.unsure} of them unsure"
+        prompts = f"{self.prompts} validation prompts"
+        if self.folds is not None:
+            prompts = f"the same {self.prompts} prompts, each by what was learned without it"
         return (
-            f"; predicted for greedy decoding on {self.prompts} validation prompts, without"
+            f"; predicted for greedy decoding on {prompts}, without"
             f" drawing: {goal} {scored.outcome.reward.value:.3f} (base"
             f" {base.outcome.reward.value:.3f}){unsure}{self._verbatim(bias.common)}"
         )
@@ -218,6 +253,16 @@ class FromLists(_Predicted):
         everything = np.logaddexp.reduce(tilted, axis=1)
         accepted = np.logaddexp.reduce(np.where(self.is_accepted, tilted, -np.inf), axis=1)
         return float((accepted - everything).mean())
+
+
+def may_repeat(reward: Reward, examples: Sequence[Example]) -> bool:
+    """Whether an answer that stands there twice is as right as one."""
+    is_right = reward.accuracy_matcher
+    return all(
+        is_right(example, f"{answer} {answer}")
+        for example in examples
+        for answer in example.answers
+    )
 
 
 def of_each_prompt(first: AnswerStarts, bias: RequestBias) -> Shifts:
@@ -298,10 +343,10 @@ class SharesFromLists(_Predicted):
         """The tokens that begin a label."""
         return tuple(self._tokens.tolist())
 
-    def _scored(self, bias: RequestBias) -> Scored:
+    def _scored(self, policy: NamedBias) -> Scored:
         """The mean over the settings to deploy with."""
         parts = [
-            self.wanted.reward_parts(self.shares(bias, setting.temperature))
+            self.wanted.reward_parts(self.shares(policy.bias, setting.temperature))
             for setting in self.settings
         ]
         by_setting = tuple(

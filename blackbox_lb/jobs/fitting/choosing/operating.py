@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -58,6 +59,10 @@ class LabelledLists:
         """Those of ``lists`` whose label ``numbers`` (p,) has no -1."""
         has_label = numbers >= 0
         return cls(lists.only(has_label), numbers[has_label])
+
+    def only(self, rows: Bools) -> Self:
+        """Those of the ``rows`` (p,)."""
+        return replace(self, lists=self.lists.only(rows), labels=self.labels[rows])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ Rules, boosts and calibrations are vectors that somebody would write by hand. As
 the learned ones, none of them can beat the choice on the prompts that made it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -44,7 +44,7 @@ def calibration_of(
     names: Sequence[str],
     tokens: Sequence[Ids],
     training: LabelledLists,
-    validation: LabelledLists,
+    held_out: Sequence[tuple[LabelledLists, LabelledLists]],
 ) -> Calibration | None:
     """The calibration of a decision; None where the training prompts have fewer than two labels.
 
@@ -52,8 +52,23 @@ def calibration_of(
         names: (l,) of the labels.
         tokens: (l,) those that begin each label and no other; none for everything else.
         training: the first positions that it is learned from.
-        validation: those that tell its error.
+        held_out: those that tell its error, behind those that it is learned from for them: other
+            prompts behind ``training``, or each fold behind all other folds.
     """
+    calibration = _calibration(names, tokens, training)
+    if calibration is None:
+        return None
+    parts = [
+        (calibration if learned is training else _calibration(names, tokens, learned), judged)
+        for learned, judged in held_out
+    ]
+    return calibration.replacing(error=_error(parts))
+
+
+def _calibration(
+    names: Sequence[str], tokens: Sequence[Ids], training: LabelledLists
+) -> Calibration | None:
+    """The calibration without its error; None where the prompts have fewer than two labels."""
     token_ids = [tuple(ids.tolist()) for ids in tokens]
     scores = []
     numbers = []
@@ -71,21 +86,23 @@ def calibration_of(
         LabelTokens(label=name, token_ids=ids, offset=offset)
         for name, ids, offset in zip(names, token_ids, offsets.tolist(), strict=True)
     ]
-    calibration = Calibration(labels=tuple(rows), weight=weight, prompts=len(numbers))
-    return calibration.replacing(error=_error(calibration, validation))
+    return Calibration(labels=tuple(rows), weight=weight, prompts=len(numbers))
 
 
-def _error(calibration: Calibration, validation: LabelledLists) -> float | None:
-    """The expected calibration error on these prompts; None without one."""
+def _error(parts: Iterable[tuple[Calibration | None, LabelledLists]]) -> float | None:
+    """The expected calibration error on the prompts behind each calibration; None without one."""
     confidence = []
     is_right = []
-    for number, listed in zip(validation.labels.tolist(), validation.lists.mappings(), strict=True):
-        probabilities = calibration.probabilities(listed)
-        if probabilities is None:
-            continue
-        decided = max(probabilities, key=lambda label: probabilities[label])
-        confidence.append(probabilities[decided])
-        is_right.append(decided == calibration.labels[number].label)
+    for calibration, judged in parts:
+        for number, listed in zip(judged.labels.tolist(), judged.lists.mappings(), strict=True):
+            probabilities = None
+            if calibration is not None:
+                probabilities = calibration.probabilities(listed)
+            if calibration is None or probabilities is None:
+                continue
+            decided = max(probabilities, key=lambda label: probabilities[label])
+            confidence.append(probabilities[decided])
+            is_right.append(decided == calibration.labels[number].label)
     if confidence:
         return expected_calibration_error(confidence, is_right)
     return None

@@ -22,7 +22,6 @@ from blackbox_lb.estimate.choice.candidates import (
     Candidate,
     CompileLimits,
     added,
-    compiled,
     distinct,
     rescaled,
     smaller,
@@ -184,7 +183,8 @@ async def select(
     label: str = "reward",
     challengers: Sequence[Challengers] = (),
 ) -> Choice:
-    """Return the best bias on the prompts of ``scorer``, which are unseen by all fits.
+    """Return the best bias on the prompts of ``scorer``, none of which decides about a bias that
+    was learned from it.
 
     Args:
         proposals: all within ``limits``; of equally good ones the first wins.
@@ -217,7 +217,8 @@ async def select(
     await race.start()
     await race.foresee()
     best = race.kept(await race.halve(race.racing))
-    wide = next_token.with_tokens(np.concatenate([entrant.token_ids for entrant in candidates]))
+    all_ids = [part.token_ids for entrant in candidates for part in (entrant, *entrant.left_out)]
+    wide = next_token.with_tokens(np.concatenate(all_ids))
     if search.neighbours:
         best = race.kept(await race.neighbours(best, wide, search.limits(limits)))
     uncut = best.candidate
@@ -385,7 +386,14 @@ class _Race:
         self, entrants: Sequence[_Entrant], samples: int, among: Bools | None = None
     ) -> None:
         """Score them with ``samples`` completions a prompt, drawn together."""
-        policies = [NamedBias(entrant.candidate.label, entrant.bias) for entrant in entrants]
+        policies = [
+            NamedBias(
+                entrant.candidate.label,
+                entrant.bias,
+                tuple(part.logit_bias for part in entrant.candidate.left_out),
+            )
+            for entrant in entrants
+        ]
         scores = await self.scorer.score(policies, samples, among)
         for entrant, scored in zip(entrants, scores, strict=True):
             entrant.scored = scored
@@ -405,8 +413,7 @@ class _Race:
         tried = list(rescaled(winner.candidate, next_token, limits))
         second = self._second(winner)
         if second is not None and self._gain(second) > 0:
-            total = added(winner.candidate, second.candidate, next_token)
-            tried.append(compiled(total, next_token, limits))
+            tried.append(added(winner.candidate, second.candidate, next_token, limits))
         biases = [entrant.candidate.logit_bias for entrant in self.entrants]
         new = [
             self.add(candidate)

@@ -1,15 +1,22 @@
 """Evidence from given answers: the model's lists along the answers of the training rows. Lists of
 the validation prompts choose where they alone give the effects, else fresh completions.
+
+Where there are no validation prompts, the training prompts choose by cross-fitting: the bias is
+learned from all of them, and each of them judges what is learned without its fold.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+
+import numpy as np
 
 from blackbox_lb.bias.records import Calibration
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
+from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists, SharesFromLists
 from blackbox_lb.jobs.fitting.choosing.operating import LabelledLists, PointChoice
@@ -17,6 +24,7 @@ from blackbox_lb.jobs.fitting.choosing.proposing import calibration_of, label_pr
 from blackbox_lb.jobs.fitting.choosing.scorers import FromSamples
 from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn, given_answers
 from blackbox_lb.jobs.fitting.evidence.selection import (
+    LearnedFrom,
     Selected,
     at_point,
     check_plan,
@@ -27,6 +35,9 @@ from blackbox_lb.jobs.fitting.varying.by_lists import challengers_by_lists
 from blackbox_lb.jobs.fitting.varying.by_samples import challengers_by_samples
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.positions import Positions
+
+FOLDS = 5
+"""Parts of the rows in cross-fitting."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,15 +66,53 @@ class Answers:
                 job.trials, validation, self.positions.next_token, job.plan.goal, job.plan.settings
             )
             return await select_by(drawing, job, self.positions, challengers_by_samples)
+        if not validation:
+            return await self._crossed(job)
         lists = await FromLists.of(job.trials, validation, job.plan, self.answers)
         point = self._point(job, lists)
-        calibrations = await self._calibrations(job, lists)
+        unlabelled = [lists.first.whole, *await _unlabelled(job)]
         by_lists = partial(challengers_by_lists, answers=self.answers, validation=lists.first)
+        calibrations = _calibrations(job, self.answers, unlabelled)
         selected = await select_by(lists, job, self.positions, by_lists, calibrations)
         selected = replace(selected, calibration=self._calibration(job, lists))
         if point is None:
             return selected
         return at_point(job, selected, point)
+
+    async def _crossed(self, job: FitJob) -> Selected:
+        """The choice by cross-fitting over the training prompts."""
+        answers = self.answers
+        labels = job.plan.decision_labels
+        if labels is None or job.plan.parsed_features or job.plan.goal.positive is not None:
+            raise InputError(
+                "there is no validation row to choose on: a fixed bias between labels is chosen"
+                " by cross-fitting over the training rows, and anything else needs rows of its"
+                " own; give ``validation_data``"
+            )
+        numbers = answers.first.labels_of(labels)
+        folds = dealt(numbers, job.plan.sweep.seed)
+        others = await _unlabelled(job)
+        vocab_size = job.trials.tokenizer.vocabulary_size
+        left_out = []
+        for fold in range(int(folds.max()) + 1):
+            part = answers.only(folds != fold)
+            unlabelled = [answers.first.whole.only(folds == fold), *others]
+            left_out.append(
+                LearnedFrom(
+                    Positions.of(part.rollouts, vocab_size=vocab_size),
+                    _calibrations(job, part, unlabelled),
+                )
+            )
+        scorer = FromLists.crossed(job.trials.reward, job.plan, answers, folds)
+        selected = await select_by(
+            scorer,
+            job,
+            self.positions,
+            partial(challengers_by_lists, answers=answers, validation=scorer.first),
+            _calibrations(job, answers, others),
+            left_out,
+        )
+        return replace(selected, calibration=self._calibration(job, scorer))
 
     def _point(self, job: FitJob, scorer: FromLists) -> PointChoice | None:
         """The decision whose point is to be chosen, None where no positive label is named.
@@ -91,26 +140,52 @@ class Answers:
         tokens = self.answers.label_tokens
         if labels is None or tokens is None:
             return None
-        training, validation = [
-            LabelledLists.of(first.whole, first.labels_of(labels))
-            for first in (self.answers.first, scorer.first)
-        ]
-        return calibration_of(labels.names, tokens, training, validation)
+        numbers = self.answers.first.labels_of(labels)
+        training = LabelledLists.of(self.answers.first.whole, numbers)
+        if scorer.folds is None:
+            first = scorer.first
+            held_out = [(training, LabelledLists.of(first.whole, first.labels_of(labels)))]
+        else:
+            folds = scorer.folds[numbers >= 0]
+            held_out = [
+                (training.only(folds != fold), training.only(folds == fold))
+                for fold in np.unique(folds)
+            ]
+        return calibration_of(labels.names, tokens, training, held_out)
 
-    async def _calibrations(self, job: FitJob, scorer: FromLists) -> tuple[Prior, ...]:
-        """The calibration by the answers and batch calibration, where the model decides between
-        labels. The latter reads the prompts of training, validation and rows without an answer.
-        """
-        labels = job.plan.decision_labels
-        if labels is None or job.plan.searches == "named":
-            return ()
-        lists = [scorer.first.whole]
-        if job.task.unlabelled:
-            unlabelled, _ = await first_completions(
-                job.trials, job.task.unlabelled, "unlabelled", job.plan.top_logprobs
-            )
-            lists.append(FirstLists.of(unlabelled))
-        return label_priors(self.answers, labels, lists)
+
+def dealt(numbers: Ids, seed: int) -> Ids:
+    """(p,) the fold of each prompt: ``FOLDS`` of them, over which each label is spread evenly.
+
+    numbers: (p,) of their labels, -1 for none of them.
+    """
+    order = np.lexsort((np.random.default_rng(seed).random(len(numbers)), numbers))
+    folds = np.empty(len(numbers), np.int64)
+    folds[order] = np.arange(len(numbers)) % FOLDS
+    return folds
+
+
+async def _unlabelled(job: FitJob) -> list[FirstLists]:
+    """The lists of rows without an answer, where the mean answer of the model is to be known."""
+    plan = job.plan
+    if plan.decision_labels is None or plan.searches == "named" or not job.task.unlabelled:
+        return []
+    completions, _ = await first_completions(
+        job.trials, job.task.unlabelled, "unlabelled", plan.top_logprobs
+    )
+    return [FirstLists.of(completions)]
+
+
+def _calibrations(
+    job: FitJob, answers: AnswersToLearn, unlabelled: Sequence[FirstLists]
+) -> tuple[Prior, ...]:
+    """The calibration by the answers and batch calibration, where the model decides between labels.
+    The latter reads the lists of ``unlabelled`` prompts, too.
+    """
+    labels = job.plan.decision_labels
+    if labels is None or job.plan.searches == "named":
+        return ()
+    return label_priors(answers, labels, unlabelled)
 
 
 async def collect(job: FitJob) -> Answers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class AnswersToLearn:
 
     rollouts: as they are learned from.
     first: the first position of each prompt.
-    after: the lists of what follows each answer, None where nobody tells.
+    rest: what follows the first token of each answer, None where nobody tells.
     begins: the tokens that begin an answer, sorted.
     ends: those that end one, as far as they are known.
     label_tokens: (l,) those that begin each label of a decision and no other; None where there are
@@ -45,7 +45,7 @@ class AnswersToLearn:
 
     rollouts: Rollouts
     first: AnswerStarts
-    after: FirstLists | None
+    rest: Rollouts | None
     begins: Ids
     ends: frozenset[int] = frozenset()
     label_tokens: list[Ids] | None = None
@@ -56,14 +56,32 @@ class AnswersToLearn:
         """The tokens that begin a label, sorted."""
         return np.unique(np.concatenate([np.zeros(0, np.int64), *(self.label_tokens or ())]))
 
+    def only(self, rows: Bools) -> AnswersToLearn:
+        """Those of the ``rows`` (p,) of prompts. What was read off the lists of all of them stays:
+        which spelling of an answer is the likeliest, and what ends one.
+        """
+        places = self.first.places[rows]
+
+        def taken(rollouts: Rollouts) -> Rollouts:
+            return rollouts.take(np.isin(rollouts.prompts, places))
+
+        return replace(
+            self,
+            rollouts=taken(self.rollouts),
+            first=self.first.only(rows),
+            rest=None if self.rest is None else taken(self.rest),
+            weights=None if self.weights is None else self.weights[rows],
+        )
+
     def repeat_rate(self, bias: Mapping[int, float]) -> float:
         """The share of answers that greedy decoding under ``bias`` repeats at once; 0 where
-        ``after`` is None.
+        ``rest`` is None.
         """
-        if self.after is None:
+        if self.rest is None:
             return 0.0
-        base = self.after.greedy({})
-        biased = self.after.greedy(bias)
+        after = FirstLists(self.rest.top_ids, self.rest.top_logprobs)
+        base = after.greedy({})
+        biased = after.greedy(bias)
         return float(((base != biased) & np.isin(biased, self.begins)).mean())
 
 
@@ -117,8 +135,7 @@ async def given_answers(trials: Trials, examples: Sequence[Example], plan: Plan)
     rest, ends = after
     first = first.with_tokens([*ends, *of_labels.tolist()])
     rollouts = Rollouts.join([first.rollouts(weights), rest])
-    follow = FirstLists(rest.top_ids, rest.top_logprobs)
-    return AnswersToLearn(rollouts, first, follow, begins, ends, label_tokens, weights)
+    return AnswersToLearn(rollouts, first, rest, begins, ends, label_tokens, weights)
 
 
 def judged(starts: AnswerStarts, labels: Labels, right: Bools | None = None) -> Feasibility:

@@ -68,7 +68,10 @@ class OpenDecision:
         point = opening_point(goal, self.labels, self.opening, self.training, self.validation)
         job.trials.report.notice(point.check_ranking(go_on=job.plan.go_on))
         calibration = calibration_of(
-            self.labels.names, point.label_tokens, self.training, self.validation
+            self.labels.names,
+            point.label_tokens,
+            self.training,
+            [(self.training, self.validation)],
         )
         shift = shifted(self.labels, self.opening, self.training, goal)
         candidate = compiled(shift, self.positions.next_token, job.limits)

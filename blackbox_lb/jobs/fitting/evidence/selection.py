@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from blackbox_lb.bias.operating import OperatingCurve, point_sentence
 from blackbox_lb.bias.records import Calibration
 from blackbox_lb.bias.request_bias import embedding_model
-from blackbox_lb.estimate.choice.candidates import Candidate
+from blackbox_lb.estimate.choice.candidates import Candidate, crossed
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
 from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.jobs.fitting.choosing.operating import PointChoice
@@ -86,22 +86,32 @@ ChallengersOf: TypeAlias = Callable[
 """Makes what proposes biases with features, from the positions that are learned from."""
 
 
+class LearnedFrom(NamedTuple):
+    """Positions, and calibrations where the model decides between labels."""
+
+    positions: Positions
+    labels: tuple[Prior, ...] = ()
+
+
 async def select_by(
     scorer: Scorer,
     job: FitJob,
     positions: Positions,
     challengers_of: ChallengersOf,
     labels: tuple[Prior, ...] = (),
+    left_out: Sequence[LearnedFrom] = (),
 ) -> Selected:
     """Learn a candidate for each setting of the sweep, and choose one by ``scorer``.
 
     labels: calibrations, where the model decides between labels.
+    left_out: what is learned from without each fold of the rows, where these choose too.
     """
     plan = job.plan
-    facts = Knowledge()
-    if plan.searches != "named":
-        facts = await knowledge(job.trials, positions, job.limits, labels)
-        positions = with_knowledge(positions, facts)
+    search = Search.of(plan)
+    positions, field = await _learned(job, search, LearnedFrom(positions, labels))
+    if left_out:
+        parts = [[*(await _learned(job, search, part))[1]] for part in left_out]
+        field = crossed(field, parts)
     features = []
     for feature in plan.parsed_features:
         model = embedding_model([feature], job.trials.store)
@@ -110,8 +120,6 @@ async def select_by(
             job.trials.report.notice(
                 f"{model.tokens:,} tokens of prompts were embedded by {model.name}"
             )
-    search = Search.of(plan)
-    field: Iterable[Candidate] = proposals(positions, plan.sweep, search.limits(job.limits), facts)
     if plan.goal.is_promise:
         # A promise on fresh prompts: the validation answers choose the point and nothing else.
         field = islice(field, 1)
@@ -128,6 +136,19 @@ async def select_by(
         await challengers_of(job, positions, features),
     )
     return Selected(choice, positions, tuple(features))
+
+
+async def _learned(
+    job: FitJob, search: Search, source: LearnedFrom
+) -> tuple[Positions, Iterable[Candidate]]:
+    """The positions with every token that something is known of, and all that is proposed."""
+    plan = job.plan
+    positions = source.positions
+    facts = Knowledge()
+    if plan.searches != "named":
+        facts = await knowledge(job.trials, positions, job.limits, source.labels)
+        positions = with_knowledge(positions, facts)
+    return positions, proposals(positions, plan.sweep, search.limits(job.limits), facts)
 
 
 def at_point(job: FitJob, selected: Selected, point: PointChoice) -> Selected:
