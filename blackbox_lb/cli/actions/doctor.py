@@ -14,9 +14,8 @@ from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.resources import connect_to
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import BlbError, InputError
-from blackbox_lb.extras.doctor.asking.findings import Report
-from blackbox_lb.extras.doctor.asking.probe import IN_FLIGHT
-from blackbox_lb.extras.doctor.run import examine, most_requests, most_tokens
+from blackbox_lb.extras.doctor.findings import Report
+from blackbox_lb.extras.doctor.run import IN_FLIGHT, examine, most_requests, most_tokens
 from blackbox_lb.extras.doctor.save import check_target, save_profile
 from blackbox_lb.providers.credentials import Credentials
 from blackbox_lb.providers.profile import Profile, load_profile

@@ -3,8 +3,9 @@ the rows it was to prove.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import (
@@ -17,111 +18,192 @@ from blackbox_lb.errors import (
     QuotaExhausted,
     RequestRejected,
 )
-from blackbox_lb.extras.doctor.asking.exam import Exam
-from blackbox_lb.extras.doctor.asking.findings import Findings, Report
-from blackbox_lb.extras.doctor.asking.probe import (
-    IN_FLIGHT,
+from blackbox_lb.extras.doctor.checks import (
+    answers,
+    bias_effect,
+    bias_range,
+    bias_strength,
+    listed_alternatives,
+    logprob_meaning,
+    neutral_sampling,
+    token_identity,
+)
+from blackbox_lb.extras.doctor.exam import (
     MOST_REQUESTS,
     MOST_THOROUGH,
-    Probe,
-    ProbesSpent,
+    Exam,
+    NotChecked,
     Withheld,
 )
-from blackbox_lb.extras.doctor.checks.answers import (
-    check_continues,
-    check_n,
-    check_prompt_logprobs,
-    check_seed,
-    check_usage,
-)
-from blackbox_lb.extras.doctor.checks.bias_effect import (
-    check_effect,
-    check_entries,
-    check_fractions,
-    check_highest_id,
-)
-from blackbox_lb.extras.doctor.checks.bias_range import REQUESTS as RANGE_REQUESTS
-from blackbox_lb.extras.doctor.checks.bias_strength import REQUESTS as STRENGTH_REQUESTS
-from blackbox_lb.extras.doctor.checks.bias_strength import TOKENS as STRENGTH_TOKENS
-from blackbox_lb.extras.doctor.checks.bias_strength import check_strength
-from blackbox_lb.extras.doctor.checks.listed_alternatives import check_lists, check_outside
-from blackbox_lb.extras.doctor.checks.logprob_meaning import check_end, check_meaning
-from blackbox_lb.extras.doctor.checks.neutral_sampling import (
-    LONG,
-    MORE,
-    MOST_TOKENS,
-    REQUESTS,
-    ROUNDS,
-    check_neutral,
-)
-from blackbox_lb.extras.doctor.checks.token_identity import check_ids, check_tokenizer
+from blackbox_lb.extras.doctor.findings import Report, RowFinding, agreement, unchecked
 
+IN_FLIGHT = 8
+"""Requests at a time: gentle on a small server, and a hosted API answers 99 in seconds."""
 ENDS = (AuthenticationFailed, ConnectionFailed, QuotaExhausted, NoLogprobs)
 """What no later request would survive either."""
 OPENING = 1
 """Requests that opening a session takes: the list of models."""
 
+Answers = TypeVar("Answers")
+
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """``rows``: what it proves. ``requests``: most it may make. ``tokens``: most that it may
-    generate.
+class Check(Generic[Answers]):
+    """One check of the self-test.
+
+    rows: what it proves, with the place of the endpoint's name. Without rows nothing can be checked
+        where it fails.
+    requests, tokens: most it may make, and most that they may generate.
+    ask: the requests, and what is known by them (the fields of ``Exam``). None where there is
+        nothing to compare. Raises NotChecked.
+    compare: a finding for each row, of the answers and the exam, which it leaves as they are.
+        Raises NotChecked, for the rows that have no finding yet.
     """
 
     title: str
     rows: tuple[str, ...]
     requests: int
     tokens: int
-    run: Callable[[Exam], Awaitable[None]]
+    ask: Callable[[Exam], Awaitable[Answers | None]]
+    compare: Callable[[Exam, Answers], Iterable[RowFinding]]
 
 
-CHECKS = (
-    Check("tokenizer", ("tokenizer.tokenize",), 2, 0, check_tokenizer),
-    Check("lists of alternatives", (), 11, 11, check_lists),
-    Check("token identity", ("tokens.id", "tokens.bytes_exact"), 10, 48, check_ids),
-    Check("several completions", ("sampling.n",), 1, 128, check_n),
-    Check("end token", ("logprobs.end_token_listed",), 6, 72, check_end),
+EFFECT = "effect of a bias"
+NEUTRAL = "neutral sampling"
+CHECKS: tuple[Check[Any], ...] = (
     Check(
-        "effect of a bias",
-        ("bias", "bias.high", "bias.low"),
-        7 + RANGE_REQUESTS,
-        5 + RANGE_REQUESTS,
-        check_effect,
+        "tokenizer",
+        ("tokenizer.tokenize",),
+        2,
+        0,
+        token_identity.ask_tokenizer,
+        token_identity.compare_tokenizer,
     ),
-    Check("meaning of logprobs", ("logprobs.meaning",), 6, 6, check_meaning),
-    Check("fractions", ("bias.fractions",), 6, 6, check_fractions),
-    Check("highest id", ("bias.highest_id",), 2, 2, check_highest_id),
-    Check("tokens outside the list", ("logprobs.censored",), 2, 2, check_outside),
-    Check("neutral sampling", ("neutral",), REQUESTS + MORE + 2, MOST_TOKENS, check_neutral),
+    Check(
+        "lists of alternatives",
+        (),
+        11,
+        11,
+        listed_alternatives.ask_lists,
+        listed_alternatives.compare_lists,
+    ),
+    Check(
+        "token identity",
+        ("tokens.id", "tokens.bytes_exact"),
+        10,
+        48,
+        token_identity.ask_ids,
+        token_identity.compare_ids,
+    ),
+    Check("several completions", ("sampling.n",), 1, 128, answers.ask_n, answers.compare_n),
+    Check(
+        "end token",
+        ("logprobs.end_token_listed",),
+        6,
+        72,
+        logprob_meaning.ask_end,
+        logprob_meaning.compare_end,
+    ),
+    Check(
+        EFFECT,
+        ("bias", "bias.high", "bias.low"),
+        5 + bias_range.REQUESTS,
+        3 + bias_range.REQUESTS,
+        bias_effect.ask_effect,
+        bias_effect.compare_effect,
+    ),
+    Check(EFFECT, ("bias.low",), 5, 2, bias_effect.ask_low, bias_effect.compare_low),
+    Check(
+        "meaning of logprobs",
+        ("logprobs.meaning",),
+        6,
+        6,
+        logprob_meaning.ask_meaning,
+        logprob_meaning.compare_meaning,
+    ),
+    Check(
+        "fractions",
+        ("bias.fractions",),
+        6,
+        6,
+        bias_effect.ask_fractions,
+        bias_effect.compare_fractions,
+    ),
+    Check(
+        "highest id",
+        ("bias.highest_id",),
+        2,
+        2,
+        bias_effect.ask_highest_id,
+        bias_effect.compare_highest_id,
+    ),
+    Check(
+        "tokens outside the list",
+        ("endpoints.{endpoint}.sampled_in_list", "logprobs.censored"),
+        2,
+        2,
+        listed_alternatives.ask_outside,
+        listed_alternatives.compare_outside,
+    ),
+    Check(
+        NEUTRAL,
+        ("neutral",),
+        neutral_sampling.MOST_REQUESTS,
+        neutral_sampling.MOST_TOKENS,
+        neutral_sampling.ask_neutral,
+        neutral_sampling.compare_neutral,
+    ),
     Check(
         "strength of a bias",
         ("bias",),
-        STRENGTH_REQUESTS,
-        STRENGTH_REQUESTS * STRENGTH_TOKENS,
-        check_strength,
+        bias_strength.REQUESTS,
+        bias_strength.REQUESTS * bias_strength.TOKENS,
+        bias_strength.ask_strength,
+        bias_strength.compare_strength,
     ),
-    Check("continued answers", ("answers.continues", "answers.repeats"), 2, 1, check_continues),
-    Check("prompt logprobs", ("answers.prompt_logprobs",), 3, 1, check_prompt_logprobs),
-    Check("seed", ("sampling.seed",), 2, 24, check_seed),
-    Check("entries of a bias", ("bias.entries",), 11, 11, check_entries),
+    Check(
+        "continued answers",
+        ("answers.continues",),
+        2,
+        1,
+        answers.ask_continues,
+        answers.compare_continues,
+    ),
+    Check(
+        "prompt logprobs",
+        ("answers.prompt_logprobs",),
+        3,
+        1,
+        answers.ask_prompt_logprobs,
+        answers.compare_prompt_logprobs,
+    ),
+    Check("seed", ("sampling.seed",), 2, 24, answers.ask_seed, answers.compare_seed),
+    Check(
+        "entries of a bias",
+        ("bias.entries",),
+        11,
+        11,
+        bias_effect.ask_entries,
+        bias_effect.compare_entries,
+    ),
 )
 """In this order: what a later check leans on comes first, and what may bring a server down comes
-last.
+last. A check of two steps has a row for each.
 """
 
 
-def checks_of(*, thorough: bool = False) -> tuple[Check, ...]:
+def checks_of(*, thorough: bool = False) -> tuple[Check[Any], ...]:
     """All checks. ``thorough``: more is drawn where a temperature close to 1 takes many tokens to
     see.
     """
     if not thorough:
         return CHECKS
-    further = (ROUNDS - 1) * MORE
+    further = (neutral_sampling.ROUNDS - 1) * neutral_sampling.MORE
     checks = list(CHECKS)
     for place, check in enumerate(checks):
-        if check.run is check_neutral:
+        if check.title == NEUTRAL:
             requests = check.requests + further
-            tokens = check.tokens + further * LONG
+            tokens = check.tokens + further * neutral_sampling.LONG
             checks[place] = replace(check, requests=requests, tokens=tokens)
     return tuple(checks)
 
@@ -129,9 +211,7 @@ def checks_of(*, thorough: bool = False) -> tuple[Check, ...]:
 def most_requests(*, thorough: bool = False) -> int:
     """Requests of a whole self-test at most; below 120, or 270 for a thorough one."""
     requests = OPENING + sum(check.requests for check in checks_of(thorough=thorough))
-    if thorough:
-        return min(MOST_THOROUGH, requests)
-    return min(MOST_REQUESTS, requests)
+    return min(MOST_THOROUGH if thorough else MOST_REQUESTS, requests)
 
 
 def most_tokens(*, thorough: bool = False) -> int:
@@ -142,7 +222,7 @@ def most_tokens(*, thorough: bool = False) -> int:
 async def examine(
     session: Session,
     *,
-    checks: Sequence[Check] | None = None,
+    checks: Sequence[Check[Any]] | None = None,
     concurrency: int = IN_FLIGHT,
     thorough: bool = False,
     watch: Callable[[str], None] = lambda title: None,
@@ -157,73 +237,75 @@ async def examine(
     that cannot be adapted, or the first plain request is refused, by a content filter too.
     """
     start = time.monotonic()
-    probe = Probe(
+    exam = Exam(
         session,
-        min(concurrency, session.profile.connection.concurrency),
-        requests=OPENING,
+        concurrency=min(concurrency, session.profile.connection.concurrency),
         most=MOST_THOROUGH if thorough else MOST_REQUESTS,
+        thorough=thorough,
+        requests=OPENING,
     )
-    exam = Exam(probe, Findings(session.profile), thorough=thorough)
-    if checks is None:
-        checks = checks_of(thorough=thorough)
-    for check in checks:
-        watch(check.title)
-        probe.allow(check.requests)
+    title = ""
+    for check in checks_of(thorough=thorough) if checks is None else checks:
+        if check.title != title:
+            title = check.title
+            watch(title)
+        exam.allow(check.requests)
         await _carry_out(exam, check)
-    check_usage(exam)
+    for finding in answers.compare_usage(exam):
+        exam.add(finding)
     return Report(
         profile=session.profile,
         model=session.model,
         endpoint=session.endpoint,
         base_url=session.base_url,
-        findings=exam.findings.all(),
-        requests=probe.requests,
-        prompt_tokens=probe.prompt_tokens,
-        completion_tokens=probe.completion_tokens,
+        findings=tuple(exam.findings.values()),
+        requests=exam.requests,
+        prompt_tokens=exam.prompt_tokens,
+        completion_tokens=exam.completion_tokens,
         seconds=time.monotonic() - start,
-        entries=probe.entries,
-        named=probe.named,
+        entries=exam.entries,
+        named=exam.named,
     )
 
 
-async def _carry_out(exam: Exam, check: Check) -> None:
+async def _carry_out(exam: Exam, check: Check[Any]) -> None:
     """Run one check. A refusal contradicts the rows that the check was to prove. Any other failure
     leaves them unchecked, also a content filter's refusal of the prompt. Where the model takes no
     bias, that is noted and the other checks go on."""
-    first = check.run is check_lists
+    rows = [row.format(endpoint=exam.session.endpoint) for row in check.rows]
+    findings: Iterable[RowFinding] = ()
     try:
-        await check.run(exam)
+        answer = await check.ask(exam)
+        if answer is not None:
+            for finding in check.compare(exam, answer):
+                exam.add(finding)
+        return
     except ENDS:
         raise
-    except ModelUnsuitable as refusal:
-        if first:
+    except Withheld as error:
+        if not rows:
+            raise ContentFiltered(f"nothing can be checked: {error}") from error
+        reason = str(error)
+    except (ProviderError, NotChecked) as error:
+        if not rows:
             raise
-        _note_refused_bias(exam, check, str(refusal))
-    except RequestRejected as refusal:
-        if first:
-            raise
-        for row in check.rows:
-            exam.findings.agree(row, False, f"refused: {refusal}")
-    except (ProviderError, ProbesSpent) as error:
-        if first:
-            raise
-        exam.findings.skip(check.rows, str(error))
-    except Withheld as reason:
-        if first:
-            raise ContentFiltered(f"nothing can be checked: {reason}") from reason
-        exam.findings.skip(check.rows, str(reason))
+        reason = str(error)
+        if isinstance(error, ModelUnsuitable) and check.title == EFFECT:
+            exam.works = False
+            findings = _refused_bias(exam, reason)
+            reason = "no bias is taken"
+        elif isinstance(error, RequestRejected) and not isinstance(error, ModelUnsuitable):
+            findings = [agreement(row, False, f"refused: {error}") for row in rows]
+    for finding in findings:
+        exam.add(finding)
+    for row in rows:
+        if exam.status(row) == "NOT CHECKED":
+            exam.add(unchecked(row, reason))
 
 
-def _note_refused_bias(exam: Exam, check: Check, refusal: str) -> None:
-    """Note that every request of a check was refused. In the check of a bias's effect this means
-    that no bias is taken; the rows of any other check stay unchecked.
-    """
-    if check.run is not check_effect:
-        exam.findings.skip(check.rows, refusal)
-        return
-    exam.works = False
-    exam.findings.agree("bias", False, f"refused: {refusal}")
-    exam.findings.skip(check.rows, "no bias is taken")
+def _refused_bias(exam: Exam, refusal: str) -> Iterator[RowFinding]:
+    """Every request with a bias was refused, by a set-up that the profile knows or by another."""
+    yield agreement("bias", False, f"refused: {refusal}")
     setup = exam.profile.bias.refusal_of(refusal)
     if setup is not None:
-        exam.findings.add("bias.refused", "CONFIRMED", f"{setup.why}: {setup.remedy}")
+        yield RowFinding("bias.refused", "CONFIRMED", f"{setup.why}: {setup.remedy}")

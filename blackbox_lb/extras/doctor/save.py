@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import tomli_w
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.extras.doctor.asking.findings import Report, value_of
+from blackbox_lb.extras.doctor.findings import Report, value_of
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.providers.schema import Json
 from blackbox_lb.safety.files import explained, replacing

@@ -19,7 +19,6 @@ from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax
-from scipy.stats import binom
 
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
@@ -30,16 +29,12 @@ from blackbox_lb.errors import (
     QuotaExhausted,
     RequestRejected,
 )
-from blackbox_lb.extras.doctor.asking.exam import EMOJI, STORY, opening_lists
-from blackbox_lb.extras.doctor.asking.findings import Report, RowFinding
-from blackbox_lb.extras.doctor.checks.bias_effect import _Duel
-from blackbox_lb.extras.doctor.checks.uniformity import (
-    CellDraw,
-    _lower_tail,
-    alike,
-    judge,
-    temperature_of,
-)
+from blackbox_lb.extras.doctor.checks.bias_effect import BASE, duel_bias
+from blackbox_lb.extras.doctor.checks.bias_range import Pair
+from blackbox_lb.extras.doctor.checks.token_identity import EMOJI
+from blackbox_lb.extras.doctor.checks.uniformity import CellDraw, judge, temperature_of
+from blackbox_lb.extras.doctor.exam import STORY, opening_lists
+from blackbox_lb.extras.doctor.findings import Report, RowFinding, claim_of
 from blackbox_lb.extras.doctor.run import Check, checks_of, examine, most_requests, most_tokens
 from blackbox_lb.extras.doctor.save import check_target, save_profile
 from blackbox_lb.providers.profile import Profile, load_profile
@@ -185,7 +180,7 @@ def self_test(
         return asyncio.run(run())
 
 
-def chosen(titles: Sequence[str] | None, thorough: bool = False) -> tuple[Check, ...]:
+def chosen(titles: Sequence[str] | None, thorough: bool = False) -> tuple[Check[Any], ...]:
     """All checks, or those called ``titles`` with what they need."""
     wanted = {
         "tokenizer",
@@ -1078,8 +1073,7 @@ def test_a_duel_looks_the_same_in_whole_numbers(gap: float) -> None:
     """Both sides of a duel are the same two numbers under every rounding, and lie either side of
     the tie.
     """
-    duel = _Duel(1, 2, gap)
-    below, above = duel.bias(-1), duel.bias(1)
+    below, above = (duel_bias(Pair(1, 2, gap), BASE, side) for side in (-1, 1))
     for way in (math.floor, math.ceil, round, math.trunc):
         assert {token: way(value) for token, value in below.items()} == {
             token: way(value) for token, value in above.items()
@@ -1087,29 +1081,12 @@ def test_a_duel_looks_the_same_in_whole_numbers(gap: float) -> None:
     assert below[2] - below[1] + 0.19 < gap < above[2] - above[1] - 0.19
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(0, 30))
-def test_the_lower_tail_is_exact(shares: list[float], seen: int) -> None:
-    """P(at most so many events) is the binomial's where all events are equally likely, and a
-    probability always.
-    """
-    seen = min(seen, len(shares))
-    assert 0 <= _lower_tail(np.array(shares), seen) <= 1
-    equal = _lower_tail(np.full(len(shares), shares[0]), seen)
-    assert equal == pytest.approx(binom.cdf(seen, len(shares), shares[0]), abs=1e-9)
-
-
-def test_the_classic_test() -> None:
-    """Counts as expected fit, a missing tail does not, and too few draws say nothing."""
-    shares = np.array([0.5, 0.3, 0.1, 0.1])
-    assert alike(shares, np.array([50, 30, 10, 10])) == pytest.approx(1.0)
-    assert (alike(shares, np.array([62, 38, 0, 0])) or 1) < 1e-3
-    assert alike(shares, np.array([1, 1, 0, 0])) is None
-
-
 def report_of(*findings: RowFinding, provider: str = "fireworks") -> Report:
-    """A report with these findings."""
+    """A report with these findings, each with what the profile claims."""
+    profile = load_profile(provider)
+    findings = tuple(replace(each, claim=claim_of(profile, each.row)) for each in findings)
     return Report(
-        load_profile(provider),
+        profile,
         "a/model",
         "chat",
         "http://127.0.0.1:1/v1",
@@ -1127,15 +1104,11 @@ def test_a_saved_profile_says_what_was_found(tmp_path: Path) -> None:
     """
     path = tmp_path / "mine.toml"
     report = report_of(
-        RowFinding("bias.entries", "none known (a guess)", "CONTRADICTED", "refused above 64", 64),
-        RowFinding(
-            "logprobs.meaning", "before bias", "CONTRADICTED", "the exact tilt", "after bias"
-        ),
-        RowFinding(
-            "endpoints.chat.sampled_in_list", "replaces the last", "MEASURED", "not listed", "no"
-        ),
-        RowFinding("neutral", "softmax(logits + bias)", "CONFIRMED", "p = .4"),
-        RowFinding("logprobs.noise", "", "MEASURED", "at most 0.1 nat"),
+        RowFinding("bias.entries", "CONTRADICTED", "refused above 64", 64),
+        RowFinding("logprobs.meaning", "CONTRADICTED", "the exact tilt", "after bias"),
+        RowFinding("endpoints.chat.sampled_in_list", "MEASURED", "not listed", "no"),
+        RowFinding("neutral", "CONFIRMED", "p = .4"),
+        RowFinding("logprobs.noise", "MEASURED", "at most 0.1 nat"),
     )
     save_profile(report, path, "fireworks", "http://127.0.0.1:9/inference/v1")
     mine = load_profile(str(path))
@@ -1153,9 +1126,9 @@ def test_what_stays_open_stays_a_guess(tmp_path: Path) -> None:
     evidence of their own, and no value that is right in any case."""
     report = replace(
         report_of(
-            RowFinding("bias", "takes effect (a guess)", "CONFIRMED", "seen"),
-            RowFinding("bias.entries", "none known (a guess)", "NOT CHECKED", "no time"),
-            RowFinding("neutral", "softmax (a guess)", "NOT CHECKED", "too little variety"),
+            RowFinding("bias", "CONFIRMED", "seen"),
+            RowFinding("bias.entries", "NOT CHECKED", "no time"),
+            RowFinding("neutral", "NOT CHECKED", "too little variety"),
         ),
         profile=SERVER.model_copy(
             update={"unknown": ["bias", "neutral", "tokens.id"], "evidence": {}}
@@ -1186,7 +1159,7 @@ def test_what_stays_open_stays_a_guess(tmp_path: Path) -> None:
 def test_a_table_of_which_nothing_was_shown_stays_a_guess(tmp_path: Path) -> None:
     """No careful value makes up for a bias that nobody saw act."""
     guesses = ["bias", "tokens"]
-    finding = RowFinding("bias.entries", "none known", "CONFIRMED", "accepted")
+    finding = RowFinding("bias.entries", "CONFIRMED", "accepted")
     report = replace(
         report_of(finding), profile=SERVER.model_copy(update={"unknown": guesses}), entries=9
     )
@@ -1244,9 +1217,7 @@ def test_a_content_filter_that_keeps_everything_back_ends_the_run(
 
 def test_no_profile_cures_a_server_that_does_not_sample_what_it_says(tmp_path: Path) -> None:
     """Nothing is written, and the reason is told."""
-    report = report_of(
-        RowFinding("neutral", "softmax(logits + bias)", "CONTRADICTED", "tail never drawn")
-    )
+    report = report_of(RowFinding("neutral", "CONTRADICTED", "tail never drawn"))
     with raises_naming(InputError, "fireworks", "neutral", "tail never drawn"):
         save_profile(report, tmp_path / "mine.toml", "fireworks")
     assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from blackbox_lb.api.session import Session
-from blackbox_lb.extras.doctor.asking.findings import Report, RowFinding
+from blackbox_lb.extras.doctor.findings import Report, RowFinding
 from blackbox_lb.extras.doctor.run import CHECKS, examine
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.vocabulary import Vocabulary

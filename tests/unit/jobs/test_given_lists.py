@@ -21,7 +21,7 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import CorruptResponse, ProfileError
 from blackbox_lb.estimate.inputs.checks import Vector
-from blackbox_lb.extras.doctor.asking.findings import Report, RowFinding
+from blackbox_lb.extras.doctor.findings import Report, RowFinding
 from blackbox_lb.extras.doctor.run import CHECKS, examine
 from blackbox_lb.extras.doctor.save import save_profile
 from blackbox_lb.providers.profile import Profile, load_profile

@@ -6,8 +6,8 @@ same tokens. They must agree.
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -18,10 +18,19 @@ from blackbox_lb.errors import (
     ConnectionFailed,
     CorruptResponse,
     InputError,
+    ProviderError,
     RequestRejected,
     ServerFailed,
 )
-from blackbox_lb.extras.doctor.asking.exam import STORY, WORDS, Exam, listed
+from blackbox_lb.extras.doctor.exam import (
+    STORY,
+    WORDS,
+    Exam,
+    NotChecked,
+    first_token,
+    listed,
+)
+from blackbox_lb.extras.doctor.findings import RowFinding, agreement, measured, unchecked
 from blackbox_lb.rollouts.answers.continued import scored_along
 from blackbox_lb.types import Completion, Message, Prompt, Sampling
 
@@ -43,190 +52,208 @@ message begins with.
 """
 
 
-async def check_n(exam: Exam) -> None:
+async def ask_n(exam: Exam) -> list[Completion]:
     """As many completions of one token as the profile says one request gives, up to 128."""
-    rows = ("sampling.n", "sampling.shares_prompt")
     claimed = exam.profile.sampling.n
     if not DIALECTS[exam.rules.dialect].several:
-        return exam.findings.skip(rows[:1], "the Responses API gives one completion a request")
+        raise NotChecked("the Responses API gives one completion a request")
     if claimed == 1:
-        return exam.findings.skip(rows[:1], "one completion a request is all that is claimed")
+        raise NotChecked("one completion a request is all that is claimed")
+    before = len(exam.draws)
+    completions = await exam.ask(WORDS, n=min(claimed, MOST_AT_ONCE))
+    if not _are_several(exam, completions):
+        del exam.draws[before:]
+    return completions
+
+
+def _are_several(exam: Exam, completions: Sequence[Completion]) -> bool:
+    """Whether as many came as were asked for, and differ where equal first tokens of all of them
+    would be a surprise.
+    """
+    tops = [max(row.values()) for row in exam.openings()]
+    varies = bool(tops) and max(tops) < -0.2
+    if varies and len(set(map(first_token, completions))) == 1:
+        return False
+    return len(completions) == min(exam.profile.sampling.n, MOST_AT_ONCE)
+
+
+def compare_n(exam: Exam, completions: Sequence[Completion]) -> Iterator[RowFinding]:
+    """They are as many as were asked for, and the prompt is counted once."""
+    claimed = exam.profile.sampling.n
     n = min(claimed, MOST_AT_ONCE)
-    before = len(exam.probe.draws)
-    completions = await exam.probe.ask(WORDS, n=n)
-    distinct = len(
-        {
-            (int(completion.token_ids[0]) if len(completion.token_ids) else None)
-            for completion in completions
-        }
-    )
+    distinct = len(set(map(first_token, completions)))
     evidence = f"{n} asked for, {len(completions)} came, with {distinct} different first tokens"
-    if len(completions) != n or (distinct == 1 and _varies(exam)):
-        del exam.probe.draws[before:]
-        return exam.findings.agree(rows[0], False, evidence, 1)
-    exam.n = n
+    if not _are_several(exam, completions):
+        yield agreement("sampling.n", False, evidence, 1)
+        return
     if n != claimed:
         evidence = f"{evidence}; {claimed:,} are claimed"
-    exam.findings.agree(rows[0], True, evidence)
-    return _shared(exam, rows[1], completions[0].prompt_tokens, n)
+    yield agreement("sampling.n", True, evidence)
+    row = "sampling.shares_prompt"
+    counted = completions[0].prompt_tokens
+    single = next(
+        (completion.prompt_tokens for prompt, completion in exam.draws if prompt is WORDS), 0
+    )
+    evidence = f"{counted} prompt tokens counted for {n} completions, {single} for one"
+    if not counted:
+        yield unchecked(row, "the answer does not count the tokens of the prompt")
+    elif exam.profile.sampling.shares_prompt:
+        yield agreement(row, counted == single, evidence, False)
+    else:
+        yield measured(row, evidence)
 
 
-def _varies(exam: Exam) -> bool:
-    """Whether equal first tokens of many completions would be a surprise."""
-    tops = [max(row.values()) for row in exam.openings()]
-    return bool(tops) and max(tops) < -0.2
-
-
-def _shared(exam: Exam, row: str, prompt_tokens: int, n: int) -> None:
-    singles = [
-        completion.prompt_tokens for prompt, completion in exam.probe.draws if prompt is WORDS
-    ][:1]
-    if not prompt_tokens or not singles:
-        return exam.findings.skip([row], "the answer does not count the tokens of the prompt")
-    evidence = f"{prompt_tokens} prompt tokens counted for {n} completions, {singles[0]} for one"
-    if exam.profile.sampling.shares_prompt:
-        return exam.findings.agree(row, prompt_tokens == singles[0], evidence, False)
-    return exam.findings.add(row, "MEASURED", evidence)
-
-
-async def check_seed(exam: Exam) -> None:
-    """Check that a seed is accepted, and report whether it repeats the completion, which no host
-    promises.
-    """
-    row = "sampling.seed"
+async def ask_seed(exam: Exam) -> list[Completion] | ProviderError:
+    """Two completions with a seed."""
     if not exam.profile.sampling.seed:
-        return exam.findings.skip([row], "none is sent where the profile says that none is taken")
+        raise NotChecked("none is sent where the profile says that none is taken")
     try:
-        completions = await exam.probe.repeat(2, WORDS, seed=SEED, max_tokens=SEEDED_TOKENS)
+        return await exam.repeat(2, WORDS, seed=SEED, max_tokens=SEEDED_TOKENS)
     except (ConnectionFailed, ServerFailed) as error:
-        return exam.findings.agree(
-            row, False, f"the server failed at a request with a seed: {error}", False
-        )
+        return error
+
+
+def compare_seed(
+    exam: Exam, completions: Sequence[Completion] | ProviderError
+) -> Iterator[RowFinding]:
+    """A seed is accepted; whether it repeats the completion is told, and no host promises it."""
+    row = "sampling.seed"
+    if isinstance(completions, ProviderError):
+        evidence = f"the server failed at a request with a seed: {completions}"
+        yield agreement(row, False, evidence, False)
+        return
     same = "different"
     if len({completion.text for completion in completions}) == 1:
         same = "equal"
     evidence = "the content filter kept one back"
     if len(completions) > 1:
         evidence = f"two completions with seed {SEED} are {same}"
-    return exam.findings.agree(row, True, f"accepted; {evidence}")
+    yield agreement(row, True, f"accepted; {evidence}")
 
 
-def check_usage(exam: Exam) -> None:
-    """From all that came so far: token counts against lists, and finish reasons."""
-    all_ = list(exam.completions())
-    endpoint = exam.probe.session.endpoint
-    counted = [completion for completion in all_ if completion.generated is not None]
+def compare_usage(exam: Exam) -> Iterator[RowFinding]:
+    """From all that came: token counts against lists, and finish reasons."""
+    completions = list(exam.completions())
+    endpoint = exam.session.endpoint
+    counted = [completion for completion in completions if completion.generated is not None]
     off = sum(completion.generated != len(completion.token_ids) for completion in counted)
-    evidence = (
-        f"in {len(counted)} of {len(all_)} completions; {off} of these list another number of"
-        " tokens"
+    yield measured(
+        f"{endpoint} usage",
+        f"counted in {len(counted)} of {len(completions)} completions; {off} of these list another"
+        " number of tokens",
     )
-    exam.findings.add(f"{endpoint} usage", "MEASURED", f"counted {evidence}")
-    reasons = Counter(completion.finish_reason for completion in all_)
-    exam.findings.add(
-        f"{endpoint} finish_reason",
-        "MEASURED",
-        ", ".join(f"{reason} {n}" for reason, n in reasons.most_common()),
-    )
+    reasons = Counter(completion.finish_reason for completion in completions).most_common()
+    words = ", ".join(f"{reason} {number}" for reason, number in reasons)
+    yield measured(f"{endpoint} finish_reason", words)
 
 
-async def check_continues(exam: Exam) -> None:
-    """Check whether the host continues an assistant message with the first two tokens of a
-    completion.
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An answer along the beginning of an earlier completion, or why there is none."""
 
-    A host that continues it answers with the list of the third token. Where the profile does not
-    say how, the message goes out without further fields.
+    before: Completion
+    text: str
+    answer: Completion | ProviderError
+
+
+async def ask_continues(exam: Exam) -> Given:
+    """An answer behind an assistant message with the first two tokens of a completion. Where the
+    profile does not say how it is continued, the message goes out without further fields.
     """
-    row = "answers.continues"
-    fields = exam.profile.answers.continues
-    session = exam.probe.session
+    session = exam.session
     draw = _telling(exam, 0, PREFIX) if session.endpoint == "chat" else None
     if draw is None:
-        return exam.findings.skip(
-            [row],
-            "no chat completion of known ids has lists that tell its third token from its first",
+        raise NotChecked(
+            "no chat completion of known ids has lists that tell its third token from its first"
         )
-    prompt, completion = draw
-    exam.probe.count(session.vocabulary is None)
+    prompt, before = draw
+    exam.count(session.vocabulary is None)
     try:
-        text = await session.decode(completion.token_ids[:PREFIX].tolist())
+        text = await session.decode(before.token_ids[:PREFIX].tolist())
         if not text.strip() or "\N{REPLACEMENT CHARACTER}" in text:
-            return exam.findings.skip([row], f"{text!r} is no text to begin a message with")
+            raise NotChecked(f"{text!r} is no text to begin a message with")
         begun = replace(prompt, messages=(*prompt.messages, Message("assistant", text)))
-        (answer,) = await exam.probe.ask(begun, top=exam.probe.top, fields=fields or {})
+        fields = exam.profile.answers.continues or {}
+        (answer,) = await exam.ask(begun, top=exam.top, fields=fields)
     except InputError as error:
-        return exam.findings.skip([row], str(error))
+        raise NotChecked(str(error)) from error
     except RequestRejected as refusal:
-        return _conclude(exam, row, fields is not False, np.inf, f"refused: {refusal}")
-    if not len(answer.token_ids):
-        return exam.findings.skip([row], "the answer lists no token")
-    distance = _apart(listed(answer, 0), listed(completion, PREFIX))
-    distance_anew = _apart(listed(answer, 0), listed(completion, 0))
+        return Given(before, "", refusal)
+    return Given(before, text, answer)
+
+
+def compare_continues(exam: Exam, given: Given) -> Iterator[RowFinding]:
+    """A host that continues the message answers with the list of the third token."""
+    row = "answers.continues"
+    claims = exam.profile.answers
+    claimed = claims.continues is not False
+    if isinstance(given.answer, ProviderError):
+        yield _along(exam, row, claimed, np.inf, f"refused: {given.answer}")
+        return
+    if first_token(given.answer) is None:
+        raise NotChecked("the answer lists no token")
+    distance = _apart(listed(given.answer, 0), listed(given.before, PREFIX))
+    distance_anew = _apart(listed(given.answer, 0), listed(given.before, 0))
     evidence = (
-        f"after {text!r} total variation {distance:.2g} from the list that was seen there,"
+        f"after {given.text!r} total variation {distance:.2g} from the list that was seen there,"
         f" {distance_anew:.2g} from that of a new answer"
     )
-    _conclude(exam, row, fields is not False, distance, evidence)
-    if distance <= _limit(exam):
-        repeats = answer.text.startswith(text)
-        evidence = f"the answer after {text!r} begins with {answer.text[:40]!r}"
-        if fields is False:
-            exam.findings.add("answers.repeats", "MEASURED", evidence, repeats)
-        else:
-            exam.findings.agree(
-                "answers.repeats", repeats == exam.profile.answers.repeats, evidence, repeats
-            )
-    return None
+    yield _along(exam, row, claimed, distance, evidence)
+    if distance > _limit(exam):
+        return
+    repeats = given.answer.text.startswith(given.text)
+    evidence = f"the answer after {given.text!r} begins with {given.answer.text[:40]!r}"
+    if claimed:
+        yield agreement("answers.repeats", repeats == claims.repeats, evidence, repeats)
+    else:
+        yield measured("answers.repeats", evidence, repeats)
 
 
-async def check_prompt_logprobs(exam: Exam) -> None:
-    """The lists along the first tokens of a completion, given back in a prompt of token ids, are
-    the completion's.
-    """
-    row = "answers.prompt_logprobs"
+async def ask_prompt_logprobs(exam: Exam) -> Given | None:
+    """The first tokens of a completion given back in a prompt of token ids, with their lists."""
     rules = exam.profile.reference
-    session = exam.probe.session
+    session = exam.session
     field = exam.profile.answers.prompt_logprobs
-    top = exam.probe.top
     if field is False or rules is None:
         return None
-    example = (
-        _telling(exam, *range(1, GIVEN)) if exam.profile.follows_ids(session.vocabulary) else None
-    )
-    if example is None:
-        return exam.findings.skip(
-            [row], "no completion of known ids has lists that tell its tokens apart"
-        )
-    prompt, completion = example
-    exam.probe.count(3)
-    draw = Draw(Sampling(1.0, 1, top), endpoint=rules.endpoint, fields={field: top})
+    draw = None
+    if exam.profile.follows_ids(session.vocabulary):
+        draw = _telling(exam, *range(1, GIVEN))
+    if draw is None:
+        raise NotChecked("no completion of known ids has lists that tell its tokens apart")
+    prompt, before = draw
+    exam.count(3)
+    request = Draw(Sampling(1.0, 1, exam.top), endpoint=rules.endpoint, fields={field: exam.top})
     try:
-        scored = await scored_along(
-            session, draw, prompt, tuple(completion.token_ids[:GIVEN].tolist())
-        )
+        prefix = tuple(before.token_ids[:GIVEN].tolist())
+        return Given(before, "", await scored_along(session, request, prompt, prefix))
     except (CorruptResponse, RequestRejected) as error:
-        return _conclude(exam, row, True, np.inf, str(error))
-    distance = float(
-        np.mean([_apart(listed(scored, t - 1), listed(completion, t)) for t in range(1, GIVEN)])
-    )
-    return _conclude(
-        exam,
-        row,
-        True,
-        distance,
-        f"along {GIVEN} tokens total variation {distance:.2g} from the lists that were seen there",
-    )
+        return Given(before, "", error)
 
 
-def _conclude(exam: Exam, row: str, claimed: bool, apart: float, text: str) -> None:
-    """``apart``: total variation to what must be seen. What is not claimed is measured."""
-    agrees = apart <= _limit(exam)
+def compare_prompt_logprobs(exam: Exam, given: Given) -> Iterator[RowFinding]:
+    """They are the completion's own lists."""
+    row = "answers.prompt_logprobs"
+    if isinstance(given.answer, ProviderError):
+        yield _along(exam, row, True, np.inf, str(given.answer))
+        return
+    distances = [
+        _apart(listed(given.answer, t - 1), listed(given.before, t)) for t in range(1, GIVEN)
+    ]
+    distance = float(np.mean(distances))
+    evidence = (
+        f"along {GIVEN} tokens total variation {distance:.2g} from the lists that were seen there"
+    )
+    yield _along(exam, row, True, distance, evidence)
+
+
+def _along(exam: Exam, row: str, claimed: bool, distance: float, text: str) -> RowFinding:
+    """``distance``: total variation to what must be seen. What is not claimed is measured."""
+    agrees = distance <= _limit(exam)
     evidence = f"{text} (limit {_limit(exam):.2g})"
     if claimed:
-        return exam.findings.agree(row, agrees, evidence, False)
-    if agrees:
-        return exam.findings.add(row, "MEASURED", evidence, {})
-    return exam.findings.add(row, "MEASURED", evidence)
+        return agreement(row, agrees, evidence, False)
+    return measured(row, evidence, {} if agrees else None)
 
 
 def _limit(exam: Exam) -> float:
@@ -240,41 +267,33 @@ def _telling(exam: Exam, *places: int) -> tuple[Prompt, Completion] | None:
     """The completion whose lists at ``places`` differ most from one to the next; None where none
     differs by twice the limit.
     """
-
-    def least(pair: tuple[Prompt, Completion]) -> float:
-        usable = (
-            exam.trusted
-            and pair[0] in (WORDS, STORY)
-            and pair[1].whole
-            and len(pair[1].token_ids) > GIVEN
-        )
-        usable = usable and all(map(exam.has_text, pair[1].token_ids[:GIVEN].tolist()))
-        if usable:
-            return min(_apart(listed(pair[1], a), listed(pair[1], b)) for a, b in pairwise(places))
-        return 0.0
-
-    best = max(exam.probe.draws, key=least, default=None)
-    if best is not None and least(best) > 2 * _limit(exam):
-        return best
-    return None
+    best = None
+    largest = 2 * _limit(exam)
+    for prompt, completion in exam.draws:
+        tokens = completion.token_ids.tolist()
+        if not (exam.trusted and prompt in (WORDS, STORY) and completion.whole):
+            continue
+        if len(tokens) <= GIVEN or not all(map(exam.has_text, tokens[:GIVEN])):
+            continue
+        lists = [listed(completion, place) for place in places]
+        least = min(_apart(before, after) for before, after in pairwise(lists))
+        if least > largest:
+            best = (prompt, completion)
+            largest = least
+    return best
 
 
-def _apart(
-    left_probabilities: Mapping[int, float], right_probabilities: Mapping[int, float]
-) -> float:
+def _apart(left: Mapping[int, float], right: Mapping[int, float]) -> float:
     """The smallest total variation that is possible between the distributions of two lists, id ->
     logprob. A token that a list lacks is at most as likely as its least likely token.
     """
-    size = min(len(left_probabilities), len(right_probabilities))
-    first, second = (
-        {token: float(np.exp(value)) for token, value in list(listed_logprobs.items())[:size]}
-        for listed_logprobs in (left_probabilities, right_probabilities)
-    )
-    both = sum(abs(first[token] - second[token]) for token in first.keys() & second.keys())
-    pairs = ((first, second), (second, first)) if size else ()
-    return (
-        both
-        + sum(
-            max(a[token] - min(b.values()), 0.0) for a, b in pairs for token in a.keys() - b.keys()
-        )
-    ) / 2
+    size = min(len(left), len(right))
+    if not size:
+        return 0.0
+    first = {token: float(np.exp(value)) for token, value in list(left.items())[:size]}
+    second = {token: float(np.exp(value)) for token, value in list(right.items())[:size]}
+    apart = sum(abs(first[token] - second[token]) for token in first.keys() & second.keys())
+    for own, lacking in ((first, second), (second, first)):
+        least = min(lacking.values())
+        apart += sum(max(own[token] - least, 0.0) for token in own.keys() - lacking.keys())
+    return apart / 2

@@ -4,15 +4,16 @@ how many are.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from blackbox_lb.errors import ConnectionFailed, RequestRejected, ServerFailed
-from blackbox_lb.extras.doctor.asking.exam import WORDS, Exam
-from blackbox_lb.extras.doctor.asking.probe import ProbesSpent
-from blackbox_lb.extras.doctor.checks.bias_range import RangeFinding, find_range
-from blackbox_lb.extras.doctor.checks.listed_alternatives import hinted
+from blackbox_lb.extras.doctor.checks.bias_range import Pair, Range, find_range
+from blackbox_lb.extras.doctor.checks.listed_alternatives import hinted, most_accepted
+from blackbox_lb.extras.doctor.exam import WORDS, Exam, NotChecked, first_token
+from blackbox_lb.extras.doctor.findings import RowFinding, agreement, measured, unchecked
+from blackbox_lb.types import Completion
 
 SURE = 10.0
 """Nats by which a raised token must lead all others: it is then sampled with probability above
@@ -44,11 +45,12 @@ counted.
 """
 LEAD = 20.0
 """Nats between the two tokens that lead by turns: more than any two listed tokens differ by."""
+UNTOLD = "neither the profile nor the server tells the highest id"
 REFUSALS = (RequestRejected, ServerFailed, ConnectionFailed)
 
 
 @dataclass(frozen=True, slots=True)
-class _Forced:
+class Forced:
     """``token`` was raised by the largest bias; ``came`` first, a text where the answer names no
     tokens, None where it is empty.
 
@@ -60,11 +62,36 @@ class _Forced:
     obeyed: bool
 
 
-async def check_effect(exam: Exam) -> None:
-    """The largest bias on unlikely tokens, which must come first, and the smallest on the
-    likeliest, which must not.
-    """
-    rows = ("bias", "bias.high", "bias.low")
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What the largest bias did. reach: how far its range was seen to act; None for not seen."""
+
+    forced: Sequence[Forced]
+    reach: Range | None
+
+    @property
+    def is_obeyed(self) -> bool:
+        """Whether a raised token came first, and none but a raised one or nothing did; where none
+        could be raised, whether two tokens followed their biases.
+        """
+        if not self.forced:
+            return self.reach is not None
+        came = [attempt for attempt in self.forced if attempt.came is not None]
+        return bool(came) and all(attempt.obeyed for attempt in came)
+
+    def names_other_ids(self, likeliest: set[int]) -> bool:
+        """Whether raising one token always brought the same other one, which is unlikely by
+        itself: the ids in answers are not those that a bias names.
+        """
+        first = self.forced[0].token
+        came = {attempt.came for attempt in self.forced if attempt.token == first}
+        return len(came) == 1 and all(
+            isinstance(token, int) and token not in {first, *likeliest} for token in came
+        )
+
+
+async def ask_effect(exam: Exam) -> Effect:
+    """The largest bias on unlikely tokens, and near the top of the range."""
     high = exam.profile.bias.high
     tokens = exam.biasable()
     raised = [token for token, value in tokens.items() if UNLIKELY > value > SURE - high]
@@ -72,386 +99,395 @@ async def check_effect(exam: Exam) -> None:
     if forces and not raised:
         raised = exam.outside()
     if not exam.trusted:
-        return exam.findings.skip(rows, "the ids are not those of the tokenizer")
+        raise NotChecked("the ids are not those of the tokenizer")
     if len(tokens) < 2 or (forces and not raised):
-        return exam.findings.skip(rows, "too few tokens are listed")
-
-    forced: list[_Forced] = []
+        raise NotChecked("too few tokens are listed")
+    forced = []
     if raised:
         in_turn = (raised[-1], raised[-1], raised[-2:][0])
-        forced = [await _force(exam, token, high) for token in in_turn]
-    range_finding = await find_range(exam) if exam.rules.bias else None
-    if range_finding is not None and range_finding.clipped:
-        return await _clipped(exam, range_finding)
-    if forced and not _is_obeyed(forced):
-        return await _disobeyed(exam, forced, high)
-    if not forced and range_finding is None:
-        return exam.findings.skip(rows, f"nothing of at most {high:+g} can be seen to act")
+        forced = [await _force(exam, token) for token in in_turn]
+    reach = await find_range(exam) if exam.rules.bias else None
+    effect = Effect(forced, reach)
+    if reach is not None and reach.clipped:
+        exam.works = True
+        exam.clip = reach.highest
+    elif effect.is_obeyed:
+        exam.works = True
+    elif forced:
+        effect = Effect([*forced, await _force(exam, forced[0].token, temperature=0.0)], reach)
+        if any(attempt.came is not None for attempt in effect.forced):
+            exam.works = None if effect.names_other_ids(_likeliest(exam)) else False
+    return effect
 
-    exam.works = True
+
+def _likeliest(exam: Exam) -> set[int]:
+    """The tokens with which a plain greedy answer may begin."""
+    return {token for row in exam.openings() for token in list(row)[:LIKELIEST]}
+
+
+async def _force(exam: Exam, token: int, temperature: float = 1.0) -> Forced:
+    where = exam.session.biased_endpoint
+    bias = {token: exam.profile.bias.high}
+    (completion,) = await exam.ask(WORDS, top=1, bias=bias, endpoint=where, temperature=temperature)
+    came = first_token(completion)
+    if came is not None:
+        return Forced(token, came, came == token)
+    if exam.profile.endpoint(where).ask_logprobs != "no":
+        return Forced(token, None, False)
+    answer = completion.text.strip()
+    text = (await exam.text_of(token) or "").strip()
+    return Forced(token, answer or None, bool(text) and answer == text)
+
+
+def compare_effect(exam: Exam, effect: Effect) -> Iterator[RowFinding]:
+    """The raised tokens must come first, up to the top of the range."""
+    if effect.reach is not None and effect.reach.clipped:
+        yield from _clipped(exam, effect.reach)
+    elif effect.is_obeyed:
+        yield from _obeyed(exam, effect)
+    elif effect.forced:
+        yield from _disobeyed(exam, effect)
+    else:
+        high = exam.profile.bias.high
+        raise NotChecked(f"nothing of at most {high:+g} can be seen to act")
+
+
+def _obeyed(exam: Exam, effect: Effect) -> Iterator[RowFinding]:
     evidence = []
-    if forced:
-        evidence.append(_obeyed_evidence(forced, tokens, high))
-    if range_finding is not None:
-        evidence.append(range_finding.evidence)
-    exam.findings.agree("bias", True, evidence[0])
-    exam.findings.agree("bias.high", True, evidence[-1])
-    same_id = f"the id that a bias names is the id that comes back: {evidence[0]}"
-    exam.findings.add("tokens.id", "CONFIRMED", same_id)
-    return await _suppress_likeliest(exam, tokens)
+    if effect.forced:
+        tokens = exam.biasable()
+        names = []
+        for token in sorted({attempt.token for attempt in effect.forced if attempt.obeyed}):
+            logprob = f"{tokens[token]:.1f} nat" if token in tokens else "not listed"
+            names.append(f"{token} ({logprob})")
+        answers = sum(attempt.obeyed for attempt in effect.forced)
+        evidence.append(
+            f"token {', '.join(names)} with {exam.profile.bias.high:+g} came first in {answers} of"
+            f" {len(effect.forced)} answers"
+        )
+    if effect.reach is not None:
+        evidence.append(effect.reach.evidence)
+    yield agreement("bias", True, evidence[0])
+    yield agreement("bias.high", True, evidence[-1])
+    if exam.status("tokens.id") == "NOT CHECKED":
+        same_id = f"the id that a bias names is the id that comes back: {evidence[0]}"
+        yield agreement("tokens.id", True, same_id)
 
 
-def _is_obeyed(forced: Sequence[_Forced]) -> bool:
-    """Whether a raised token came first, and none but a raised one or nothing did."""
-    came = [answer for answer in forced if answer.obeyed]
-    return bool(came) and all(answer.obeyed or answer.came is None for answer in forced)
-
-
-def _obeyed_evidence(forced: Sequence[_Forced], tokens: Mapping[int, float], high: float) -> str:
-    obeyed = sorted({answer.token for answer in forced if answer.obeyed})
-    answers = sum(answer.obeyed for answer in forced)
-    nats = [f"{tokens[token]:.1f} nat" if token in tokens else "not listed" for token in obeyed]
-    names = ", ".join(f"{token} ({logprob})" for token, logprob in zip(obeyed, nats, strict=True))
-    return f"token {names} with {high:+g} came first in {answers} of {len(forced)} answers"
-
-
-async def _suppress_likeliest(exam: Exam, tokens: Mapping[int, float]) -> None:
-    """The smallest bias on the likeliest tokens, where it puts them behind another one."""
-    low = exam.profile.bias.low
-    ordered = list(tokens)
-    suppressed = ordered[: min(LIKELIEST, len(ordered) - 1)]
-    next_logprob = tokens[ordered[len(suppressed)]]
-    if tokens[ordered[0]] + low > next_logprob - 1:
-        why = f"{low:+g} puts no token that is known to be likely behind another"
-        return exam.findings.skip(["bias.low"], why)
-    return await _suppress(exam, suppressed, low)
-
-
-async def _clipped(exam: Exam, range_finding: RangeFinding) -> None:
+def _clipped(exam: Exam, reach: Range) -> Iterator[RowFinding]:
     """A bias acts, up to less than the profile says. Below 0 a clip at the same number looks like
     none, wherever a suppressed token would not come first anyway.
     """
-    highest = range_finding.highest
     low = exam.profile.bias.low
-    exam.works = True
-    exam.clip = highest
-    exam.findings.agree("bias", True, f"acts, up to a limit: {range_finding.evidence}")
-    clip = float(highest) if highest > max(low, 0) else None
-    exam.findings.agree("bias.high", False, range_finding.evidence, clip)
+    clip = float(reach.highest) if reach.highest > max(low, 0) else None
+    yield agreement("bias", True, f"acts, up to a limit: {reach.evidence}")
+    yield agreement("bias.high", False, reach.evidence, clip)
     if clip is None:
-        return exam.findings.skip(["bias.low"], "hardly any bias acts")
-    evidence = f"not told apart from a clip at {-highest}, which is right in any case"
-    return exam.findings.add("bias.low", "MEASURED", evidence, max(low, -clip))
+        yield unchecked("bias.low", "hardly any bias acts")
+    else:
+        evidence = f"not told apart from a clip at {-reach.highest}, which is right in any case"
+        yield measured("bias.low", evidence, max(low, -clip))
 
 
-async def _force(exam: Exam, token: int, high: float, temperature: float = 1.0) -> _Forced:
-    where = exam.probe.session.biased_endpoint
-    bias = {token: high}
-    completion = (
-        await exam.probe.ask(WORDS, top=1, bias=bias, endpoint=where, temperature=temperature)
-    )[0]
-    if len(completion.token_ids):
-        came = int(completion.token_ids[0])
-        return _Forced(token, came, came == token)
-    if exam.profile.endpoint(where).ask_logprobs != "no":
-        return _Forced(token, None, False)
-    answer = completion.text.strip()
-    text = (await exam.text_of(token) or "").strip()
-    return _Forced(token, answer or None, bool(text) and answer == text)
-
-
-async def _disobeyed(exam: Exam, forced: list[_Forced], high: float) -> None:
+def _disobeyed(exam: Exam, effect: Effect) -> Iterator[RowFinding]:
     """Say why other tokens than the raised ones came first. If the bias is ignored, they differ and
     a greedy answer begins with one of the likeliest. If the ids in answers are not those that a
     bias names, it is always the same unlikely token.
     """
-    rows = ("bias", "bias.high", "bias.low")
-    forced = [*forced, await _force(exam, forced[0].token, high, temperature=0.0)]
-    evidence = f"token {', '.join(str(attempt.token) for attempt in forced)} with {high:+g}: "
-    evidence += (
-        ", ".join("nothing" if attempt.came is None else repr(attempt.came) for attempt in forced)
-        + " came first"
+    tokens = ", ".join(str(attempt.token) for attempt in effect.forced)
+    came = ", ".join(
+        "nothing" if attempt.came is None else repr(attempt.came) for attempt in effect.forced
     )
-    same = {
-        attempt.came if isinstance(attempt.came, int) else None
-        for attempt in forced
-        if attempt.token == forced[0].token
-    }
-    likeliest = {token for row in exam.openings() for token in list(row)[:LIKELIEST]}
-    if all(attempt.came is None for attempt in forced):
-        return exam.findings.skip(rows, "the answers name no token")
-    if len(same) == 1 and not same & {None, forced[0].token, *likeliest}:
-        exam.trusted = False
-        exam.findings.agree("tokens.id", False, evidence)
-        return exam.findings.skip(rows, "the ids are not those that a bias names")
-    exam.works = False
+    evidence = f"token {tokens} with {exam.profile.bias.high:+g}: {came} came first"
+    if all(attempt.came is None for attempt in effect.forced):
+        raise NotChecked("the answers name no token")
+    if effect.names_other_ids(_likeliest(exam)):
+        yield agreement("tokens.id", False, evidence)
+        raise NotChecked("the ids are not those that a bias names")
     for refusal in exam.profile.bias.refused:
         if refusal.ignored_before:
             evidence += f"; an older version does so where {refusal.why}: {refusal.remedy}"
-    exam.findings.agree("bias", False, f"ignored: {evidence}")
-    return exam.findings.skip(rows[1:], "the bias is ignored")
-
-
-async def _suppress(exam: Exam, tokens: list[int], low: float) -> None:
-    where = exam.probe.session.biased_endpoint
-    bias = dict.fromkeys(tokens, low)
-    completions = await exam.probe.repeat(
-        2, WORDS, top=1, temperature=0.0, bias=bias, endpoint=where
-    )
-    came = [int(completion.token_ids[0]) for completion in completions if len(completion.token_ids)]
-    if not came:
-        return await _unsaid(
-            exam,
-            tokens,
-            low,
-            [answer for completion in completions if (answer := completion.text.strip())],
-        )
-    back = sum(token in bias for token in came)
-    evidence = (
-        f"the {len(tokens)} likeliest with {low:+g}: one of them came first in {back} of"
-        f" {len(came)} greedy answers"
-    )
-    return exam.findings.agree("bias.low", back == 0, evidence)
-
-
-async def _unsaid(exam: Exam, tokens: list[int], low: float, came: list[str]) -> None:
-    """By their texts, where answers name no tokens: a text that none of ``tokens`` has is of
-    another token. One that is theirs may be of another too, as a word with and without a space
-    before it.
-    """
-    row = "bias.low"
-    texts = [(await exam.text_of(token) or "").strip() for token in tokens]
-    if not came or not all(texts):
-        return exam.findings.skip([row], "the answer names no token")
-    evidence = (
-        f"the {len(tokens)} likeliest, {texts}, with {low:+g}: {came} came first in greedy answers"
-    )
-    if any(word.startswith(text) for word in came for text in texts):
-        return exam.findings.skip([row], f"{evidence}, which other tokens may print as")
-    return exam.findings.agree(row, True, evidence)
+    yield agreement("bias", False, f"ignored: {evidence}")
+    raise NotChecked("the bias is ignored")
 
 
 @dataclass(frozen=True, slots=True)
-class _Duel:
-    """``behind`` is less likely than ``ahead`` by ``gap`` nats, and wins once its bias leads by
-    more than that.
+class Suppressed:
+    """Greedy answers with the smallest bias on the likeliest tokens.
+
+    texts: those of the tokens, stripped, where the answers name no token.
     """
 
-    ahead: int
-    behind: int
-    gap: float
-    base: float = BASE
-
-    @property
-    def margin(self) -> float:
-        """Nats either side of the tie, as far as both sides still round alike: a gap is at most .25
-        off a half or whole number.
-        """
-        return ROOM - abs(self.gap - round(2 * self.gap) / 2)
-
-    def bias(self, side: int) -> dict[int, float]:
-        """A lead of the gap plus ``side`` margins: both biases move inside one half of a unit, so
-        that a server that makes whole numbers of them, by whatever rule, sees the same two numbers
-        on either side.
-        """
-        middle = round(2 * self.gap) / 2
-        shift = self.gap - middle + side * self.margin
-        low = 0.25 - shift / 2
-        high = math.floor(middle) + 0.25 + (middle % 1) + shift / 2
-        return {self.ahead: round(self.base + low, 4), self.behind: round(self.base + high, 4)}
+    tokens: Sequence[int]
+    completions: Sequence[Completion]
+    texts: Sequence[str] = ()
 
 
-async def check_fractions(exam: Exam) -> None:
-    """A duel of two tokens, decided by less than half a nat either way, that whole numbers cannot
-    tell.
+async def ask_low(exam: Exam) -> Suppressed | None:
+    """The smallest bias on the likeliest tokens, where it puts them behind another one."""
+    if not exam.works or exam.clip is not None:
+        return None
+    low = exam.profile.bias.low
+    tokens = exam.biasable()
+    suppressed = list(tokens)[: min(LIKELIEST, len(tokens) - 1)]
+    next_logprob = list(tokens.values())[len(suppressed)]
+    if max(tokens.values()) + low > next_logprob - 1:
+        raise NotChecked(f"{low:+g} puts no token that is known to be likely behind another")
+    completions = await exam.repeat(
+        2,
+        WORDS,
+        top=1,
+        temperature=0.0,
+        bias=dict.fromkeys(suppressed, low),
+        endpoint=exam.session.biased_endpoint,
+    )
+    if any(first_token(completion) is not None for completion in completions):
+        return Suppressed(suppressed, completions)
+    texts = [(await exam.text_of(token) or "").strip() for token in suppressed]
+    return Suppressed(suppressed, completions, texts)
+
+
+def compare_low(exam: Exam, suppressed: Suppressed) -> Iterator[RowFinding]:
+    """None of them must come first.
+
+    Where answers name no tokens, a text that none of the suppressed tokens has is of another token.
+    One that is theirs may be of another too, as a word with and without a space before it.
     """
-    row = "bias.fractions"
-    claimed = exam.profile.bias.fractions
-    if not exam.works or not exam.rules.bias:
-        return exam.findings.skip([row], "no bias can be seen to act here")
-    duel = _duel(exam.biasable(), exam.high)
-    if duel is None:
-        return exam.findings.skip(
-            [row], "no two tokens that a bias may name are listed close enough to each other"
+    row = "bias.low"
+    low = exam.profile.bias.low
+    came = [token for token in map(first_token, suppressed.completions) if token is not None]
+    if came:
+        back = sum(token in suppressed.tokens for token in came)
+        evidence = (
+            f"the {len(suppressed.tokens)} likeliest with {low:+g}: one of them came first in"
+            f" {back} of {len(came)} greedy answers"
         )
+        yield agreement(row, back == 0, evidence)
+        return
+    texts = suppressed.texts
+    words = [completion.text.strip() for completion in suppressed.completions]
+    words = [word for word in words if word]
+    if not words or not all(texts):
+        raise NotChecked("the answer names no token")
+    evidence = (
+        f"the {len(texts)} likeliest, {texts}, with {low:+g}: {words} came first in greedy answers"
+    )
+    if any(word.startswith(text) for word in words for text in texts):
+        raise NotChecked(f"{evidence}, which other tokens may print as")
+    yield agreement(row, True, evidence)
+
+
+def margin(gap: float) -> float:
+    """Nats either side of the tie of a duel, as far as both sides still round alike: a gap is at
+    most .25 off a half or whole number.
+    """
+    return ROOM - abs(gap - round(2 * gap) / 2)
+
+
+def duel_bias(pair: Pair, base: float, side: int) -> dict[int, float]:
+    """A lead of the gap plus ``side`` margins: both biases move inside one half of a unit, so that
+    a server that makes whole numbers of them, by whatever rule, sees the same two numbers on either
+    side.
+    """
+    middle = round(2 * pair.gap) / 2
+    shift = pair.gap - middle + side * margin(pair.gap)
+    low = 0.25 - shift / 2
+    high = math.floor(middle) + 0.25 + (middle % 1) + shift / 2
+    return {pair.ahead: round(base + low, 4), pair.behind: round(base + high, 4)}
+
+
+def _duel(exam: Exam) -> Pair | None:
+    """The pair with the widest margin, whose biases stay inside the range and lift both tokens
+    above all others.
+    """
+    tokens = exam.biasable()
+    needed = max(tokens.values(), default=0.0) + 1 - _base(exam)
+    pairs = [
+        Pair(ahead, behind, tokens[ahead] - tokens[behind])
+        for ahead, behind in combinations(tokens, 2)
+        if tokens[ahead] > needed
+    ]
+    inside = [pair for pair in pairs if _base(exam) + pair.gap + 1 < exam.high]
+    return max(inside, key=lambda pair: margin(pair.gap), default=None)
+
+
+def _base(exam: Exam) -> float:
+    return min(BASE, float(math.floor(exam.high / 2)))
+
+
+async def ask_fractions(exam: Exam) -> list[int] | RequestRejected:
+    """A duel of two tokens, decided by less than half a nat either way, that whole numbers cannot
+    tell: how often the token behind came first, on either side of the tie.
+    """
+    if not exam.works or not exam.rules.bias:
+        raise NotChecked("no bias can be seen to act here")
+    duel = _duel(exam)
+    if duel is None:
+        raise NotChecked("no two tokens that a bias may name are listed close enough to each other")
     wins = []
     try:
         for side in (-1, 1):
-            completions = await exam.probe.repeat(
-                DUELS, WORDS, top=1, temperature=0.0, bias=duel.bias(side)
-            )
-            wins.append(
-                sum(
-                    len(completion.token_ids) > 0 and int(completion.token_ids[0]) == duel.behind
-                    for completion in completions
-                )
-            )
+            bias = duel_bias(duel, _base(exam), side)
+            completions = await exam.repeat(DUELS, WORDS, top=1, temperature=0.0, bias=bias)
+            wins.append(list(map(first_token, completions)).count(duel.behind))
     except RequestRejected as refusal:
-        return exam.findings.agree(row, not claimed, f"refused ({refusal})", False)
+        return refusal
+    return wins
+
+
+def compare_fractions(exam: Exam, wins: list[int] | RequestRejected) -> Iterator[RowFinding]:
+    """The token behind must lose below the tie, and win above it."""
+    row = "bias.fractions"
+    claimed = exam.profile.bias.fractions
+    duel = _duel(exam)
+    if isinstance(wins, RequestRejected) or duel is None:
+        yield agreement(row, not claimed, f"refused ({wins})", False)
+        return
+    room = margin(duel.gap)
     evidence = (
         f"a token {duel.gap:.2f} nat behind won {wins[0]} of {DUELS} greedy answers with a lead"
-        f" {duel.margin:.2f} below that, {wins[1]} of {DUELS} with one {duel.margin:.2f} above"
+        f" {room:.2f} below that, {wins[1]} of {DUELS} with one {room:.2f} above"
     )
-    return _fractions(exam, row, wins, evidence, sure=duel.margin > exam.step)
+    if wins == [0, DUELS] and claimed:
+        yield agreement(row, True, evidence)
+    elif wins == [0, DUELS]:
+        words = "fractions count, the profile need not forbid them"
+        yield measured(row, f"{words}: {evidence}", True)
+    elif wins[0] == wins[1] and room > exam.step:
+        yield agreement(row, not claimed, f"fractions do not count: {evidence}", False)
+    else:
+        yield unchecked(row, f"the noise decides, or the rounding of logprobs: {evidence}")
 
 
-def _fractions(exam: Exam, row: str, wins: list[int], text: str, *, sure: bool) -> None:
-    """``sure``: the gap is known more closely than the leads differ from it."""
-    if wins == [0, DUELS]:
-        if exam.profile.bias.fractions:
-            return exam.findings.agree(row, True, text)
-        return exam.findings.add(
-            row, "MEASURED", f"fractions count, the profile need not forbid them: {text}", True
-        )
-    if wins[0] == wins[1] and sure:
-        return exam.findings.agree(
-            row, not exam.profile.bias.fractions, f"fractions do not count: {text}", False
-        )
-    return exam.findings.skip([row], f"the noise decides, or the rounding of logprobs: {text}")
+@dataclass(frozen=True, slots=True)
+class Highest:
+    """Whether a bias on one token was refused, and the lower id that was accepted then."""
+
+    token: int
+    refusal: RequestRejected | None = None
+    accepted: int | None = None
 
 
-def _duel(tokens: Mapping[int, float], high: float) -> _Duel | None:
-    """The pair with the widest margin, whose biases stay below ``high`` and lift both tokens above
-    all others.
-    """
-    base = min(BASE, float(math.floor(high / 2)))
-    needed = max(tokens.values(), default=0.0) + 1 - base
-    inside = []
-    for ahead, behind in combinations(tokens, 2):
-        duel = _Duel(ahead, behind, tokens[ahead] - tokens[behind], base)
-        if base + duel.gap + 1 < high and tokens[ahead] > needed:
-            inside.append(duel)
-    return max(inside, key=lambda duel: duel.margin, default=None)
-
-
-async def check_highest_id(exam: Exam) -> None:
-    """The highest id that a bias may name is accepted; those above it are never tried."""
-    row = "bias.highest_id"
-    claimed_id = exam.highest_id
-    untold = "neither the profile nor the server tells the highest id"
+async def ask_highest_id(exam: Exam) -> Highest:
+    """The highest id that a bias may name, or that was listed; those above it are never tried."""
     if exam.works is False:
-        return exam.findings.skip([row], "no bias can be seen to act here")
-    where = exam.probe.session.biased_endpoint
-    listed = (
-        token for completion in exam.completions() for token in completion.top_ids.ravel().tolist()
-    )
-    highest = claimed_id
+        raise NotChecked("no bias can be seen to act here")
+    where = exam.session.biased_endpoint
+    highest = exam.highest_id
     if highest is None:
-        highest = max(listed, default=-1)  # a bias must be able to name what is listed
+        highest = max(exam.listed_ids(), default=-1)  # a bias must be able to name what is listed
     if highest < 0:
-        return exam.findings.skip([row], untold)
+        raise NotChecked(UNTOLD)
     try:
-        await exam.probe.ask(WORDS, top=1, bias={highest: 1.0}, endpoint=where)
+        await exam.ask(WORDS, top=1, bias={highest: 1.0}, endpoint=where)
     except RequestRejected as refusal:
-        accepted = None
         for lower in [number for number in hinted(refusal) if BASE < number < highest][:1]:
-            await exam.probe.ask(WORDS, top=1, bias={lower: 1.0}, endpoint=where)
-            accepted = lower
-        return exam.findings.agree(row, False, f"{highest:,} refused ({refusal})", accepted)
-    if claimed_id is None:
-        return exam.findings.skip(
-            [row], f"{untold}; the highest that was listed, {highest:,}, is accepted"
-        )
-    return exam.findings.agree(row, True, f"id {highest:,} accepted")
+            await exam.ask(WORDS, top=1, bias={lower: 1.0}, endpoint=where)
+            return Highest(highest, refusal, lower)
+        return Highest(highest, refusal)
+    return Highest(highest)
 
 
-async def check_entries(exam: Exam) -> None:
-    """A bias of exactly the claimed number of entries, never of more; a smaller limit is
-    bisected.
+def compare_highest_id(exam: Exam, answer: Highest) -> Iterator[RowFinding]:
+    """It is accepted."""
+    row = "bias.highest_id"
+    if answer.refusal is not None:
+        evidence = f"{answer.token:,} refused ({answer.refusal})"
+        yield agreement(row, False, evidence, answer.accepted)
+    elif exam.highest_id is None:
+        reason = f"{UNTOLD}; the highest that was listed, {answer.token:,}, is accepted"
+        yield unchecked(row, reason)
+    else:
+        yield agreement(row, True, f"id {answer.token:,} accepted")
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """A bias of ``size`` entries. accepted: most entries that were, where ``size`` were refused.
+    turns: with the most on the first token and then on the last, the tokens that came first.
     """
+
+    size: int
+    refusal: Exception | None = None
+    accepted: int = 0
+    ends: tuple[int, int] | None = None
+    turns: Sequence[int | None] = ()
+
+
+async def ask_entries(exam: Exam) -> Entries:
+    """A bias of exactly the claimed number of entries, never of more, or of ever more; a smaller
+    limit is found by halving.
+    """
+    if exam.works is False or not exam.trusted:
+        raise NotChecked("no bias can be seen to act here")
+    claimed = exam.profile.bias.entries
+    ids = claimed or LADDER[1]
+    if exam.highest_id is not None:
+        ids = exam.highest_id + 1
+    ids = min(ids, MOST)
+    sizes = sorted({min(size, ids) for size in (*LADDER, ids)})
+    if claimed is not None:
+        sizes = [min(claimed, ids)]
+
+    async def refusal_of(size: int) -> Exception | None:
+        bias = dict.fromkeys(range(size), FILLER)
+        try:
+            await exam.ask(WORDS, top=1, bias=bias, endpoint=exam.session.biased_endpoint)
+        except REFUSALS as error:
+            return error
+        return None
+
+    accepted = 1
+    for size in sizes:
+        refusal = await refusal_of(size)
+        if isinstance(refusal, RequestRejected):
+            hints = [entries for number in hinted(refusal) for entries in (number, number + 1)]
+            accepted = await most_accepted(refusal_of, accepted, size, hints)
+        if refusal is not None:
+            return Entries(size, refusal, accepted)
+        accepted = size
+    ends = _ends(exam)
+    if not exam.works or not exam.rules.bias or ends is None or accepted < 2:
+        return Entries(accepted)
+    fillers = [token for token in range(accepted) if token not in ends][: accepted - 2]
+    behind = max(exam.high - LEAD, exam.profile.bias.low)
+    turns = []
+    for front, back in ((exam.high, behind), (behind, exam.high)):
+        bias = {ends[0]: front, **dict.fromkeys(fillers, FILLER), ends[1]: back}
+        turns.append(await exam.winner(bias))
+    return Entries(accepted, ends=ends, turns=turns)
+
+
+def _ends(exam: Exam) -> tuple[int, int] | None:
+    """The smallest and the largest id that the largest bias lifts more than 1 nat above the
+    likeliest.
+    """
+    tokens = exam.biasable()
+    top = max(tokens.values(), default=0.0)
+    liftable = [token for token, value in tokens.items() if value + exam.high - FILLER > top + 1]
+    if len(liftable) < 2:
+        return None
+    return min(liftable), max(liftable)
+
+
+def compare_entries(exam: Exam, entries: Entries) -> Iterator[RowFinding]:
+    """All of them are accepted and act, the first and the last."""
     row = "bias.entries"
     claimed = exam.profile.bias.entries
-    if exam.works is False or not exam.trusted:
-        return exam.findings.skip([row], "no bias can be seen to act here")
-    sizes = _sizes(exam, claimed)
-    if not sizes:
-        return exam.findings.skip([row], "the size of the vocabulary is not known")
-    accepted = 1
-    refusal = None
-    for size in sizes:
-        refusal = await _refusal(exam, size)
-        if refusal is not None:
-            break
-        accepted = size
-    if refusal is not None:
-        most = await _bisect(exam, accepted, size, refusal)
-        return exam.findings.agree(
-            row, False, f"{size:,} refused ({refusal}); {most:,} accepted", most
-        )
-    return await _acting(exam, row, sizes[-1], claimed)
-
-
-def _sizes(exam: Exam, claimed: int | None) -> list[int]:
-    """The numbers to try, in order; no more than there are ids."""
-    ids = None if exam.highest_id is None else exam.highest_id + 1
-    if claimed is not None:
-        return [min(claimed, ids or claimed, MOST)]
-    most = min(ids or LADDER[1], MOST)
-    return sorted({min(step, most) for step in (*LADDER, most)})
-
-
-async def _refusal(exam: Exam, size: int) -> Exception | None:
-    """Why a bias of ``size`` entries is refused; None where it is accepted."""
-    try:
-        await exam.probe.ask(
-            WORDS,
-            top=1,
-            bias=dict.fromkeys(range(size), FILLER),
-            endpoint=exam.probe.session.biased_endpoint,
-        )
-    except REFUSALS as error:
-        return error
-    return None
-
-
-async def _bisect(exam: Exam, accepted: int, refused: int, refusal: Exception) -> int:
-    """The largest number accepted, as far as the budget goes; the numbers in the refusal are tried
-    first.
-    """
-    if not isinstance(refusal, RequestRejected):
-        return accepted
-    hints = [size for number in hinted(refusal) for size in (number, number + 1)]
-    try:
-        while refused - accepted > 1:
-            size = next(
-                (hint for hint in hints if accepted < hint < refused), (accepted + refused) // 2
-            )
-            error = await _refusal(exam, size)
-            if error is None:
-                accepted = size
-            else:
-                refused = size
-    except ProbesSpent:
-        return accepted
-    return accepted
-
-
-async def _acting(exam: Exam, row: str, size: int, claimed: int | None) -> None:
-    """All of ``size`` entries act, the first and the last: two tokens lead by turns."""
-    words = f"{size:,}"
-    if claimed is not None and size < claimed:
-        words = f"{words} of {claimed:,} that are claimed"
-    high = exam.high
-    tokens = sorted(_liftable(exam.biasable(), high - FILLER))
-    if not exam.works or not exam.rules.bias or len(tokens) < 2 or size < 2:
-        return exam.findings.agree(row, True, f"{words} entries accepted")
-    first = tokens[0]
-    last = tokens[-1]
-    fillers = [token for token in range(size) if token not in (first, last)][: size - 2]
-    came: list[int | None] = []
-    behind = max(high - LEAD, exam.profile.bias.low)
-    for front, back in ((high, behind), (behind, high)):
-        bias = {first: front, **dict.fromkeys(fillers, FILLER), last: back}
-        completion = (await exam.probe.ask(WORDS, top=1, temperature=0.0, bias=bias))[0]
-        came.append(int(completion.token_ids[0]) if len(completion.token_ids) else None)
-    evidence = (
-        f"{words} entries accepted; with the most on token {first}, then {last}, tokens {came[0]},"
-        f" {came[1]} came first"
+    if entries.refusal is not None:
+        evidence = f"{entries.size:,} refused ({entries.refusal}); {entries.accepted:,} accepted"
+        yield agreement(row, False, evidence, entries.accepted)
+        return
+    evidence = f"{entries.size:,}"
+    if claimed is not None and entries.size < claimed:
+        evidence += f" of {claimed:,} that are claimed"
+    evidence += " entries accepted"
+    if entries.ends is None:
+        yield agreement(row, True, evidence)
+        return
+    first, last = entries.ends
+    evidence += (
+        f"; with the most on token {first}, then {last}, tokens {entries.turns[0]},"
+        f" {entries.turns[1]} came first"
     )
-    return exam.findings.agree(row, came == [first, last], evidence, None)
-
-
-def _liftable(tokens: Mapping[int, float], nats: float) -> list[int]:
-    """The tokens that ``nats`` lift more than 1 nat above the likeliest."""
-    top = max(tokens.values(), default=0.0)
-    return [token for token, logprob in tokens.items() if logprob + nats > top + 1]
+    yield agreement(row, [first, last] == list(entries.turns), evidence)

@@ -3,12 +3,13 @@ model's own lists of them.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from scipy.special import ndtr
 
-from blackbox_lb.extras.doctor.asking.exam import STORY, Exam
+from blackbox_lb.extras.doctor.exam import STORY, Exam
+from blackbox_lb.extras.doctor.findings import RowFinding, agreement, measured, unchecked
 from blackbox_lb.types import NO_TOKEN, Completion
 
 STRENGTH = 3.0
@@ -26,59 +27,59 @@ SEEN = 5.5
 """Standard errors at which a deviation is found in 95 % of self-tests at that p-value."""
 
 
-async def check_strength(exam: Exam) -> None:
-    """The score test of a strength of 1 for draws from ``p exp(strength * bias)``, where the lists
-    are of the model alone.
+async def ask_strength(exam: Exam) -> Sequence[Completion] | None:
+    """Completions under a bias; None where tokens are not shown to be drawn from their lists
+    without one, or where the lists are not of the model alone: the score would tell of that.
+    """
+    before_bias = exam.profile.logprobs.meaning == "before bias"
+    testable = before_bias and exam.status("logprobs.meaning") == "CONFIRMED"
+    if exam.status("neutral") not in ("CONFIRMED", "NOT CHECKED"):
+        testable = False
+    bias = _bias(exam)
+    if not (testable and exam.works and exam.trusted and exam.rules.bias and bias):
+        return None
+    return await exam.repeat(REQUESTS, STORY, max_tokens=TOKENS, bias=bias)
+
+
+def compare_strength(exam: Exam, completions: Sequence[Completion]) -> Iterator[RowFinding]:
+    """The score test of a strength of 1 for draws from ``p exp(strength * bias)``.
 
     Given that a drawn token is listed, its list and the bias give its distribution exactly. The sum
     of each one's bias less its expectation, over the sum of the variances, tells how far the
-    strength is from 1. Where tokens are not drawn from their lists without a bias either, it would
-    tell of that.
+    strength is from 1.
     """
-    testable = exam.profile.logprobs.meaning == "before bias" and exam.findings.confirmed(
-        "logprobs.meaning"
-    )
-    testable = testable and (
-        exam.findings.confirmed("neutral") or not exam.findings.settled("neutral")
-    )
-    strength_sent = min(STRENGTH, exam.high)
-    bias = dict.fromkeys(_rare(exam), strength_sent)
-    if not (testable and exam.works and exam.trusted and exam.rules.bias and bias):
-        return
-    completions = await exam.probe.repeat(REQUESTS, STORY, max_tokens=TOKENS, bias=bias)
-    score, variance, draws = np.sum(
-        [_score(exam, completion, bias) for completion in completions], axis=0
-    )
+    bias = _bias(exam)
+    sums = [_score(exam, completion, bias) for completion in completions]
+    score, variance, draws = np.sum(sums, axis=0)
     if variance <= 0:
         return
     p = 2 * float(ndtr(-abs(score) / np.sqrt(variance)))
     strength = 1 + score / variance
+    acts = f"acts {strength:.2f} times as strongly as sent"
     evidence = (
-        f"{draws:.0f} tokens drawn under {strength_sent:+g} on {len(bias)} of them: it acts"
-        f" {strength:.2f} times as strongly as sent (p = {p:.2g}); {SEEN / np.sqrt(variance):.2f}"
-        " more or less would be found"
+        f"{draws:.0f} tokens drawn under {max(bias.values()):+g} on {len(bias)} of them: it {acts}"
+        f" (p = {p:.2g}); {SEEN / np.sqrt(variance):.2f} more or less would be found"
     )
-    exam.findings.add("bias.strength", "MEASURED", evidence)
+    yield measured("bias.strength", evidence)
     if p < CONTRADICTS:
-        exam.findings.agree("bias", False, evidence)
-        why = f"the bias acts {strength:.2f} times as strongly as sent, so that no lead is as sent"
-        exam.findings.withdraw("bias.fractions", why)
+        yield agreement("bias", False, evidence)
+        if exam.status("bias.fractions") == "CONTRADICTED":
+            yield unchecked("bias.fractions", f"the bias {acts}, so that no lead is as sent")
 
 
-def _rare(exam: Exam) -> list[int]:
-    """The tokens to bias."""
+def _bias(exam: Exam) -> dict[int, float]:
+    """The bias to send: the same on each of the likeliest of the rare tokens."""
     mass: dict[int, float] = defaultdict(float)
     for completion in exam.completions():
-        for token, logprob in zip(
-            completion.top_ids.ravel().tolist(),
-            completion.top_logprobs.ravel().tolist(),
-            strict=True,
-        ):
-            if token != NO_TOKEN:
-                mass[token] += float(np.exp(logprob))
+        ids = completion.top_ids.ravel().tolist()
+        probabilities = np.exp(completion.top_logprobs.astype(np.float64)).ravel().tolist()
+        for token, probability in zip(ids, probabilities, strict=True):
+            mass[token] += probability
+    mass.pop(NO_TOKEN, None)
     order = sorted(filter(exam.may_name, mass), key=lambda token: mass[token])
     below = np.cumsum([mass[token] for token in order])
-    return order[: int((below <= RARE * sum(mass.values())).sum())][-ENTRIES:]
+    rare = order[: int((below <= RARE * sum(mass.values())).sum())]
+    return dict.fromkeys(rare[-ENTRIES:], min(STRENGTH, exam.high))
 
 
 def _score(

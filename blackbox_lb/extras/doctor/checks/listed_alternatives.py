@@ -3,14 +3,25 @@ sampled token outside them.
 """
 
 import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from blackbox_lb.errors import CorruptResponse, ProviderError, RequestRejected, ServerFailed
-from blackbox_lb.extras.doctor.asking.exam import WORDS, Exam, count_listed, gaps, mean_logprobs
-from blackbox_lb.extras.doctor.asking.probe import ProbesSpent, Withheld
-from blackbox_lb.providers.schema import EndpointRules
+from blackbox_lb.extras.doctor.exam import (
+    WORDS,
+    BudgetSpent,
+    Exam,
+    NotChecked,
+    Withheld,
+    first_token,
+    mean_logprobs,
+)
+from blackbox_lb.extras.doctor.findings import RowFinding, agreement, measured, unchecked
+from blackbox_lb.types import NO_TOKEN, Completion
 
 USUAL = 20
 """Alternatives asked for where no limit is claimed: what most providers list, and what a fit asks
@@ -33,171 +44,237 @@ SETTLED = -0.1
 """A forced token above this logprob, in nats, shows that the list is of the biased distribution."""
 
 
-async def check_lists(exam: Exam) -> None:
-    """The first plain requests: as many alternatives as claimed, then the same request again and
-    again.
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """The first plain requests.
+
+    count: alternatives asked for first.
+    refusal: of so many; None where they were accepted.
+    wide: a longer list, its refusal, or why there is none; None where a limit is claimed or seen.
+    """
+
+    count: int
+    refusal: RequestRejected | None
+    wide: Completion | ProviderError | NotChecked | None
+
+
+async def ask_lists(exam: Exam) -> Lists:
+    """As many alternatives as claimed, then the same request again and again, and one wide list
+    where the profile knows no limit.
 
     Raises ProviderError: not even one alternative is to be had, so that nothing can be checked.
     """
-    endpoint = exam.probe.session.endpoint
-    has_own_limit = exam.rules.top_logprobs is not None
-    row = "logprobs.limit"
-    if has_own_limit:
-        row = f"endpoints.{endpoint}.top_logprobs"
-    claimed = exam.profile.most_logprobs(endpoint)
-    count = min(
-        USUAL if claimed is None else claimed,
-        exam.vocabulary_size or USUAL if claimed is None else claimed,
-    )
-    refused = await _first(exam, count)
-    exam.probe.top = min(exam.alternatives, USUAL)
+    claimed = exam.profile.most_logprobs(exam.session.endpoint)
+    count = claimed
+    if count is None:
+        count = min(USUAL, exam.vocabulary_size or USUAL)
+    refusal = await _first(exam, count)
+    exam.top = min(exam.alternatives, USUAL)
     with suppress(Withheld):  # one list is enough to go on with
-        await exam.probe.repeat(REPEATS - (refused is None), WORDS)
-    most_listed = max(count_listed(completion) for completion in exam.completions())
-    sure = _sure(exam.rules, exam.alternatives, exam.vocabulary_size)
-    if refused is not None:
-        exam.findings.agree(
-            row,
-            False,
-            f"{count} refused ({refused}); {exam.alternatives} accepted",
-            exam.alternatives,
-        )
-    elif most_listed < FEWER * sure:
-        exam.findings.agree(
-            row, False, f"{exam.alternatives} asked for, {most_listed} listed", most_listed
-        )
-    elif claimed is None:
-        try:
-            await _no_limit(exam, row)
-        except Withheld as reason:
-            exam.findings.skip([row], str(reason))
-    else:
-        exam.findings.agree(row, True, f"{exam.alternatives} asked for and listed")
-    _steadiness(exam)
+        await exam.repeat(REPEATS - (refusal is None), WORDS)
+    wide = None
+    if refusal is None and claimed is None and not _is_short(exam, _most(exam), count):
+        wide = await _wide(exam)
+    exam.noise = _noise(exam)
+    gaps = _gaps(exam)
+    exam.step = 0.0
+    for step in reversed(STEPS):
+        if gaps.any() and np.all(np.abs(gaps / step - np.rint(gaps / step)) * step < EXACT):
+            exam.step = step
+    return Lists(count, refusal, wide)
 
 
-def _sure(rules: EndpointRules, width: int, vocabulary: int | None) -> int:
-    """How many of the listed alternatives are sure to be the likeliest."""
-    sure = width
-    if rules.sampled_in_list == "replaces the last":
-        sure -= 1
-    if vocabulary:
-        return min(sure, vocabulary)
-    return sure
-
-
-async def _first(exam: Exam, width: int) -> RequestRejected | None:
-    """Settle ``exam.alternatives``; returns why ``width`` alternatives were refused, None if they
+async def _first(exam: Exam, count: int) -> RequestRejected | None:
+    """Settle ``exam.alternatives``; returns why ``count`` alternatives were refused, None if they
     were not.
     """
+    exam.alternatives = count
+    exam.top = count
     try:
-        exam.alternatives = width
-        exam.probe.top = width
-        await exam.probe.ask(WORDS)
+        await exam.ask(WORDS)
     except RequestRejected as refusal:
-        if width <= 1 or type(refusal) is not RequestRejected:
+        if count <= 1 or type(refusal) is not RequestRejected:
             raise
-        exam.alternatives = await _most(exam, width)
+        await exam.ask(WORDS, top=1)
+
+        async def refusal_of(top: int) -> RequestRejected | None:
+            try:
+                await exam.ask(WORDS, top=top)
+            except RequestRejected as refusal:
+                return refusal
+            return None
+
+        exam.alternatives = await most_accepted(refusal_of, 1, count)
         return refusal
     return None
 
 
-async def _most(exam: Exam, refused: int) -> int:
-    """The largest accepted number below ``refused``. Raises RequestRejected where not even 1 is
-    accepted.
+async def _wide(exam: Exam) -> Completion | ProviderError | NotChecked:
+    """One wide list; asked for again where the answer ends at once, with a token that is not
+    listed.
     """
-    await exam.probe.ask(WORDS, top=1)
-    accepted = 1
-    while refused - accepted > 1:
-        middle = (accepted + refused) // 2
-        try:
-            await exam.probe.ask(WORDS, top=middle)
-            accepted = middle
-        except RequestRejected:
-            refused = middle
-        except (ProbesSpent, Withheld):
-            break
+    try:
+        (completion,) = await exam.ask(WORDS, top=_wide_count(exam))
+        if first_token(completion) is None:
+            (completion,) = await exam.ask(WORDS, top=_wide_count(exam))
+    except (RequestRejected, ServerFailed, Withheld) as refusal:
+        return refusal
+    return completion
+
+
+def _wide_count(exam: Exam) -> int:
+    return min(exam.vocabulary_size or WIDE_UNKNOWN, WIDEST)
+
+
+def compare_lists(exam: Exam, lists: Lists) -> Iterator[RowFinding]:
+    """The limit, the noise between equal requests, and the step of the logprobs."""
+    row = "logprobs.limit"
+    if exam.rules.top_logprobs is not None:
+        row = f"endpoints.{exam.session.endpoint}.top_logprobs"
+    accepted = exam.alternatives
+    if lists.refusal is not None:
+        evidence = f"{lists.count} refused ({lists.refusal}); {accepted} accepted"
+        yield agreement(row, False, evidence, accepted)
+    elif _is_short(exam, _most(exam), accepted):
+        evidence = f"{accepted} asked for, {_most(exam)} listed"
+        yield agreement(row, False, evidence, _most(exam))
+    elif lists.wide is None:
+        yield agreement(row, True, f"{accepted} asked for and listed")
+    else:
+        yield _no_limit(exam, row, lists.wide)
+    rows = exam.openings()
+    yield measured(
+        "logprobs.noise",
+        f"{len(rows)} equal requests: at most {exam.noise:.2g} nat apart over"
+        f" {len(mean_logprobs(rows))} tokens",
+    )
+    evidence = f"no common step down to 1/{1 / STEPS[-1]:g} nat"
+    if exam.step:
+        evidence = f"a multiple of 1/{1 / exam.step:g} nat"
+    yield measured("logprobs.step", f"{len(_gaps(exam))} gaps to the likeliest: {evidence}")
+
+
+def _no_limit(exam: Exam, row: str, wide: Completion | ProviderError | NotChecked) -> RowFinding:
+    """Whether a wide list came in full."""
+    count = _wide_count(exam)
+    if isinstance(wide, NotChecked):
+        return unchecked(row, str(wide))
+    if isinstance(wide, ProviderError):
+        hints = [number for number in hinted(wide) if exam.alternatives <= number < count]
+        limit = [*hints, exam.alternatives][0]
+        return agreement(row, False, f"{count} refused ({wide})", limit)
+    size = _longest([wide])
+    if not size:
+        return unchecked(row, "the answers end at once")
+    evidence = f"{count:,} asked for, {size:,} listed"
+    return agreement(row, not _is_short(exam, size, count), evidence, size)
+
+
+async def most_accepted(
+    refusal_of: Callable[[int], Awaitable[Exception | None]],
+    accepted: int,
+    refused: int,
+    hints: Sequence[int] = (),
+) -> int:
+    """The largest number that is accepted, by halving, as far as the budget goes; ``hints`` are
+    tried first.
+    """
+    with suppress(BudgetSpent, Withheld):
+        while refused - accepted > 1:
+            inside = [hint for hint in hints if accepted < hint < refused]
+            number = [*inside, (accepted + refused) // 2][0]
+            if await refusal_of(number) is None:
+                accepted = number
+            else:
+                refused = number
     return accepted
 
 
-async def _no_limit(exam: Exam, row: str) -> None:
-    """One wide list, where the profile knows no limit."""
-    wide = min(exam.vocabulary_size or WIDE_UNKNOWN, WIDEST)
-    try:
-        completion = (await exam.probe.ask(WORDS, top=wide))[0]
-        if not len(completion.token_ids):  # it ended at once, with a token that is not listed
-            completion = (await exam.probe.ask(WORDS, top=wide))[0]
-    except (RequestRejected, ServerFailed) as refusal:
-        hint = [number for number in hinted(refusal) if exam.alternatives <= number < wide]
-        return exam.findings.agree(
-            row, False, f"{wide} refused ({refusal})", hint[0] if hint else exam.alternatives
-        )
-    listed = count_listed(completion)
-    if not listed:
-        return exam.findings.skip([row], "the answers end at once")
-    short = listed < FEWER * _sure(exam.rules, wide, exam.vocabulary_size)
-    return exam.findings.agree(row, not short, f"{wide:,} asked for, {listed:,} listed", listed)
-
-
-def hinted(refusal: ProviderError) -> list[int]:
+def hinted(refusal: Exception) -> list[int]:
     """The numbers in a refusal, one of which may be the limit."""
     return [int(number.replace(",", "")) for number in re.findall(r"\d+(?:,\d{3})*", str(refusal))]
 
 
-def _steadiness(exam: Exam) -> None:
+def _is_short(exam: Exam, size: int, count: int) -> bool:
+    """Whether a list of ``size`` tokens lacks some of ``count`` that were asked for."""
+    sure = count
+    if exam.rules.sampled_in_list == "replaces the last":
+        sure -= 1
+    if exam.vocabulary_size:
+        sure = min(sure, exam.vocabulary_size)
+    return size < FEWER * sure
+
+
+def _most(exam: Exam) -> int:
+    """The longest list so far."""
+    return _longest(list(exam.completions()))
+
+
+def _longest(completions: Sequence[Completion]) -> int:
+    """The longest list of alternatives, tokens without an id included."""
+    sizes = [(completion.top_ids != NO_TOKEN).sum(axis=1) for completion in completions]
+    return max((int(size.max()) for size in sizes if size.size), default=0)
+
+
+def _noise(exam: Exam) -> float:
+    """Largest difference between logprobs of equal requests, in nats."""
     rows = exam.openings()
-    common = mean_logprobs(rows)
-    values = np.array([[row[token] for token in common] for row in rows])
-    exam.noise = 0.0
+    values = np.array([[row[token] for token in mean_logprobs(rows)] for row in rows])
     if values.size:
-        exam.noise = float(np.ptp(values, axis=0).max())
-    exam.findings.add(
-        "logprobs.noise",
-        "MEASURED",
-        f"{len(rows)} equal requests: at most {exam.noise:.2g} nat apart over {len(common)} tokens",
-    )
-    below = gaps(rows)
-    fit = (
-        step
-        for step in STEPS
-        if below.any() and np.all(np.abs(below / step - np.rint(below / step)) * step < EXACT)
-    )
-    exam.step = next(fit, 0.0)
-    evidence = f"no common step down to 1/{1 / STEPS[-1]:g} nat"
-    if exam.step:
-        evidence = f"a multiple of 1/{1 / exam.step:g} nat"
-    exam.findings.add(
-        "logprobs.step", "MEASURED", f"{len(below)} gaps to the likeliest: {evidence}"
-    )
+        return float(np.ptp(values, axis=0).max())
+    return 0.0
 
 
-async def check_outside(exam: Exam) -> None:
-    """A token that a bias forces though it is not among the likeliest: is it listed, and is its
-    logprob given?
+def _gaps(exam: Exam) -> npt.NDArray[np.float64]:
+    """How far each listed token is below the likeliest of its opening, in nats, the likeliest left
+    out.
     """
-    name = exam.probe.session.endpoint
-    row = f"endpoints.{name}.sampled_in_list"
-    high = exam.high
-    tokens = list(exam.biasable())
+    distances = [
+        np.sort(max(row.values()) - np.array(list(row.values())))[1:] for row in exam.openings()
+    ]
+    return np.concatenate([*distances, np.zeros(0)])
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """Tokens forced by a bias: ``inside`` the list of the model as sent, where two alternatives
+    were asked for; one ``outside`` every list, or why there is none.
+    """
+
+    inside: Completion
+    outside: Completion | CorruptResponse | NotChecked
+
+
+async def ask_outside(exam: Exam) -> Forced:
+    """A token that a bias forces though it is not among the likeliest."""
     if not exam.works or not exam.rules.bias:
-        return exam.findings.skip(
-            [row, "logprobs.censored"], "no token can be forced there by a bias"
-        )
+        raise NotChecked("no token can be forced there by a bias")
+    tokens = list(exam.biasable())
     if len(tokens) < 4 or exam.alternatives < 2:
-        return exam.findings.skip([row, "logprobs.censored"], "fewer than 4 tokens are listed")
-    await _where(exam, row, tokens[-1], high)
-    return await _censored(exam, high)
+        raise NotChecked("fewer than 4 tokens are listed")
+    (inside,) = await exam.ask(WORDS, top=2, bias={tokens[-1]: exam.high}, as_sent=True)
+    if not exam.outside():
+        return Forced(inside, NotChecked("no token outside the list is known"))
+    try:
+        (outside,) = await exam.ask(WORDS, bias={exam.outside()[0]: exam.high})
+    except (CorruptResponse, NotChecked) as error:
+        return Forced(inside, error)
+    return Forced(inside, outside)
 
 
-async def _where(exam: Exam, row: str, token: int, high: float) -> None:
-    completion = await exam.probe.uncut(WORDS, top=2, bias={token: high})
-    listed = dict(
-        zip(completion.top_ids[0].tolist(), completion.top_logprobs[0].tolist(), strict=True)
-    )
-    if completion.token_ids[0] != token or listed.get(token, -np.inf) > SETTLED:
-        return exam.findings.skip(
-            [row], "a bias makes the forced token the likeliest, so that it is always listed"
-        )
+def compare_outside(exam: Exam, forced: Forced) -> Iterator[RowFinding]:
+    """Is it listed, and is its logprob given?"""
+    yield _where(exam, list(exam.biasable())[-1], forced.inside)
+    yield _censored(exam, forced.outside)
+
+
+def _where(exam: Exam, token: int, completion: Completion) -> RowFinding:
+    row = f"endpoints.{exam.session.endpoint}.sampled_in_list"
+    pairs = zip(completion.top_ids[0].tolist(), completion.top_logprobs[0].tolist(), strict=True)
+    listed = dict(pairs)
+    if first_token(completion) != token or listed.get(token, -np.inf) > SETTLED:
+        reason = "a bias makes the forced token the likeliest, so that it is always listed"
+        return unchecked(row, reason)
     evidence = f"2 alternatives asked for, {len(listed)} listed, the sampled token"
     if token not in listed:
         kind = "no"
@@ -207,39 +284,27 @@ async def _where(exam: Exam, row: str, token: int, high: float) -> None:
         if len(listed) > 2:
             kind = "added"
         evidence += " among them"
-    claimed = exam.rules.sampled_in_list
-    if kind == claimed:
-        return exam.findings.agree(row, True, evidence)
+    if kind == exam.rules.sampled_in_list:
+        return agreement(row, True, evidence)
     if kind == "replaces the last":
-        return exam.findings.agree(row, False, evidence, kind)
-    return exam.findings.add(
-        row, "MEASURED", f"{evidence}: {kind!r}, which is read right too", kind
-    )
+        return agreement(row, False, evidence, kind)
+    return measured(row, f"{evidence}: {kind!r}, which is read right too", kind)
 
 
-async def _censored(exam: Exam, high: float) -> None:
+def _censored(exam: Exam, answer: Completion | CorruptResponse | NotChecked) -> RowFinding:
     """The logprob of a sampled token outside the longest list."""
     row = "logprobs.censored"
-    openings = exam.openings()
-    outside = exam.outside()
-    if not outside:
-        return exam.findings.skip([row], "no token outside the list is known")
-    try:
-        completion = (await exam.probe.ask(WORDS, bias={outside[0]: high}))[0]
-    except CorruptResponse as error:
-        return exam.findings.agree(row, False, str(error))
-    if (
-        not len(completion.token_ids)
-        or completion.token_ids[0] != outside[0]
-        or completion.logprobs[0] > SETTLED
-    ):
-        return exam.findings.skip([row], "no token outside the list could be forced")
-    place = f"a sampled token outside the {len(openings[0])} listed"
-    if completion.bounded is not None and completion.bounded[0]:
-        return exam.findings.agree(
-            row, True, f"{place} came with {exam.profile.logprobs.censored:g}"
-        )
-    evidence = f"{place} came with its logprob, {completion.logprobs[0]:.2f}"
+    if isinstance(answer, NotChecked):
+        return unchecked(row, str(answer))
+    if isinstance(answer, CorruptResponse):
+        return agreement(row, False, str(answer))
+    if first_token(answer) != exam.outside()[0] or answer.logprobs[0] > SETTLED:
+        return unchecked(row, "no token outside the list could be forced")
+    place = f"a sampled token outside the {len(exam.openings()[0])} listed"
+    if answer.bounded is not None and answer.bounded[0]:
+        evidence = f"{place} came with {exam.profile.logprobs.censored:g}"
+        return agreement(row, True, evidence)
+    evidence = f"{place} came with its logprob, {answer.logprobs[0]:.2f}"
     if exam.profile.logprobs.censored is None:
-        return exam.findings.agree(row, True, evidence)
-    return exam.findings.skip([row], evidence)
+        return agreement(row, True, evidence)
+    return unchecked(row, evidence)

@@ -2,14 +2,23 @@
 whether the end token has one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from blackbox_lb.extras.doctor.asking.exam import STOP, WORDS, Exam, mean_logprobs, opening_lists
-from blackbox_lb.types import UNNAMED, Completion
+from blackbox_lb.extras.doctor.exam import (
+    WORDS,
+    Exam,
+    first_token,
+    mean_logprobs,
+    opening_lists,
+)
+from blackbox_lb.extras.doctor.findings import RowFinding, agreement, measured, unchecked
+from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Prompt
 
+STOP = Prompt.user("Reply with the single word yes.")
+"""Ends by itself after a token or two."""
 TILT = 2.0
 """Nats: moves listed probabilities by a factor of up to 7, far beyond the .35 nat that equal
 requests were seen to differ by.
@@ -23,10 +32,60 @@ CLEAR = 3.0
 BIASED_DRAWS = 4
 COLD_DRAWS = 2
 STOPS = 3
+END = "logprobs.end_token_listed"
 
 
 @dataclass(frozen=True, slots=True)
-class _Shift:
+class Tilted:
+    """The first position at another temperature, and with a bias on some listed tokens; no
+    completions where none acts.
+    """
+
+    cold: Sequence[Completion]
+    bias: Mapping[int, float]
+    biased: Sequence[Completion]
+
+
+async def ask_meaning(exam: Exam) -> Tilted:
+    """The same first position at another temperature, and with a bias on every other token."""
+    cold = await exam.repeat(COLD_DRAWS, WORDS, temperature=COLD)
+    tokens = list(exam.biasable())
+    bias = dict.fromkeys(tokens[1::2], min(TILT, exam.high))
+    if not (exam.works and exam.rules.bias and bias):
+        return Tilted(cold, {}, ())
+    return Tilted(cold, bias, await exam.repeat(BIASED_DRAWS, WORDS, bias=bias))
+
+
+def compare_meaning(exam: Exam, tilted: Tilted) -> Iterator[RowFinding]:
+    """Against the plain position: the logprobs followed bias and temperature, or they did not. The
+    temperature alone can only prove that they did.
+    """
+    row = "logprobs.meaning"
+    shifts = {f"temperature {COLD:g}": _cold_shift(exam, tilted.cold)}
+    if tilted.bias:
+        expected = _expected(exam, tilted.bias)
+        now = mean_logprobs(opening_lists(tilted.biased))
+        nats = max(tilted.bias.values())
+        shifts = {f"bias +{nats:g}": _shift(now, exam.biasable(), expected), **shifts}
+        if exam.profile.logprobs.propensity != "logprob":
+            yield _propensity(exam, tilted.biased, expected)
+    evidence = "; ".join(f"{comparison}: {shift}" for comparison, shift in shifts.items())
+    readings = [shift.reading(exam.slack) for shift in shifts.values()]
+    meaning = "before bias"
+    if any(readings):
+        meaning = "after bias"
+    if None in readings:
+        yield agreement(row, False, f"neither before nor after: {evidence}")
+    elif not tilted.bias and not any(readings):
+        yield unchecked(row, f"no bias can be seen to act here; {evidence}")
+    elif exam.profile.logprobs.meaning == "unknown":
+        yield measured(row, evidence, meaning)
+    else:
+        yield agreement(row, meaning == exam.profile.logprobs.meaning, evidence, meaning)
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
     """Mean absolute deviation in nats over ``tokens`` listed tokens, if nothing changed and if the
     change is exact.
     """
@@ -51,155 +110,111 @@ class _Shift:
         )
 
 
-async def check_meaning(exam: Exam) -> None:
-    """The same first position with a bias on some listed tokens, and at another temperature,
-    against the plain one.
-    """
-    plain = exam.biasable()
-    cold = _cold(exam, await exam.probe.repeat(COLD_DRAWS, WORDS, temperature=COLD))
-    shifts = {f"temperature {COLD:g}": cold}
-    if exam.works and exam.rules.bias and len(plain) > 1:
-        shifts = {f"bias +{_tilt(exam):g}": await _biased(exam, plain), **shifts}
-    evidence = "; ".join(f"{comparison}: {shift}" for comparison, shift in shifts.items())
-    _conclude(exam, [shift.reading(exam.slack) for shift in shifts.values()], evidence)
+def _shift(
+    now: Mapping[int, float], unchanged: Mapping[int, float], changed: Mapping[int, float]
+) -> Shift:
+    """The deviations of a list from two predictions, all id -> nats."""
+    common = sorted(now.keys() & unchanged.keys())
+    if not common:
+        return Shift(0.0, 0.0, 0)
+    off = [
+        (abs(now[token] - unchanged[token]), abs(now[token] - changed[token])) for token in common
+    ]
+    before, after = np.mean(off, axis=0).tolist()
+    return Shift(before, after, len(common))
 
 
-def _conclude(exam: Exam, readings: list[bool | None], evidence: str) -> None:
-    """``readings``: of each shift, whether the logprobs followed it; the temperature alone can only
-    prove that they do.
-    """
-    row = "logprobs.meaning"
-    claimed = exam.profile.logprobs.meaning
-    if None in readings:
-        return exam.findings.agree(row, False, f"neither before nor after: {evidence}")
-    if len(readings) < 2 and not any(readings):
-        return exam.findings.skip([row], f"no bias can be seen to act here; {evidence}")
-    meaning = "before bias"
-    if any(readings):
-        meaning = "after bias"
-    if claimed == "unknown":
-        return exam.findings.add(row, "MEASURED", evidence, meaning)
-    return exam.findings.agree(row, meaning == claimed, evidence, meaning)
-
-
-def _tilt(exam: Exam) -> float:
-    return min(TILT, exam.high)
-
-
-def _cold(exam: Exam, completions: list[Completion]) -> _Shift:
+def _cold_shift(exam: Exam, completions: Sequence[Completion]) -> Shift:
     """Gaps to the likeliest, which a temperature divides; no need to know the unlisted mass."""
     now = mean_logprobs(opening_lists(completions))
-    mean = mean_logprobs(exam.openings())
-    common = set(now) & set(mean)
-    before = {token: mean[token] for token in common}
-    if len(common) < 2:
-        return _Shift(0.0, 0.0, 0)
-    top = max(before, key=lambda token: before[token])
-    pairs = np.array(
-        [(before[token] - before[top], now[token] - now[top]) for token in common if token != top]
-    )
-    plain, cold = pairs.T
-    return _Shift(
-        float(np.abs(cold - plain).mean()), float(np.abs(cold - plain / COLD).mean()), len(pairs)
+    plain = mean_logprobs(exam.openings())
+    common = now.keys() & plain.keys()
+    top = max(common, key=lambda token: plain[token], default=NO_TOKEN)
+    gaps = {token: plain[token] - plain[top] for token in common if token != top}
+    return _shift(
+        {token: now[token] - now[top] for token in gaps},
+        gaps,
+        {token: gap / COLD for token, gap in gaps.items()},
     )
 
 
-async def _biased(exam: Exam, plain: Mapping[int, float]) -> _Shift:
-    """Against the tilt softmax(logits + bias), whose normaliser the listed mass of the biased
-    tokens gives exactly.
+def _expected(exam: Exam, bias: Mapping[int, float]) -> dict[int, float]:
+    """Logprobs of softmax(logits + bias), whose normaliser the listed mass of the biased tokens
+    gives exactly.
     """
-    tilt = _tilt(exam)
-    raised = dict.fromkeys(list(plain)[1::2], tilt)
-    mass = sum(np.exp(plain[token]) for token in raised)
-    normaliser = float(np.log1p(np.expm1(tilt) * mass))
-    expected = {
-        token: value + raised.get(token, 0.0) - normaliser for token, value in plain.items()
-    }
-    completions = await exam.probe.repeat(BIASED_DRAWS, WORDS, bias=raised)
-    now = mean_logprobs(opening_lists(completions))
-    common = sorted(set(now) & set(plain))
-    _propensity(exam, completions, expected)
-    if not common:
-        return _Shift(0.0, 0.0, 0)
-    off = np.array(
-        [(abs(now[token] - plain[token]), abs(now[token] - expected[token])) for token in common]
-    )
-    return _Shift(float(off[:, 0].mean()), float(off[:, 1].mean()), len(common))
+    plain = exam.biasable()
+    gained = sum(np.expm1(nats) * np.exp(plain[token]) for token, nats in bias.items())
+    normaliser = float(np.log1p(gained))
+    return {token: value + bias.get(token, 0.0) - normaliser for token, value in plain.items()}
 
 
-def _propensity(exam: Exam, completions: list[Completion], expected: Mapping[int, float]) -> None:
+def _propensity(
+    exam: Exam, completions: Sequence[Completion], expected: Mapping[int, float]
+) -> RowFinding:
     """The field with what a token was sampled from must hold the tilted logprob."""
     row = "logprobs.propensity"
-    name = exam.profile.logprobs.propensity
-    if name == "logprob":
-        return None
-    pairs = [
-        (float(completion.propensities[0]), expected[int(completion.token_ids[0])])
+    off = [
+        abs(float(completion.propensities[0]) - expected[int(completion.token_ids[0])])
         for completion in completions
-        if completion.propensities is not None and int(completion.token_ids[0]) in expected
+        if completion.propensities is not None and first_token(completion) in expected
     ]
-    if not pairs:
-        return exam.findings.skip([row], "no listed token was sampled with a bias")
-    off = float(np.mean([abs(returned - tilted) for returned, tilted in pairs]))
+    if not off:
+        return unchecked(row, "no listed token was sampled with a bias")
     evidence = (
-        f"`{name}` of {len(pairs)} tokens sampled with a bias is {off:.2g} nat from the tilted"
-        " distribution"
+        f"`{exam.profile.logprobs.propensity}` of {len(off)} tokens sampled with a bias is"
+        f" {np.mean(off):.2g} nat from the tilted distribution"
     )
-    return exam.findings.agree(row, off <= max(FINE, exam.slack), evidence)
+    return agreement(row, bool(np.mean(off) <= max(FINE, exam.slack)), evidence)
 
 
-async def check_end(exam: Exam) -> None:
-    """Completions that stop by themselves: does a token without text stand behind the last word?"""
-    exam.end_listed = exam.profile.logprobs.end_token_listed
-    await exam.probe.repeat(STOPS, STOP, max_tokens=24)
-    await settle_end(exam)
+Ended = Sequence[tuple[Completion, str | None]]
+"""Completions that ended by themselves, with the text of the last token that they list; None where
+it is not known, or not needed.
+"""
 
 
-async def settle_end(exam: Exam) -> None:
-    """What all completions so far say of the end token; nothing more where it was settled
-    before.
-    """
-    row = "logprobs.end_token_listed"
-    claimed = exam.profile.logprobs.end_token_listed
-    if exam.findings.settled(row):
-        return None
+async def ask_end(exam: Exam) -> Ended:
+    """Completions that stop by themselves."""
+    await exam.repeat(STOPS, STOP, max_tokens=24)
+    return await ended(exam)
+
+
+async def ended(exam: Exam) -> Ended:
+    """All neutral completions so far that ended by themselves."""
     stopped = [
         completion for completion in exam.completions() if completion.finish_reason == "stop"
     ]
-    verdicts = [
-        verdict
-        for verdict in [await _ends(exam, completion) for completion in stopped]
-        if verdict is not None
-    ]
-    if not verdicts:
-        return exam.findings.skip(
-            [row], f"of {len(stopped)} completions that ended by themselves, none shows it"
-        )
+    return [(completion, await _last_text(exam, completion)) for completion in stopped]
+
+
+def compare_end(exam: Exam, completions: Ended) -> Iterator[RowFinding]:
+    """Does a token without text stand behind the last word?"""
+    claimed = exam.profile.logprobs.end_token_listed
+    readings = [_ends_with_end(exam, completion, text) for completion, text in completions]
+    verdicts = [reading for reading in readings if reading is not None]
     yes = sum(verdicts)
     evidence = f"listed at the end of {yes} of {len(verdicts)} completions that ended by themselves"
-    if 0 < yes < len(verdicts):
-        return exam.findings.agree(row, False, evidence)
-    exam.end_listed = yes > 0
-    if claimed is None:
-        return exam.findings.add(row, "MEASURED", evidence, exam.end_listed)
-    return exam.findings.agree(row, exam.end_listed == claimed, evidence, exam.end_listed)
+    if not verdicts:
+        reason = f"of {len(readings)} completions that ended by themselves, none shows it"
+        yield unchecked(END, reason)
+    elif 0 < yes < len(verdicts):
+        yield agreement(END, False, evidence)
+    elif claimed is None:
+        yield measured(END, evidence, yes > 0)
+    else:
+        yield agreement(END, (yes > 0) == claimed, evidence, yes > 0)
 
 
-async def _ends(exam: Exam, completion: Completion) -> bool | None:
+def _ends_with_end(exam: Exam, completion: Completion, text: str | None) -> bool | None:
     """Whether the last listed token is the end token; None where its text does not tell."""
     if not len(completion.token_ids):
-        if not completion.text:
-            return False
-        return None
+        return None if completion.text else False
     if _complete_without_last(exam, completion):
         return True
-    text = await _last_text(exam, completion)
     if text is None or "\N{REPLACEMENT CHARACTER}" in text:
         return None
     if not text.strip():
-        if text:
-            return None
-        return True
+        return None if text else True
     return not completion.text.rstrip().endswith(text.rstrip())
 
 
@@ -207,7 +222,7 @@ def _complete_without_last(exam: Exam, completion: Completion) -> bool:
     """Whether the tokens before the last make up the whole text, under a vocabulary that is
     known.
     """
-    vocabulary = exam.probe.session.vocabulary
+    vocabulary = exam.session.vocabulary
     ids = completion.token_ids.tolist()
     if vocabulary is None or ids[-1] in vocabulary.ordinary or not completion.text.strip():
         return False
@@ -219,10 +234,12 @@ async def _last_text(exam: Exam, completion: Completion) -> str | None:
     """What the last listed token prints as, asked for once; a token listed without bytes prints as
     nothing.
     """
+    if not len(completion.token_ids) or _complete_without_last(exam, completion):
+        return None
     last = int(completion.token_ids[-1])
-    exact = exam.profile.tokens.bytes_exact
     if last in completion.token_bytes:
         return completion.token_bytes[last].decode("utf-8", "replace")
-    if exact and (last == UNNAMED or (completion.token_bytes and last in completion.top_ids[-1])):
+    lists_bytes = completion.token_bytes and last in completion.top_ids[-1]
+    if exam.profile.tokens.bytes_exact and (last == UNNAMED or lists_bytes):
         return ""
     return await exam.text_of(last)

@@ -2,23 +2,21 @@
 them.
 """
 
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Iterator
 
 import numpy as np
 
-from blackbox_lb.extras.doctor.asking.exam import STORY, WORDS, Exam, mean_logprobs
-from blackbox_lb.extras.doctor.checks.logprob_meaning import settle_end
+from blackbox_lb.extras.doctor.checks.logprob_meaning import END, compare_end, ended
 from blackbox_lb.extras.doctor.checks.uniformity import (
     COARSE,
     EXPECTED,
     CellDraw,
     UniformityVerdict,
-    alike,
-    expected_beyond,
     judge,
     temperature_of,
 )
+from blackbox_lb.extras.doctor.exam import STORY, WORDS, Exam, NotChecked
+from blackbox_lb.extras.doctor.findings import RowFinding, agreement
 from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion
 
 CONTRADICTS = 1e-3
@@ -39,11 +37,11 @@ and the p-value of the temperature from which on it makes no other: a server at 
 draws look that neutral after so many is not found by more of them."""
 AT_ONCE = 4
 BATCH = 8
-BATCHES = 2
-"""Completions a request where a provider gives several, requests of a batch, and how many batches
-there may be.
+"""Completions a request where a provider gives several, and requests of a batch, of which there may
+be two.
 """
-MOST_TOKENS = TOKENS * max(REQUESTS, AT_ONCE * BATCH * BATCHES) + MORE * LONG
+MOST_REQUESTS = REQUESTS + MORE + 2
+MOST_TOKENS = TOKENS * max(REQUESTS, AT_ONCE * BATCH * 2) + MORE * LONG
 WIDE = 100
 """Alternatives asked for where the provider lists so many: a truncation shows only where the list
 reaches the mass that is cut.
@@ -52,62 +50,47 @@ LOST = 0.01
 """Share of draws whose missing end tokens go unnoticed in every test."""
 
 
-@dataclass(slots=True)
-class _NeutralDraws:
-    """The tokens of all neutral completions as draws; a completion is read once."""
+async def ask_neutral(exam: Exam) -> tuple[list[CellDraw], UniformityVerdict]:
+    """Some hundreds of tokens at two prompts, and all that was drawn neutrally before, as draws
+    with their verdict.
 
-    exam: Exam
-    draws: list[CellDraw] = field(default_factory=list)
-    completions: int = 0
-
-    def so_far(self) -> list[CellDraw]:
-        """Those of every completion that came until now."""
-        for completion in islice(self.exam.completions(), self.completions, None):
-            self.draws += draws_of(self.exam, completion)
-            self.completions += 1
-        return self.draws
-
-
-async def check_neutral(exam: Exam) -> None:
-    """Some hundreds of tokens at two prompts, and all that was drawn neutrally before.
-
-    Where several completions come at a time, more are drawn while too few draws are due in what a
+    Where several completions come at a time, more are drawn if too few draws are due in what a
     truncation would cut; and some longer ones anywhere, where the temperature is in doubt. A
     thorough test goes on with those until the temperature is settled.
     """
-    exam.probe.top = _alternatives(exam)
-    several = exam.n >= AT_ONCE
-    batch = REQUESTS
-    n = 1
+    exam.top = _alternatives(exam)
+    several = exam.status("sampling.n") == "CONFIRMED" and exam.profile.sampling.n >= AT_ONCE
     if several:
-        batch = BATCH
-        n = AT_ONCE
-    await exam.probe.repeat(batch // 2, WORDS, max_tokens=TOKENS, n=n)
-    await exam.probe.repeat(batch // 2, STORY, max_tokens=TOKENS, n=n)
-    await settle_end(exam)
-    neutral = _NeutralDraws(exam)
-    for _ in range(BATCHES - 1 if several else 0):
-        if expected_beyond(neutral.so_far(), exam.step) >= EXPECTED:
-            break
-        await exam.probe.repeat(batch, STORY, max_tokens=TOKENS, n=n)
-    draws = neutral.so_far()
-    verdict = judge(draws, step=exam.step) if draws else None
+        await _draw(exam, BATCH // 2, TOKENS, n=AT_ONCE)
+    else:
+        await _draw(exam, REQUESTS // 2, TOKENS)
+    if exam.status(END) == "NOT CHECKED":
+        for finding in compare_end(exam, await ended(exam)):
+            exam.add(finding)
+    draws, verdict = _judged(exam)
+    if several and verdict.expected < EXPECTED:
+        await exam.repeat(BATCH, STORY, max_tokens=TOKENS, n=AT_ONCE)
+        draws, verdict = _judged(exam)
     rounds = 0
-    while verdict is not None and _is_open(exam, verdict, rounds):
-        await exam.probe.repeat(MORE // 2, WORDS, max_tokens=LONG)
-        await exam.probe.repeat(MORE // 2, STORY, max_tokens=LONG)
-        draws = neutral.so_far()
-        verdict = judge(draws, step=exam.step)
+    while _is_open(exam, verdict, rounds):
+        await _draw(exam, MORE // 2, LONG)
+        draws, verdict = _judged(exam)
         rounds += 1
-    completions = list(exam.completions())
-    lost = sum(completion.finish_reason == "stop" for completion in completions)
-    if not exam.end_listed and not exam.knows_texts and lost > LOST * len(draws):
-        why = (
-            f"{lost} of {len(completions)} completions ended by themselves, with a token that is"
-            " not listed"
-        )
-        return exam.findings.skip(["neutral"], f"{why}, and its id is not known")
-    return _conclude(exam, completions, draws, verdict)
+    return draws, verdict
+
+
+async def _draw(exam: Exam, requests: int, tokens: int, n: int = 1) -> None:
+    """``requests`` for completions of each of the two prompts."""
+    for prompt in (WORDS, STORY):
+        await exam.repeat(requests, prompt, max_tokens=tokens, n=n)
+
+
+def _judged(exam: Exam) -> tuple[list[CellDraw], UniformityVerdict]:
+    """Every token that was drawn neutrally, and the verdict. Raises NotChecked: there is none."""
+    draws = [draw for completion in exam.completions() for draw in draws_of(exam, completion)]
+    if not draws:
+        raise NotChecked("no token was listed")
+    return draws, judge(draws, step=exam.step)
 
 
 def _is_open(exam: Exam, verdict: UniformityVerdict, rounds: int) -> bool:
@@ -128,51 +111,44 @@ def _threshold(exam: Exam) -> float:
 
 def _alternatives(exam: Exam) -> int:
     """As many as are known to be listed, up to ``WIDE``."""
-    claimed = exam.profile.most_logprobs(exam.probe.session.endpoint)
-    if (
-        claimed is None
-        and exam.vocabulary_size is not None
-        and exam.findings.confirmed("logprobs.limit")
-    ):
+    claimed = exam.profile.most_logprobs(exam.session.endpoint)
+    unlimited = claimed is None and exam.status("logprobs.limit") == "CONFIRMED"
+    if unlimited and exam.vocabulary_size is not None:
         return min(WIDE, exam.vocabulary_size)
     return min(WIDE, exam.alternatives)
 
 
-def _conclude(
-    exam: Exam,
-    completions: list[Completion],
-    draws: list[CellDraw],
-    verdict: UniformityVerdict | None,
-) -> None:
-    if verdict is None:
-        return exam.findings.skip(["neutral"], "no token was listed")
+def compare_neutral(
+    exam: Exam, answer: tuple[list[CellDraw], UniformityVerdict]
+) -> Iterator[RowFinding]:
+    """No test tells the draws from those of a neutral server."""
+    draws, verdict = answer
+    completions = list(exam.completions())
+    lost = sum(completion.finish_reason == "stop" for completion in completions)
+    if not exam.end_listed and not exam.knows_texts and lost > LOST * len(draws):
+        raise NotChecked(
+            f"{lost} of {len(completions)} completions ended by themselves, with a token that is"
+            " not listed, and its id is not known"
+        )
     evidence = (
         f"{verdict.draws} tokens: chi-square p = {verdict.chi_square:.2g}, {verdict.beyond} outside"
-        f" the top 90 % of the mass ({verdict.expected:.1f} expected){_first(exam)}"
+        f" the top 90 % of the mass ({verdict.expected:.1f} expected)"
     )
     if verdict.p < _threshold(exam):
-        different = len(
-            {completion.text for completion in completions if len(completion.token_ids) > 1}
-        )
+        texts = {completion.text for completion in completions if len(completion.token_ids) > 1}
         why = (
             f"p = {verdict.p:.1g}, {verdict.reason}; likeliest temperature"
             f" {temperature_of(draws):.2f}"
         )
-        return exam.findings.agree(
-            "neutral", False, f"{why}; {different} different texts; {evidence}"
-        )
-    if exam.step >= COARSE:
-        return exam.findings.skip(
-            ["neutral"],
-            f"not tested: logprobs are rounded to steps of {exam.step:g} nat; {evidence}",
-        )
-    if verdict.expected < EXPECTED:
-        return exam.findings.skip(
-            ["neutral"], f"too little variety to see a truncation; {evidence}"
-        )
-    return exam.findings.agree(
-        "neutral", True, f"{evidence}; smallest p of all tests {verdict.p:.2g}"
-    )
+        yield agreement("neutral", False, f"{why}; {len(texts)} different texts; {evidence}")
+    elif exam.step >= COARSE:
+        steps = f"logprobs are rounded to steps of {exam.step:g} nat"
+        raise NotChecked(f"not tested: {steps}; {evidence}")
+    elif verdict.expected < EXPECTED:
+        raise NotChecked(f"too little variety to see a truncation; {evidence}")
+    else:
+        evidence += f"; smallest p of all tests {verdict.p:.2g}"
+        yield agreement("neutral", True, evidence)
 
 
 def draws_of(exam: Exam, completion: Completion) -> list[CellDraw]:
@@ -188,24 +164,22 @@ def draws_of(exam: Exam, completion: Completion) -> list[CellDraw]:
         values = completion.top_logprobs[t].astype(np.float64)
         visible = ids != NO_TOKEN
         if not exam.end_listed:
-            ends = np.array(
-                [_may_end(exam, completion, listed_token) for listed_token in ids.tolist()],
-                dtype=bool,
-            )
-            if _may_end(exam, completion, token) and token in ids:
+            ends = [_may_end(exam, completion, listed_token) for listed_token in ids.tolist()]
+            may_end = np.array(ends, np.bool_)
+            if token in ids and _may_end(exam, completion, token):
                 continue
-            values = values - np.log1p(-min(float(np.exp(values[ends & visible]).sum()), 0.999))
-            visible &= ~ends
-        positions = np.flatnonzero(visible & (ids == token))
-        if token == UNNAMED:  # several may be listed: it is the one with its logprob
-            positions = positions[np.argsort(np.abs(values[positions] - logprob))][:1]
-        listed = np.flatnonzero(visible)
-        cell = len(listed)
-        if len(positions):
-            cell = int(np.flatnonzero(listed == positions[0])[0])
+            hidden = float(np.exp(values[may_end & visible]).sum())
+            values = values - np.log1p(-min(hidden, 0.999))
+            visible &= ~may_end
+        listed_ids = ids[visible]
+        values = values[visible]
+        places = np.flatnonzero(listed_ids == token)
+        cell = len(listed_ids)
+        if len(places):  # of tokens without an id several may be listed
+            cell = int(places[np.argmin(np.abs(values[places] - logprob))])
         before = set(tokens[:t]) - {NO_TOKEN, UNNAMED}
-        again = np.array([candidate in before for candidate in ids[listed].tolist()], np.bool_)
-        draws.append(CellDraw.of(np.exp(values[listed]), cell, again))
+        again = np.array([candidate in before for candidate in listed_ids.tolist()], np.bool_)
+        draws.append(CellDraw.of(np.exp(values), cell, again))
     return draws
 
 
@@ -213,26 +187,5 @@ def _may_end(exam: Exam, completion: Completion, token: int) -> bool:
     """Whether a listed token may be the hidden end token: it has no text."""
     if token in (NO_TOKEN, UNNAMED) or not exam.knows_texts:
         return token == UNNAMED
-    vocabulary = exam.probe.session.vocabulary
+    vocabulary = exam.session.vocabulary
     return token not in (completion.token_bytes if vocabulary is None else vocabulary.ordinary)
-
-
-def _first(exam: Exam) -> str:
-    """The classic test, of first tokens at one prompt: less sharp, and on its own misled by noise
-    between requests.
-    """
-    firsts = [
-        int(completion.token_ids[0])
-        for prompt, completion in exam.probe.draws
-        if prompt is WORDS and len(completion.token_ids)
-    ]
-    means = dict(sorted(mean_logprobs(exam.openings()).items()))
-    shares = np.exp(list(means.values()))
-    counts = np.array([firsts.count(token) for token in means])
-    p = alike(
-        np.append(shares, max(1 - shares.sum(), 0.0)),
-        np.append(counts, len(firsts) - counts.sum()).astype(np.int64),
-    )
-    if p is None:
-        return ""
-    return f"; {len(firsts)} first tokens: p = {p:.2g}"

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.optimize import minimize_scalar
 from scipy.signal import fftconvolve
 from scipy.special import logsumexp
-from scipy.stats import chisquare
+from scipy.stats import chisquare, poisson_binom
 
 Vector = npt.NDArray[np.float64]
 Cells = npt.NDArray[np.bool_]
@@ -44,9 +44,10 @@ COARSE = 0.25
 """Steps of logprobs, in nats, from which on only a truncation is tested for: the other tests would
 see the rounding.
 """
-NEVER = "unlisted tokens never drawn, as top_k truncates"
+NUCLEUS = "tail never drawn, as top_p truncates"
 AGAIN = "tokens that were drawn before come too seldom, as under a presence or frequency penalty"
 SCALED = "unlisted tokens drawn too often, as lists that are scaled to 1"
+UNEVEN = "not uniform over the listed mass"
 WORTH = 12.0
 GONE = 0.02
 SUSPECT = 0.01
@@ -73,11 +74,15 @@ class CellDraw:
         where none was drawn, ``again`` says which of them stand before in the completion.
         """
         probabilities = np.append(listed, max(1.0 - float(listed.sum()), LEAST_UNLISTED))
-        return cls(
-            probabilities / probabilities.sum(),
-            cell,
-            np.append(np.zeros(len(listed), bool) if again is None else again, False),
-        )
+        was_drawn = np.zeros(len(probabilities), np.bool_)
+        if again is not None:
+            was_drawn[:-1] = again
+        return cls(probabilities / probabilities.sum(), cell, was_drawn)
+
+    @property
+    def unlisted(self) -> int:
+        """The cell of all tokens that are not listed."""
+        return len(self.probabilities) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,34 +114,37 @@ def judge(draws: Sequence[CellDraw], seed: int = 0, step: float = 0.0) -> Unifor
     share the other half.
     ``step``: nats to which the logprobs are rounded.
     """
-    outside = [_unlisted(draw) for draw in draws]
+    is_unlisted = [np.arange(len(draw.probabilities)) == draw.unlisted for draw in draws]
     events = {
-        "tail never drawn, as top_p truncates": _events(draws, _beyond_nucleus(draws, 0.9), step),
+        NUCLEUS: _events(draws, _beyond_nucleus(draws, 0.9), step),
         "tail hardly drawn, as top_p truncates": _events(draws, _beyond_nucleus(draws, 0.95), step),
         "unlikely tokens never drawn, as min_p truncates": _events(
             draws, [_below(draw, 0.05) for draw in draws], step
         ),
-        NEVER: _events(draws, outside, step),
+        "unlisted tokens never drawn, as top_k truncates": _events(draws, is_unlisted, step),
         AGAIN: _events(draws, [draw.again for draw in draws]),
     }
-    (low, high) = _surprise(draws)
-    chi_square = _transform(draws, seed)
+    sharper, flatter = _surprise(draws)
     heat = "flatter than returned"
-    if low < high:
+    if sharper < flatter:
         heat = "sharper than returned, as a temperature below 1"
+    chi_square = _transform(draws, seed)
+    is_coarse = step >= COARSE
     least = 1.0  # share of every probability that is sure, whichever way it was rounded
-    if step >= COARSE:
+    if is_coarse:
         least = float(np.exp(-step))
-    tests = {name: _lower_tail(least * p, occurrences) for name, (p, occurrences) in events.items()}
-    tests |= {heat: 2 * min(low, high), "not uniform over the listed mass": chi_square}
-    mass, occurred = _events(draws, outside)
-    tests[SCALED] = 1.0
-    if occurred:
-        tests[SCALED] -= _lower_tail(np.maximum(mass, ROUNDED), occurred - 1)
-    if step >= COARSE:
-        tests = {name: p if name in events else 1.0 for name, p in tests.items()}
+    tests = {
+        name: float(poisson_binom.cdf(occurrences, least * p))
+        for name, (p, occurrences) in events.items()
+    }
+    tests |= {heat: 1.0, UNEVEN: 1.0, SCALED: 1.0}
+    if not is_coarse:
+        mass, occurrences = _events(draws, is_unlisted)
+        tests[heat] = 2 * min(sharper, flatter)
+        tests[UNEVEN] = chi_square
+        tests[SCALED] = float(poisson_binom.sf(occurrences - 1, np.maximum(mass, ROUNDED)))
     other_p_values = [p for name, p in tests.items() if name != heat]
-    probabilities, beyond = next(iter(events.values()))
+    probabilities, beyond = events[NUCLEUS]
     return UniformityVerdict(
         p=min(1.0, 2 * tests[heat], 2 * len(other_p_values) * min(other_p_values)),
         reason=_reason(events, tests, heat),
@@ -152,27 +160,18 @@ def _reason(events: Mapping[str, tuple[Vector, int]], tests: Mapping[str, float]
     """What it looks like: a truncation leaves almost none of an event's draws, a temperature some
     of all.
     """
-    gone = [
-        name
-        for name, (p, occurrences) in events.items()
-        if p.sum() >= WORTH and occurrences <= GONE * p.sum()
-    ]
-    suspects = (
-        (AGAIN, min(SUSPECT, tests[heat], tests[SCALED])),
-        (SCALED, SUSPECT / 10),
-        (heat, SUSPECT),
-    )
-    clear = [*gone, *(name for name, below in suspects if tests[name] < below)]
-    if clear:
-        return clear[0]
+    for name, (p, occurrences) in events.items():
+        if p.sum() >= WORTH and occurrences <= GONE * p.sum():
+            return name
+    suspects = {
+        AGAIN: min(SUSPECT, tests[heat], tests[SCALED]),
+        SCALED: SUSPECT / 10,
+        heat: SUSPECT,
+    }
+    for name, below in suspects.items():
+        if tests[name] < below:
+            return name
     return min(tests, key=lambda name: tests[name])
-
-
-def expected_beyond(draws: Sequence[CellDraw], step: float = 0.0) -> float:
-    """How many draws are due outside the smallest sets that hold 90 % of the mass: what a
-    truncation at top-p .9 would cut.
-    """
-    return float(_events(draws, _beyond_nucleus(draws, 0.9), step)[0].sum())
 
 
 def temperature_of(draws: Sequence[CellDraw]) -> float:
@@ -188,26 +187,6 @@ def temperature_of(draws: Sequence[CellDraw]) -> float:
 
     best = minimize_scalar(loss, bounds=(-np.log(4), np.log(4)), method="bounded")
     return float(np.exp(-best.x))
-
-
-def alike(listed: Vector, counts: npt.NDArray[np.int64]) -> float | None:
-    """Chi-square p-value of counts against one distribution, both (c,); cells below 5 expected are
-    pooled, None if one is left.
-
-    Shares that were rounded may sum to more than 1: they are scaled.
-    """
-    expected = listed / max(listed.sum(), LEAST_UNLISTED) * counts.sum()
-    big = expected >= 5
-    pooled = np.append(expected[big], expected[~big].sum())
-    observed = np.append(counts[big], counts[~big].sum())
-    if pooled[-1] < 5:
-        if len(pooled) < 2:
-            return None
-        pooled = np.append(pooled[:-2], pooled[-2:].sum())
-        observed = np.append(observed[:-2], observed[-2:].sum())
-    if len(pooled) > 1:
-        return float(chisquare(observed, pooled).pvalue)
-    return None
 
 
 def _transform(draws: Sequence[CellDraw], seed: int) -> float:
@@ -235,11 +214,6 @@ def _below(draw: CellDraw, share: float) -> Cells:
     return below
 
 
-def _unlisted(draw: CellDraw) -> Cells:
-    last: Cells = np.arange(len(draw.probabilities)) == len(draw.probabilities) - 1
-    return last
-
-
 def _events(
     draws: Sequence[CellDraw], inside: Sequence[Cells], step: float = 0.0
 ) -> tuple[Vector, int]:
@@ -257,16 +231,6 @@ def _events(
     return np.maximum(probabilities - doubtful, 0.0), sum(
         bool(cells[draw.cell]) for draw, cells in zip(draws, inside, strict=True)
     )
-
-
-def _lower_tail(probabilities: Vector, count: int) -> float:
-    """P(at most ``count`` of independent events with these probabilities), exactly."""
-    of = np.zeros(count + 1)
-    of[0] = 1.0
-    for p in probabilities:
-        of[1:] = of[1:] * (1 - p) + of[:-1] * p
-        of[0] *= 1 - p
-    return float(min(of.sum(), 1.0))
 
 
 def _surprise(draws: Sequence[CellDraw]) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """Findings: one a row of the profile, what it claims, what was seen, and whether the two agree."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -15,17 +15,20 @@ the server does.
 
 @dataclass(frozen=True, slots=True)
 class RowFinding:
-    """``row``: dotted, as in the profile. ``evidence``: one line with its numbers.
+    """What was seen of one claim.
 
-    ``found``: the true value of the row, where it is known to be another than the claim. A
-    contradiction without one is of a kind that no value of the row can cure.
+    row: dotted, as in the profile.
+    evidence: one line with its numbers.
+    found: the true value of the row, where it is known to be another than the claim. A
+        contradiction without one is of a kind that no value of the row can cure.
+    claim: what the profile says of the row, in words (``claim_of``).
     """
 
     row: str
-    claim: str
     status: Status
     evidence: str
     found: Json | dict[str, Json] | None = None
+    claim: str = ""
 
     @property
     def incurable(self) -> bool:
@@ -33,56 +36,21 @@ class RowFinding:
         return self.status == "CONTRADICTED" and self.found is None
 
 
-class Findings:
-    """The findings so far, one a row, in the order in which rows were first found; a later one
-    replaces NOT CHECKED, and a contradiction a confirmation.
-    """
+def agreement(row: str, agrees: bool, evidence: str, found: Any = None) -> RowFinding:
+    """CONFIRMED or CONTRADICTED; ``found`` is what a contradicted row should say."""
+    if agrees:
+        return RowFinding(row, "CONFIRMED", evidence)
+    return RowFinding(row, "CONTRADICTED", evidence, found)
 
-    def __init__(self, profile: Profile) -> None:
-        self._profile = profile
-        self._rows: dict[str, RowFinding] = {}
 
-    def add(
-        self, row: str, status: Status, evidence: str, value: Json | dict[str, Json] | None = None
-    ) -> None:
-        """What was seen of ``row``. A reason why it was not checked gives way to any finding, and
-        to a later reason.
-        """
-        finding = self._rows.get(row)
-        if (
-            finding is None
-            or finding.status == "NOT CHECKED"
-            or (finding.status, status) == ("CONFIRMED", "CONTRADICTED")
-        ):
-            self._rows[row] = RowFinding(row, claim_of(self._profile, row), status, evidence, value)
+def measured(row: str, evidence: str, found: Any = None) -> RowFinding:
+    """A fact that contradicts nothing."""
+    return RowFinding(row, "MEASURED", evidence, found)
 
-    def agree(self, row: str, agrees: bool, evidence: str, value: Json | None = None) -> None:
-        """CONFIRMED or CONTRADICTED; ``value`` is what a contradicted row should say."""
-        if agrees:
-            self.add(row, "CONFIRMED", evidence)
-        else:
-            self.add(row, "CONTRADICTED", evidence, value)
 
-    def skip(self, rows: Iterable[str], reason: str) -> None:
-        """NOT CHECKED, for each of ``rows`` that nothing has been found of."""
-        for row in rows:
-            self.add(row, "NOT CHECKED", reason)
-
-    def withdraw(self, row: str, reason: str) -> None:
-        """NOT CHECKED in place of a contradiction that rested on what has turned out wrong."""
-        if row in self._rows and self._rows[row].status == "CONTRADICTED":
-            claim = self._rows[row].claim
-            self._rows[row] = RowFinding(row, claim, "NOT CHECKED", reason)
-
-    def settled(self, row: str) -> bool:
-        """Whether anything was found of ``row``."""
-        return row in self._rows and self._rows[row].status != "NOT CHECKED"
-
-    def confirmed(self, row: str) -> bool:
-        return row in self._rows and self._rows[row].status == "CONFIRMED"
-
-    def all(self) -> tuple[RowFinding, ...]:
-        return tuple(self._rows.values())
+def unchecked(row: str, reason: str) -> RowFinding:
+    """NOT CHECKED, and why."""
+    return RowFinding(row, "NOT CHECKED", reason)
 
 
 @dataclass(frozen=True, slots=True)
