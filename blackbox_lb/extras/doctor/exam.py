@@ -3,7 +3,7 @@ know so far.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -72,6 +72,8 @@ class Exam:
         where none is seen.
     works: whether a bias was seen to act, None while that is not known.
     clip: nats above which the server was seen to make less of a bias, None where it was not.
+    spelled: the tokens whose bytes stand in the completions of ``draws``.
+    texts: those of tokens that were looked up.
     findings: the last one of each row, in the order in which rows were first found.
     """
 
@@ -93,7 +95,8 @@ class Exam:
     works: bool | None = None
     clip: int | None = None
     findings: dict[str, RowFinding] = field(default_factory=dict)
-    _texts: dict[int, str | None] = field(default_factory=dict)
+    spelled: set[int] = field(default_factory=set)
+    texts: dict[int, str | None] = field(default_factory=dict)
     _ceiling: int = 0
 
     def add(self, finding: RowFinding) -> None:
@@ -176,7 +179,9 @@ class Exam:
         if completions and all(completion.filtered for completion in completions):
             raise Withheld("the content filter kept back the answer to a test prompt")
         if temperature == 1.0 and not bias and seed is None and top is None:
-            self.draws += [(prompt, completion) for completion in completions]
+            for completion in completions:
+                self.draws.append((prompt, completion))
+                self.spelled |= completion.token_bytes.keys()
         return completions
 
     def _note(self, completions: Sequence[Completion], biased: Sequence[int]) -> None:
@@ -214,14 +219,23 @@ class Exam:
             raise reason
         return completions
 
-    async def winner(
-        self, bias: Mapping[int, float], temperature: float = 0.0, endpoint: Endpoint | None = None
-    ) -> int | None:
-        """The token that comes first under a bias; None where the answer names none."""
-        (completion,) = await self.ask(
-            WORDS, top=1, temperature=temperature, bias=bias, endpoint=endpoint
+    async def winners(
+        self,
+        bias: Mapping[int, float],
+        times: int = 1,
+        temperature: float = 0.0,
+        endpoint: Endpoint | None = None,
+    ) -> list[int | str | None]:
+        """What comes first under a bias in ``times`` equal requests: a token; where the endpoint
+        names none, the text; None where the answer is empty.
+        """
+        completions = await self.repeat(
+            times, WORDS, top=1, temperature=temperature, bias=bias, endpoint=endpoint
         )
-        return first_token(completion)
+        rules = self.profile.endpoint(endpoint or self.session.endpoint)
+        if rules.ask_logprobs == "no":
+            return [completion.text.strip() or None for completion in completions]
+        return [first_token(completion) for completion in completions]
 
     async def text_of(self, token: int) -> str | None:
         """The text of a token by the vocabulary or by the server, asked once; None where neither
@@ -229,11 +243,11 @@ class Exam:
         """
         if token < 0:
             return None
-        if token not in self._texts:
+        if token not in self.texts:
             if self.session.vocabulary is None and self.profile.tokenizer.source == "server":
                 self.count()
-            self._texts[token] = (await self.session.texts_of([token]))[0]
-        return self._texts[token]
+            self.texts[token] = (await self.session.texts_of([token]))[0]
+        return self.texts[token]
 
     @property
     def profile(self) -> Profile:
@@ -323,18 +337,21 @@ class Exam:
         """Whether a token is known to stand for text, or nothing is known of it; end tokens stand
         for none.
         """
-        vocabulary = self.session.vocabulary
-        if vocabulary is not None:
-            return token in vocabulary.ordinary
-        if not self.knows_texts:
-            return token >= 0
-        return any(token in completion.token_bytes for completion in self.completions())
+        if self.knows_texts:
+            return token in self.with_text
+        return token >= 0
+
+    @property
+    def with_text(self) -> Set[int]:
+        """The tokens that are known to stand for text."""
+        if self.session.vocabulary is not None:
+            return self.session.vocabulary.ordinary.keys()
+        return self.spelled
 
     @property
     def knows_texts(self) -> bool:
         """Whether ``has_text`` rests on knowledge."""
-        with_bytes = any(completion.token_bytes for completion in self.completions())
-        return with_bytes or self.session.vocabulary is not None
+        return self.session.vocabulary is not None or bool(self.spelled)
 
 
 def first_token(completion: Completion) -> int | None:

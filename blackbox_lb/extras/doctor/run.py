@@ -20,13 +20,14 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.extras.doctor.checks import (
     answers,
-    bias_effect,
-    bias_range,
-    bias_strength,
-    listed_alternatives,
-    logprob_meaning,
-    neutral_sampling,
-    token_identity,
+    effect,
+    limits,
+    lists,
+    logprobs,
+    neutral,
+    pairs,
+    strength,
+    tokens,
 )
 from blackbox_lb.extras.doctor.exam import (
     MOST_REQUESTS,
@@ -61,7 +62,7 @@ class Check(Generic[Answers]):
     """
 
     title: str
-    rows: tuple[str, ...]
+    rows: Sequence[str]
     requests: int
     tokens: int
     ask: Callable[[Exam], Awaitable[Answers | None]]
@@ -70,100 +71,65 @@ class Check(Generic[Answers]):
 
 EFFECT = "effect of a bias"
 NEUTRAL = "neutral sampling"
+SAMPLED_IN_LIST = "endpoints.{endpoint}.sampled_in_list"
 CHECKS: tuple[Check[Any], ...] = (
     Check(
-        "tokenizer",
-        ("tokenizer.tokenize",),
-        2,
-        0,
-        token_identity.ask_tokenizer,
-        token_identity.compare_tokenizer,
+        "tokenizer", ["tokenizer.tokenize"], 2, 0, tokens.ask_tokenizer, tokens.compare_tokenizer
     ),
-    Check(
-        "lists of alternatives",
-        (),
-        11,
-        11,
-        listed_alternatives.ask_lists,
-        listed_alternatives.compare_lists,
-    ),
+    Check("lists of alternatives", [], 11, 11, lists.ask_lists, lists.compare_lists),
     Check(
         "token identity",
-        ("tokens.id", "tokens.bytes_exact"),
+        ["tokens.id", "tokens.bytes_exact"],
         10,
         48,
-        token_identity.ask_ids,
-        token_identity.compare_ids,
+        tokens.ask_ids,
+        tokens.compare_ids,
     ),
-    Check("several completions", ("sampling.n",), 1, 128, answers.ask_n, answers.compare_n),
+    Check("several completions", ["sampling.n"], 1, 128, answers.ask_n, answers.compare_n),
+    Check("end token", [logprobs.END], 6, 72, logprobs.ask_end, logprobs.compare_end),
     Check(
-        "end token",
-        ("logprobs.end_token_listed",),
-        6,
-        72,
-        logprob_meaning.ask_end,
-        logprob_meaning.compare_end,
+        EFFECT, ["bias", "bias.high", "bias.low"], 20, 18, effect.ask_effect, effect.compare_effect
     ),
-    Check(
-        EFFECT,
-        ("bias", "bias.high", "bias.low"),
-        5 + bias_range.REQUESTS,
-        3 + bias_range.REQUESTS,
-        bias_effect.ask_effect,
-        bias_effect.compare_effect,
-    ),
-    Check(EFFECT, ("bias.low",), 5, 2, bias_effect.ask_low, bias_effect.compare_low),
+    Check(EFFECT, ["bias.low"], 5, 2, effect.ask_low, effect.compare_low),
     Check(
         "meaning of logprobs",
-        ("logprobs.meaning",),
+        ["logprobs.meaning"],
         6,
         6,
-        logprob_meaning.ask_meaning,
-        logprob_meaning.compare_meaning,
+        logprobs.ask_meaning,
+        logprobs.compare_meaning,
     ),
+    Check("fractions", ["bias.fractions"], 6, 6, pairs.ask_fractions, pairs.compare_fractions),
     Check(
-        "fractions",
-        ("bias.fractions",),
-        6,
-        6,
-        bias_effect.ask_fractions,
-        bias_effect.compare_fractions,
-    ),
-    Check(
-        "highest id",
-        ("bias.highest_id",),
-        2,
-        2,
-        bias_effect.ask_highest_id,
-        bias_effect.compare_highest_id,
+        "highest id", ["bias.highest_id"], 2, 2, limits.ask_highest_id, limits.compare_highest_id
     ),
     Check(
         "tokens outside the list",
-        ("endpoints.{endpoint}.sampled_in_list", "logprobs.censored"),
+        [SAMPLED_IN_LIST, "logprobs.censored"],
         2,
         2,
-        listed_alternatives.ask_outside,
-        listed_alternatives.compare_outside,
+        lists.ask_outside,
+        lists.compare_outside,
     ),
     Check(
         NEUTRAL,
-        ("neutral",),
-        neutral_sampling.MOST_REQUESTS,
-        neutral_sampling.MOST_TOKENS,
-        neutral_sampling.ask_neutral,
-        neutral_sampling.compare_neutral,
+        ["neutral"],
+        neutral.MOST_REQUESTS,
+        neutral.MOST_TOKENS,
+        neutral.ask_neutral,
+        neutral.compare_neutral,
     ),
     Check(
         "strength of a bias",
-        ("bias",),
-        bias_strength.REQUESTS,
-        bias_strength.REQUESTS * bias_strength.TOKENS,
-        bias_strength.ask_strength,
-        bias_strength.compare_strength,
+        ["bias"],
+        strength.REQUESTS,
+        strength.MOST_TOKENS,
+        strength.ask_strength,
+        strength.compare_strength,
     ),
     Check(
         "continued answers",
-        ("answers.continues",),
+        ["answers.continues"],
         2,
         1,
         answers.ask_continues,
@@ -171,20 +137,15 @@ CHECKS: tuple[Check[Any], ...] = (
     ),
     Check(
         "prompt logprobs",
-        ("answers.prompt_logprobs",),
+        ["answers.prompt_logprobs"],
         3,
         1,
         answers.ask_prompt_logprobs,
         answers.compare_prompt_logprobs,
     ),
-    Check("seed", ("sampling.seed",), 2, 24, answers.ask_seed, answers.compare_seed),
+    Check("seed", ["sampling.seed"], 2, 24, answers.ask_seed, answers.compare_seed),
     Check(
-        "entries of a bias",
-        ("bias.entries",),
-        11,
-        11,
-        bias_effect.ask_entries,
-        bias_effect.compare_entries,
+        "entries of a bias", ["bias.entries"], 11, 11, limits.ask_entries, limits.compare_entries
     ),
 )
 """In this order: what a later check leans on comes first, and what may bring a server down comes
@@ -198,12 +159,12 @@ def checks_of(*, thorough: bool = False) -> tuple[Check[Any], ...]:
     """
     if not thorough:
         return CHECKS
-    further = (neutral_sampling.ROUNDS - 1) * neutral_sampling.MORE
+    further = (neutral.ROUNDS - 1) * neutral.MORE
     checks = list(CHECKS)
     for place, check in enumerate(checks):
         if check.title == NEUTRAL:
             requests = check.requests + further
-            tokens = check.tokens + further * neutral_sampling.LONG
+            tokens = check.tokens + further * neutral.LONG
             checks[place] = replace(check, requests=requests, tokens=tokens)
     return tuple(checks)
 

@@ -135,68 +135,45 @@ def _rows(
 
 def _unproven(report: Report) -> tuple[dict[str, Json], list[str]]:
     """Careful values for the profile's guesses that no check has settled, and the rows that remain
-    guesses.
+    guesses: those for which no value is right whatever the server does.
 
-    A guessed table without any settled row remains a guess as a whole.
+    A guessed table without any settled row remains a guess as a whole. Of a bias that was not seen
+    to act, no row is settled by another.
     """
-    document = report.profile.model_dump()
+    profile = report.profile
+    document = profile.model_dump()
     checked = {finding.row for finding in report.findings if finding.status != "NOT CHECKED"}
+    accepted = {"bias.entries": report.entries or None, "bias.highest_id": report.named}
+    bias_acts = "bias" in checked or "bias" not in profile.unknown
     careful: dict[str, Json] = {}
     guesses: list[str] = []
-    for guess in report.profile.unknown:
-        leaves = _leaves(value_of(document, guess), guess)
-        rows = [row for row in leaves if row not in OF_OTHER_SETUPS]
-        values = {
-            row: _careful(report, checked, row)
-            for row in rows
-            if not _is_proven(report, checked, row)
-        }
-        careful |= {
-            row: value
-            for row, value in values.items()
-            if value not in (None, value_of(document, row))
-        }
-        open_rows = [row for row, value in values.items() if value is None]
-        if open_rows == rows:
-            guesses.append(guess)
-        else:
-            guesses += open_rows
+    for guess in profile.unknown:
+        rows = set(_leaves(value_of(document, guess), guess)) - OF_OTHER_SETUPS
+        open_rows = []
+        for row in sorted(rows):
+            acts = bias_acts or not row.startswith("bias.")
+            evidence = profile.evidence.get(row)
+            documented = evidence is not None and not DOCUMENTED.isdisjoint(evidence.grade)
+            if _is_checked(checked, row) or (acts and documented and row not in profile.unknown):
+                continue
+            value = {**CAREFUL, **accepted}.get(row) if acts else None
+            if value is None:
+                open_rows.append(row)
+            elif value != value_of(document, row):
+                careful[row] = value
+        guesses += [guess] if len(open_rows) == len(rows) else open_rows
     return careful, guesses
 
 
 def _leaves(value: Any, row: str) -> list[str]:
-    """The rows in a table, sorted; ``row`` itself where it is none."""
+    """The rows in a table; ``row`` itself where it is none."""
     if not isinstance(value, dict) or not value:
         return [row]
-    return [leaf for key in sorted(value) for leaf in _leaves(value[key], f"{row}.{key}")]
+    return [leaf for key in value for leaf in _leaves(value[key], f"{row}.{key}")]
 
 
-def _is_proven(report: Report, proven: Set[str], row: str) -> bool:
-    """Whether something was found of ``row`` or of a table that is checked as a whole, or the row
-    has evidence of its own in a table that was a guess.
-    """
+def _is_checked(checked: Set[str], row: str) -> bool:
+    """Whether something was found of ``row``, or of a table that is checked as a whole."""
     parts = row.split(".")
     around = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
-    if (around - {"bias"}) & proven or PROVEN_BY.get(row) in proven:
-        return True
-    evidence = report.profile.evidence.get(row)
-    documented = evidence is not None and bool(DOCUMENTED & set(evidence.grade))
-    return documented and row not in report.profile.unknown and _may_act(report, proven, row)
-
-
-def _careful(report: Report, proven: Set[str], row: str) -> Json | None:
-    """The value of ``row`` that is right whatever the server does; None where there is none."""
-    if not _may_act(report, proven, row):
-        return None
-    accepted: dict[str, int | None] = {
-        "bias.entries": report.entries or None,
-        "bias.highest_id": report.named,
-    }
-    if row in accepted:
-        return accepted[row]
-    return CAREFUL.get(row)
-
-
-def _may_act(report: Report, proven: Set[str], row: str) -> bool:
-    """Whether more than one row of a guessed table is known: that a bias acts at all."""
-    return not row.startswith("bias.") or "bias" not in report.profile.unknown or "bias" in proven
+    return not checked.isdisjoint(around - {"bias"}) or PROVEN_BY.get(row) in checked

@@ -29,10 +29,8 @@ from blackbox_lb.errors import (
     QuotaExhausted,
     RequestRejected,
 )
-from blackbox_lb.extras.doctor.checks.bias_effect import BASE, duel_bias
-from blackbox_lb.extras.doctor.checks.bias_range import Pair
-from blackbox_lb.extras.doctor.checks.token_identity import EMOJI
-from blackbox_lb.extras.doctor.checks.uniformity import CellDraw, judge, temperature_of
+from blackbox_lb.extras.doctor.checks.pairs import Pair
+from blackbox_lb.extras.doctor.checks.tokens import EMOJI
 from blackbox_lb.extras.doctor.exam import STORY, opening_lists
 from blackbox_lb.extras.doctor.findings import Report, RowFinding, claim_of
 from blackbox_lb.extras.doctor.run import Check, checks_of, examine, most_requests, most_tokens
@@ -1035,45 +1033,12 @@ def test_the_budget_cannot_be_overdrawn() -> None:
     assert finding(report, "bias.entries").found == 5
 
 
-def test_draws_from_what_is_returned_are_never_accused() -> None:
-    """Over 60 neutral servers the smallest p-value is what 60 fair tests give."""
-    smallest = min(judge(draws(seed, 1.0), seed).p for seed in range(60))
-    assert 1e-4 < smallest < 0.6
-
-
-def test_truncation_and_temperature_are_seen() -> None:
-    """Top-p .9 and temperatures .8 and 1.25 fall far below the threshold; the temperature is
-    estimated.
-    """
-    for seed in range(6):
-        assert judge(draws(seed, 1.0, nucleus=0.9), seed).p < 1e-6
-        assert judge(draws(seed, 0.8), seed).p < 1e-4
-        assert judge(draws(seed, 1.25), seed).p < 1e-4
-    assert temperature_of(
-        [draw for seed in range(5) for draw in draws(seed, 0.8)]
-    ) == pytest.approx(0.8, abs=0.05)
-
-
-def draws(
-    seed: int, temperature: float, nucleus: float = 1.0, n: int = 600, k: int = 10
-) -> list[CellDraw]:
-    """Draws from random distributions over 30 tokens of which ``k`` are listed."""
-    rng = np.random.default_rng(seed)
-    found = []
-    for logits in rng.normal(scale=2.5, size=(n, 30)):
-        shares = np.sort(np.exp(log_softmax(logits)))[::-1]
-        policy = np.exp(log_softmax(np.log(shares) / temperature))
-        policy[np.cumsum(policy) - policy >= nucleus] = 0
-        found.append(CellDraw.of(shares[:k], min(int(rng.choice(30, p=policy / policy.sum())), k)))
-    return found
-
-
 @given(st.floats(0, 20))
 def test_a_duel_looks_the_same_in_whole_numbers(gap: float) -> None:
     """Both sides of a duel are the same two numbers under every rounding, and lie either side of
     the tie.
     """
-    below, above = (duel_bias(Pair(1, 2, gap), BASE, side) for side in (-1, 1))
+    below, above = (Pair(1, 2, gap).duel(side) for side in (-1, 1))
     for way in (math.floor, math.ceil, round, math.trunc):
         assert {token: way(value) for token, value in below.items()} == {
             token: way(value) for token, value in above.items()

@@ -3,7 +3,6 @@ whether the end token has one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,48 +34,47 @@ STOPS = 3
 END = "logprobs.end_token_listed"
 
 
-@dataclass(frozen=True, slots=True)
-class Tilted:
-    """The first position at another temperature, and with a bias on some listed tokens; no
-    completions where none acts.
+async def ask_meaning(exam: Exam) -> tuple[Sequence[Completion], Sequence[Completion]]:
+    """The same first position at another temperature, and with a bias on every other token; none
+    with a bias where none acts.
     """
-
-    cold: Sequence[Completion]
-    bias: Mapping[int, float]
-    biased: Sequence[Completion]
-
-
-async def ask_meaning(exam: Exam) -> Tilted:
-    """The same first position at another temperature, and with a bias on every other token."""
     cold = await exam.repeat(COLD_DRAWS, WORDS, temperature=COLD)
-    tokens = list(exam.biasable())
-    bias = dict.fromkeys(tokens[1::2], min(TILT, exam.high))
-    if not (exam.works and exam.rules.bias and bias):
-        return Tilted(cold, {}, ())
-    return Tilted(cold, bias, await exam.repeat(BIASED_DRAWS, WORDS, bias=bias))
+    if not (exam.works and exam.rules.bias and _tilt(exam)):
+        return cold, ()
+    return cold, await exam.repeat(BIASED_DRAWS, WORDS, bias=_tilt(exam))
 
 
-def compare_meaning(exam: Exam, tilted: Tilted) -> Iterator[RowFinding]:
+def _tilt(exam: Exam) -> dict[int, float]:
+    return dict.fromkeys(list(exam.biasable())[1::2], min(TILT, exam.high))
+
+
+def compare_meaning(
+    exam: Exam, answer: tuple[Sequence[Completion], Sequence[Completion]]
+) -> Iterator[RowFinding]:
     """Against the plain position: the logprobs followed bias and temperature, or they did not. The
     temperature alone can only prove that they did.
     """
     row = "logprobs.meaning"
-    shifts = {f"temperature {COLD:g}": _cold_shift(exam, tilted.cold)}
-    if tilted.bias:
-        expected = _expected(exam, tilted.bias)
-        now = mean_logprobs(opening_lists(tilted.biased))
-        nats = max(tilted.bias.values())
-        shifts = {f"bias +{nats:g}": _shift(now, exam.biasable(), expected), **shifts}
+    cold, biased = answer
+    shifts = {f"temperature {COLD:g}": _cold_shift(exam, cold)}
+    if biased:
+        bias = _tilt(exam)
+        expected = _expected(exam, bias)
+        shift = _shift(mean_logprobs(opening_lists(biased)), exam.biasable(), expected)
+        shifts = {f"bias +{max(bias.values()):g}": shift, **shifts}
         if exam.profile.logprobs.propensity != "logprob":
-            yield _propensity(exam, tilted.biased, expected)
-    evidence = "; ".join(f"{comparison}: {shift}" for comparison, shift in shifts.items())
-    readings = [shift.reading(exam.slack) for shift in shifts.values()]
+            yield _propensity(exam, biased, expected)
+    evidence = "; ".join(
+        f"{comparison}: off by {before:.2g} nat if before, {after:.2g} if after ({tokens} tokens)"
+        for comparison, (before, after, tokens) in shifts.items()
+    )
+    readings = [_reading(*shift, exam.slack) for shift in shifts.values()]
     meaning = "before bias"
     if any(readings):
         meaning = "after bias"
     if None in readings:
         yield agreement(row, False, f"neither before nor after: {evidence}")
-    elif not tilted.bias and not any(readings):
+    elif not biased and not any(readings):
         yield unchecked(row, f"no bias can be seen to act here; {evidence}")
     elif exam.profile.logprobs.meaning == "unknown":
         yield measured(row, evidence, meaning)
@@ -84,47 +82,33 @@ def compare_meaning(exam: Exam, tilted: Tilted) -> Iterator[RowFinding]:
         yield agreement(row, meaning == exam.profile.logprobs.meaning, evidence, meaning)
 
 
-@dataclass(frozen=True, slots=True)
-class Shift:
-    """Mean absolute deviation in nats over ``tokens`` listed tokens, if nothing changed and if the
-    change is exact.
+def _reading(unchanged: float, changed: float, tokens: int, slack: float) -> bool | None:
+    """Whether a list changed as predicted; None where neither explanation fits within ``slack``
+    nats.
     """
-
-    unchanged: float
-    changed: float
-    tokens: int
-
-    def reading(self, slack: float) -> bool | None:
-        """Whether the list changed as predicted; None where neither explanation fits within
-        ``slack`` nats.
-        """
-        near, far = sorted((self.unchanged, self.changed))
-        if not self.tokens or near > max(FINE, slack) or far < CLEAR * near:
-            return None
-        return self.changed < self.unchanged
-
-    def __str__(self) -> str:
-        return (
-            f"off by {self.unchanged:.2g} nat if before, {self.changed:.2g} if after ({self.tokens}"
-            " tokens)"
-        )
+    near, far = sorted((unchanged, changed))
+    if not tokens or near > max(FINE, slack) or far < CLEAR * near:
+        return None
+    return changed < unchanged
 
 
 def _shift(
     now: Mapping[int, float], unchanged: Mapping[int, float], changed: Mapping[int, float]
-) -> Shift:
-    """The deviations of a list from two predictions, all id -> nats."""
+) -> tuple[float, float, int]:
+    """Mean absolute deviation in nats of a list from two predictions, all id -> logprob, and over
+    how many tokens.
+    """
     common = sorted(now.keys() & unchanged.keys())
     if not common:
-        return Shift(0.0, 0.0, 0)
+        return 0.0, 0.0, 0
     off = [
         (abs(now[token] - unchanged[token]), abs(now[token] - changed[token])) for token in common
     ]
     before, after = np.mean(off, axis=0).tolist()
-    return Shift(before, after, len(common))
+    return before, after, len(common)
 
 
-def _cold_shift(exam: Exam, completions: Sequence[Completion]) -> Shift:
+def _cold_shift(exam: Exam, completions: Sequence[Completion]) -> tuple[float, float, int]:
     """Gaps to the likeliest, which a temperature divides; no need to know the unlisted mass."""
     now = mean_logprobs(opening_lists(completions))
     plain = mean_logprobs(exam.openings())

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from blackbox_lb.extras.doctor.checks.logprob_meaning import END, compare_end, ended
+from blackbox_lb.extras.doctor.checks.logprobs import END, compare_end, ended
 from blackbox_lb.extras.doctor.checks.uniformity import (
     COARSE,
     EXPECTED,
@@ -164,9 +164,9 @@ def draws_of(exam: Exam, completion: Completion) -> list[CellDraw]:
         values = completion.top_logprobs[t].astype(np.float64)
         visible = ids != NO_TOKEN
         if not exam.end_listed:
-            ends = [_may_end(exam, completion, listed_token) for listed_token in ids.tolist()]
+            ends = [_may_end(exam, listed_token) for listed_token in ids.tolist()]
             may_end = np.array(ends, np.bool_)
-            if token in ids and _may_end(exam, completion, token):
+            if token in ids and _may_end(exam, token):
                 continue
             hidden = float(np.exp(values[may_end & visible]).sum())
             values = values - np.log1p(-min(hidden, 0.999))
@@ -183,9 +183,8 @@ def draws_of(exam: Exam, completion: Completion) -> list[CellDraw]:
     return draws
 
 
-def _may_end(exam: Exam, completion: Completion, token: int) -> bool:
+def _may_end(exam: Exam, token: int) -> bool:
     """Whether a listed token may be the hidden end token: it has no text."""
-    if token in (NO_TOKEN, UNNAMED) or not exam.knows_texts:
-        return token == UNNAMED
-    vocabulary = exam.session.vocabulary
-    return token not in (completion.token_bytes if vocabulary is None else vocabulary.ordinary)
+    if token == UNNAMED:
+        return True
+    return token != NO_TOKEN and exam.knows_texts and not exam.has_text(token)

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from difflib import SequenceMatcher
+from typing import TypeAlias
 
 from blackbox_lb.errors import InputError, RequestRejected
 from blackbox_lb.extras.doctor.exam import WORDS, Exam, Withheld
@@ -63,20 +63,13 @@ def compare_tokenizer(exam: Exam, tokenizer: Tokenizer) -> Iterator[RowFinding]:
     yield agreement("tokenizer.tokenize", True, f"{tokenizer.fingerprint}{size}")
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Short completions, and what the tokenizer prints for ids of the first.
-
-    texts: pairs of an id and its text, None where nobody tells; or the refusal of an id.
-    """
-
-    completions: Sequence[Completion]
-    texts: Sequence[tuple[int, str | None]] | RequestRejected
+Texts: TypeAlias = Sequence[tuple[int, str | None]] | RequestRejected
+"""Ids with what the tokenizer prints for them, None where nobody tells; or the refusal of one."""
 
 
-async def ask_ids(exam: Exam) -> Samples:
-    """A completion of each prompt that no content filter withholds, and lookups of ids where no
-    vocabulary gave them.
+async def ask_ids(exam: Exam) -> tuple[Sequence[Completion], Texts]:
+    """A completion of each prompt that no content filter withholds, and lookups of ids of the first
+    where no vocabulary gave them.
     """
     (first,) = await exam.ask(WORDS, max_tokens=TOKENS)
     completions = [first]
@@ -85,25 +78,26 @@ async def ask_ids(exam: Exam) -> Samples:
     if _naming(exam) is not None:
         with suppress(Withheld):
             completions += await exam.ask(SCRIPTS, max_tokens=SCRIPT_TOKENS)
-        return Samples(completions, ())
+        return completions, ()
     sampled = _without_end(first)
     unsampled = [token for token in first.token_bytes if token not in sampled]
     looked_up = [*sampled[:SAMPLED], *unsampled][:LOOKED_UP]
     try:
         texts = [(token, await exam.text_of(token)) for token in looked_up]
     except RequestRejected as refusal:
-        return Samples(completions, refusal)
-    return Samples(completions, texts)
+        return completions, refusal
+    return completions, texts
 
 
-def compare_ids(exam: Exam, samples: Samples) -> Iterator[RowFinding]:
+def compare_ids(exam: Exam, answer: tuple[Sequence[Completion], Texts]) -> Iterator[RowFinding]:
     """Listed ids print as the bytes beside them, and together as the text."""
-    yield _bytes(exam, samples.completions)
+    completions, texts = answer
+    yield _bytes(exam, completions)
     vocabulary = _naming(exam)
     if vocabulary is not None:
         yield _named(exam, vocabulary)
     elif exam.profile.tokenizer.source == "server" or exam.session.vocabulary is not None:
-        yield _printed(samples.completions[0], samples.texts)
+        yield _printed(completions[0], texts)
     else:
         yield unchecked("tokens.id", "nobody tells what an id prints as")
 
@@ -168,9 +162,7 @@ def _shared(completions: Sequence[Completion], vocabulary: Vocabulary) -> tuple[
     return shared, split
 
 
-def _printed(
-    completion: Completion, texts: Sequence[tuple[int, str | None]] | RequestRejected
-) -> RowFinding:
+def _printed(completion: Completion, texts: Texts) -> RowFinding:
     """The texts of ids of a completion against it, without spaces, which some print only inside a
     text.
     """

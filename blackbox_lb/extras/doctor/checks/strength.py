@@ -21,6 +21,7 @@ ENTRIES = 300
 """Tokens that are biased, the likeliest of them: every API takes so many."""
 REQUESTS = 12
 TOKENS = 64
+MOST_TOKENS = REQUESTS * TOKENS
 CONTRADICTS = 1e-4
 """p-value: an exact bias is accused once in 10,000 self-tests."""
 SEEN = 5.5

@@ -2,18 +2,18 @@
 sampled token outside them.
 """
 
-import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import CorruptResponse, ProviderError, RequestRejected, ServerFailed
+from blackbox_lb.extras.doctor.checks.limits import hinted, most_accepted
 from blackbox_lb.extras.doctor.exam import (
     WORDS,
-    BudgetSpent,
     Exam,
     NotChecked,
     Withheld,
@@ -170,31 +170,6 @@ def _no_limit(exam: Exam, row: str, wide: Completion | ProviderError | NotChecke
     return agreement(row, not _is_short(exam, size, count), evidence, size)
 
 
-async def most_accepted(
-    refusal_of: Callable[[int], Awaitable[Exception | None]],
-    accepted: int,
-    refused: int,
-    hints: Sequence[int] = (),
-) -> int:
-    """The largest number that is accepted, by halving, as far as the budget goes; ``hints`` are
-    tried first.
-    """
-    with suppress(BudgetSpent, Withheld):
-        while refused - accepted > 1:
-            inside = [hint for hint in hints if accepted < hint < refused]
-            number = [*inside, (accepted + refused) // 2][0]
-            if await refusal_of(number) is None:
-                accepted = number
-            else:
-                refused = number
-    return accepted
-
-
-def hinted(refusal: Exception) -> list[int]:
-    """The numbers in a refusal, one of which may be the limit."""
-    return [int(number.replace(",", "")) for number in re.findall(r"\d+(?:,\d{3})*", str(refusal))]
-
-
 def _is_short(exam: Exam, size: int, count: int) -> bool:
     """Whether a list of ``size`` tokens lacks some of ``count`` that were asked for."""
     sure = count
@@ -235,18 +210,14 @@ def _gaps(exam: Exam) -> npt.NDArray[np.float64]:
     return np.concatenate([*distances, np.zeros(0)])
 
 
-@dataclass(frozen=True, slots=True)
-class Forced:
-    """Tokens forced by a bias: ``inside`` the list of the model as sent, where two alternatives
-    were asked for; one ``outside`` every list, or why there is none.
+Outside: TypeAlias = Completion | CorruptResponse | NotChecked
+"""A token forced outside every list, or why there is none."""
+
+
+async def ask_outside(exam: Exam) -> tuple[Completion, Outside]:
+    """A token that a bias forces though it is not among the likeliest: in the list of the model,
+    but not among the two alternatives asked for, and outside every list.
     """
-
-    inside: Completion
-    outside: Completion | CorruptResponse | NotChecked
-
-
-async def ask_outside(exam: Exam) -> Forced:
-    """A token that a bias forces though it is not among the likeliest."""
     if not exam.works or not exam.rules.bias:
         raise NotChecked("no token can be forced there by a bias")
     tokens = list(exam.biasable())
@@ -254,18 +225,19 @@ async def ask_outside(exam: Exam) -> Forced:
         raise NotChecked("fewer than 4 tokens are listed")
     (inside,) = await exam.ask(WORDS, top=2, bias={tokens[-1]: exam.high}, as_sent=True)
     if not exam.outside():
-        return Forced(inside, NotChecked("no token outside the list is known"))
+        return inside, NotChecked("no token outside the list is known")
     try:
         (outside,) = await exam.ask(WORDS, bias={exam.outside()[0]: exam.high})
     except (CorruptResponse, NotChecked) as error:
-        return Forced(inside, error)
-    return Forced(inside, outside)
+        return inside, error
+    return inside, outside
 
 
-def compare_outside(exam: Exam, forced: Forced) -> Iterator[RowFinding]:
+def compare_outside(exam: Exam, answer: tuple[Completion, Outside]) -> Iterator[RowFinding]:
     """Is it listed, and is its logprob given?"""
-    yield _where(exam, list(exam.biasable())[-1], forced.inside)
-    yield _censored(exam, forced.outside)
+    inside, outside = answer
+    yield _where(exam, list(exam.biasable())[-1], inside)
+    yield _censored(exam, outside)
 
 
 def _where(exam: Exam, token: int, completion: Completion) -> RowFinding:
@@ -291,7 +263,7 @@ def _where(exam: Exam, token: int, completion: Completion) -> RowFinding:
     return measured(row, f"{evidence}: {kind!r}, which is read right too", kind)
 
 
-def _censored(exam: Exam, answer: Completion | CorruptResponse | NotChecked) -> RowFinding:
+def _censored(exam: Exam, answer: Outside) -> RowFinding:
     """The logprob of a sampled token outside the longest list."""
     row = "logprobs.censored"
     if isinstance(answer, NotChecked):
