@@ -136,8 +136,9 @@ class Exam:
         fields: Mapping[str, Json] | None = None,
         as_sent: bool = False,
     ) -> list[Completion]:
-        """The completions of one request. ``as_sent``: with their lists exactly as the server sent
-        them; the usual reader drops alternatives that are not surely the likeliest.
+        """The completions of one request, kept as ``draws`` where they are plain ones. ``as_sent``:
+        with their lists exactly as the server sent them; the usual reader drops alternatives that
+        are not surely the likeliest.
 
         A spoilt answer is asked for twice more (llama.cpp lists nothing where the only token is a
         part of a character), and one without a list too, if others had one.
@@ -175,7 +176,12 @@ class Exam:
                     raise
                 self.count()
                 retries -= 1
-        self._note(completions, draw.bias.token_ids)
+        if completions:
+            self.prompt_tokens += completions[0].prompt_tokens
+        self.completion_tokens += sum(completion.n_tokens for completion in completions)
+        if bias:
+            self.entries = max(self.entries, len(bias))
+            self.named = max(*bias, -1 if self.named is None else self.named)
         if completions and all(completion.filtered for completion in completions):
             raise Withheld("the content filter kept back the answer to a test prompt")
         if temperature == 1.0 and not bias and seed is None and top is None:
@@ -183,15 +189,6 @@ class Exam:
                 self.draws.append((prompt, completion))
                 self.spelled |= completion.token_bytes.keys()
         return completions
-
-    def _note(self, completions: Sequence[Completion], biased: Sequence[int]) -> None:
-        """Add up what one answer cost, and what bias it accepted."""
-        if completions:
-            self.prompt_tokens += completions[0].prompt_tokens
-        self.completion_tokens += sum(completion.n_tokens for completion in completions)
-        self.entries = max(self.entries, len(biased))
-        if biased:
-            self.named = max(*biased, -1 if self.named is None else self.named)
 
     async def repeat(self, times: int, prompt: Prompt, **request: Any) -> list[Completion]:
         """The completions of ``times`` equal requests in order, without those that a content
@@ -334,24 +331,19 @@ class Exam:
         )
 
     def has_text(self, token: int) -> bool:
-        """Whether a token is known to stand for text, or nothing is known of it; end tokens stand
+        """Whether a token is known to stand for text, or nothing is known of any; end tokens stand
         for none.
         """
-        if self.knows_texts:
+        if self.with_text:
             return token in self.with_text
         return token >= 0
 
     @property
     def with_text(self) -> Set[int]:
-        """The tokens that are known to stand for text."""
+        """The tokens that are known to stand for text; empty where nobody tells."""
         if self.session.vocabulary is not None:
             return self.session.vocabulary.ordinary.keys()
         return self.spelled
-
-    @property
-    def knows_texts(self) -> bool:
-        """Whether ``has_text`` rests on knowledge."""
-        return self.session.vocabulary is not None or bool(self.spelled)
 
 
 def first_token(completion: Completion) -> int | None:

@@ -4,7 +4,7 @@ the rows it was to prove.
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from blackbox_lb.api.session import Session
@@ -70,7 +70,6 @@ class Check(Generic[Answers]):
 
 
 EFFECT = "effect of a bias"
-NEUTRAL = "neutral sampling"
 SAMPLED_IN_LIST = "endpoints.{endpoint}.sampled_in_list"
 CHECKS: tuple[Check[Any], ...] = (
     Check(
@@ -112,7 +111,7 @@ CHECKS: tuple[Check[Any], ...] = (
         lists.compare_outside,
     ),
     Check(
-        NEUTRAL,
+        "neutral sampling",
         ["neutral"],
         neutral.MOST_REQUESTS,
         neutral.MOST_TOKENS,
@@ -153,37 +152,25 @@ last. A check of two steps has a row for each.
 """
 
 
-def checks_of(*, thorough: bool = False) -> tuple[Check[Any], ...]:
-    """All checks. ``thorough``: more is drawn where a temperature close to 1 takes many tokens to
-    see.
-    """
-    if not thorough:
-        return CHECKS
-    further = (neutral.ROUNDS - 1) * neutral.MORE
-    checks = list(CHECKS)
-    for place, check in enumerate(checks):
-        if check.title == NEUTRAL:
-            requests = check.requests + further
-            tokens = check.tokens + further * neutral.LONG
-            checks[place] = replace(check, requests=requests, tokens=tokens)
-    return tuple(checks)
-
-
 def most_requests(*, thorough: bool = False) -> int:
-    """Requests of a whole self-test at most; below 120, or 270 for a thorough one."""
-    requests = OPENING + sum(check.requests for check in checks_of(thorough=thorough))
-    return min(MOST_THOROUGH if thorough else MOST_REQUESTS, requests)
+    """Requests of a whole self-test at most."""
+    if thorough:
+        return MOST_THOROUGH
+    return MOST_REQUESTS
 
 
 def most_tokens(*, thorough: bool = False) -> int:
     """Completion tokens of a whole self-test at most."""
-    return sum(check.tokens for check in checks_of(thorough=thorough))
+    tokens = sum(check.tokens for check in CHECKS)
+    if thorough:
+        return tokens + neutral.FURTHER * neutral.LONG
+    return tokens
 
 
 async def examine(
     session: Session,
     *,
-    checks: Sequence[Check[Any]] | None = None,
+    checks: Sequence[Check[Any]] = CHECKS,
     concurrency: int = IN_FLIGHT,
     thorough: bool = False,
     watch: Callable[[str], None] = lambda title: None,
@@ -192,7 +179,8 @@ async def examine(
     each check as it begins.
 
     ``checks``: a selection, in their order; the others rely on what that of the lists of
-    alternatives found. ``thorough``: ask more, as in ``checks_of``.
+    alternatives found. ``thorough``: draw more where a temperature close to 1 takes many tokens to
+    see.
 
     Raises ProviderError: nothing can be checked: no key, no credit, no answer, no logprobs, a model
     that cannot be adapted, or the first plain request is refused, by a content filter too.
@@ -201,12 +189,12 @@ async def examine(
     exam = Exam(
         session,
         concurrency=min(concurrency, session.profile.connection.concurrency),
-        most=MOST_THOROUGH if thorough else MOST_REQUESTS,
+        most=most_requests(thorough=thorough),
         thorough=thorough,
         requests=OPENING,
     )
     title = ""
-    for check in checks_of(thorough=thorough) if checks is None else checks:
+    for check in checks:
         if check.title != title:
             title = check.title
             watch(title)

@@ -33,7 +33,7 @@ from blackbox_lb.extras.doctor.checks.pairs import Pair
 from blackbox_lb.extras.doctor.checks.tokens import EMOJI
 from blackbox_lb.extras.doctor.exam import STORY, opening_lists
 from blackbox_lb.extras.doctor.findings import Report, RowFinding, claim_of
-from blackbox_lb.extras.doctor.run import Check, checks_of, examine, most_requests, most_tokens
+from blackbox_lb.extras.doctor.run import CHECKS, Check, examine, most_requests, most_tokens
 from blackbox_lb.extras.doctor.save import check_target, save_profile
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.types import Completion, Prompt
@@ -53,6 +53,8 @@ NEEDS = {
     "neutral sampling": ("end token",),
     "end token": (),
     "seed": (),
+    "highest id": (),
+    "tokens outside the list": ("effect of a bias",),
     "token identity": (),
     "effect of a bias": ("token identity",),
     "fractions": ("effect of a bias",),
@@ -170,15 +172,13 @@ def self_test(
 
     async def run() -> Report:
         async with Session(profile, base_url=server.base_url, attempts=1) as session:
-            return await examine(
-                session, checks=chosen(titles, thorough), concurrency=1, thorough=thorough
-            )
+            return await examine(session, checks=chosen(titles), concurrency=1, thorough=thorough)
 
     with server:
         return asyncio.run(run())
 
 
-def chosen(titles: Sequence[str] | None, thorough: bool = False) -> tuple[Check[Any], ...]:
+def chosen(titles: Sequence[str] | None) -> tuple[Check[Any], ...]:
     """All checks, or those called ``titles`` with what they need."""
     wanted = {
         "tokenizer",
@@ -186,8 +186,7 @@ def chosen(titles: Sequence[str] | None, thorough: bool = False) -> tuple[Check[
         *(titles or ()),
         *(need for title in titles or () for need in NEEDS[title]),
     }
-    checks = checks_of(thorough=thorough)
-    return tuple(check for check in checks if titles is None or check.title in wanted)
+    return tuple(check for check in CHECKS if titles is None or check.title in wanted)
 
 
 def finding(report: Report, row: str) -> RowFinding:
@@ -281,12 +280,24 @@ def short(answer: JSON) -> None:
         del entry["top_logprobs"][3:]
 
 
+def one_sided(body: JSON) -> None:
+    """Only what is added."""
+    body["logit_bias"] = [[token, max(value, 0)] for token, value in body.get("logit_bias", [])]
+
+
+def longer(answer: JSON) -> None:
+    """A text with more than the bytes of its tokens."""
+    answer["choices"][0]["message"]["content"] += " and so on"
+
+
 LIES: dict[str, tuple[str, str, object, dict[str, Any]]] = {
     "top-p .9": ("neutral", "neutral sampling", None, {"wish": top_p}),
     "ignored bias": ("bias", "effect of a bias", None, {"wish": ignored}),
     "integers": ("bias.fractions", "fractions", False, {"wish": rounded}),
     "wrong ids": ("tokens.id", "token identity", None, {"answer": shifted}),
     "end token": ("logprobs.end_token_listed", "neutral sampling", False, {"answer": endless}),
+    "one-sided": ("bias.low", "effect of a bias", None, {"wish": one_sided}),
+    "longer text": ("tokens.bytes_exact", "token identity", False, {"answer": longer}),
     "short lists": ("logprobs.limit", "lists of alternatives", 3, {"answer": short}),
 }
 
@@ -979,12 +990,16 @@ def test_one_answer_without_a_list_does_not_end_the_test(since: int, text: str) 
 
 def test_a_refusal_contradicts_and_a_failure_does_not() -> None:
     """A 400 to what a row claims contradicts it; a 500 leaves it unchecked, with the server's
-    words.
+    words, but for a seed, which some engines do not survive.
     """
 
     def seedless(body: JSON) -> None:
         if "seed" in body:
             raise RefusedRequest(400, "seed is not supported")
+
+    def crashing(body: JSON) -> None:
+        if "seed" in body:
+            raise RefusedRequest(500, "no seed here")
 
     def broken(body: JSON) -> None:
         if body["temperature"] == 0.5:
@@ -992,6 +1007,8 @@ def test_a_refusal_contradicts_and_a_failure_does_not() -> None:
 
     refused = self_test(Liar(model(0), 0, seedless), titles=["seed"])
     assert finding(refused, "sampling.seed").status == "CONTRADICTED"
+    crashed = finding(self_test(Liar(model(0), 0, crashing), titles=["seed"]), "sampling.seed")
+    assert (crashed.status, crashed.found) == ("CONTRADICTED", False)
     failed = finding(
         self_test(Liar(model(0), 0, broken), titles=["meaning of logprobs"]), "logprobs.meaning"
     )
@@ -1223,15 +1240,30 @@ def _sampled_first(answer: JSON) -> None:
             entry["top_logprobs"] = [own, *listed[:-1]]
 
 
-@pytest.mark.parametrize(
-    ("answer", "row"),
-    [(None, "no"), (_sampled_first, "replaces the last")],
-    ids=["left out", "replaces the last"],
-)
-def test_where_a_sampled_token_is_listed(answer: Callable[[JSON], None] | None, row: str) -> None:
-    """The list is judged as the server sent it, not as the usual reading cuts it."""
-    chat = SERVER.endpoints["chat"].model_copy(update={"sampled_in_list": row})
+@pytest.mark.parametrize("answer", [None, _sampled_first], ids=["no", "replaces the last"])
+@pytest.mark.parametrize("claim", ["no", "replaces the last"])
+def test_where_a_sampled_token_is_listed(answer: Callable[[JSON], None] | None, claim: str) -> None:
+    """The list is judged as the server sent it, not as the usual reading cuts it. A claim that is
+    wrong is contradicted where it lets a completion be misread, and measured otherwise.
+    """
+    chat = SERVER.endpoints["chat"].model_copy(update={"sampled_in_list": claim})
     profile = SERVER.model_copy(update={"endpoints": {**SERVER.endpoints, "chat": chat}})
-    report = self_test(Liar(model(0), 0, answer=answer), profile)
-    (found,) = [each for each in report.findings if each.row == "endpoints.chat.sampled_in_list"]
-    assert (found.status, found.claim) == ("CONFIRMED", row), found
+    report = self_test(Liar(model(0), 0, answer=answer), profile, ["tokens outside the list"])
+    seen = finding(report, "endpoints.chat.sampled_in_list")
+    truth = "no" if answer is None else "replaces the last"
+    if claim == truth:
+        assert (seen.status, seen.claim) == ("CONFIRMED", claim), seen
+    else:
+        expected = "MEASURED" if answer is None else "CONTRADICTED"
+        assert (seen.status, seen.found) == (expected, truth), seen
+
+
+def test_a_lower_highest_id_is_found() -> None:
+    """By the number in the refusal, which is tried."""
+
+    def at_most_90(body: JSON) -> None:
+        if any(token > 90 for token, _ in body.get("logit_bias", [])):
+            raise RefusedRequest(400, "logit_bias takes ids up to 90")
+
+    report = self_test(Liar(model(0, 120), 0, at_most_90), titles=["highest id"])
+    assert [(each.row, each.found) for each in report.contradicted] == [("bias.highest_id", 90)]

@@ -31,6 +31,15 @@ SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ran
 ``--slow``.
 """
 SIZE = 80
+PROVEN = (
+    "bias",
+    "bias.high",
+    "bias.low",
+    "bias.highest_id",
+    "logprobs.censored",
+    "sampling.n",
+    "neutral",
+)
 BASICS = ("tokenizer", "lists of alternatives", "token identity")
 LIES: dict[Lie, tuple[str, object, tuple[str, ...]]] = {
     "top_p 0.9": ("neutral", None, ("several completions", "neutral sampling")),
@@ -147,8 +156,8 @@ def test_nothing_is_contradicted_of_a_provider_that_keeps_its_rules(
     """
     report = self_test(provider, seed)
     assert not report.contradicted, report.contradicted
-    assert finding(report, "bias").status == "CONFIRMED"
-    assert finding(report, "neutral").status == "CONFIRMED", finding(report, "neutral")
+    for row in PROVEN:
+        assert finding(report, row).status == "CONFIRMED", finding(report, row)
     assert report.requests < 120
 
 

@@ -4,6 +4,7 @@ and the smallest one keeps the likeliest from coming first.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from blackbox_lb.extras.doctor.checks.pairs import Range, find_range
 from blackbox_lb.extras.doctor.exam import Exam, NotChecked
@@ -22,20 +23,21 @@ greedy, noise or not.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """What the largest bias did.
-
-    raised: the token that it was on, in each request.
-    came: what came first there, as in ``Exam.winners``. Nothing proves nothing: the raised token
-        may be one that ends the answer.
-    obeyed: whether that was the raised token.
-    reach: how far the range was seen to act; None for not seen.
+class Forced(NamedTuple):
+    """``token`` was raised by the largest bias; what ``came`` first, as in ``Exam.winners``, and
+    whether that was it. Nothing proves nothing: the raised token may be one that ends the answer.
     """
 
-    raised: Sequence[int]
-    came: Sequence[int | str | None]
-    obeyed: Sequence[bool]
+    token: int
+    came: int | str | None
+    obeyed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What the largest bias did. reach: how far its range was seen to act; None for not seen."""
+
+    forced: Sequence[Forced]
     reach: Range | None
 
     @property
@@ -43,18 +45,18 @@ class Effect:
         """Whether a raised token came first, and none but a raised one or nothing did; where none
         could be raised, whether two tokens followed their biases.
         """
-        if not self.raised:
+        if not self.forced:
             return self.reach is not None
-        return any(self.obeyed) and sum(self.obeyed) == sum(came is not None for came in self.came)
+        came = [attempt.obeyed for attempt in self.forced if attempt.came is not None]
+        return bool(came) and all(came)
 
     def names_other_ids(self, exam: Exam) -> bool:
         """Whether raising one token always brought the same other one, which is unlikely by
         itself: the ids in answers are not those that a bias names.
         """
         likeliest = {token for row in exam.openings() for token in list(row)[:LIKELIEST]}
-        first = self.raised[0]
-        pairs = zip(self.raised, self.came, strict=True)
-        came = {answer for token, answer in pairs if token == first}
+        first = self.forced[0].token
+        came = {attempt.came for attempt in self.forced if attempt.token == first}
         return len(came) == 1 and all(
             isinstance(token, int) and token not in {first, *likeliest} for token in came
         )
@@ -72,33 +74,29 @@ async def ask_effect(exam: Exam) -> Effect:
         raise NotChecked("the ids are not those of the tokenizer")
     if len(tokens) < 2 or (forces and not unlikely):
         raise NotChecked("too few tokens are listed")
-    raised: list[int] = []
-    came: list[int | str | None] = []
-    obeyed: list[bool] = []
 
-    async def force(token: int, temperature: float) -> None:
+    async def force(token: int, temperature: float) -> Forced:
         where = exam.session.biased_endpoint
-        [answer] = await exam.winners({token: high}, temperature=temperature, endpoint=where)
-        text = None
-        if isinstance(answer, str):
-            text = (await exam.text_of(token) or "").strip()
-        raised.append(token)
-        came.append(answer)
-        obeyed.append(answer in (token, text) and answer is not None)
+        [came] = await exam.winners({token: high}, temperature=temperature, endpoint=where)
+        if isinstance(came, str):
+            return Forced(token, came, came == (await exam.text_of(token) or "").strip())
+        return Forced(token, came, came == token)
 
+    forced = []
     if unlikely:
-        for token in (unlikely[-1], unlikely[-1], unlikely[-2:][0]):
-            await force(token, temperature=1.0)
+        in_turn = (unlikely[-1], unlikely[-1], unlikely[-2:][0])
+        forced = [await force(token, temperature=1.0) for token in in_turn]
     reach = await find_range(exam) if exam.rules.bias else None
-    effect = Effect(raised, came, obeyed, reach)
+    effect = Effect(forced, reach)
     if reach is not None and reach.clipped:
         exam.works = True
         exam.clip = reach.highest
     elif effect.is_obeyed:
         exam.works = True
-    elif raised:
-        await force(raised[0], temperature=0.0)
-        if any(answer is not None for answer in came) and not effect.names_other_ids(exam):
+    elif forced:
+        effect = Effect([*forced, await force(forced[0].token, temperature=0.0)], reach)
+        answered = any(attempt.came is not None for attempt in effect.forced)
+        if answered and not effect.names_other_ids(exam):
             exam.works = False
     return effect
 
@@ -117,12 +115,13 @@ def compare_effect(exam: Exam, effect: Effect) -> Iterator[RowFinding]:
     if effect.is_obeyed:
         yield from _obeyed(exam, effect)
         return
-    if not effect.raised:
+    if not effect.forced:
         raise NotChecked(f"nothing of at most {high:+g} can be seen to act")
-    tokens = ", ".join(map(str, effect.raised))
-    came = ", ".join("nothing" if token is None else repr(token) for token in effect.came)
-    evidence = f"token {tokens} with {high:+g}: {came} came first"
-    if not any(token is not None for token in effect.came):
+    tokens = ", ".join(str(attempt.token) for attempt in effect.forced)
+    came = [attempt.came for attempt in effect.forced]
+    words = ", ".join("nothing" if token is None else repr(token) for token in came)
+    evidence = f"token {tokens} with {high:+g}: {words} came first"
+    if all(token is None for token in came):
         raise NotChecked("the answers name no token")
     if effect.names_other_ids(exam):
         yield agreement("tokens.id", False, evidence)
@@ -136,16 +135,16 @@ def compare_effect(exam: Exam, effect: Effect) -> Iterator[RowFinding]:
 
 def _obeyed(exam: Exam, effect: Effect) -> Iterator[RowFinding]:
     evidence = []
-    if effect.raised:
+    if effect.forced:
         tokens = exam.biasable()
-        pairs = zip(effect.raised, effect.obeyed, strict=True)
+        obeyed = [attempt.token for attempt in effect.forced if attempt.obeyed]
         names = []
-        for token in sorted({token for token, is_obeyed in pairs if is_obeyed}):
+        for token in sorted(set(obeyed)):
             logprob = f"{tokens[token]:.1f} nat" if token in tokens else "not listed"
             names.append(f"{token} ({logprob})")
         evidence.append(
             f"token {', '.join(names)} with {exam.profile.bias.high:+g} came first in"
-            f" {sum(effect.obeyed)} of {len(effect.obeyed)} answers"
+            f" {len(obeyed)} of {len(effect.forced)} answers"
         )
     if effect.reach is not None:
         evidence.append(effect.reach.evidence)

@@ -40,7 +40,8 @@ BATCH = 8
 """Completions a request where a provider gives several, and requests of a batch, of which there may
 be two.
 """
-MOST_REQUESTS = REQUESTS + MORE + 2
+FURTHER = (ROUNDS - 1) * MORE
+MOST_REQUESTS = REQUESTS + MORE + FURTHER + 2
 MOST_TOKENS = TOKENS * max(REQUESTS, AT_ONCE * BATCH * 2) + MORE * LONG
 WIDE = 100
 """Alternatives asked for where the provider lists so many: a truncation shows only where the list
@@ -125,7 +126,7 @@ def compare_neutral(
     draws, verdict = answer
     completions = list(exam.completions())
     lost = sum(completion.finish_reason == "stop" for completion in completions)
-    if not exam.end_listed and not exam.knows_texts and lost > LOST * len(draws):
+    if not exam.end_listed and not exam.with_text and lost > LOST * len(draws):
         raise NotChecked(
             f"{lost} of {len(completions)} completions ended by themselves, with a token that is"
             " not listed, and its id is not known"
@@ -177,9 +178,8 @@ def draws_of(exam: Exam, completion: Completion) -> list[CellDraw]:
         cell = len(listed_ids)
         if len(places):  # of tokens without an id several may be listed
             cell = int(places[np.argmin(np.abs(values[places] - logprob))])
-        before = set(tokens[:t]) - {NO_TOKEN, UNNAMED}
-        again = np.array([candidate in before for candidate in listed_ids.tolist()], np.bool_)
-        draws.append(CellDraw.of(np.exp(values), cell, again))
+        before = set(tokens[:t]) - {UNNAMED}
+        draws.append(CellDraw.of(listed_ids, np.exp(values), cell, before))
     return draws
 
 
@@ -187,4 +187,4 @@ def _may_end(exam: Exam, token: int) -> bool:
     """Whether a listed token may be the hidden end token: it has no text."""
     if token == UNNAMED:
         return True
-    return token != NO_TOKEN and exam.knows_texts and not exam.has_text(token)
+    return token != NO_TOKEN and not exam.has_text(token)

@@ -3,11 +3,12 @@ model's own lists of them.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from scipy.special import ndtr
 
+from blackbox_lb.extras.doctor.checks.neutral import draws_of
+from blackbox_lb.extras.doctor.checks.uniformity import Score
 from blackbox_lb.extras.doctor.exam import STORY, Exam
 from blackbox_lb.extras.doctor.findings import RowFinding, agreement, measured, unchecked
 from blackbox_lb.types import NO_TOKEN, Completion
@@ -43,26 +44,25 @@ async def ask_strength(exam: Exam) -> Sequence[Completion] | None:
 
 
 def compare_strength(exam: Exam, completions: Sequence[Completion]) -> Iterator[RowFinding]:
-    """The score test of a strength of 1 for draws from ``p exp(strength * bias)``.
-
-    Given that a drawn token is listed, its list and the bias give its distribution exactly. The sum
-    of each one's bias less its expectation, over the sum of the variances, tells how far the
-    strength is from 1.
-    """
+    """Given that a drawn token is listed, its list and the bias give its distribution exactly."""
     bias = _bias(exam)
-    sums = [_score(exam, completion, bias) for completion in completions]
-    score, variance, draws = np.sum(sums, axis=0)
-    if variance <= 0:
+    draws = []
+    for completion in completions:
+        for draw in draws_of(exam, completion):
+            values = np.array([bias.get(token, 0.0) for token in draw.ids.tolist()])
+            weights = draw.probabilities[:-1] * np.exp(values)
+            if draw.cell < len(values):
+                draws.append((weights / weights.sum(), values, draw.cell))
+    score = Score.of(draws)
+    if not np.isfinite(score.error):
         return
-    p = 2 * float(ndtr(-abs(score) / np.sqrt(variance)))
-    strength = 1 + score / variance
-    acts = f"acts {strength:.2f} times as strongly as sent"
+    acts = f"acts {score.strength:.2f} times as strongly as sent"
     evidence = (
-        f"{draws:.0f} tokens drawn under {max(bias.values()):+g} on {len(bias)} of them: it {acts}"
-        f" (p = {p:.2g}); {SEEN / np.sqrt(variance):.2f} more or less would be found"
+        f"{len(draws)} tokens drawn under {max(bias.values()):+g} on {len(bias)} of them: it {acts}"
+        f" (p = {score.p:.2g}); {SEEN * score.error:.2f} more or less would be found"
     )
     yield measured("bias.strength", evidence)
-    if p < CONTRADICTS:
+    if score.p < CONTRADICTS:
         yield agreement("bias", False, evidence)
         if exam.status("bias.fractions") == "CONTRADICTED":
             yield unchecked("bias.fractions", f"the bias {acts}, so that no lead is as sent")
@@ -81,30 +81,3 @@ def _bias(exam: Exam) -> dict[int, float]:
     below = np.cumsum([mass[token] for token in order])
     rare = order[: int((below <= RARE * sum(mass.values())).sum())]
     return dict.fromkeys(rare[-ENTRIES:], min(STRENGTH, exam.high))
-
-
-def _score(
-    exam: Exam, completion: Completion, bias: Mapping[int, float]
-) -> tuple[float, float, int]:
-    """The sum of the drawn tokens' bias less its expectation, its variance, and the number of draws
-    with their token listed.
-    """
-    score = 0.0
-    variance = 0.0
-    draws = 0
-    for token, ids, logprobs in zip(
-        completion.token_ids.tolist(), completion.top_ids, completion.top_logprobs, strict=True
-    ):
-        visible = (ids != NO_TOKEN) & np.array(
-            [bool(exam.end_listed) or exam.has_text(listed_token) for listed_token in ids.tolist()]
-        )
-        if token not in ids[visible]:
-            continue
-        values = np.array([bias.get(listed_token, 0.0) for listed_token in ids[visible].tolist()])
-        weights = np.exp(logprobs[visible].astype(np.float64) + values)
-        weights /= weights.sum()
-        mean = float(weights @ values)
-        score += bias.get(token, 0.0) - mean
-        variance += float(weights @ (values - mean) ** 2)
-        draws += 1
-    return score, variance, draws

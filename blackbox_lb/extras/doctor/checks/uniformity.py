@@ -1,41 +1,37 @@
 """Whether sampled tokens are draws from the distributions that were returned with them.
 
 Index letters: ``t`` draws, ``c`` cells of one draw: its listed tokens from most likely, then one
-for all that is not listed. Every test is exact or, for the chi-square, has large counts: a server
-that samples what it says fails one with the stated probability, whatever its distributions are.
+for all that is not listed. Every test is exact or, for the chi-square and the score, has large
+counts: a server that samples what it says fails one with the stated probability, whatever its
+distributions are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize_scalar
-from scipy.signal import fftconvolve
-from scipy.special import logsumexp
+from scipy.special import logsumexp, ndtr
 from scipy.stats import chisquare, poisson_binom
 
 Vector = npt.NDArray[np.float64]
 Cells = npt.NDArray[np.bool_]
+Ids = npt.NDArray[np.int32]
 
 BINS = 20
 LEAST_UNLISTED = 1e-4
 """Mass left for all unlisted tokens where rounding leaves none: adds less than a tenth of a draw in
 a whole self-test.
 """
-STEP = 0.5
-LEVELS = 17
-"""Surprisals are counted in steps of half a nat up to 8: coarse enough for an exact distribution of
-their sum.
-"""
+MOST_SURPRISING = 8.0
+"""Nats from which on tokens count as equally surprising, so that no single draw decides."""
 EXPECTED = 12.0
 """A truncation at top-p .9 goes unseen with probability exp(-12) where it removes 12 expected
 draws: below any threshold here.
 """
-DIRECT = 256
-"""Up to this length two densities are convolved faster directly than by FFT."""
 ROUNDED = 0.005
 """Mass that rounding may hide of all unlisted tokens together, on average over draws: bfloat16 has
 steps of 1/8 nat.
@@ -59,30 +55,55 @@ as good as none, and the p-value below which a temperature is named."""
 class CellDraw:
     """One draw from a list.
 
-    probabilities: (c,), summing to 1.
+    ids: (c - 1,) the listed tokens.
+    probabilities: (c,), summing to 1; the last one is of all tokens that are not listed.
     cell: the index that was drawn.
     again: (c,) whether a cell was listed and drawn before.
     """
 
+    ids: Ids
     probabilities: Vector
     cell: int
     again: Cells
 
     @classmethod
-    def of(cls, listed: Vector, cell: int, again: Cells | None = None) -> CellDraw:
+    def of(cls, ids: Ids, listed: Vector, cell: int, before: Collection[int]) -> CellDraw:
         """From the probabilities of the listed tokens, most likely first; ``cell`` is their number
-        where none was drawn, ``again`` says which of them stand before in the completion.
+        where none was drawn, ``before`` are the tokens that stand before in the completion.
         """
         probabilities = np.append(listed, max(1.0 - float(listed.sum()), LEAST_UNLISTED))
-        was_drawn = np.zeros(len(probabilities), np.bool_)
-        if again is not None:
-            was_drawn[:-1] = again
-        return cls(probabilities / probabilities.sum(), cell, was_drawn)
+        again = np.append(np.isin(ids, list(before)), False)
+        return cls(ids, probabilities / probabilities.sum(), cell, again)
 
-    @property
-    def unlisted(self) -> int:
-        """The cell of all tokens that are not listed."""
-        return len(self.probabilities) - 1
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The score test of a strength of 1 for draws from ``p exp((strength - 1) values)``: the sum of
+    the drawn values less their expectations, over the sum of their variances, tells how far the
+    strength is from 1.
+
+    p: of both sides, by the normal distribution of the sum.
+    strength: by one step from 1.
+    error: its standard error.
+    """
+
+    p: float
+    strength: float
+    error: float
+
+    @classmethod
+    def of(cls, draws: Iterable[tuple[Vector, Vector, int]]) -> Score:
+        """The test of draws as probabilities (c,), values (c,) and the cell that was drawn."""
+        gain = 0.0
+        variance = 0.0
+        for probabilities, values, cell in draws:
+            off = values - probabilities @ values
+            gain += float(off[cell])
+            variance += float(probabilities @ off**2)
+        if variance <= 0:
+            return cls(1.0, 1.0, np.inf)
+        p = 2 * float(ndtr(-abs(gain) / np.sqrt(variance)))
+        return cls(p, 1 + gain / variance, float(1 / np.sqrt(variance)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +112,7 @@ class UniformityVerdict:
     what it looks like.
 
     ``beyond``, ``expected``: draws outside the smallest set that holds 90 % of the mass, seen and
-    to be expected. ``heat``: p-value of the total surprisal alone: the score test of a temperature
-    of 1, where that sum is the slope of the log-likelihood.
+    to be expected. ``heat``: p-value of the temperature alone, by the score of the logprobs.
     """
 
     p: float
@@ -114,7 +134,7 @@ def judge(draws: Sequence[CellDraw], seed: int = 0, step: float = 0.0) -> Unifor
     share the other half.
     ``step``: nats to which the logprobs are rounded.
     """
-    is_unlisted = [np.arange(len(draw.probabilities)) == draw.unlisted for draw in draws]
+    is_unlisted = [np.append(np.zeros(len(draw.ids), np.bool_), True) for draw in draws]
     events = {
         NUCLEUS: _events(draws, _beyond_nucleus(draws, 0.9), step),
         "tail hardly drawn, as top_p truncates": _events(draws, _beyond_nucleus(draws, 0.95), step),
@@ -124,9 +144,9 @@ def judge(draws: Sequence[CellDraw], seed: int = 0, step: float = 0.0) -> Unifor
         "unlisted tokens never drawn, as top_k truncates": _events(draws, is_unlisted, step),
         AGAIN: _events(draws, [draw.again for draw in draws]),
     }
-    sharper, flatter = _surprise(draws)
+    score = Score.of((draw.probabilities, _logs(draw), draw.cell) for draw in draws)
     heat = "flatter than returned"
-    if sharper < flatter:
+    if score.strength > 1:
         heat = "sharper than returned, as a temperature below 1"
     chi_square = _transform(draws, seed)
     is_coarse = step >= COARSE
@@ -140,7 +160,7 @@ def judge(draws: Sequence[CellDraw], seed: int = 0, step: float = 0.0) -> Unifor
     tests |= {heat: 1.0, UNEVEN: 1.0, SCALED: 1.0}
     if not is_coarse:
         mass, occurrences = _events(draws, is_unlisted)
-        tests[heat] = 2 * min(sharper, flatter)
+        tests[heat] = score.p
         tests[UNEVEN] = chi_square
         tests[SCALED] = float(poisson_binom.sf(occurrences - 1, np.maximum(mass, ROUNDED)))
     other_p_values = [p for name, p in tests.items() if name != heat]
@@ -233,38 +253,8 @@ def _events(
     )
 
 
-def _surprise(draws: Sequence[CellDraw]) -> tuple[float, float]:
-    """P(total surprisal at most the one seen), P(at least the one seen), from its exact
-    distribution on the lattice.
-    """
-    levels = [_levels(draw) for draw in draws]
-    total = sum(int(row[draw.cell]) for row, draw in zip(levels, draws, strict=True))
-    density = _sum(
-        [
-            np.bincount(row, draw.probabilities).astype(np.float64)
-            for row, draw in zip(levels, draws, strict=True)
-        ]
-    )
-    return min(float(density[: total + 1].sum()), 1.0), min(float(density[total:].sum()), 1.0)
-
-
-def _sum(densities: Sequence[Vector]) -> Vector:
-    """The distribution of the sum of independent numbers with these, convolved two by two."""
-    if len(densities) == 1:
-        return densities[0]
-    middle = len(densities) // 2
-    first = _sum(densities[:middle])
-    second = _sum(densities[middle:])
-    if min(len(first), len(second)) < DIRECT:
-        return np.maximum(np.convolve(first, second), 0.0)
-    return np.maximum(fftconvolve(first, second), 0.0)
-
-
-def _levels(draw: CellDraw) -> npt.NDArray[np.int64]:
-    """(c,) surprisals in steps; an unlisted token is at least as surprising as the last listed
-    one.
-    """
-    surprisal = -np.log(np.maximum(draw.probabilities, 1e-300))
-    if len(surprisal) > 1:
-        surprisal[-1] = max(surprisal[-1], surprisal[-2])
-    return np.minimum(np.rint(surprisal / STEP), LEVELS - 1).astype(np.int64)
+def _logs(draw: CellDraw) -> Vector:
+    """(c,) logprobs; an unlisted token is at most as likely as the last listed one."""
+    logs = np.log(draw.probabilities)
+    logs[-1] = logs[-2:].min()
+    return np.maximum(logs, -MOST_SURPRISING)
