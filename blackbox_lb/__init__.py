@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from blackbox_lb.rollouts.positions import Positions
     from blackbox_lb.rollouts.progress import Progress
     from blackbox_lb.store import RolloutStore
-    from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
+    from blackbox_lb.tasks import Reward, Score, Task, load_task, parse_reward
     from blackbox_lb.types import Completion, Example, Message, Prompt, Sampling, Span
 
 __all__ = [
@@ -64,6 +64,7 @@ __all__ = [
     "Rollouts",
     "Run",
     "Sampling",
+    "Score",
     "Session",
     "Span",
     "Sweep",
@@ -107,6 +108,7 @@ _HOME = {
     "Rollouts": "estimate.inputs.rollouts",
     "Run": "jobs.runs.run",
     "Sampling": "types",
+    "Score": "tasks",
     "Session": "api.session",
     "Span": "types",
     "Sweep": "estimate.inputs.sweep",

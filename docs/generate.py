@@ -1,5 +1,6 @@
-"""Writes docs/cli.md, the help of every command, and docs/files.md, the files of a run:
-``uv run python docs/generate.py``. A test compares both with the package.
+"""Writes docs/cli.md, the help of every command, docs/files.md, the files of a run, and the tables
+of rewards in docs/tasks.md: ``uv run python docs/generate.py``. A test compares them with the
+package.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from blackbox_lb.cli.grouped import ALL_OPTIONS
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.jobs.evaluation.document import Evaluation
 from blackbox_lb.jobs.fitting.document import FitResult
+from blackbox_lb.tasks.rewards.registry import FORMS
 
 WIDTH = 100
 HEAD = """# Command line
@@ -126,6 +128,40 @@ def _type(schema: dict[str, Any]) -> str:
     return str(schema.get("type", "any"))
 
 
+TASKS = Path(__file__).with_name("tasks.md")
+
+
+def tasks() -> str:
+    """docs/tasks.md, with its tables of rewards as the registry has them."""
+    worth = [
+        "| reward | a completion is worth | reported as | use it for |",
+        "|---|---|---|---|",
+        *(
+            f"| {_linked(form.spelling, form.section)} | {form.meaning} | {form.shown} |"
+            f" {form.use} |"
+            for form in FORMS.values()
+        ),
+    ]
+    places = [
+        "| reward | spans |",
+        "|---|---|",
+        *(f"| `{form.spelling}` | {form.places} |" for form in FORMS.values() if form.places),
+        "| all others | none: they score the completion as a whole |",
+    ]
+    text = TASKS.read_text(encoding="utf-8")
+    for name, rows in (("rewards", worth), ("spans", places)):
+        before, begin, rest = text.partition(f"<!-- {name}: written by docs/generate.py -->\n\n")
+        _, end, after = rest.partition(f"\n\n<!-- end of {name} -->")
+        text = before + begin + "\n".join(rows) + end + after
+    return text
+
+
+def _linked(spelling: str, section: str) -> str:
+    """The form, with a link to the section about it."""
+    return f"[`{spelling}`](#{section})" if section else f"`{spelling}`"
+
+
 if __name__ == "__main__":
     Path(__file__).with_name("cli.md").write_text(reference(), encoding="utf-8")
     Path(__file__).with_name("files.md").write_text(files(), encoding="utf-8")
+    TASKS.write_text(tasks(), encoding="utf-8")

@@ -334,7 +334,7 @@ async def _calls(
         for name, completions in zip(("base", "bias"), found, strict=True):
             calls = [each for each in completions if each.tool_calls]
             valid = sum(
-                trials.reward.score(example, each) == 1.0
+                trials.reward.score(example, each).value == 1.0
                 for example, each in zip(asked, completions, strict=True)
             )
             rows.append(

@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from blackbox_lb.tasks.rewards.spans import LocatedReward, sum_of
-from blackbox_lb.tasks.rewards.text_rules import AvoidList, count_words
+from blackbox_lb.tasks.rewards.forms.avoid import AvoidList, count_words
+from blackbox_lb.tasks.rewards.reward import Score
+from blackbox_lb.tasks.rewards.spans import sum_of
 from blackbox_lb.types import Completion, Example, Span
 
 __all__ = [
@@ -147,12 +148,12 @@ class LittleSlop:
 
     rule = STOCK
 
-    def __call__(self, example: Example, completion: Completion) -> LocatedReward:
+    def __call__(self, example: Example, completion: Completion) -> Score:
         text = completion.text
         if count_words(text) < FEWEST:
-            return LocatedReward(WORST, (Span(len(text), len(text), WORST),))
+            return Score(WORST, (Span(len(text), len(text), WORST),))
         spans = STOCK.spans(text)
-        return LocatedReward(sum_of(spans), spans)
+        return Score(sum_of(spans), spans)
 
 
 little_slop = LittleSlop()

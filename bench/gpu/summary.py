@@ -235,7 +235,7 @@ def _school(out: Path) -> dict[str, dict[str, float]]:
         "last number right": LAST,
     }
     tests = {
-        name: parse_reward("accuracy", max_tokens=1, correct=rule).accuracy_matcher
+        name: parse_reward("accuracy", max_tokens=1, correct=rule).right
         for name, rule in rules.items()
     }
     right: dict[tuple[str, str], dict[str, bool]] = {}

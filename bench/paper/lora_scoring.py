@@ -55,7 +55,7 @@ def reward_function(
     ) -> list[float]:
         drawn = [cut(tokenizer, ids, stop, ends) for ids in completion_ids]
         return [
-            reward.value(reward.score(examples[n], each))
+            reward.displayed(reward.score(examples[n], each).value)
             for n, each in zip(number, drawn, strict=True)
         ]
 

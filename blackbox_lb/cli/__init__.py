@@ -131,7 +131,7 @@ class Commands(click.Group):
             ctx.exit(2)
         except click.MissingParameter as error:
             if error.param is not None and error.param.name == "reward":
-                from blackbox_lb.tasks.rewards.reward import reward_list
+                from blackbox_lb.tasks.rewards.registry import reward_list
 
                 error.message = f"Name one of these rewards:\n{reward_list()}"  # type: ignore[misc]  # see below
             raise

@@ -37,10 +37,10 @@ def task_names() -> list[str]:
 
 def reward_names() -> list[str]:
     """The rewards, each up to the part that differs between users."""
-    from blackbox_lb.tasks.rewards.reward import REWARDS
+    from blackbox_lb.tasks.rewards.registry import FORMS, FUNCTION
 
-    names = [re.split("PATTERN|FILE|NAME|HOST", name, maxsplit=1)[0] for name in REWARDS]
-    return [name for name in names if name != "module:function"]
+    forms = [form for form in FORMS.values() if form is not FUNCTION]
+    return [re.split(r"[A-Z\[]", form.spelling, maxsplit=1)[0] for form in forms]
 
 
 def bias_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

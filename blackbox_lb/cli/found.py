@@ -39,14 +39,6 @@ PATHS = frozenset(
     }
 )
 """Options that name files, also after = or a colon, as in short=b.json."""
-REWARDS = frozenset(
-    {
-        *("formula", "match", "calls", "arguments-valid", "text rule", "distribution"),
-        "unknown",  # the command refuses it by its name
-    }
-)
-REWARDS_OF_FILES = frozenset({"json-schema", "marks"})
-"""Kinds of rewards that read no file, and those that read one as data."""
 FEATURES = frozenset({"nothing", "words", "system-prompt", "groups", "route"})
 
 
@@ -72,16 +64,7 @@ def is_data(key: str, value: Any, folder: Path) -> bool:
         case "base_url":
             return _is_on_this_machine(text)
         case "reward":
-            from blackbox_lb.tasks.rewards.reward import reward_kind
-            from blackbox_lb.tasks.rewards.text_rules import TEXT_RULES
-
-            kind = reward_kind(text)
-            reads_file = kind in REWARDS_OF_FILES
-            if kind == "text rule":
-                reads_file = TEXT_RULES[head].takes == "FILE"
-            if reads_file:
-                return _is_inside(rest, folder)
-            return kind in REWARDS
+            return _is_reward_of_data(text, folder)
         case "depends_on":
             return head in FEATURES
         case "rival":
@@ -91,6 +74,18 @@ def is_data(key: str, value: Any, folder: Path) -> bool:
     if key in PATHS:
         return all(_is_inside(part, folder) for part in (text, *re.split("[=:]", text)))
     return key in TEXTS
+
+
+def _is_reward_of_data(spec: str, folder: Path) -> bool:
+    """Whether a reward reaches nothing but perhaps a file of ``folder``. One that nothing is named
+    by is refused by the command.
+    """
+    from blackbox_lb.tasks.rewards.registry import find
+
+    named = find(spec)
+    if named is None or named.form.reaches == "nothing":
+        return True
+    return named.form.reaches == "file" and _is_inside(named.argument, folder)
 
 
 def _is_inside(path: str, folder: Path) -> bool:

@@ -60,8 +60,18 @@ MOST_USED = (
 
 class GroupedOption(cloup.Option):
     """An option whose default may be a function: the help calls it too, shell completion does
-    not.
+    not. ``listed``: see ``Option``.
     """
+
+    def __init__(self, *args: Any, listed: str = "", **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.listed = listed
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The option and its help."""
+        if self.listed and self.help:
+            self.help = self.help.replace("{}", pkgutil.resolve_name(self.listed)())
+        return super().get_help_record(ctx)
 
     def get_default(self, ctx: click.Context, call: bool = True) -> Any:
         """The default, or None where a shell completes and a function would be called."""
@@ -277,6 +287,7 @@ def _made(name: str, described: FieldInfo, option: Option) -> GroupedOption:
         "is_flag": kind.is_flag or None,
         "multiple": kind.multiple,
         "shell_complete": COMPLETERS.get(name),
+        "listed": option.listed,
     }
     if sets is not None and not kind.is_flag and not kind.is_optional:
         settings["default"] = functools.partial(default_of, sets.target, sets.parameter or name)

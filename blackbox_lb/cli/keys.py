@@ -42,13 +42,11 @@ def tell_keys_of_profile(provider: str, options: ServerSettings) -> None:
 
 def tell_keys_of_judge(reward: Reward, options: object) -> None:
     """Say which key a judge's file sends where, and ask (see ``_tell``)."""
-    from blackbox_lb.tasks.rewards.endpoint import Judge
-
-    if not isinstance(reward.remote, Judge):
+    if reward.judge is None:
         return
-    name = reward.remote.file.api_key_env
+    name = reward.judge.file.api_key_env
     if environment(name):
-        _tell(reward.remote.path, [name or ""], reward.remote.file.base_url, options)
+        _tell(reward.judge.path, [name or ""], reward.judge.file.base_url, options)
 
 
 def tell_host_of_bias(path: Path, bias: Bias, options: object) -> None:

@@ -150,8 +150,6 @@ async def open_trials(
     longest_prompt: characters of a prompt longer than the task's, where there will be one.
     longest_completion: tokens of a completion longer than the task's, where there will be one.
     """
-    if reward.remote is not None:
-        reward.remote.headers()  # a missing key is an error before anything costs money
     async with connect_to(
         options,
         max_tokens=max(reward.max_tokens, longest_completion),

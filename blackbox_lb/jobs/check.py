@@ -126,7 +126,7 @@ async def check(
     wrong = tuple(
         (example.prompt.messages[-1].content, text, ", ".join(example.answers[:1]))
         for example, text in answers
-        if not trials.reward.accuracy_matcher(example, text)
+        if not trials.reward.right(example, text)
     )
     feasible = replace(judged(lists, labels, right), after=after)
     return Checked(feasible, lists.sentence, labels.names[feasible.commonest], wrong)
@@ -165,7 +165,7 @@ def after_label(
     else:
         remedies = []
     if matcher.spec == "exact-match":
-        option = "``reward`` accuracy" if reward.spec == matcher.spec else "leaving out ``correct``"
+        option = "``reward`` accuracy" if reward.name == matcher.spec else "leaving out ``correct``"
         remedies.append(f"{option} accepts an answer by the first label that it names")
     remedy = ", or ".join(remedies) or "let the prompt ask for the label alone"
     example_text = ""

@@ -265,7 +265,7 @@ def _counting(
 
     def seen(record: ScoredCompletion) -> None:
         watch(record)
-        if record.spans and reward.token_cost is None:
+        if record.spans and reward.credit == "places":
             totals.add(record.completion.text, record.spans)
 
     return seen
@@ -295,8 +295,7 @@ async def _scored(
         for e, row in zip(examples, keys, strict=True)
         for stored in store.completions(row)
     )
-    if reward.remote is not None:
-        await fetch_rewards(store, reward, pairs, report, title, budget)
+    await fetch_rewards(store, reward, pairs, report, title, budget)
     rewards = []
     correct = []
     tokens = []
@@ -334,14 +333,14 @@ def _record(
 ) -> ScoredCompletion:
     if not completion.readable:
         return ScoredCompletion(split, example.id, key, completion, None, None, None)
-    located = reward.measure(example, completion)
+    score = reward.score(example, completion)
     return ScoredCompletion(
         split,
         example.id,
         key,
         completion,
-        located.reward,
-        reward.value(located.reward),
+        score.value,
+        reward.displayed(score.value),
         reward.correct(example, completion),
-        located.spans,
+        score.spans,
     )

@@ -23,8 +23,8 @@ from blackbox_lb.errors import NoLogprobs
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.rollouts.columns import LISTED, columns, resolve_end_tokens, sampled_ids
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.tasks import Reward
-from blackbox_lb.tasks.rewards.spans import LocatedReward
+from blackbox_lb.tasks import Reward, Score
+from blackbox_lb.tasks.rewards.forms.formulas import TOKEN_COST
 from blackbox_lb.types import Completion, EndTokens, Example, Span
 
 INCOMPLETE = "incomplete"
@@ -50,7 +50,7 @@ Costs = npt.NDArray[np.float64]
 
 def costs_of(
     completions: Sequence[Completion],
-    rewards: Sequence[LocatedReward],
+    scores: Sequence[Score],
     reward: Reward,
     token_bytes: Callable[[], Mapping[int, bytes]],
     count: Counter[str],
@@ -59,28 +59,26 @@ def costs_of(
 
     Args:
         completions: as they are laid end to end.
-        rewards: the reward of each.
+        scores: of each.
         reward: what gave them.
         token_bytes: gives the bytes of tokens; it is called once, and only where they are needed.
-        count: receives the completions with and without spans, where the reward may give some,
-            and those with an amount that is on the last position for want of a better one.
+        count: receives the completions with and without spans, and those with an amount that is on
+            the last position for want of a better one.
 
     Returns:
         (m,) nats; None where a reward is no sum over places.
     """
-    if reward.token_cost is not None:
+    if reward.credit == "tokens":
         return _joined(
             [
-                _of_every_token(completion, measured.reward, reward.token_cost)
-                for completion, measured in zip(completions, rewards, strict=True)
+                _of_every_token(completion, score.value, -TOKEN_COST)
+                for completion, score in zip(completions, scores, strict=True)
             ]
         )
-    if reward.is_sum is False:
-        return None
-    spans = [measured.spans for measured in rewards if measured.spans is not None]
+    spans = [score.spans for score in scores if score.spans is not None]
     count[WITH_SPANS] += len(spans)
-    count[WITHOUT_SPANS] += len(rewards) - len(spans)
-    if len(spans) < len(rewards):
+    count[WITHOUT_SPANS] += len(scores) - len(spans)
+    if len(spans) < len(scores):
         return None
     spellings: Mapping[int, bytes] = {}
     if any(spans):
@@ -286,12 +284,12 @@ class Reading:
             if self.end_tokens.stop_prefix_ids:
                 count[CUT] += sum(map(_is_cut, completions))
             with computing():
-                measured = [
-                    self.reward.measure(self.examples[prompt], completion)
+                scores = [
+                    self.reward.score(self.examples[prompt], completion)
                     for prompt, completion in zip(prompts, completions, strict=True)
                 ]
-                costs = costs_of(completions, measured, self.reward, token_bytes, count)
-            rewards = [located.reward for located in measured]
+                costs = costs_of(completions, scores, self.reward, token_bytes, count)
+            rewards = [score.value for score in scores]
             yield columns(batch, prompts, rewards, self.end_tokens, costs)
 
     def nothing(self, count: Counter[str]) -> NoLogprobs:

@@ -25,7 +25,7 @@ from blackbox_lb.safety.http.service import HttpService, Moment, ServiceWording
 from blackbox_lb.safety.http.waits import heard_by
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
-from blackbox_lb.tasks.rewards.endpoint import EndpointReward, Judge, Remote
+from blackbox_lb.tasks.rewards.remote import Remote
 from blackbox_lb.types import Completion, Example
 
 KEPT = "the rewards that came are kept, the same command goes on from there"
@@ -64,9 +64,9 @@ async def fetch_rewards(
     Raises ProviderError: one of its subclasses: the failure that retries did not cure, or an answer
     that is no reward.
     """
-    remote = reward.remote
-    if remote is None:
+    if not isinstance(reward, Remote):
         return 0
+    remote = reward
     items = _wanted(remote, pairs)
     stored = store.rewards(items)
     unread = sum(_learn(remote, key, answer, items[key].example) for key, answer in stored.items())
@@ -81,14 +81,12 @@ async def fetch_rewards(
             f"{title}: {unread} of {len(items)} answers of {remote.name} hold no number and count"
             f" as {remote.otherwise:g}"
         )
-    if isinstance(remote, Judge):
-        lost = sum(remote.lost_quotes(key, item.text) for key, item in items.items())
-        if lost:
-            report.notice(
-                f"{title}: {lost} passages that {remote.name} quotes do not stand in their"
-                " completions; the passages that do share the reward, else the end of the text"
-                " has it"
-            )
+    lost = sum(remote.lost_quotes(key, item.text) for key, item in items.items())
+    if lost:
+        report.notice(
+            f"{title}: {lost} passages that {remote.name} quotes do not stand in their completions;"
+            " the passages that do share the reward, else the end of the text has it"
+        )
     return len(missing)
 
 
@@ -111,7 +109,6 @@ def _learn(remote: Remote, key: str, answer: str, example: str) -> bool:
     if number is None:
         value = remote.otherwise
     if value is None:
-        assert isinstance(remote, Judge)  # an endpoint's answer is a number, else it is not kept
         reply = masked(answer, remote.secrets())
         raise CorruptResponse(
             f"{remote.name} said {reply[:200]!r} of a completion of example {example!r},"
@@ -196,35 +193,30 @@ async def _ask(
 ) -> list[str | CorruptResponse]:
     """The answers to one batch, after as many tries as the fault deserves."""
     content = json.dumps(remote.body(items)).encode()
-    field = "rewards"
-    if isinstance(remote, Judge):
-        field = "choices"
 
     async def reply() -> Any:
         response = await service.send("POST", remote.url, content, headers=remote.headers())
         with service.reading(response) as body:
             answer = loads(body)
-        service.check_answer(answer, field)
+        service.check_answer(answer, remote.answer_field)
         return answer
 
     async def once() -> list[str | CorruptResponse]:
-        answers: list[str | CorruptResponse]
-        if isinstance(remote, Judge):
+        if remote.most_tokens is None:
+            answer = await reply()
+        else:
             answer = await budget.metered(
                 reply, prompt_bound([content.decode()]), remote.most_tokens, budget.judge_prices
             )
-            answers = [_words_of(remote, answer)]
-        else:
-            assert isinstance(remote, EndpointReward)
-            answers = remote.answers(await reply(), items)
+        answers = remote.answers(answer, items, _words_of)
         malformed.good += 1
         return answers
 
     return await service.tried(once, lambda error: is_passing(error) or malformed.passing(error))
 
 
-def _words_of(judge: Judge, answer: Any) -> str:
-    """The words of a judge's answer, as they are kept.
+def _words_of(judge: Remote, answer: Any) -> tuple[str, str]:
+    """The words of a judge's answer, and its finish reason.
 
     Raises CorruptResponse: no chat completion, or one that its host broke off or that is in its
     thoughts alone.
@@ -242,4 +234,4 @@ def _words_of(judge: Judge, answer: Any) -> str:
         ) from error
     if fault is not None:
         raise CorruptResponse(f"{judge.name} {masked(fault, judge.secrets())}")
-    return judge.kept(words, reason)
+    return words, reason

@@ -24,8 +24,6 @@ async def spell_tokens(
     server prints. A part of a character, which it cannot print, stays unknown.
     """
     session = trials.session
-    if trials.reward.token_cost is not None:
-        return
     if not _gives_spans(trials.reward, trials.store, examples, keys):
         return
     fingerprint = trials.tokenizer.fingerprint
@@ -47,12 +45,12 @@ def _gives_spans(
     examples: Sequence[Example],
     keys: Sequence[Sequence[str]],
 ) -> bool:
-    """Whether the reward has places; a function of the user's own is asked about one completion,
-    where it has not answered yet, as before a fit from stored completions.
+    """Whether the reward has places to be looked up; a function of the user's own is asked about
+    one completion, where it has not answered yet, as before a fit from stored completions.
     """
-    if reward.is_sum is None and not (reward.answers.with_spans or reward.answers.without_spans):
+    if reward.credit == "open":
         for example, row in zip(examples, keys, strict=True):
             for completion in store.completions(row):
                 if completion.readable:
-                    return reward.spans(example, completion) is not None
-    return reward.has_spans
+                    return reward.score(example, completion).spans is not None
+    return reward.credit == "places"

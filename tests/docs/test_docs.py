@@ -20,7 +20,7 @@ from blackbox_lb.cli import main
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.tasks.rewards.reward import REWARDS
+from blackbox_lb.tasks.rewards.registry import FORMS
 from tests.unit.test_layers import ROOMS, SENTENCES
 
 ROOT = Path(__file__).parents[2]
@@ -105,11 +105,12 @@ def test_the_architecture_page_is_true() -> None:
 
 
 def test_the_command_reference_is_the_help() -> None:
-    """docs/cli.md and docs/files.md are what docs/generate.py writes."""
+    """docs/cli.md, docs/files.md and docs/tasks.md are what docs/generate.py writes."""
     generate = runpy.run_path(str(ROOT / "docs" / "generate.py"))
     remedy = "run: uv run python docs/generate.py"
     assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == generate["reference"](), remedy
     assert (ROOT / "docs" / "files.md").read_text(encoding="utf-8") == generate["files"](), remedy
+    assert (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8") == generate["tasks"](), remedy
 
 
 def test_python_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,8 +184,8 @@ def test_providers_and_rewards_are_documented() -> None:
     for name in profile_names():
         assert f"`{name}`" in first_cells
         assert f"| `{name}` |" in DOCS["providers"]
-    for name in REWARDS:
-        assert f"`{name}`" in DOCS["tasks"]
+    for form in FORMS.values():
+        assert f"`{form.spelling}`" in DOCS["tasks"]
 
 
 def test_the_rooms_are_true() -> None:

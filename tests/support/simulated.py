@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,7 +17,8 @@ from blackbox_lb.jobs.fitting.scored_policies import BASE, BIASED, score_policie
 from blackbox_lb.rollouts.judging.trials import StagePart, Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.progress import Silent
-from blackbox_lb.tasks import Reward, parse_reward
+from blackbox_lb.tasks import Reward
+from blackbox_lb.tasks.rewards.forms.function import of_function
 from blackbox_lb.types import Completion, EndTokens, Example
 from tests.support.exact import ExactModel
 
@@ -126,8 +128,7 @@ def reward_of(function: Any, max_tokens: int = 4) -> Reward:
     """A reward on the linear scale by this function; examples have no answers, so accuracy is not
     known.
     """
-    matcher = parse_reward("contains", max_tokens=max_tokens).matcher
-    return Reward("own", "own", "own", "linear", False, max_tokens, matcher, function)
+    return replace(of_function(function, "own", "own"), max_tokens=max_tokens)
 
 
 def judged_at_one(

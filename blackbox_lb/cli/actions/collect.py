@@ -45,7 +45,7 @@ def execute(options: CollectOptions) -> None:
     task, reward = load(options)
     if reward.of_shares:
         raise InputError(
-            f"{reward.spec} learns from one token a prompt, which blb fit asks for itself, and no"
+            f"{reward.name} learns from one token a prompt, which blb fit asks for itself, and no"
             " drawn completion alone has a reward; run blb fit, or collect with another --reward"
         )
     try:
@@ -148,7 +148,7 @@ async def _collected(
     [keys] = await trials.collect_all(part.name, [part])
     training = training_set(trials.store, examples, keys, reward, trials.end_tokens)
     kept_back = censoring_of(training.rollouts, training.next_token)
-    values = [reward.value(r) for r in training.rollouts.rewards]
+    values = [reward.displayed(r) for r in training.rollouts.rewards]
     summary = {
         "store": str(trials.store.path),
         "completions": len(values),

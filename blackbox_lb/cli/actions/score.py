@@ -32,7 +32,7 @@ from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.files import explained
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.tasks.rewards.reward import REMOTE, reward_kind
+from blackbox_lb.tasks.rewards.remote import Remote
 from blackbox_lb.types import Span
 
 EXAMPLE_WIDTH = 200
@@ -47,7 +47,7 @@ def execute(options: ScoreOptions) -> None:
     if options.decisions:
         _decisions(options, path, task)
         return
-    fetches = reward_kind(str(options.reward)) in REMOTE  # such answers are stored
+    fetches = isinstance(reward, Remote)  # such answers are stored
     with (
         RolloutStore(path, read_only=not fetches) as store,
         _lines(options.per_completion) as write_line,
@@ -76,7 +76,7 @@ def execute(options: ScoreOptions) -> None:
     if options.as_json:
         rows = [_json(group, _base_of(group, groups), names) for group in groups]
         print_json(
-            {"store": str(path), "task": task.name, "reward": groups[0].reward.spec, "groups": rows}
+            {"store": str(path), "task": task.name, "reward": groups[0].reward.name, "groups": rows}
         )
     else:
         _print(groups, names)

@@ -74,7 +74,7 @@ class Case:
         """
         if not self.reward.of_shares:
             raise InputError(
-                f"``rival={name}`` is for wanted shares, and the reward is {self.reward.spec}; use"
+                f"``rival={name}`` is for wanted shares, and the reward is {self.reward.name}; use"
                 " ``reward=distribution``, or drop this rival"
             )
         return Labels.of_shares(self.task.test)

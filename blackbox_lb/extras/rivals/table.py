@@ -100,8 +100,8 @@ def standard_rivals(
     notices = []
     if reward.by_length:
         specs.append(f"prompt:{BRIEF}")
-    elif reward.name in INSTRUCTIONS:
-        specs.append(f"prompt:{INSTRUCTIONS[reward.name]}")
+    elif (form := reward.name.partition(":")[0]) in INSTRUCTIONS:
+        specs.append(f"prompt:{INSTRUCTIONS[form]}")
     else:
         notices.append(NO_INSTRUCTION.format("reward"))
     if max(setting.temperature for setting in settings) > LOWER:

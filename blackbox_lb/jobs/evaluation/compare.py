@@ -159,7 +159,7 @@ def planned(
     judged: Sequence[Judged], reward: Reward, examples: Sequence[Example]
 ) -> dict[str, int]:
     """The number of comparisons of each family that the policies will give."""
-    matcher = reward.accuracy_matcher
+    matcher = reward.right
     has_answers = not matcher.needs_answer or all(example.answers for example in examples)
     metrics = 2  # the reward and the tokens
     if reward.of_shares or (reward.label != "accuracy" and has_answers):

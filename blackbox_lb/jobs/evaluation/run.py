@@ -179,7 +179,7 @@ def _evaluation(
         provider=trials.session.profile.name,
         model=trials.session.model,
         task=task.name,
-        reward=trials.reward.spec,
+        reward=trials.reward.name,
         label=label,
         policies=policies,
         comparisons=rows,

@@ -112,7 +112,7 @@ class _Demand:
         if plan.most_entries is not None:
             sizes = tuple(size for size in search.sizes if size < plan.most_entries)
             search = replace(search, sizes=sizes)
-        has_costs = self._is_sum or (self.at_most and self.reward.is_sum is None)
+        has_costs = self._is_sum or (self.at_most and self.reward.credit == "open")
         candidates = most_candidates(plan.sweep, has_costs=has_costs)
         if plan.searches != "named":
             candidates += most_beside(self.reward)
@@ -163,7 +163,7 @@ class _Demand:
     @property
     def _is_sum(self) -> bool:
         """Whether the reward is likely to be a sum over places."""
-        return self.reward.has_spans or self.reward.rule is not None
+        return self.reward.has_spans or self.reward.has_token_costs
 
     def _cost(self, samples: int) -> int:
         """Completions a prompt for a score from so many samples."""

@@ -59,7 +59,7 @@ def room_for_gain(rollouts: Rollouts, reward: Reward, tau: float) -> Headroom | 
         return headroom(
             rollouts.rewards,
             rollouts.prompts,
-            [reward.value(measured) for measured in rollouts.rewards],
+            [reward.displayed(measured) for measured in rollouts.rewards],
             tau=tau,
         )
     except InputError:
@@ -103,7 +103,7 @@ def explain(job: FitJob, selected: Selected, verdict: Sequence[Verdict]) -> Expl
     is_given = bool(rollouts.given.any())
     if not is_given:
         room = room_for_gain(rollouts, reward, tau)
-        rarity = Rarity.of([reward.value(measured) for measured in rollouts.rewards])
+        rarity = Rarity.of([reward.displayed(measured) for measured in rollouts.rewards])
     facts = Facts(
         estimator=learned.estimator,
         effect=effect,

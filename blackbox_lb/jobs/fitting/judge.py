@@ -101,7 +101,7 @@ async def judge(
         operating = operating.replacing(checked=checked)
     return Judgement(
         tests=tuple(tests),
-        verdict=beside_commonest(verdict_of(tests, reward.label), biased_decisions, reward.spec),
+        verdict=beside_commonest(verdict_of(tests, reward.label), biased_decisions, reward.name),
         decisions=decisions,
         shares=shares,
         beside=tuple(_beside(job, selected, bias, tests)),

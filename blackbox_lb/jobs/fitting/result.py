@@ -80,7 +80,7 @@ async def written(
         tokenizer=trials.tokenizer.fingerprint,
         vocab_size=trials.tokenizer.vocabulary_size,
         task=job.task.name,
-        reward=trials.reward.spec,
+        reward=trials.reward.name,
         estimator=chosen.estimator,
         settings=chosen.settings | _settings(job.plan),
         data_hash=job.task.data_hash,

@@ -76,7 +76,7 @@ def completed(plan: P, task: Task, reward: Reward, *, needs_samples: bool = Fals
             notices.append(too_few)
     if source == "answers" and not reward.needs_answer:
         raise InputError(
-            f"``learn_from=answers`` needs right answers, and the reward {reward.spec} has none;"
+            f"``learn_from=answers`` needs right answers, and the reward {reward.name} has none;"
             " use a reward such as contains or exact-match, or ``learn_from=samples``"
         )
     decides = source in ("answers", "unlabelled")
@@ -134,7 +134,7 @@ def _for_shares(plan: P, task: Task, reward: Reward, labels: Labels | None) -> P
     if plan.learn_from not in (None, "answers"):
         raise InputError(
             f"``learn_from={plan.learn_from}`` weighs each completion by its reward, and with"
-            f" ``reward={reward.spec}`` no completion alone has one; leave it out: the wanted"
+            f" ``reward={reward.name}`` no completion alone has one; leave it out: the wanted"
             " shares are learned from the lists at the place of the answer"
         )
     completed_plan = plan.for_data(

@@ -170,7 +170,7 @@ class PlanCheck:
         if plan.learn_from != "answers":
             raise InputError(
                 f"``learn_from={plan.learn_from}`` weighs each completion by its reward, and with"
-                f" ``reward={reward.spec}`` no completion alone has one; use"
+                f" ``reward={reward.name}`` no completion alone has one; use"
                 " ``learn_from=answers``"
             )
         if plan.goal.objective != "reward":
@@ -206,7 +206,7 @@ class PlanCheck:
                 " or choose 'reward'"
             )
         silent = sum(
-            self.trials.reward.accuracy_matcher.needs_answer and not example.answers
+            self.trials.reward.right.needs_answer and not example.answers
             for example in self.task.validation
         )
         if objective == "pareto" and silent:

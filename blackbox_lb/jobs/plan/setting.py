@@ -41,6 +41,8 @@ class Option:
         names: the option's names, ``--like-the-field`` by default.
         kind: what its words are read as, where Python takes more than that.
         choices: "module:name" of what its words are chosen from, imported when it is needed.
+        listed: "module:name" of a function whose text stands for {} in the help, imported when
+            the help is shown.
         recorded: whether the record of a run says the value.
         more: for click.
     """
@@ -49,6 +51,7 @@ class Option:
     names: tuple[str, ...] = ()
     kind: type | None = None
     choices: str = ""
+    listed: str = ""
     recorded: bool = False
     more: Mapping[str, Any] = field(default_factory=dict)
 
@@ -74,7 +77,7 @@ def setting(
         gt: what the value must be above.
     """
     described = Field(default, description=help, ge=ge, gt=gt)
-    described.metadata.append(Option(group, names, kind, choices, recorded, more))
+    described.metadata.append(Option(group, names, kind, choices, recorded=recorded, more=more))
     return described
 
 

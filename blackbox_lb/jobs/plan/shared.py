@@ -16,7 +16,7 @@ from blackbox_lb.providers.packaged import profile_names
 
 if TYPE_CHECKING:
     from blackbox_lb.tasks import Task
-    from blackbox_lb.tasks.rewards.reward import RewardFunction
+    from blackbox_lb.tasks.rewards.registry import RewardFunction
 
     AnyPath: TypeAlias = str | Path
     DataSource: TypeAlias = str | Path | Task | None
@@ -79,15 +79,15 @@ class ModelSettings(ServerSettings):
 class TaskSettings(Settings):
     """Prompts with their answers, the reward, and how long a completion may be, in tokens."""
 
-    reward: Annotated[RewardSpec, Option(HelpGroup.FIRST, kind=str, more={"required": True})] = (
-        Field(
-            description="exact-match, contains, regex:PATTERN, json-schema:FILE, accuracy,"
-            " log-accuracy, length, tokens, correct-and-short, accuracy-gated-length,"
-            " accuracy-minus-length, avoid:FILE, script:NAME, marks:FILE, calls[:NAME],"
-            " arguments-valid, distribution[:COLUMN], module:function, https://HOST/PATH, or"
-            " judge:FILE.toml.",
-        )
-    )
+    reward: Annotated[
+        RewardSpec,
+        Option(
+            HelpGroup.FIRST,
+            kind=str,
+            listed="blackbox_lb.tasks.rewards.registry:spellings",
+            more={"required": True},
+        ),
+    ] = Field(description="What a completion is worth: {}; or one of an installed package.")
     correct: str | None = setting(
         None,
         HelpGroup.TASK,

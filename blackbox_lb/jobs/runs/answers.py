@@ -236,7 +236,7 @@ def answer_of(
     """A completion that was scored, with the places where its reward is earned."""
     spans = None
     if reward.has_spans:
-        spans = reward.spans(example, completion)
+        spans = reward.score(example, completion).spans
     return Answer(
         policy=policy,
         text=completion.text,

@@ -22,7 +22,8 @@ from blackbox_lb.records import Finding
 from blackbox_lb.rollouts.judging.verdict import DIVERGENCE
 from blackbox_lb.safety.printable import printable, shell_line
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.tasks.rewards.reward import FORMULAS, REWARDS
+from blackbox_lb.tasks.rewards.forms.formulas import FORMULAS
+from blackbox_lb.tasks.rewards.registry import find
 from blackbox_lb.tasks.sets.labels import FIRST_NAMED, Labels
 
 POWER_FACTOR = 2.8
@@ -85,14 +86,13 @@ def _counted(counts: dict[str, int]) -> str:
 
 def _meaning(reward: Reward) -> str:
     """The reward's name with its meaning, and what counts as right."""
-    form = "distribution[:COLUMN]"
-    if not reward.of_shares:
-        form = reward.spec
-    meaning = REWARDS.get(form, "")
-    words = f"{reward.spec} ({meaning})" if meaning else reward.spec
+    words = reward.name
+    named = find(reward.name)
+    if named is not None and named.form.reaches != "code":
+        words = f"{reward.name} ({named.form.meaning})"
     if not reward.needs_answer or reward.of_shares:
         return words
-    right = reward.accuracy_matcher.spec
+    right = reward.right.spec
     rule = "the first label named is the right one"
     if right != FIRST_NAMED:
         rule = right
@@ -345,7 +345,9 @@ def limit_may_explain(row: Verdict) -> bool:
     """Whether a gain may be that the token limit cuts fewer answers; never where nothing but the
     length counts.
     """
-    of_length = row.metric in {formula.label for formula in FORMULAS.values() if not formula.gated}
+    of_length = row.metric in {
+        formula.shown for formula in FORMULAS.values() if not formula.is_gated
+    }
     cuts_more = row.cut_base - row.cut_biased >= LEAST_CUT
     return row.verdict == "HELPS" and cuts_more and not of_length
 

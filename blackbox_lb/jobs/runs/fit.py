@@ -117,8 +117,6 @@ async def _fit(plan: Plan) -> Run:
     folder = run_folder(plan, task)
     decided = completed(plan.replacing(out=folder), task, reward)
     task = pooled(decided, task, reward)
-    if reward.remote is not None:
-        reward.remote.headers()  # a missing key is an error before anything costs money
     report = Remembering(_reporter(plan))
     report.notice(understood(task, reward, decided.decision_labels, limit=plan.limit))
     budget = running_budget()

@@ -46,7 +46,6 @@ from blackbox_lb.safety.files import explained, write_whole
 from blackbox_lb.safety.http.waits import heard_by
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.tasks.rewards.endpoint import Judge
 from blackbox_lb.tasks.sets.task import SPLITS
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
@@ -83,15 +82,14 @@ def price_judge(
     Raises:
         InputError: the budget has a limit in dollars, and the judge's price is not known.
     """
-    judge = None
-    if isinstance(reward.remote, Judge):
-        judge = reward.remote.file
-    if judge is None:
+    if reward.judge is None:
         return
-    budget.judge_prices = _judge_prices(judge.base_url, judge.model, table)
+    model = reward.judge.file.model
+    base_url = reward.judge.file.base_url
+    budget.judge_prices = _judge_prices(base_url, model, table)
     if budget.judge_prices is None:
-        host = urlsplit(judge.base_url).hostname or ""
-        _check_unpriced(budget, host, judge.model, takes_price=takes_price)
+        host = urlsplit(base_url).hostname or ""
+        _check_unpriced(budget, host, model, takes_price=takes_price)
 
 
 def _check_unpriced(budget: SpendLimit, provider: str, model: str, *, takes_price: bool) -> None:
@@ -288,8 +286,10 @@ async def open_run(
 
     Raises:
         InputError: a limit on the cost of a model whose price is not known; or a run that is
-            resumed under other settings. BiasError, ProfileError: see ``checked_tokenizer``.
+            resumed under other settings. AuthenticationFailed: the key of the reward is missing.
+            BiasError, ProfileError: see ``checked_tokenizer``.
     """
+    reward.check_key()  # before anything costs money
     tokenizer = await checked_tokenizer(session, bias)
     if settings.out is None and settings.store_file is not None:
         folder = settings.store_file.parent
@@ -332,7 +332,7 @@ async def open_run(
 
 def results_of(settings: TaskSettings, reward: Reward, files: Sequence[str]) -> RunResults:
     """The results in ``files``, which are about the reward of the settings."""
-    return RunResults(tuple(files), {"reward": reward.spec, **settings.recorded()})
+    return RunResults(tuple(files), {"reward": reward.name, **settings.recorded()})
 
 
 def run_folder(settings: FolderSettings, task: Task) -> Path:

@@ -44,8 +44,9 @@ from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.records.shares import check_alike
+from blackbox_lb.tasks.rewards.forms.distribution import GROUP
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
-from blackbox_lb.tasks.rewards.reward import GROUP, judges_answers
+from blackbox_lb.tasks.rewards.registry import judges_answers
 from blackbox_lb.tasks.sets.labels import FIRST_NAMED, Labels, OpenLabels
 from blackbox_lb.types import Completion, Example
 
@@ -61,7 +62,7 @@ def decision(labels: Labels, reward: Reward, example: Example, text: str) -> int
     """
     label = labels.of(example)
     named = labels.said(text)
-    if reward.accuracy_matcher(example, text):
+    if reward.right(example, text):
         return label
     if named == label:
         return None
@@ -72,7 +73,7 @@ def about_labels(labels: Labels, reward: Reward) -> Iterator[str]:
     """A sentence on what counts as right where that is the first label named, and those of
     ``confusable`` on the reward's own test.
     """
-    if reward.accuracy_matcher.spec == FIRST_NAMED:
+    if reward.right.spec == FIRST_NAMED:
         yield (
             f"accuracy: an answer is right where the first of the {len(labels.names)} labels that"
             " it names is"
@@ -378,14 +379,14 @@ def check_wanted(reward: Reward, examples: Sequence[Example], settings: Sequence
     if column != GROUP and not has_column:
         names = dict.fromkeys(name for example in examples for name in example.prompt.columns)
         raise InputError(
-            f"``reward={reward.spec}`` compares by the groups in {column!r}, and no row has a text"
+            f"``reward={reward.name}`` compares by the groups in {column!r}, and no row has a text"
             f" in that column (short columns: {', '.join(names) or 'none'}); name one of them, or"
             " leave the column out to compare all rows together"
         )
     if any(setting.deterministic for setting in settings):
         raise InputError(
             "greedy decoding gives one answer a prompt, which has no distribution to compare with"
-            f" wanted shares; with ``reward={reward.spec}``, judge at a temperature above 0, as in"
+            f" wanted shares; with ``reward={reward.name}``, judge at a temperature above 0, as in"
             " ``deploy=temperature=1``"
         )
 

@@ -14,7 +14,7 @@ from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.limits.concurrency import AdaptiveConcurrency
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.request_bias import AnyBias, RequestBias, to_request_bias
-from blackbox_lb.errors import ConnectionFailed, Drifted, InputError, ServerFailed
+from blackbox_lb.errors import ConnectionFailed, Drifted, ServerFailed
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
@@ -229,15 +229,10 @@ class Trials:
 
         Raises InputError: the reward knows stored completions alone, and others would be drawn.
         """
-        if scored and self.reward.stored_only and not only_stored:
-            raise InputError(
-                f"{self.reward.spec} knows the completions that people marked, and {title} draws"
-                " fresh ones, which nobody has read: score stored completions with blb score, learn"
-                " from them in Python (Positions.load), or let ``reward=avoid:FILE`` look for the"
-                " marked passages in every text"
-            )
-        if scored and not only_stored and self.reward.is_untried:
-            await self._try_reward(title, parts[0])
+        if scored and not only_stored:
+            self.reward.check_fresh(title)
+            if self.reward.is_untried:
+                await self._try_reward(title, parts[0])
         malformed = self.session.channel.malformed
         before = Counter(malformed.faults)
         series = [
@@ -268,7 +263,7 @@ class Trials:
         if throughput.seconds >= LONG and not self.session.profile.connection.embedded:
             self.report.notice(f"{title}: {throughput.told()}")
         await self._look_for_drift(sum(done.received for done in collections))
-        if scored and self.reward.remote is not None:
+        if scored:
             pairs = (
                 (example, completion)
                 for part, done in zip(parts, collections, strict=True)
@@ -291,13 +286,12 @@ class Trials:
         title = f"{title}, first {TRIED} of them"
         [keys] = await self.collect_all(title, [first], scored=False)
         completions = list(self.store.by_prompt(keys))
-        if self.reward.remote is not None:
-            pairs = [
-                (example, completion)
-                for example, row in zip(examples, completions, strict=True)
-                for completion in row
-            ]
-            await fetch_rewards(self.store, self.reward, pairs, self.report, title, self.budget)
+        pairs = (
+            (example, completion)
+            for example, row in zip(examples, completions, strict=True)
+            for completion in row
+        )
+        await fetch_rewards(self.store, self.reward, pairs, self.report, title, self.budget)
         self.scored(title, examples, completions)
 
     async def _look_for_drift(self, received: int) -> None:

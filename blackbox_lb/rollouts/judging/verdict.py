@@ -224,7 +224,7 @@ class PolicyScores:
     """Scores of one policy at one setting; each list holds one array a prompt, with one value a
     completion.
 
-    ``reward``: in the user's own unit (``Reward.value``); ``correct``: 0 or 1, None where the
+    ``reward``: in the user's own unit (``Reward.displayed``); ``correct``: 0 or 1, None where the
     reward knows no right answer;
     ``tokens``: completion lengths. ``thinking``: by name, where the reward names what thinking is:
     tokens inside and outside of it, and as 0 or 1 whether a completion ended before its limit, and
@@ -300,8 +300,9 @@ def score(
         cut += [completion.cut for completion in read]
         with computing():
             if not reward.of_shares:
-                rewards = [reward.value(reward.score(example, completion)) for completion in read]
-                values.append(np.array(rewards, dtype=float))
+                scores = [reward.score(example, completion) for completion in read]
+                displayed = [reward.displayed(score.value) for score in scores]
+                values.append(np.array(displayed, dtype=float))
             correct.append([reward.correct(example, completion) for completion in read])
         tokens.append(np.array([completion.n_tokens for completion in read], dtype=float))
         for name, column in _thinking(reward, read).items():

@@ -22,16 +22,18 @@ class Thinking:
     """The stretch that ``spec`` names, as ``phases`` does: ``inside:OPEN..CLOSE`` or
     ``until:TEXT``.
 
+    count: what rewards by length count: "all" tokens, those of the "thinking" or the "answer".
     known: gives the bytes of the tokens in stored answers; it is asked once for a token that is
     missing. Those whose bytes it does not know, as the end token's, end nothing.
     """
 
     phases: Phases
+    count: str = "all"
     known: Callable[[], Mapping[int, bytes]] = dict
     _bytes: Mapping[int, bytes] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, spec: str) -> Thinking:
+    def parse(cls, spec: str, count: str = "all") -> Thinking:
         """Raises InputError: it names no stretch of text, or several."""
         if (
             not spec.startswith(("inside:", "until:"))
@@ -41,7 +43,7 @@ class Thinking:
                 f"``thinking={spec!r}`` is no stretch of text; give inside:OPEN..CLOSE, or"
                 " until:TEXT where it begins at once"
             )
-        return cls(phases)
+        return cls(phases, count)
 
     def lengths(self, completion: Completion) -> tuple[int, int, bool]:
         """Tokens inside, tokens outside, and whether the completion ended outside; OPEN itself is
@@ -71,14 +73,14 @@ class Thinking:
             inside += size - len(ids)
         return inside, size - inside, ended
 
-    def counted(self, completion: Completion, count: str) -> int:
-        """The tokens of the ``thinking`` or the ``answer``, as ``count`` says; all of them where
-        the thinking never ends.
-        """
+    def counted(self, completion: Completion) -> int:
+        """The tokens that ``count`` names; all of them where the thinking never ends."""
+        if self.count == "all":
+            return completion.n_tokens
         inside, outside, ended = self.lengths(completion)
         if not ended:
             return completion.n_tokens
-        if count == "thinking":
+        if self.count == "thinking":
             return inside
         return outside
 

@@ -72,9 +72,8 @@ from blackbox_lb.jobs.evaluation.results import answers_of, collect_answers
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.progress import Silent
-from blackbox_lb.tasks import parse_reward
-from blackbox_lb.tasks.rewards.spans import LocatedReward
-from blackbox_lb.tasks.rewards.text_rules import count_words
+from blackbox_lb.tasks import Score, parse_reward
+from blackbox_lb.tasks.rewards.forms.avoid import count_words
 from blackbox_lb.types import Completion, Example, Prompt, Span
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
@@ -202,13 +201,14 @@ def test_slop_is_counted_for_each_hundred_words() -> None:
     """A text of fewer than twenty words is as bad as one with ten."""
     example = Example("1", Prompt.user("p"), ())
     stock = little_slop(example, completion("word " * 48 + "— bustling serenity"))
-    assert stock.reward == pytest.approx(-6)
-    assert little_slop(example, completion("word " * 20)) == LocatedReward(0, ())
+    assert stock.value == pytest.approx(-6)
+    assert little_slop(example, completion("word " * 20)) == Score(0, ())
     short = "word " * 19
-    assert little_slop(example, completion(short)) == LocatedReward(-10, (Span(95, 95, -10),))
+    assert little_slop(example, completion(short)) == Score(-10, (Span(95, 95, -10),))
     reward = parse_reward("bench.gallery.rewards:little_slop", max_tokens=60)
-    assert reward.score(example, completion(short)) == -10
-    assert reward.rule is STOCK
+    assert reward.score(example, completion(short)).value == -10
+    texts = ["tapestry", " the"]
+    assert (reward.token_costs(texts, []) == STOCK.token_costs(texts, [])).all()
 
 
 def test_every_listed_word_is_one_of_its_forms() -> None:
@@ -960,7 +960,7 @@ def test_school_problems_are_right_with_a_comma_or_without(tmp_path: Path) -> No
         "1001 of 2": False,
     }
     assert {
-        text: right.value(right.score(example, completion(text))) > 0 for text in texts
+        text: right.score(example, completion(text)).value > -math.inf for text in texts
     } == texts
     assert rows[0]["prompt"].endswith("then write 'Answer:' and the number.")
 

@@ -311,10 +311,8 @@ def test_what_cannot_be_compared_is_refused(chosen: Chooser) -> None:
     """No candidate, and a reward without a mean, are refused before a candidate is paid for."""
     with raises_naming(InputError, "``tau``", "``l2``", "``alpha``"):
         chosen()
-    never = Reward(
-        "own", "own", "own", "linear", False, MAX_TOKENS, LENGTH.matcher, lambda *_: -1e200
-    )
-    with raises_naming(InputError, "96"):
+    never = parse_reward(lambda example, completion: -1e200, max_tokens=MAX_TOKENS)
+    with raises_naming(InputError, "-1e+200", "18"):
         chosen(MORE_ENDS, FEWER_ENDS, reward=never)
 
 

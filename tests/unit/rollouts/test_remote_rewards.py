@@ -37,7 +37,7 @@ from blackbox_lb.safety.http import retries
 from blackbox_lb.safety.http.retries import ATTEMPTS
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
-from blackbox_lb.tasks.rewards.endpoint import BATCH
+from blackbox_lb.tasks.rewards.forms.endpoint import BATCH
 from blackbox_lb.types import Completion, Example, Message, Prompt, Span
 from tests.support.commands import asking, blb, options
 from tests.support.errors import names, raises_naming
@@ -160,13 +160,8 @@ def test_what_an_endpoint_is_told(scorer: Scorer, tmp_path: Path) -> None:
             }
         ]
     }
-    assert reward.score(example, completion("Oslo.", 4)) == 5.0
-    assert (reward.name, reward.spec, reward.scale, reward.needs_answer) == (
-        "endpoint",
-        scorer.url,
-        "linear",
-        False,
-    )
+    assert reward.score(example, completion("Oslo.", 4)).value == 5.0
+    assert (reward.name, reward.needs_answer) == (scorer.url, False)
 
 
 def test_completions_go_out_in_batches(scorer: Scorer, tmp_path: Path) -> None:
@@ -178,7 +173,7 @@ def test_completions_go_out_in_batches(scorer: Scorer, tmp_path: Path) -> None:
         BATCH,
         BATCH,
     ]
-    assert [reward.score(*pair) for pair in pairs] == [n + 1 for n in range(len(pairs))]
+    assert [reward.score(*pair).value for pair in pairs] == [n + 1 for n in range(len(pairs))]
 
 
 def test_nothing_is_asked_twice(scorer: Scorer, tmp_path: Path) -> None:
@@ -191,7 +186,9 @@ def test_nothing_is_asked_twice(scorer: Scorer, tmp_path: Path) -> None:
     assert fetch(reward, tmp_path / "s.db", pairs) == 0
     again = parse_reward(scorer.url, max_tokens=48)
     assert fetch(again, tmp_path / "s.db", pairs) == 0
-    assert [again.score(*pair) for pair in pairs] == [reward.score(*pair) for pair in pairs]
+    assert [again.score(*pair).value for pair in pairs] == [
+        reward.score(*pair).value for pair in pairs
+    ]
     other = replace(EXAMPLE, answers=("Bergen",))
     changed = [
         (other, pairs[0][1]),
@@ -345,7 +342,7 @@ def test_an_answer_that_is_no_reward_is_refused(
     scorer.answer = lambda _number, body: Reply(200, {"rewards": [0.5] * len(body["items"])})
     kept = isinstance(rewards, list) and len(rewards) == 2
     assert fetch(reward, tmp_path / "s.db", texts(2)) == (1 if kept else 2)
-    assert [reward.score(*pair) for pair in texts(2)] == [0.5, 1 if kept else 0.5]
+    assert [reward.score(*pair).value for pair in texts(2)] == [0.5, 1 if kept else 0.5]
 
 
 def test_credentials_of_an_address_stay_in_the_header(scorer: Scorer, tmp_path: Path) -> None:
@@ -361,11 +358,11 @@ def test_credentials_of_an_address_stay_in_the_header(scorer: Scorer, tmp_path: 
     )
     with pytest.raises(RequestRejected) as caught:
         fetch(reward, tmp_path / "s.db", [(EXAMPLE, completion("new"))])
-    said = f"{caught.value} {reward!r} {reward.remote!r} {reward.spec} {reward.label}".encode()
+    said = f"{caught.value} {reward!r} {reward.name} {reward.label}".encode()
     stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     for secret in (b"s3cret", b"ada:", b"YWRhOnMzY3JldCF3b3Jk"):
         assert secret not in said + stored
-    assert reward.spec == scorer.url
+    assert reward.name == scorer.url
     assert fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", texts(2)) == 0
 
 
@@ -460,8 +457,8 @@ def test_a_judge_reads_a_completion(
         "temperature": 0,
         "max_tokens": 256,
     }
-    assert reward.score(EXAMPLE, sly) == pytest.approx(0.8)
-    assert (reward.name, reward.scale, reward.needs_answer) == ("judge", "linear", True)
+    assert reward.score(EXAMPLE, sly).value == pytest.approx(0.8)
+    assert (reward.name, reward.needs_answer) == (f"judge:{tmp_path / 'judge.toml'}", True)
 
 
 def test_words_without_a_number_end_the_run_and_are_kept(
@@ -476,9 +473,9 @@ def test_words_without_a_number_end_the_run_and_are_kept(
     assert len(scorer.seen) == 2
     reward, notices = judge("score: 9", otherwise=-3.0, scale=0.5), Remarks()
     assert fetch(reward, tmp_path / "s.db", pairs, notices) == 0
-    assert [reward.score(*pair) for pair in pairs] == [0.5, -1.5]
+    assert [reward.score(*pair).value for pair in pairs] == [0.5, -1.5]
     assert notices.said == [
-        f"training: 1 of 2 answers of {reward.spec} hold no number and count as -1.5"
+        f"training: 1 of 2 answers of {reward.name} hold no number and count as -1.5"
     ]
 
 
@@ -495,7 +492,7 @@ def test_the_words_are_read_again_for_another_scale(
     ):
         reward = judge("score: 4", **rows)
         assert fetch(reward, tmp_path / "s.db", texts(1)) == asked, rows
-        assert reward.score(*texts(1)[0]) == (8.0 if "scale" in rows else 4.0)
+        assert reward.score(*texts(1)[0]).value == (8.0 if "scale" in rows else 4.0)
     prompt = "Rate {completion}"
     assert not judge("score: 4", prompt=prompt).needs_answer
     assert fetch(judge("score: 4", prompt=prompt), tmp_path / "s.db", texts(1)) == 1
@@ -532,10 +529,10 @@ def test_a_judge_may_quote(judge: Callable[..., Reward], tmp_path: Path) -> None
     notices = Notices()
     with RolloutStore(tmp_path / "s.db") as store:
         asyncio.run(fetch_rewards(store, reward, pairs, notices, "test"))
-    assert reward.spans(*pairs[0]) == (Span(3, 11, -1.0), Span(15, 22, -1.0))
-    assert reward.spans(*pairs[1]) == ()
-    assert reward.spans(*pairs[2]) == (Span(8, 8, -1.5),)
-    assert [reward.score(*pair) for pair in pairs] == [-2.0, 0.0, -1.5]
+    assert reward.score(*pairs[0]).spans == (Span(3, 11, -1.0), Span(15, 22, -1.0))
+    assert reward.score(*pairs[1]).spans == ()
+    assert reward.score(*pairs[2]).spans == (Span(8, 8, -1.5),)
+    assert [reward.score(*pair).value for pair in pairs] == [-2.0, 0.0, -1.5]
     assert any("2 passages" in notice for notice in notices.said)
     assert not judge("score: 1").has_spans
 
@@ -620,7 +617,7 @@ def test_a_slip_of_a_judge_is_asked_again_as_a_models_is(
     reward, notices = judge("score: 8"), Remarks()
     scorer.answer = lambda number, _body: Reply(200, slip if number == 1 else PARTS)
     assert fetch(reward, tmp_path / "s.db", texts(3), notices) == 3
-    assert [reward.score(*pair) for pair in texts(3)] == [8.0] * 3
+    assert [reward.score(*pair).value for pair in texts(3)] == [8.0] * 3
     assert len(scorer.seen) == 4
     is_refused = isinstance(slip, dict) and "error" in slip
     assert len([said for said in notices.said if "asked for again" in said]) == (not is_refused)
@@ -666,7 +663,7 @@ def test_what_a_limit_or_a_filter_cut_holds_no_number(
         fetch(reward, tmp_path / "s.db", texts(1))
     reward, notices = judge("score: 8", otherwise=-2.0), Remarks()
     assert fetch(reward, tmp_path / "s.db", texts(1), notices) == 0
-    assert reward.score(*texts(1)[0]) == -2.0
+    assert reward.score(*texts(1)[0]).value == -2.0
     assert any("1 of 1 answers" in said for said in notices.said)
     assert len(scorer.seen) == 1
 
@@ -721,7 +718,7 @@ def test_a_number_is_read_without_doubt_or_not_at_all(
             fetch(reward, tmp_path / "s.db", texts(1))
         return
     fetch(reward, tmp_path / "s.db", texts(1))
-    assert reward.score(*texts(1)[0]) == number
+    assert reward.score(*texts(1)[0]).value == number
 
 
 def test_a_number_beyond_the_largest_is_none(judge: Callable[..., Reward], tmp_path: Path) -> None:

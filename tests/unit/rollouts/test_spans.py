@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,16 +29,12 @@ from blackbox_lb.rollouts.reading import UNLOCATED, WITHOUT_SPANS, position_cost
 from blackbox_lb.rollouts.spelling import spell_tokens
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
-from blackbox_lb.tasks.rewards.reward import reward_kind
-from blackbox_lb.tasks.rewards.spans import TextRule, find_quote
-from blackbox_lb.tasks.rewards.text_rules import (
-    TEXT_RULES,
-    AvoidList,
-    RuleForm,
-    ScriptRule,
-    count_words,
-)
-from blackbox_lb.types import Completion, Example, FloatArray, Prompt, Span
+from blackbox_lb.tasks.rewards import forms, registry
+from blackbox_lb.tasks.rewards.forms.avoid import AvoidList, count_words
+from blackbox_lb.tasks.rewards.forms.script import ScriptRule
+from blackbox_lb.tasks.rewards.reward import TextRule
+from blackbox_lb.tasks.rewards.spans import find_quote
+from blackbox_lb.types import Completion, Example, Prompt, Span
 from tests.support.errors import raises_naming
 
 EXAMPLE = Example("q1", Prompt.user("Tell me a story."))
@@ -76,7 +72,7 @@ def avoid(tmp_path: Path) -> WriteList:
 def places(reward: Reward, text: str) -> dict[str, float]:
     """The passages of ``text`` and their amounts; one that occurs twice has both."""
     amounts: dict[str, float] = {}
-    for span in reward.spans(EXAMPLE, completion(text)) or ():
+    for span in reward.score(EXAMPLE, completion(text)).spans or ():
         passage = text[span.start : span.end]
         amounts[passage] = amounts.get(passage, 0.0) + span.amount
     return amounts
@@ -123,7 +119,7 @@ def test_a_place_counts_once(avoid: WriteList) -> None:
     assert places(reward, text) == pytest.approx(
         {"tapestry of life": -3 * scale, "rich tapestry": -scale}
     )
-    assert reward.score(EXAMPLE, completion(text)) == pytest.approx(-4 * scale)
+    assert reward.score(EXAMPLE, completion(text)).value == pytest.approx(-4 * scale)
 
 
 def test_patterns_with_groups_are_searched_one_by_one(avoid: WriteList) -> None:
@@ -189,7 +185,7 @@ def test_a_pattern_that_blows_up_is_stopped(
     avoid: WriteList, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A search that would take for ever is an error that names the line."""
-    monkeypatch.setattr("blackbox_lb.tasks.rewards.text_rules.SECONDS", 0.2)
+    monkeypatch.setattr("blackbox_lb.tasks.rewards.forms.avoid.SECONDS", 0.2)
     reward = avoid("tapestry\n/(.*?,){16}P/\n")
     begun = time.monotonic()
     with raises_naming(InputError, "line 2"):
@@ -201,8 +197,8 @@ def test_what_a_token_costs_by_itself(avoid: WriteList) -> None:
     """A token that holds a whole word costs it in a completion of the typical length; a piece of a
     word, and a token of another word, cost nothing.
     """
-    rule = avoid("deeply\ncreak* 2\nonce upon a time\n/—/\n").rule
-    assert rule is not None
+    rule = avoid("deeply\ncreak* 2\nonce upon a time\n/—/\n")
+    assert rule.has_token_costs
     typical = ["so " * 20, "so " * 60]
     costs = rule.token_costs(
         [" Deeply", "deeply", " cre", " creaking", " upon", "—", " so"], typical
@@ -220,12 +216,10 @@ def test_letters_outside_the_scripts_cost() -> None:
     """
     reward = parse_reward("script:Latin", max_tokens=60)
     assert places(reward, "Да, 12 — abcdef 😀") == pytest.approx({"Д": -12.5, "а": -12.5})
-    assert reward.score(EXAMPLE, completion("... 12")) == 0.0
+    assert reward.score(EXAMPLE, completion("... 12")).value == 0.0
     japanese = parse_reward("script:Hiragana,Katakana,Han", max_tokens=60)
     assert places(japanese, "コーヒーを飲むx") == pytest.approx({"x": -12.5})
-    rule = reward.rule
-    assert rule is not None
-    costs = rule.token_costs(["Да", " the", "\ufffd", "語"], ["abcde" * 10, "abcde" * 30])
+    costs = reward.token_costs(["Да", " the", "\ufffd", "語"], ["abcde" * 10, "abcde" * 30])
     assert costs == pytest.approx([-2.0, 0.0, 0.0, -1.0])
 
 
@@ -266,9 +260,10 @@ RULES: list[TextRule] = [
 
 def test_a_rule_goes_to_another_process(avoid: WriteList) -> None:
     """An engine's workers score, too."""
-    rule = avoid("tapestry 2\n/—/\n").rule
+    rule = avoid("tapestry 2\n/—/\n")
     again = pickle.loads(pickle.dumps(rule))
-    assert again.spans("a tapestry—") == rule.spans("a tapestry—")  # type: ignore[union-attr]
+    text = completion("a tapestry—")
+    assert again.score(EXAMPLE, text) == rule.score(EXAMPLE, text)
 
 
 # a function of the user's own
@@ -280,7 +275,7 @@ def function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WriteL
     monkeypatch.chdir(tmp_path)
 
     def write(body: str) -> Reward:
-        lines = ["from types import SimpleNamespace", "from blackbox_lb.types import Span"]
+        lines = ["from blackbox_lb import Score, Span"]
         lines += ["def f(example, completion):", f"    return {body}"]
         (tmp_path / "own_spans_for_test.py").write_text("\n".join(lines))
         return parse_reward("own_spans_for_test:f", max_tokens=60)
@@ -294,16 +289,16 @@ def function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WriteL
     [
         "-3, [(0, 2, -1), (3, 5, -2.0)]",
         "-3, (Span(0, 2, -1.0), Span(3, 5, -2.0))",
-        "SimpleNamespace(reward=-3.0, spans=[[0, 2, -1], [3, 5, -2]])",
+        "Score(-3.0, ([0, 2, -1], [3, 5, -2]))",
     ],
 )
 def test_a_function_may_say_where(function: WriteList, body: str) -> None:
-    """A pair, or an object with reward and spans, of triples or of ``Span``."""
+    """A pair, or a ``Score``, with spans that are triples or ``Span`` objects."""
     reward = function(body)
     assert not reward.has_spans
     text = completion("ab cd")
-    assert reward.score(EXAMPLE, text) == -3.0
-    assert reward.spans(EXAMPLE, text) == (Span(0, 2, -1.0), Span(3, 5, -2.0))
+    assert reward.score(EXAMPLE, text).value == -3.0
+    assert reward.score(EXAMPLE, text).spans == (Span(0, 2, -1.0), Span(3, 5, -2.0))
     assert reward.has_spans
 
 
@@ -311,20 +306,20 @@ def test_a_function_may_say_where(function: WriteList, body: str) -> None:
 def test_a_function_need_not(function: WriteList, body: str) -> None:
     """A number alone has no spans."""
     reward = function(body)
-    assert reward.spans(EXAMPLE, completion("ab cd")) is None
+    assert reward.score(EXAMPLE, completion("ab cd")).spans is None
     assert not reward.has_spans
 
 
 def test_no_place_is_a_sum_too(function: WriteList) -> None:
     """A reward of 0 with an empty list is earned nowhere, which is not the same as not knowing."""
-    assert function("0, []").spans(EXAMPLE, completion("ab cd")) == ()
+    assert function("0, []").score(EXAMPLE, completion("ab cd")).spans == ()
 
 
 @pytest.mark.parametrize(
     ("body", "facts"),
     [
         ("-3, [(0, 2, -1)]", ("-3", "-1")),
-        ("float('-inf'), [(0, 2, -1)]", ("-inf", "-1")),
+        ("float('-inf'), [(0, 2, -1)]", ("minus infinity", "``tau``")),
         ("-1, [(0, 9, -1)]", ("0 to 9", "5")),
         ("-1, [(-1, 2, -1)]", ("-1 to 2",)),
         ("-1, [(3, 2, -1)]", ("3 to 2",)),
@@ -363,14 +358,14 @@ def test_marks_are_quotes_or_places(tmp_path: Path) -> None:
     text = "so lone, so “lone”"
     marks = ["lone", {"quote": '"lone"', "amount": -2}, {"start": 0, "end": 2, "amount": 0.5}, "so"]
     reward = marked(tmp_path, {"completion": text, "marks": marks}, {"completion": "", "marks": []})
-    assert reward.spans(EXAMPLE, completion(text)) == (
+    assert reward.score(EXAMPLE, completion(text)).spans == (
         Span(0, 2, 0.5),
         Span(0, 2, -1.0),
         Span(3, 7, -1.0),
         Span(12, 18, -2.0),
     )
-    assert reward.score(EXAMPLE, completion(text)) == -3.5
-    assert reward.score(EXAMPLE, completion("")) == 0.0
+    assert reward.score(EXAMPLE, completion(text)).value == -3.5
+    assert reward.score(EXAMPLE, completion("")).value == 0.0
     assert reward.has_spans
 
 
@@ -384,8 +379,8 @@ def test_marks_belong_to_one_example(tmp_path: Path) -> None:
         {"prompt": "And you?", "completion": "No.", "marks": ["No"]},
     )
     other = Example("q2", Prompt.user("And you?"))
-    assert reward.score(EXAMPLE, completion("No.")) == 0.0
-    assert reward.score(other, completion("No.")) == -1.0
+    assert reward.score(EXAMPLE, completion("No.")).value == 0.0
+    assert reward.score(other, completion("No.")).value == -1.0
     with raises_naming(InputError, "marked.jsonl", "'Yes.'", "'q1'"):
         reward.score(EXAMPLE, completion("Yes."))
     with raises_naming(InputError, "marked.jsonl", "'No.'", "'q3'"):
@@ -579,7 +574,7 @@ def test_every_token_costs_the_same(tmp_path: Path) -> None:
     assert reward.has_spans
     assert training.rollouts.costs == pytest.approx([-0.01, -0.02, -0.01])
     assert training.rollouts.rewards == pytest.approx([-0.03, -0.01])
-    assert reward.score(EXAMPLE, completion("A lone lamp", 3)) == pytest.approx(-0.03)
+    assert reward.score(EXAMPLE, completion("A lone lamp", 3)).value == pytest.approx(-0.03)
 
 
 def test_a_reward_that_is_no_sum_keeps_weights_by_its_whole(tmp_path: Path) -> None:
@@ -677,8 +672,8 @@ def test_a_function_may_have_a_rule(function: WriteList, tmp_path: Path) -> None
     path.write_text(
         lines + "        return [-1.0 * len(text) for text in texts]\nf.rule = Rule()\n"
     )
-    rule = parse_reward("own_spans_for_test:f", max_tokens=60).rule
-    assert rule is not None
+    rule = parse_reward("own_spans_for_test:f", max_tokens=60)
+    assert rule.has_token_costs
     assert list(rule.token_costs([" a", "b"], [])) == [-2.0, -1.0]
     sys.modules.pop("own_spans_for_test")
     path.write_text(lines.replace("token_costs", "costs") + "        pass\nf.rule = Rule()\n")
@@ -686,29 +681,45 @@ def test_a_function_may_have_a_rule(function: WriteList, tmp_path: Path) -> None
         parse_reward("own_spans_for_test:f", max_tokens=60)
 
 
-@dataclass(frozen=True)
-class DigitRule:
-    """A text costs 1 for each of the digits ``digits``."""
+DIGITS = '''
+"""A text costs 1 for each of some digits."""
 
+from dataclasses import dataclass
+
+import numpy as np
+
+from blackbox_lb.tasks.rewards.reward import Form, TextRule
+from blackbox_lb.types import Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DigitRule(TextRule):
     digits: str
-    label: str = "-digits"
 
-    def spans(self, text: str) -> tuple[Span, ...]:
-        """A span for each digit."""
+    @property
+    def label(self):
+        return "-digits"
+
+    def spans(self, text):
         places = [place for place, letter in enumerate(text) if letter in self.digits]
         return tuple(Span(place, place + 1, -1.0) for place in places)
 
-    def token_costs(self, texts: Sequence[str], typical: Sequence[str]) -> FloatArray:
-        """The digits of each text."""
-        counts = [len(self.spans(text)) for text in texts]
-        return -np.array(counts, dtype=np.float32)
+    def token_costs(self, texts, typical):
+        return -np.array([len(self.spans(text)) for text in texts], dtype=np.float32)
 
 
-def test_a_rule_with_a_row_is_a_reward(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing but its row in the table makes it one, with its places and its label."""
-    monkeypatch.setitem(TEXT_RULES, "digits", RuleForm("DIGITS", "", DigitRule))
+FORMS = (Form("digits", "less its digits", lambda text: DigitRule(digits=text), takes="DIGITS"),)
+'''
+
+
+def test_a_rule_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module beside the other forms is a reward, with its places, its label and its help."""
+    (tmp_path / "digits_for_test.py").write_text(DIGITS)
+    monkeypatch.setattr(forms, "__path__", [*forms.__path__, str(tmp_path)])
+    monkeypatch.setattr(registry, "FORMS", registry._forms())
     reward = parse_reward("digits:123", max_tokens=60)
-    assert reward_kind("digits:123") == "text rule"
-    assert reward_kind("digits") == "unknown"
-    assert (reward.name, reward.label, reward.has_spans) == ("digits", "-digits", True)
-    assert reward.score(EXAMPLE, completion("a1b4c3")) == -2
+    assert registry.find("digits") is None
+    assert (reward.name, reward.label, reward.credit) == ("digits:123", "-digits", "places")
+    assert reward.score(EXAMPLE, completion("a1b4c3")).value == -2
+    assert "digits:DIGITS" in registry.spellings()
+    sys.modules.pop(f"{forms.__name__}.digits_for_test")

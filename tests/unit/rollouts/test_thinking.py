@@ -110,12 +110,16 @@ def test_rewards_count_what_is_named() -> None:
         count: parse_reward("length", max_tokens=12, thinking=INSIDE, count=count)
         for count in ("all", "thinking", "answer")
     }
-    assert [np.exp(each.score(example, done)) for each in made.values()] == pytest.approx([2, 4, 4])
-    assert [np.exp(each.score(example, cut)) for each in made.values()] == pytest.approx([3, 3, 3])
+    assert [np.exp(each.score(example, done).value) for each in made.values()] == pytest.approx(
+        [2, 4, 4]
+    )
+    assert [np.exp(each.score(example, cut).value) for each in made.values()] == pytest.approx(
+        [3, 3, 3]
+    )
     assert made["thinking"].label == "T/len (len: thinking)"
     short = parse_reward("correct-and-short", max_tokens=12, thinking=INSIDE, count="thinking")
-    assert np.exp(short.score(example, done)) == pytest.approx(4)
-    assert short.score(Example("x", Prompt.user("?"), ("z",)), done) == -np.inf
+    assert np.exp(short.score(example, done).value) == pytest.approx(4)
+    assert short.score(Example("x", Prompt.user("?"), ("z",)), done).value == -np.inf
     refused: dict[str, dict[str, Any]] = {
         "length": {"count": "thinking"},
         "contains": {"count": "answer", "thinking": INSIDE},

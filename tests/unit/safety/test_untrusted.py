@@ -49,7 +49,7 @@ from blackbox_lb.safety.untrusted import (
     read_bounded,
 )
 from blackbox_lb.tasks.records.files import load_examples
-from blackbox_lb.tasks.rewards.reward import parse_reward, reward_kind
+from blackbox_lb.tasks.rewards.registry import find, parse_reward
 from tests.support.biases import feature
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
@@ -306,23 +306,24 @@ def test_no_file_of_the_package_unpickles_or_evaluates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "kind"),
+    ("spec", "form"),
     [
-        ("rewards:score", "function"), ("pkg.mod:Class.score", "function"), ("regex:a.b", "match"),
-        ("judge:judge.toml", "judge"), ("https://host/path", "endpoint"), ("http://host", "endpoint"),
-        ("length", "formula"), ("json-schema:a.json", "json-schema"), ("https:pwn", "endpoint"),
-        ("http:pwn", "endpoint"), ("HTTPS:pwn", "endpoint"), ("regex:pwn", "match"),
-        ("judge:pwn", "judge"), ("json-schema:pwn", "json-schema"), ("length:pwn", "function"),
-        ("no-module:pwn", "unknown"),
+        ("rewards:score", "module:function"), ("pkg.mod:Class.score", "module:function"),
+        ("regex:a.b", "regex"), ("judge:judge.toml", "judge"), ("https://host/path", "https"),
+        ("http://host", "https"), ("length", "length"), ("json-schema:a.json", "json-schema"),
+        ("https:pwn", "https"), ("http:pwn", "https"), ("HTTPS:pwn", "https"), ("regex:pwn", "regex"),
+        ("judge:pwn", "judge"), ("json-schema:pwn", "json-schema"), ("length:pwn", "module:function"),
+        ("no-module:pwn", None),
     ],
 )  # fmt: skip
 def test_what_a_reward_names(
-    spec: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: str, form: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The guard and the interpreter read a spec alike: code runs where the kind is a function, and
+    """The guard and the interpreter read a spec alike: code runs where the form is a function, and
     nowhere else.
     """
-    assert reward_kind(spec) == kind
+    named = find(spec)
+    assert (None if named is None else named.form.name) == form
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     module = spec.partition(":")[0].partition(".")[0]
@@ -331,9 +332,9 @@ def test_what_a_reward_names(
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
     with suppress(InputError):
         parse_reward(spec, max_tokens=5)
-    if kind == "function":
+    if form == "module:function":
         sys.modules.pop(module, None)
-    assert (tmp_path / "ran").exists() is (kind == "function")
+    assert (tmp_path / "ran").exists() is (form == "module:function")
 
 
 LOOKED_AT = (

@@ -239,38 +239,34 @@ def test_rewards_worked_examples(
 ) -> None:
     """With T = 48 tokens each reward has the value its formula gives, and is read on its scale."""
     reward = parse_reward(spec, max_tokens=48)
-    score = reward.score(OSLO, completion(text, tokens))
-    assert score == pytest.approx(nats)
-    assert reward.value(score) == pytest.approx(read)
+    value = reward.score(OSLO, completion(text, tokens)).value
+    assert value == pytest.approx(nats)
+    assert reward.displayed(value) == pytest.approx(read)
 
 
 @pytest.mark.parametrize(
-    ("spec", "scale", "needs_answer", "label"),
+    ("spec", "is_log", "needs_answer", "label"),
     [
-        ("exact-match", "linear", True, "exact-match"),
-        ("contains", "linear", True, "contains"),
-        ("regex:^A", "linear", False, "matches '^A'"),
-        ("regex:^{answer}", "linear", True, "matches '^{answer}'"),
-        ("length", "log", False, "T/len"),
-        ("log-accuracy", "log", True, "accuracy"),
-        ("correct-and-short", "log", True, "correct x T/len"),
-        ("accuracy", "linear", True, "accuracy"),
-        ("accuracy-minus-length", "linear", True, "accuracy - len/T"),
-        ("accuracy-gated-length", "linear", True, "correct x T/len"),
-        ("math:dist", "linear", False, "math:dist"),
+        ("exact-match", False, True, "exact-match"),
+        ("contains", False, True, "contains"),
+        ("regex:^A", False, False, "matches '^A'"),
+        ("regex:^{answer}", False, True, "matches '^{answer}'"),
+        ("length", True, False, "T/len"),
+        ("log-accuracy", True, True, "accuracy"),
+        ("correct-and-short", True, True, "correct x T/len"),
+        ("accuracy", False, True, "accuracy"),
+        ("accuracy-minus-length", False, True, "accuracy - len/T"),
+        ("accuracy-gated-length", False, True, "correct x T/len"),
+        ("math:dist", False, False, "math:dist"),
     ],
 )
 def test_each_reward_says_how_it_is_read(
-    spec: str, scale: str, needs_answer: bool, label: str
+    spec: str, is_log: bool, needs_answer: bool, label: str
 ) -> None:
     """Scale, label and whether an answer is needed are facts of the reward."""
     reward = parse_reward(spec, max_tokens=48)
-    assert (reward.spec, reward.scale, reward.needs_answer, reward.label) == (
-        spec,
-        scale,
-        needs_answer,
-        label,
-    )
+    assert (reward.name, reward.needs_answer, reward.label) == (spec, needs_answer, label)
+    assert (reward.displayed(0.0) == 1.0) is is_log
     assert reward.max_tokens == 48
 
 
@@ -278,11 +274,15 @@ def test_the_correctness_matcher_gates_the_reward() -> None:
     """What counts as correct is set by ``correct`` where the reward does not say it itself."""
     wordy = completion("It is Oslo.", 12)
     assert (
-        parse_reward("correct-and-short", max_tokens=48, correct="exact-match").score(OSLO, wordy)
+        parse_reward("correct-and-short", max_tokens=48, correct="exact-match")
+        .score(OSLO, wordy)
+        .value
         == -math.inf
     )
     assert (
-        parse_reward("log-accuracy", max_tokens=48, correct="regex:Oslo").score(asked(), wordy)
+        parse_reward("log-accuracy", max_tokens=48, correct="regex:Oslo")
+        .score(asked(), wordy)
+        .value
         == 0.0
     )
     assert not parse_reward("log-accuracy", max_tokens=48, correct="regex:Oslo").needs_answer
@@ -322,7 +322,7 @@ def test_an_example_without_answer_is_refused(spec: str) -> None:
 def test_shorter_is_better(one: int, two: int) -> None:
     """Among correct completions, the order by reward is the reverse order by length."""
     reward = parse_reward("correct-and-short", max_tokens=100)
-    first, second = (reward.score(OSLO, completion("Oslo", n)) for n in (one, two))
+    first, second = (reward.score(OSLO, completion("Oslo", n)).value for n in (one, two))
     assert (first > second) == (one < two)
 
 
@@ -332,7 +332,7 @@ def test_the_formulas_of_the_paper_agree(text: str, tokens: int) -> None:
     limit lies within [-1, 1].
     """
     values = {
-        spec: parse_reward(spec, max_tokens=100).score(OSLO, completion(text, tokens))
+        spec: parse_reward(spec, max_tokens=100).score(OSLO, completion(text, tokens)).value
         for spec in GATED
     }
     assert math.exp(values["correct-and-short"]) == pytest.approx(values["accuracy-gated-length"])
@@ -390,7 +390,7 @@ def test_broken_specs_are_refused_before_anything_is_sampled(
 def test_a_reward_too_large_to_read_is_refused() -> None:
     """exp(710) is no double; the error says the limit."""
     with raises_naming(InputError, "709"):
-        parse_reward("length", max_tokens=48).value(710.0)
+        parse_reward("length", max_tokens=48).displayed(710.0)
 
 
 # The user's own function
@@ -439,8 +439,8 @@ def test_a_users_function_is_called_with_example_and_completion(
     )
     path = list(sys.path)
     reward = parse_reward(f"{name}:f", max_tokens=48)
-    assert reward.score(OSLO, completion("Oslo")) == nats
-    assert (reward.name, reward.value(-2.0)) == (f"{name}:f", -2.0)
+    assert reward.score(OSLO, completion("Oslo")).value == nats
+    assert (reward.name, reward.displayed(-2.0)) == (f"{name}:f", -2.0)
     assert sys.path == path
 
 
@@ -517,7 +517,7 @@ def test_a_missing_module_is_explained(module: Module, spec: str, hint: str) -> 
 def test_regex_before_the_colon_is_always_a_pattern(module: Module, tmp_path: Path) -> None:
     """A module called regex cannot be named: the prefix decides, as documented."""
     (tmp_path / "regex.py").write_text("def f(e, c): return 5\n")
-    assert parse_reward("regex:f", max_tokens=48).score(OSLO, completion("of")) == 1.0
+    assert parse_reward("regex:f", max_tokens=48).score(OSLO, completion("of")).value == 1.0
 
 
 def test_rewards_are_values() -> None:
@@ -525,7 +525,7 @@ def test_rewards_are_values() -> None:
     reward = parse_reward("contains", max_tokens=48)
     assert reward == parse_reward("contains", max_tokens=48)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        reward.spec = "length"  # type: ignore[misc]
+        reward.name = "length"  # type: ignore[misc]
 
 
 # JSON Schema
@@ -586,13 +586,8 @@ def test_a_completion_that_fits_the_schema_is_worth_one(
     accepts; no answer is needed.
     """
     reward = parse_reward(schema(json.dumps(PERSON)), max_tokens=48)
-    assert reward.score(asked(), completion(text)) == value
-    assert (reward.name, reward.scale, reward.label, reward.needs_answer) == (
-        "json-schema",
-        "linear",
-        "valid JSON",
-        False,
-    )
+    assert reward.score(asked(), completion(text)).value == value
+    assert (reward.label, reward.needs_answer) == ("valid JSON", False)
 
 
 @pytest.mark.parametrize(
@@ -665,7 +660,7 @@ def test_a_schema_that_cannot_judge_is_refused_at_once(
 @pytest.mark.parametrize("text", ["true", "{}", '{"enum": ["a", {}]}'])
 def test_a_schema_may_accept_much(schema: Callable[[str], str], text: str) -> None:
     """To accept any JSON is a wish that ``true`` and ``{}`` state."""
-    assert parse_reward(schema(text), max_tokens=48).score(OSLO, completion("{}")) == 1
+    assert parse_reward(schema(text), max_tokens=48).score(OSLO, completion("{}")).value == 1
 
 
 NESTED = {
@@ -689,7 +684,7 @@ def test_a_completion_is_never_the_schemas_fault(
     """A value that cannot be computed with is worth nothing, so that a stored completion ends no
     run.
     """
-    assert parse_reward(schema(text), max_tokens=48).score(OSLO, completion(answer)) == 0
+    assert parse_reward(schema(text), max_tokens=48).score(OSLO, completion(answer)).value == 0
 
 
 @pytest.mark.parametrize(
@@ -715,7 +710,7 @@ def test_a_multiple_is_one_of_decimals(
     number has no multiples.
     """
     reward = parse_reward(schema(f'{{"multipleOf": {step}}}'), max_tokens=48)
-    assert reward.score(OSLO, completion(answer)) == value
+    assert reward.score(OSLO, completion(answer)).value == value
 
 
 @pytest.mark.parametrize(
@@ -732,9 +727,9 @@ def test_a_multiple_is_one_of_decimals(
 def test_unique_items(schema: Callable[[str], str], items: str, value: float) -> None:
     """Equal as JSON: 1 is 1.0 and not true, and the order of names does not count."""
     reward = parse_reward(schema('{"uniqueItems": true}'), max_tokens=48)
-    assert reward.score(OSLO, completion(items)) == value
+    assert reward.score(OSLO, completion(items)).value == value
     loose = parse_reward(schema('{"uniqueItems": false}'), max_tokens=48)
-    assert loose.score(OSLO, completion(items)) == 1
+    assert loose.score(OSLO, completion(items)).value == 1
 
 
 def test_time_grows_with_the_length(schema: Callable[[str], str]) -> None:
@@ -743,11 +738,11 @@ def test_time_grows_with_the_length(schema: Callable[[str], str]) -> None:
     """
     unique = parse_reward(schema('{"uniqueItems": true}'), max_tokens=48)
     begin = time.process_time()
-    assert unique.score(OSLO, completion("```json\n" * 100_000)) == 0
+    assert unique.score(OSLO, completion("```json\n" * 100_000)).value == 0
     assert normalise("a" + "\u0301\u0323" * 200_000 + "b") == "ab"
     assert normalise("\u0f73" * 100_000) == ""
     items = json.dumps([{"a": number} for number in range(30_000)])
-    assert unique.score(OSLO, completion(items)) == 1
+    assert unique.score(OSLO, completion(items)).value == 1
     assert time.process_time() - begin < 20
 
 

@@ -71,8 +71,15 @@ def numbered(count: int, start: int = 0) -> list[Example]:
 
 
 def test_the_door_is_sorted() -> None:
-    """The package exports exactly five names, in order."""
-    assert tasks.__all__ == ["Reward", "Task", "load_examples", "load_task", "parse_reward"]
+    """The package exports exactly these names, in order."""
+    assert tasks.__all__ == [
+        "Reward",
+        "Score",
+        "Task",
+        "load_examples",
+        "load_task",
+        "parse_reward",
+    ]
 
 
 # Files

@@ -15,7 +15,7 @@ from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.records.files import content_hash, load_examples
 from blackbox_lb.tasks.records.tools import read_tools, tools_text
-from blackbox_lb.tasks.rewards.endpoint import EndpointReward
+from blackbox_lb.tasks.rewards.forms.endpoint import EndpointReward
 from blackbox_lb.types import Completion, Example, Message, Prompt, ToolCall, calls_in, with_calls
 
 WEATHER = {
@@ -144,7 +144,7 @@ def test_rewards_of_calls(spec: str, text: str, expected: float) -> None:
     """
     reward = parse_reward(spec, max_tokens=50)
     assert not reward.needs_answer
-    assert reward.score(offered(WEATHER, CLOCK), answer_of(text)) == expected
+    assert reward.score(offered(WEATHER, CLOCK), answer_of(text)).value == expected
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_price_is_a_multiple_of_a_cent(price: float, expected: float) -> None:
     tool = {"type": "function", "function": {"name": "buy", "parameters": schema}}
     reward = parse_reward("arguments-valid", max_tokens=50)
     call = with_calls("", [ToolCall("buy", json.dumps({"price": price}))])
-    assert reward.score(offered(tool), answer_of(call)) == expected
+    assert reward.score(offered(tool), answer_of(call)).value == expected
 
 
 def test_parameters_that_are_no_schema_are_refused() -> None:
@@ -176,7 +176,7 @@ def test_a_function_of_the_users_own_sees_the_calls() -> None:
         )
 
     reward = parse_reward(asks_for_oslo, max_tokens=50)
-    assert reward.score(offered(WEATHER), answer_of(CALL)) == 1.0
+    assert reward.score(offered(WEATHER), answer_of(CALL)).value == 1.0
 
 
 def test_an_endpoint_gets_tools_and_calls() -> None:

@@ -257,7 +257,7 @@ class FromLists(_Predicted):
 
 def may_repeat(reward: Reward, examples: Sequence[Example]) -> bool:
     """Whether an answer that stands there twice is as right as one."""
-    is_right = reward.accuracy_matcher
+    is_right = reward.right
     return all(
         is_right(example, f"{answer} {answer}")
         for example in examples

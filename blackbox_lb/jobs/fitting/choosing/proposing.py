@@ -325,7 +325,7 @@ def most_beside(reward: Reward) -> int:
     anything yet.
     """
     count = 0
-    if reward.rule is not None:
+    if reward.has_token_costs:
         count += len(DEFAULT_STRENGTHS) + RULED
     if reward.by_length:
         count += len(BOOSTS)
@@ -338,8 +338,7 @@ def token_costs(trials: Trials, training: Positions, limits: CompileLimits) -> P
     """What each token of the vocabulary earns by its own text; None where the reward is no rule
     about the text.
     """
-    rule = trials.reward.rule
-    if rule is None:
+    if not trials.reward.has_token_costs:
         return None
     texts = dict(trials.session.texts_of_vocabulary())
     if not texts:
@@ -351,7 +350,7 @@ def token_costs(trials: Trials, training: Positions, limits: CompileLimits) -> P
     typical = [
         completion.text for completion in trials.store.completions(training.rollouts.keys[:TYPICAL])
     ]
-    earned = np.asarray(rule.token_costs(decoded, typical), np.float64)
+    earned = trials.reward.token_costs(decoded, typical).astype(np.float64)
     counted = np.flatnonzero(earned)
     if not counted.size:
         return None
@@ -359,7 +358,7 @@ def token_costs(trials: Trials, training: Positions, limits: CompileLimits) -> P
     usage = used.expected(np.zeros(len(used.token_ids)))
     usage_of = usage[np.searchsorted(used.token_ids, ids[counted])]
     kept = np.sort(counted[np.argsort(-usage_of, kind="stable")[:MOST_RULED]])
-    return Prior(trials.reward.spec, ids[kept], earned[kept], by_tau=True)
+    return Prior(trials.reward.name, ids[kept], earned[kept], by_tau=True)
 
 
 def _decoded(raw: bytes) -> str:

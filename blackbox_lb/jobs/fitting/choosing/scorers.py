@@ -298,7 +298,7 @@ def foreseeable(
     """The settings at which completions of the base tell what biases change of a reward that is a
     sum over places; see ``FromSamples.foresight``.
     """
-    if reward.token_cost is not None or goal.objective != "reward":
+    if reward.credit == "tokens" or goal.objective != "reward":
         return []
     is_known = profile.logprobs.meaning == "before bias"
     return [

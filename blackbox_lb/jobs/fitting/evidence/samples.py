@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 
 import numpy as np
 
@@ -30,8 +29,7 @@ from blackbox_lb.rollouts.positions import Positions, scored, training_set
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.rollouts.spelling import spell_tokens
 from blackbox_lb.tasks import Reward
-from blackbox_lb.tasks.rewards.spans import LocatedReward
-from blackbox_lb.types import Completion, Example
+from blackbox_lb.types import Example
 
 FIRST_LOOK = 50
 """Prompts before the first look at the reward's variance: enough to see that there is none, few
@@ -76,7 +74,7 @@ async def collect(job: FitJob) -> Samples:
         not finite or too large. ProviderError: the API failed.
     """
     check_plan(job)
-    remembering = replace(job.trials, reward=_remembered(job.trials.reward))
+    remembering = replace(job.trials, reward=job.trials.reward.remembering())
     job = replace(job, trials=remembering)
     truncation = None
     if not job.plan.only_stored:
@@ -174,22 +172,6 @@ def _longer_or(truncation: Truncation | None, remedy: str) -> str:
     return f"{truncation.sentence}, and {truncation.remedy}"
 
 
-def _remembered(reward: Reward) -> Reward:
-    """The same reward, with its function called only once a completion: it may be slow, or cost
-    money.
-    """
-    measured: dict[tuple[str, str, str, int, bytes], LocatedReward] = {}
-
-    def function(example: Example, completion: Completion) -> LocatedReward:
-        tokens = blake2b(completion.token_ids.tobytes() + completion.logprobs.tobytes()).digest()
-        key = (example.id, completion.text, completion.finish_reason, completion.n_tokens, tokens)
-        if key not in measured:
-            measured[key] = reward.measure(example, completion)
-        return measured[key]
-
-    return replace(reward, function=function)
-
-
 def _announce(training: Positions, trials: Trials) -> Vector:
     """Report what the training completions are worth; return (n,) their rewards in the user's own
     unit.
@@ -224,6 +206,6 @@ def _check(reward: Reward, rewards: Vector) -> Vector:
     """The ``rewards`` (n,) in nats, checked, in the user's own unit. Raises InputError: one is not
     finite or too large.
     """
-    values = np.array([reward.value(measured) for measured in rewards])
+    values = np.array([reward.displayed(measured) for measured in rewards])
     check_values(f"training: {reward.label}", values)
     return values

@@ -1,21 +1,19 @@
-"""Rules about the text of a completion: words, phrases and patterns to avoid, letters outside the
-wanted scripts, and what a text that holds them costs.
-"""
+"""Words, phrases and patterns to avoid, and what a text that holds them costs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import regex
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.printable import did_you_mean, shorten
+from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.untrusted import read_settings, text_of_file
-from blackbox_lb.tasks.rewards.spans import TextRule
+from blackbox_lb.tasks.rewards.reward import Form, TextRule
 from blackbox_lb.types import FloatArray, Span
 
 PER_WORDS = 100
@@ -76,21 +74,25 @@ class _Hit(NamedTuple):
     weight: float
 
 
-@dataclass(frozen=True, slots=True)
-class AvoidList:
-    """The lines of a file, as the rule of a reward.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvoidList(TextRule):
+    """The lines of a file.
 
     Attributes:
         path: of the file, for messages.
         lines: in the order of the file.
+        words: finds the words and phrases, each as a group of its line.
+        weights: group -> cost of a hit.
+        patterns: those that the user wrote.
+        any_pattern: is found where any of these is; None where they cannot be joined.
     """
 
     path: Path
     lines: tuple[AvoidLine, ...]
-    _words: regex.Pattern[str] | None = field(repr=False, compare=False)
-    _weights: Mapping[str, float] = field(repr=False, compare=False)
-    _patterns: Patterns = field(repr=False, compare=False)
-    _any_pattern: regex.Pattern[str] | None = field(repr=False, compare=False)
+    words: regex.Pattern[str] | None = field(repr=False, compare=False)
+    weights: Mapping[str, float] = field(repr=False, compare=False)
+    patterns: Patterns = field(repr=False, compare=False)
+    any_pattern: regex.Pattern[str] | None = field(repr=False, compare=False)
 
     @classmethod
     def load(cls, name: str) -> AvoidList:
@@ -126,17 +128,17 @@ class AvoidList:
                     f" {first.weight:g}; words count in any case, so keep one of them"
                 )
         return cls(
-            path,
-            tuple(lines),
-            _all_words(literal) if literal else None,
-            {f"line{line.number}": line.weight for line in literal},
-            patterns,
-            _any_of(patterns),
+            path=path,
+            lines=tuple(lines),
+            words=_all_words(literal) if literal else None,
+            weights={f"line{line.number}": line.weight for line in literal},
+            patterns=patterns,
+            any_pattern=_any_of(patterns),
         )
 
     @property
     def label(self) -> str:
-        """See ``NamedRule``."""
+        """See ``Reward``."""
         return f"-hits per {PER_WORDS} words"
 
     def spans(self, text: str) -> tuple[Span, ...]:
@@ -148,7 +150,7 @@ class AvoidList:
         return tuple(Span(hit.start, hit.end, -hit.weight * scale) for hit in hits)
 
     def token_costs(self, texts: Sequence[str], typical: Sequence[str]) -> FloatArray:
-        """See ``TextRule.token_costs``. A word counts in a token that holds the whole of it."""
+        """See ``Reward.token_costs``. A word counts in a token that holds the whole of it."""
         words = sum(count_words(text) for text in typical)
         scale = 1.0
         if words:
@@ -159,12 +161,12 @@ class AvoidList:
     def _hits(self, text: str) -> list[_Hit]:
         """The places that count, in their order."""
         candidates = []
-        if self._words is not None:
-            for match in self._words.finditer(text):
-                weight = self._weights[str(match.lastgroup)]
+        if self.words is not None:
+            for match in self.words.finditer(text):
+                weight = self.weights[str(match.lastgroup)]
                 candidates.append(_Hit(match.start(), match.end(), weight))
         if self._may_hit(text):
-            for line, pattern in self._patterns:
+            for line, pattern in self.patterns:
                 candidates += self._pattern_hits(line, pattern, text)
         candidates.sort(key=lambda hit: (hit.start, -hit.end))
         hits: list[_Hit] = []
@@ -177,10 +179,10 @@ class AvoidList:
         """Whether a pattern may have a hit: one search for all of them, which most of the tokens of
         a vocabulary do not pass.
         """
-        if self._any_pattern is None:
+        if self.any_pattern is None:
             return True
         try:
-            return self._any_pattern.search(text, timeout=SECONDS) is not None
+            return self.any_pattern.search(text, timeout=SECONDS) is not None
         except TimeoutError:
             return True  # the search for each says which it is
 
@@ -337,117 +339,16 @@ def _compiled(line: AvoidLine, path: Path) -> regex.Pattern[str]:
     return pattern
 
 
-PER_LETTERS = 100
-"""Letters of a text in which a foreign one costs 1."""
-_ANY_LETTER = regex.compile(r"\p{L}")
-_COMMON = r"\p{Script=Common}\p{Script=Inherited}"
-"""Letters that no script has for itself, such as the mark that lengthens a vowel in kana."""
-_NAMES = (
-    *("Arabic", "Armenian", "Bengali", "Bopomofo", "Cyrillic", "Devanagari", "Ethiopic"),
-    *("Georgian", "Greek", "Gujarati", "Gurmukhi", "Han", "Hangul", "Hebrew", "Hiragana"),
-    *("Kannada", "Katakana", "Khmer", "Lao", "Latin", "Malayalam", "Mongolian", "Myanmar"),
-    *("Sinhala", "Tamil", "Telugu", "Thai", "Tibetan"),
-)
-"""The commonest scripts, to suggest one for a mistyped name; every script of Unicode works."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptRule:
-    """A text costs the number of its letters outside the scripts ``names``, for each hundred
-    letters. Signs, digits and emoji belong to every script.
-    """
-
-    names: tuple[str, ...]
-    _foreign: regex.Pattern[str] = field(repr=False, compare=False)
-
-    @classmethod
-    def parse(cls, written: str) -> ScriptRule:
-        """From names with commas between them, as in "Latin" or "Han,Hiragana,Katakana".
-
-        Raises:
-            InputError: a name that is no script of Unicode.
-        """
-        names = tuple(name.strip() for name in written.split(","))
-        for name in names:
-            if not regex.fullmatch(r"[A-Za-z][A-Za-z_ -]*", name) or not _is_script(name):
-                raise InputError(
-                    f"{shorten(name)} is no script of Unicode{did_you_mean(name, _NAMES)}; give"
-                    " script:NAME, such as script:Latin, or several with commas:"
-                    " script:Han,Hiragana,Katakana"
-                )
-        scripts = "".join(rf"\p{{Script={name}}}" for name in names)
-        return cls(names, regex.compile(rf"(?![{scripts}{_COMMON}])\p{{L}}"))
-
-    @property
-    def label(self) -> str:
-        """See ``NamedRule``."""
-        return f"-letters not {', '.join(self.names)} per {PER_LETTERS}"
-
-    def spans(self, text: str) -> tuple[Span, ...]:
-        """See ``TextRule.spans``: a span for each foreign letter."""
-        places = [match.start() for match in self._foreign.finditer(text)]
-        if not places:
-            return ()
-        amount = -PER_LETTERS / count_letters(text)
-        return tuple(Span(place, place + 1, amount) for place in places)
-
-    def token_costs(self, texts: Sequence[str], typical: Sequence[str]) -> FloatArray:
-        """See ``TextRule.token_costs``."""
-        letters = sum(count_letters(text) for text in typical)
-        scale = 1.0
-        if letters:
-            scale = PER_LETTERS * len(typical) / letters
-        counts = [len(self._foreign.findall(text)) for text in texts]
-        return np.array([-count * scale for count in counts], dtype=np.float32)
-
-
-def count_letters(text: str) -> int:
-    """Letters of ``text``, of any script."""
-    return len(_ANY_LETTER.findall(text))
-
-
-def _is_script(name: str) -> bool:
-    try:
-        regex.compile(rf"\p{{Script={name}}}")
-    except regex.error:
-        return False
-    return True
-
-
-class NamedRule(TextRule, Protocol):
-    """A rule that is a reward by itself."""
-
-    @property
-    def label(self) -> str:
-        """The displayed name of the reward."""
-
-
-@dataclass(frozen=True, slots=True)
-class RuleForm:
-    """A form of reward by a rule about the text.
-
-    Attributes:
-        takes: what stands behind its name and a colon; FILE for a file, which is read as data.
-        meaning: of the reward, in one line.
-        make: the rule, from what stands there. InputError: it is wrong.
-    """
-
-    takes: str
-    meaning: str
-    make: Callable[[str], NamedRule]
-
-
-TEXT_RULES: Mapping[str, RuleForm] = {
-    "avoid": RuleForm(
-        "FILE",
+FORMS = (
+    Form(
+        "avoid",
         "less the hits of a list of words, phrases and /patterns/, one a line, for each hundred"
         " words",
         AvoidList.load,
+        takes="FILE",
+        reaches="file",
+        use="stock words, names, dashes",
+        places="each hit",
+        section="words-to-avoid",
     ),
-    "script": RuleForm(
-        "NAME",
-        "less the letters outside a Unicode script, such as Latin, for each hundred letters",
-        ScriptRule.parse,
-    ),
-}
-"""Name of a reward -> its form."""
+)

@@ -1,20 +1,4 @@
-r"""Rewards computed elsewhere, by an endpoint or by a language model as judge: the message sent for
-a completion, and the value of an answer. Sending is not done here.
-
-An HTTP endpoint gets ``POST {"items": [...]}`` with one object a completion:
-
-=============== ==================================================================================
-id              the example's
-prompt          [{"role", "content"}, ...]
-answers         accepted answers, possibly none
-completion      the text
-finish_reason   "stop", "length", ... by the provider
-tokens          of the completion, by the provider's count
-tools           the functions that were offered, where there were any
-tool_calls      [{"name", "arguments"}, ...] then, the arguments as JSON text
-=============== ==================================================================================
-
-and answers ``{"rewards": [...]}``: as many finite numbers of nats, in the same order.
+r"""The reward that a language model gives as judge.
 
 A judge is a TOML file:
 
@@ -43,18 +27,13 @@ quotes none or nothing that stands in the text, is earned where the text ends.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import math
 import os
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import unquote, urlsplit
 
 import regex
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationError
@@ -65,186 +44,10 @@ from blackbox_lb.safety.network import read_address
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.secrets import watch
 from blackbox_lb.safety.untrusted import read_settings
-from blackbox_lb.tasks.rewards.spans import LocatedReward, find_quote
+from blackbox_lb.tasks.rewards.remote import Remote, WordsOf
+from blackbox_lb.tasks.rewards.reward import Credit, Form, Score
+from blackbox_lb.tasks.rewards.spans import find_quote
 from blackbox_lb.types import Completion, Example, Prompt, Span
-
-KEY = "BLB_REWARD_KEY"
-"""The environment variable with the bearer token of a reward endpoint, if it needs one."""
-BATCH = 32
-"""Completions in one request to an endpoint."""
-CONCURRENCY = 4
-"""Requests to an endpoint in flight."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remote(ABC):
-    """One remote reward. ``known``: fetched values in nats by ``key``; ``score`` reads them.
-
-    ``name`` goes into messages and files and holds no credentials; ``url`` neither. ``batch``:
-    completions a request;
-    ``concurrency``: requests in flight. ``otherwise``: nats for an answer without a number; None:
-    such an answer is an error.
-    """
-
-    name: str
-    url: str
-    batch: int
-    concurrency: int
-    needs_answer: bool = False
-    otherwise: float | None = None
-    known: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    @abstractmethod
-    def identity(self) -> Any:
-        """All else that determines the answer to an item, as JSON; no credentials."""
-
-    @abstractmethod
-    def item(self, example: Example, completion: Completion) -> dict[str, Any]:
-        """The message about one completion."""
-
-    @abstractmethod
-    def body(self, items: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """The body of one request."""
-
-    @abstractmethod
-    def number(self, answer: str) -> float | None:
-        """Nats of a kept answer; None where it holds no number."""
-
-    @abstractmethod
-    def headers(self) -> dict[str, str]:
-        """Headers with the credentials. Raises AuthenticationFailed where they are missing."""
-
-    @abstractmethod
-    def secrets(self) -> list[str]:
-        """The texts that no message may repeat."""
-
-    def learn(self, key: str, answer: str, value: float) -> None:
-        """Take in a kept answer and its nats."""
-        self.known[key] = value
-
-    def measure(self, example: Example, completion: Completion) -> LocatedReward:
-        """The fetched reward, with its places where the service says some."""
-        return LocatedReward(self.score(example, completion))
-
-    def key(self, example: Example, completion: Completion) -> str:
-        """The key of one answer: a hash of everything that determines it."""
-        return self.key_of(self.item(example, completion))
-
-    def key_of(self, item: Mapping[str, Any]) -> str:
-        text = json.dumps([self.identity, item], sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(f"blackbox-lb/reward\n{text}".encode()).hexdigest()
-
-    def score(self, example: Example, completion: Completion) -> float:
-        """The fetched reward in nats. Raises InputError where it was never fetched."""
-        try:
-            return self.known[self.key(example, completion)]
-        except KeyError as error:
-            raise InputError(
-                f"the reward {self.name} of a completion of example {example.id!r} was never"
-                " fetched; collect it through Trials.collect, or call fetch_rewards first"
-            ) from error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointReward(Remote):
-    """Any HTTP endpoint that follows the schema above."""
-
-    authorization: str = field(default="", repr=False, compare=False)
-    batch: int = BATCH
-    concurrency: int = CONCURRENCY
-
-    @classmethod
-    def parse(cls, spec: str) -> EndpointReward:
-        """The endpoint at an address; a user and password in it become the header Authorization.
-
-        Raises InputError: not an address, or one with a query.
-        """
-        address = read_address(
-            spec,
-            "the address of the reward",
-            "give one as https://HOST/PATH",
-            f"keys belong in the environment variable {KEY}",
-            of_api=False,
-        )
-        parts = urlsplit(address)
-        url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-        pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
-        basic = ""
-        if "@" in parts.netloc:
-            basic = f"Basic {base64.b64encode(pair.encode()).decode()}"
-        return cls(name=url, url=url, authorization=basic)
-
-    @property
-    def identity(self) -> Any:
-        return {"endpoint": self.url}
-
-    def item(self, example: Example, completion: Completion) -> dict[str, Any]:
-        item: dict[str, Any] = {
-            "id": example.id,
-            "prompt": [message.as_json for message in example.prompt.messages],
-            "answers": list(example.answers),
-            "completion": completion.text,
-            "finish_reason": completion.finish_reason,
-            "tokens": completion.n_tokens,
-        }
-        if example.prompt.tools:
-            item["tools"] = json.loads(example.prompt.tools)
-            item["tool_calls"] = [asdict(call) for call in completion.tool_calls]
-        return item
-
-    def body(self, items: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        return {"items": list(items)}
-
-    def answers(self, reply: Any, items: Sequence[dict[str, Any]]) -> list[str | CorruptResponse]:
-        """The answer for each item, to be kept, or why it is no reward. Raises CorruptResponse for
-        a reply of another shape.
-        """
-        came = reply.get("rewards") if isinstance(reply, dict) else None
-        if not isinstance(came, list):
-            raise CorruptResponse(
-                f'{self.name} answered {shorten(reply)}; expected is {{"rewards": [...]}}, a number'
-                " of nats for each item"
-            )
-        if len(came) != len(items):
-            raise CorruptResponse(
-                f"{self.name} answered {len(came)} rewards for {len(items)} items; one each is"
-                " needed"
-            )
-        return [self._checked(value, item) for value, item in zip(came, items, strict=True)]
-
-    def _checked(self, value: Any, item: dict[str, Any]) -> str | CorruptResponse:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            try:
-                number = float(value)
-            except OverflowError:
-                number = math.inf
-            if math.isfinite(number):
-                return repr(number)
-        return CorruptResponse(
-            f"{self.name} answered {shorten(value)} for example {item['id']!r}; a reward is a"
-            " finite number of nats"
-        )
-
-    def number(self, answer: str) -> float | None:
-        return float(answer)
-
-    def headers(self) -> dict[str, str]:
-        watch([KEY])
-        key = os.environ.get(KEY)
-        if self.authorization:
-            return {"Authorization": self.authorization}
-        if key:
-            return {"Authorization": f"Bearer {key.strip()}"}
-        return {}
-
-    def secrets(self) -> list[str]:
-        sent = self.headers().get("Authorization", "")
-        clear = ""
-        if sent.startswith("Basic "):
-            clear = base64.b64decode(sent[6:]).decode().partition(":")[2]
-        return [secret for secret in (sent.partition(" ")[2], clear) if secret]
-
 
 ROW_OF_FIELD = {
     "model": "model",
@@ -298,6 +101,7 @@ class JudgeFile(BaseModel, extra="forbid", frozen=True):
 class Judge(Remote):
     """A judge behind a chat API. ``path``: of its file. ``quoted``: what it quotes, by ``key``."""
 
+    batch: int = 1
     file: JudgeFile = field(compare=False)
     path: Path = field(compare=False)
     quoted: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False, compare=False)
@@ -325,13 +129,26 @@ class Judge(Remote):
         return cls(
             name=f"judge:{path}",
             url=f"{url}/chat/completions",
-            batch=1,
             concurrency=file.concurrency,
-            needs_answer="{answer}" in file.prompt,
             otherwise=otherwise,
             file=file,
             path=Path(path),
         )
+
+    @property
+    def needs_answer(self) -> bool:
+        """See ``Reward``."""
+        return "{answer}" in self.file.prompt
+
+    @property
+    def credit(self) -> Credit:
+        """See ``Reward``."""
+        return "whole" if self.file.quotes is None else "places"
+
+    @property
+    def judge(self) -> Judge:
+        """See ``Reward``."""
+        return self
 
     @property
     def identity(self) -> Any:
@@ -366,17 +183,21 @@ class Judge(Remote):
             return max(self.file.max_tokens, completion_limit)
         return self.file.max_tokens
 
-    def kept(self, words: str, finish_reason: str) -> str:
-        """The words of an answer as they are kept, marked where it is not whole.
+    @property
+    def answer_field(self) -> str:
+        """See ``Remote``."""
+        return "choices"
 
-        Args:
-            words: the text of the answer.
-            finish_reason: its own; "length" and "content_filter" are marked.
-        """
+    def answers(
+        self, reply: Any, items: Sequence[dict[str, Any]], words_of: WordsOf
+    ) -> list[str | CorruptResponse]:
+        """See ``Remote``: the words of the only answer, marked where it is not whole."""
+        del items
+        words, finish_reason = words_of(self, reply)
         words = words.encode("utf-8", "replace").decode()
-        if finish_reason not in ("length", "content_filter"):
-            return words
-        return f"{words}\n[not whole: finish_reason {finish_reason}]"
+        if finish_reason in ("length", "content_filter"):
+            words = f"{words}\n[not whole: finish_reason {finish_reason}]"
+        return [words]
 
     def number(self, answer: str) -> float | None:
         if NOT_WHOLE.search(answer):
@@ -435,22 +256,21 @@ class Judge(Remote):
         quotes = [(match[group] or "").strip() for match in matches]
         return tuple(dict.fromkeys(quote for quote in quotes if quote))
 
-    def measure(self, example: Example, completion: Completion) -> LocatedReward:
-        """The reward with the passages that the judge quotes, where its file says how. InputError:
-        it was never fetched.
-        """
-        reward = self.score(example, completion)
+    def score(self, example: Example, completion: Completion) -> Score:
+        """See ``Remote``: with the passages that the judge quotes, where its file says how."""
+        score = Remote.score(self, example, completion)
         if self.file.quotes is None:
-            return LocatedReward(reward)
+            return score
+        reward = score.value
         if reward == 0:
-            return LocatedReward(reward, ())
+            return Score(reward, ())
         text = completion.text
         quotes = self.quoted[self.key(example, completion)]
         places = sorted({place for quote in quotes if (place := find_quote(text, quote))})
         if not places:
             places = [(len(text), len(text))]
         amount = reward / len(places)
-        return LocatedReward(reward, tuple(Span(start, end, amount) for start, end in places))
+        return Score(reward, tuple(Span(start, end, amount) for start, end in places))
 
     def lost_quotes(self, key: str, text: str) -> int:
         """How many of the passages quoted in the answer ``key`` do not stand in ``text``."""
@@ -530,3 +350,17 @@ def _conversation(prompt: Prompt) -> str:
     if len(prompt.messages) == 1:
         return prompt.messages[0].text
     return "\n\n".join(f"{message.role}: {message.text}" for message in prompt.messages)
+
+
+FORMS = (
+    Form(
+        "judge",
+        "what a language model says, asked as the file describes",
+        Judge.load,
+        takes="FILE.toml",
+        reaches="host",
+        use="taste",
+        places="the passages that it quotes, where its file has a row `quotes`",
+        section="a-judge",
+    ),
+)

@@ -1,21 +1,20 @@
-"""Rewards for form: whether a completion is JSON that a JSON Schema accepts, and whether its calls
-of functions are valid.
-"""
+"""Whether a completion is JSON that a JSON Schema accepts."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.untrusted import parse_json, read_settings
+from blackbox_lb.tasks.rewards.reward import Form, Reward, Score
 from blackbox_lb.types import Completion, Example
 
 MARKS = ("json", "jsonc", "json5")
@@ -32,37 +31,51 @@ _SMALL: tuple[Any, ...] = (None, True, 0, 0.5, "", [], {})
 """Values so small that only a schema without end has no verdict on them."""
 
 
-def json_schema(file: str) -> Callable[[Example, Completion], float]:
-    """Make the reward that is 1 where a completion is JSON that the schema in ``file`` accepts,
-    else 0.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonSchema(Reward):
+    """1 where a completion is JSON that the schema in a file accepts, else 0.
 
     The whole completion must be JSON, or hold a fenced block of it (see ``json_in``). The draft is
     the one that ``$schema`` names, else 2020-12. ``format`` is an annotation, as the specification
     has it by default, and not checked. A value that the validator cannot compute with, such as a
     number beyond all floats or lists nested deeper than Python's stack, is not accepted.
-
-    Raises InputError: jsonschema is not installed; the file holds no schema, or one without a
-    keyword that refuses anything; a reference leaves the file or leads nowhere; a pattern is no
-    regular expression of Python's; references lead back to themselves without end.
     """
-    path = Path(file)
-    validator = _validator(path)
 
-    def accepts(value: object) -> bool:
+    path: Path
+    validator: Any = field(repr=False, compare=False)
+
+    @classmethod
+    def load(cls, file: str) -> JsonSchema:
+        """Read the schema in ``file``.
+
+        Raises:
+            InputError: jsonschema is not installed; the file holds no schema, or one without a
+                keyword that refuses anything; a reference leaves the file or leads nowhere; a
+                pattern is no regular expression of Python's; references lead back to themselves
+                without end.
+        """
+        return cls(path=Path(file), validator=_validator(Path(file)))
+
+    @property
+    def label(self) -> str:
+        """See ``Reward``."""
+        return "valid JSON"
+
+    def score(self, example: Example, completion: Completion) -> Score:
+        """See ``Reward``."""
+        del example
+        value = json_in(completion.text)
+        return Score(float(value is not NOTHING and self._accepts(value)))
+
+    def _accepts(self, value: object) -> bool:
         from referencing.exceptions import Unresolvable
 
         try:
-            return bool(validator.is_valid(value))
+            return bool(self.validator.is_valid(value))
         except (ArithmeticError, RecursionError):
             return False
         except (Unresolvable, re.error) as error:  # one behind a $dynamicRef, which is not followed
-            raise _unusable(path, error) from error
-
-    def scored(example: Example, completion: Completion) -> float:
-        value = json_in(completion.text)
-        return float(value is not NOTHING and accepts(value))
-
-    return scored
+            raise _unusable(self.path, error) from error
 
 
 def json_in(text: str) -> object:
@@ -140,7 +153,7 @@ def _validator(path: Path) -> Any:
             f"the schema {path} has {shorten(schema['$schema'])} as $schema; that is the address of"
             " a draft, or left out"
         )
-    draft = _draft(schema)
+    draft = draft_of(schema)
     keywords = draft.VALIDATORS.keys() - {"format"}
     _check_not_wrapped(path, schema, keywords)
     try:
@@ -210,7 +223,7 @@ def _unusable(path: Path, error: Exception) -> InputError:
     return InputError(f"the schema {path} cannot be applied, because {fault}; {remedy}")
 
 
-def _draft(schema: Any) -> Any:
+def draft_of(schema: Any) -> Any:
     """The validator class of the draft that ``$schema`` names, else of 2020-12, with the keywords
     of this module.
     """
@@ -257,108 +270,14 @@ def _key(value: Any) -> object:
     return isinstance(value, bool), value
 
 
-Scored: TypeAlias = Callable[[Example, Completion], float]
-VALID = "arguments-valid"
-
-
-def calls_reward(name: str) -> Scored:
-    """The reward that is 1 where a completion calls the function ``name``, or any for "", else
-    0.
-    """
-
-    def scored(example: Example, completion: Completion) -> float:
-        del example
-        names = [call.name for call in completion.tool_calls]
-        if not name:
-            return float(bool(names))
-        return float(name in names)
-
-    return scored
-
-
-def arguments_valid() -> Scored:
-    """The reward that is 1 where a completion calls something, and each call names a function that
-    its prompt offers and has arguments that the JSON Schema of that function accepts, else 0.
-
-    A function without ``parameters`` takes any object. The draft is the one that ``$schema`` names,
-    else 2020-12.
-
-    Raises InputError: jsonschema is not installed.
-    """
-    try:
-        import jsonschema  # noqa: F401  (each fit would find out only at its first score)
-    except ImportError as error:
-        raise InputError(
-            f"the reward {VALID} needs jsonschema, which is not installed: pip install"
-            " '.[tasks]' in the checkout"
-        ) from error
-
-    def scored(example: Example, completion: Completion) -> float:
-        calls = completion.tool_calls
-        validators = _validators(example.prompt.tools)
-        valid = [
-            call.name in validators and _accepts(validators[call.name], call.parsed_arguments)
-            for call in calls
-        ]
-        return float(bool(calls) and all(valid))
-
-    return scored
-
-
-@lru_cache(maxsize=4096)
-def _validators(tools: str) -> dict[str, Any]:
-    """A validator of the arguments of each function in the JSON text ``tools``.
-
-    Raises InputError: the parameters of a function are no JSON Schema.
-    """
-    from referencing import Registry
-
-    problem = problem_of_tools(tools)
-    if problem is not None:
-        raise InputError(f"{problem}; correct the tools in the data")
-    # An empty registry fetches nothing from the network.
-    return {
-        name: _draft(schema)(schema, registry=Registry())
-        for name, schema in _parameters(tools).items()
-    }
-
-
-def _parameters(tools: str) -> dict[str, Any]:
-    """The schema of the arguments of each function."""
-    if not tools:
-        return {}
-    functions = [tool["function"] for tool in json.loads(tools)]
-    return {
-        function["name"]: function.get("parameters") or {"type": "object"} for function in functions
-    }
-
-
-@lru_cache(maxsize=4096)
-def problem_of_tools(tools: str) -> str | None:
-    """What keeps ``arguments-valid`` from using the JSON text ``tools``; None: nothing does."""
-    from jsonschema import SchemaError
-
-    for name, schema in _parameters(tools).items():
-        reason = None
-        if not isinstance(schema, dict | bool):
-            reason = f"{shorten(schema)} is no object"
-        elif isinstance(schema, dict) and not isinstance(schema.get("$schema", ""), str):
-            reason = f"$schema is {shorten(schema['$schema'])}, and no address"
-        else:
-            try:
-                _draft(schema).check_schema(schema)
-            except SchemaError as error:
-                reason = shorten(error.message)
-        if reason is not None:
-            return f"the parameters of the function {name!r} are no JSON Schema ({reason})"
-    return None
-
-
-def _accepts(validator: Any, arguments: object) -> bool:
-    """Whether the schema accepts ``arguments``; what cannot be computed with is not accepted."""
-    from referencing.exceptions import Unresolvable
-
-    try:
-        return isinstance(arguments, dict) and bool(validator.is_valid(arguments))
-    except (ArithmeticError, RecursionError, Unresolvable, re.error):
-        return False
+FORMS = (
+    Form(
+        "json-schema",
+        "1 if the completion, or its first fenced block, is JSON that the schema in the file"
+        " accepts, else 0",
+        JsonSchema.load,
+        takes="FILE",
+        reaches="file",
+        use="structured output",
+    ),
+)

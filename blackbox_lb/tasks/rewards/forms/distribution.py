@@ -1,0 +1,57 @@
+"""How far the labels that all completions name are from the wanted shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.tasks.rewards.reward import Form, Reward, Score
+from blackbox_lb.types import Completion, Example
+
+GROUP = "group"
+"""The column of the groups, by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution(Reward):
+    """Minus the total variation to wanted shares, by the groups in ``column``. One completion alone
+    is worth nothing: ``DrawnShares`` compares all of them.
+    """
+
+    column: str
+
+    @property
+    def label(self) -> str:
+        """See ``Reward``."""
+        return "-total variation"
+
+    @property
+    def needs_answer(self) -> bool:
+        """See ``Reward``."""
+        return True
+
+    @property
+    def grouped_by(self) -> str:
+        """See ``Reward``."""
+        return self.column
+
+    def score(self, example: Example, completion: Completion) -> Score:
+        """Raise InputError."""
+        raise InputError(
+            f"{self.name} compares the labels of all completions together with the wanted shares,"
+            " and one completion alone has no reward; judge with blb eval, learn with"
+            " ``learn_from=answers``"
+        )
+
+
+FORMS = (
+    Form(
+        "distribution",
+        "minus the total variation between the labels that the completions name and the wanted"
+        " shares in the data, by group where the column (group) has some",
+        lambda column: Distribution(column=column or GROUP),
+        takes="[COLUMN]",
+        use="margins of personas, surveys, synthetic data",
+        section="wanted-shares",
+    ),
+)

@@ -1,0 +1,185 @@
+"""Formulas of correctness and length, of the paper or its baseline, in nats.
+
+``correct`` is 1{m_x(y) = m*}, whether the completion's answer is the accepted one; ``length`` its
+tokens, from 1; ``horizon`` the token limit, which the paper calls T or L_max.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.tasks.rewards.reward import Credit, Form, Reward, Score
+from blackbox_lb.types import Completion, Example, Span
+
+TOKEN_COST = 0.01
+"""Nats that a token costs in ``tokens``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formula(Reward):
+    """A value of correctness and length.
+
+    Attributes:
+        value: the nats, of ``correct``, ``length`` and ``horizon``.
+        shown: the displayed name, of exp of the value where ``is_log``.
+        is_log: whether the exponential is displayed.
+        is_gated: whether correctness enters.
+        uses_length: whether length does.
+        every_token_costs: whether it is ``TOKEN_COST`` a token and nothing else.
+    """
+
+    value: Callable[[bool, int, int], float] = field(repr=False, compare=False)
+    shown: str
+    is_log: bool = False
+    is_gated: bool = True
+    uses_length: bool = True
+    every_token_costs: bool = False
+
+    @property
+    def label(self) -> str:
+        """See ``Reward``."""
+        if self.thinking is None or self.thinking.count == "all":
+            return self.shown
+        return f"{self.shown} (len: {self.thinking.count})"
+
+    @property
+    def needs_answer(self) -> bool:
+        """See ``Reward``."""
+        return self.is_gated and self.right.needs_answer
+
+    @property
+    def credit(self) -> Credit:
+        """See ``Reward``."""
+        counts_all = self.thinking is None or self.thinking.count == "all"
+        if self.every_token_costs and counts_all:
+            return "tokens"
+        return "whole"
+
+    @property
+    def by_length(self) -> bool:
+        """See ``Reward``."""
+        return self.uses_length
+
+    def score(self, example: Example, completion: Completion) -> Score:
+        """See ``Reward``."""
+        correct = self.is_gated and self.right(example, completion.text)
+        length = completion.n_tokens
+        if self.thinking is not None:
+            length = self.thinking.counted(completion)
+        value = self.value(correct, max(length, 1), self.max_tokens)
+        if self.credit == "whole":
+            return Score(value)
+        return Score(value, (Span(0, len(completion.text), value),))
+
+    def displayed(self, value: float) -> float:
+        """See ``Reward``: exp(value) on the log scale (0 for -inf), itself on the linear one."""
+        if not self.is_log:
+            return value
+        try:
+            return math.exp(value)
+        except OverflowError as error:
+            raise InputError(
+                f"reward {value} nats of {self.name} has no finite exponential; it must be"
+                " below 709"
+            ) from error
+
+
+def _accuracy(correct: bool, length: int, horizon: int) -> float:
+    """1{correct} (the paper, section "Preliminaries", r_accuracy; its GRPO baseline's reward for
+    accuracy).
+    """
+    return float(correct)
+
+
+def _log_accuracy(correct: bool, length: int, horizon: int) -> float:
+    """ln 1{correct}: 0 or -inf (the paper, section "Experimental setup", r_log-accuracy). The
+    strength tau then has no effect.
+    """
+    return 0.0 if correct else -math.inf
+
+
+def _length(correct: bool, length: int, horizon: int) -> float:
+    """ln(T/len) (the paper, section "Experimental setup", r_length; its reward for compression)."""
+    return math.log(horizon / length)
+
+
+def _tokens(correct: bool, length: int, horizon: int) -> float:
+    """-len/100: a sum over tokens, each of which costs the same."""
+    return -length * TOKEN_COST
+
+
+def _accuracy_minus_length(correct: bool, length: int, horizon: int) -> float:
+    """1{correct} - len/L_max, from -1 to 1 (the paper, "Reward normalization and the role of R": a
+    range of 2 keeps the bound).
+    """
+    return float(correct) - length / horizon
+
+
+def _correct_and_short(correct: bool, length: int, horizon: int) -> float:
+    """ln(1{correct} T/len): the logarithm of ``_accuracy_gated_length``, whose exponential at tau 1
+    is that reward.
+    """
+    return math.log(horizon / length) if correct else -math.inf
+
+
+def _accuracy_gated_length(correct: bool, length: int, horizon: int) -> float:
+    """1{correct} T/len (the paper, section "Experimental setup", r_length of its GRPO baseline):
+    from 0 to T.
+    """
+    return horizon / length if correct else 0.0
+
+
+FORMULAS = {
+    "accuracy": Formula(value=_accuracy, shown="accuracy", uses_length=False),
+    "log-accuracy": Formula(value=_log_accuracy, shown="accuracy", is_log=True, uses_length=False),
+    "length": Formula(value=_length, shown="T/len", is_log=True, is_gated=False),
+    "tokens": Formula(value=_tokens, shown="-len/100", is_gated=False, every_token_costs=True),
+    "accuracy-minus-length": Formula(value=_accuracy_minus_length, shown="accuracy - len/T"),
+    "correct-and-short": Formula(value=_correct_and_short, shown="correct x T/len", is_log=True),
+    "accuracy-gated-length": Formula(value=_accuracy_gated_length, shown="correct x T/len"),
+}
+"""Name -> formula."""
+
+
+def _form(name: str, meaning: str, use: str, places: str = "") -> Form:
+    formula = FORMULAS[name]
+    return Form(
+        name,
+        meaning,
+        lambda argument: formula,
+        judges=lambda argument: formula.is_gated,
+        shown=formula.shown,
+        use=use,
+        places=places,
+    )
+
+
+FORMS = (
+    _form("accuracy", "1 if correct, else 0", "accuracy with a tau"),
+    _form(
+        "log-accuracy",
+        "0 if correct, else minus infinity: imitate correct completions only",
+        "accuracy, as in the paper; tau has no effect",
+    ),
+    _form("length", "ln(T/len): shorter is better", "shorter, right or wrong"),
+    _form(
+        "tokens",
+        "-len/100: every token costs the same",
+        "shorter, with credit for each token",
+        "every token, with equal amounts",
+    ),
+    _form(
+        "correct-and-short",
+        "ln(1{correct} T/len): the shorter among the correct, minus infinity if wrong",
+        "shorter among the correct",
+    ),
+    _form(
+        "accuracy-gated-length",
+        "1{correct} T/len: correct-and-short without the logarithm",
+        "shorter among the correct, as in the paper's GRPO baseline",
+    ),
+    _form("accuracy-minus-length", "1{correct} - len/T", "a price on length"),
+)

@@ -1,0 +1,135 @@
+"""Rewards computed elsewhere: the message sent for a completion, and the value of an answer.
+Sending is not done here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from blackbox_lb.errors import CorruptResponse, InputError
+from blackbox_lb.tasks.rewards.reward import Reward, Score
+from blackbox_lb.types import Completion, Example
+
+WordsOf: TypeAlias = Callable[["Remote", Any], tuple[str, str]]
+"""Reads the words of a chat API's reply to a reward, and its finish reason. CorruptResponse: it is
+no chat completion.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote(Reward):
+    """A reward that another program computes. ``fetch_rewards`` asks for it and stores the answers;
+    ``score`` reads what came.
+
+    Attributes:
+        url: of the program, without credentials.
+        batch: completions in one request.
+        concurrency: requests in flight.
+        otherwise: nats for an answer without a number; None: such an answer is an error.
+        known: fetched values in nats by ``key``.
+    """
+
+    url: str
+    batch: int
+    concurrency: int
+    otherwise: float | None = None
+    known: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def label(self) -> str:
+        """See ``Reward``."""
+        return f"reward of {self.name}"
+
+    @property
+    def is_untried(self) -> bool:
+        """See ``Reward``."""
+        return not self.known
+
+    def check_key(self) -> None:
+        """See ``Reward``."""
+        self.headers()
+
+    @property
+    @abstractmethod
+    def answer_field(self) -> str:
+        """The field of a reply that holds its answers."""
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Most tokens of one answer, which a limit on what is spent reserves; None where answers
+        have none.
+        """
+        return None
+
+    @property
+    @abstractmethod
+    def identity(self) -> Any:
+        """All else that determines the answer to an item, as JSON; no credentials."""
+
+    @abstractmethod
+    def item(self, example: Example, completion: Completion) -> dict[str, Any]:
+        """The message about one completion."""
+
+    @abstractmethod
+    def body(self, items: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """The body of one request."""
+
+    @abstractmethod
+    def answers(
+        self, reply: Any, items: Sequence[dict[str, Any]], words_of: WordsOf
+    ) -> list[str | CorruptResponse]:
+        """The answer for each item, to be kept, or why it is no reward.
+
+        words_of: reads the words of a chat API's reply.
+
+        Raises CorruptResponse: the reply has another shape.
+        """
+
+    @abstractmethod
+    def number(self, answer: str) -> float | None:
+        """Nats of a kept answer; None where it holds no number."""
+
+    def why_no_number(self, answer: str) -> str:
+        """Why ``number`` reads none from an answer, and the remedy, behind a quotation of it."""
+        del answer
+        return "which is no number; correct the program"
+
+    @abstractmethod
+    def headers(self) -> dict[str, str]:
+        """Headers with the credentials. Raises AuthenticationFailed where they are missing."""
+
+    @abstractmethod
+    def secrets(self) -> list[str]:
+        """The texts that no message may repeat."""
+
+    def learn(self, key: str, answer: str, value: float) -> None:
+        """Take in a kept answer and its nats."""
+        self.known[key] = value
+
+    def lost_quotes(self, key: str, text: str) -> int:
+        """How many of the passages quoted in the answer ``key`` do not stand in ``text``."""
+        del key, text
+        return 0
+
+    def key(self, example: Example, completion: Completion) -> str:
+        """The key of one answer: a hash of everything that determines it."""
+        return self.key_of(self.item(example, completion))
+
+    def key_of(self, item: Mapping[str, Any]) -> str:
+        text = json.dumps([self.identity, item], sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(f"blackbox-lb/reward\n{text}".encode()).hexdigest()
+
+    def score(self, example: Example, completion: Completion) -> Score:
+        """See ``Reward``. InputError: it was never fetched."""
+        try:
+            return Score(self.known[self.key(example, completion)])
+        except KeyError as error:
+            raise InputError(
+                f"the reward {self.name} of a completion of example {example.id!r} was never"
+                " fetched; collect it through Trials.collect, or call fetch_rewards first"
+            ) from error
