@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.api.limits.budget import SpendLimit
-from blackbox_lb.api.limits.concurrency import computing
 from blackbox_lb.errors import InputError
 from blackbox_lb.literals import Split
-from blackbox_lb.rollouts.judging.verdict import PolicyScores, bootstrap, check_values, paired
+from blackbox_lb.rollouts.judging.trials import checked_scores
+from blackbox_lb.rollouts.judging.verdict import PolicyScores, bootstrap, paired
 from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.store import RolloutStore, canonical
-from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.tasks import Reward, Score, Task
 from blackbox_lb.types import Completion, Example, Prompt, Span
 
 Settings: TypeAlias = Mapping[str, Any]
@@ -60,19 +60,17 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ScoredCompletion:
-    """One completion and its reward: ``nats``, and ``value`` in the user's own unit; both None
-    where there was nothing to score. ``spans``: the places that add up to ``nats``, None where the
-    reward is no sum over places.
+    """One completion and its ``score``, and ``value`` in the user's own unit; both None where there
+    was nothing to score.
     """
 
     split: Split
     example: str
     key: str
     completion: Completion
-    nats: float | None
+    score: Score | None
     value: float | None
     correct: bool | None
-    spans: tuple[Span, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +225,8 @@ async def rescore(
                 reward = reward_of(settings["sampling"]["max_tokens"])
                 title = f"{split}, {'biased' if settings['bias'] else 'base'} {request[:8]}"
                 totals = PassageTotals()
-                measure = _counting(watch, reward, totals)
                 scores = await _scored(
-                    store, reward, split, examples, keys, report, title, measure, budget
+                    store, reward, split, examples, keys, report, title, watch, totals, budget
                 )
                 if any(row.size for row in scores.reward):
                     group = Group(
@@ -258,19 +255,6 @@ async def rescore(
     return sorted(groups, key=lambda group: SPLITS.index(group.split))
 
 
-def _counting(
-    watch: Callable[[ScoredCompletion], None], reward: Reward, totals: PassageTotals
-) -> Callable[[ScoredCompletion], None]:
-    """``watch``, which also adds the places of each completion to ``totals``."""
-
-    def seen(record: ScoredCompletion) -> None:
-        watch(record)
-        if record.spans and reward.credit == "places":
-            totals.add(record.completion.text, record.spans)
-
-    return seen
-
-
 def _by_prompt(prompts: Mapping[str, Prompt]) -> dict[Prompt, list[str]]:
     rows: dict[Prompt, list[str]] = {}
     for key, prompt in prompts.items():
@@ -287,60 +271,26 @@ async def _scored(
     report: Reporter,
     title: str,
     watch: Callable[[ScoredCompletion], None],
+    totals: PassageTotals,
     budget: SpendLimit | None,
 ) -> PolicyScores:
-    """The scores of one group, prompt by prompt, so that memory holds the completions of one."""
+    """The scores of one group, prompt by prompt, so that memory holds the completions of one.
+    ``totals`` gets the places of each.
+    """
     pairs = (
-        (e, stored)
-        for e, row in zip(examples, keys, strict=True)
-        for stored in store.completions(row)
+        (example, completion)
+        for example, row in zip(examples, keys, strict=True)
+        for completion in store.completions(row)
     )
     await fetch_rewards(store, reward, pairs, report, title, budget)
-    rewards = []
-    correct = []
-    tokens = []
-    left_out = 0
-    host = Counter[str]()
-    for example, row in zip(examples, keys, strict=True):
-        stored = zip(row, store.completions(row), strict=True)
-        with computing():
-            records = [
-                _record(reward, split, example, key, completion) for key, completion in stored
-            ]
-        for record in records:
-            watch(record)
-        read = [record for record in records if record.value is not None]
-        left_out += len(records) - len(read)
-        host.update(
-            record.completion.finish_reason for record in records if record.completion.broken_off
-        )
-        rewards.append(np.array([record.value for record in read], dtype=float))
-        correct.append([record.correct for record in read])
-        tokens.append(np.array([record.completion.n_tokens for record in read], dtype=float))
-    check_values(f"{title}: {reward.label}", np.concatenate([np.zeros(0), *rewards]))
-    is_known = all(flag is not None for flags in correct for flag in flags)
-    right = None
-    if is_known:
-        right = tuple(np.array(flags, dtype=float) for flags in correct)
-    scores = PolicyScores(tuple(rewards), right, tuple(tokens), left_out, broken_off=host)
-    if left_out:
-        report.notice(f"{title}: {scores.unscored}")
-    return scores
+    places = ((example, key) for example, row in zip(examples, keys, strict=True) for key in row)
 
+    def seen(completion: Completion, score: Score | None, correct: bool | None) -> None:
+        example, key = next(places)
+        value = None if score is None else reward.displayed(score.value)
+        watch(ScoredCompletion(split, example.id, key, completion, score, value, correct))
+        if score is not None and score.spans and reward.credit == "places":
+            totals.add(completion.text, score.spans)
 
-def _record(
-    reward: Reward, split: Split, example: Example, key: str, completion: Completion
-) -> ScoredCompletion:
-    if not completion.readable:
-        return ScoredCompletion(split, example.id, key, completion, None, None, None)
-    score = reward.score(example, completion)
-    return ScoredCompletion(
-        split,
-        example.id,
-        key,
-        completion,
-        score.value,
-        reward.displayed(score.value),
-        reward.correct(example, completion),
-        score.spans,
-    )
+    rows = (list(store.completions(row)) for row in keys)
+    return checked_scores(reward, examples, rows, title, report, seen)

@@ -192,6 +192,7 @@ def _lines(path: Path | None) -> Iterator[Callable[[ScoredCompletion], None]]:
 
 def _line(record: ScoredCompletion) -> dict[str, Any]:
     completion = record.completion
+    nats, spans = record.score or (None, None)
     return {
         "split": record.split,
         "id": record.example,
@@ -199,10 +200,10 @@ def _line(record: ScoredCompletion) -> dict[str, Any]:
         "completion": completion.text,
         "finish_reason": completion.finish_reason,
         "tokens": completion.n_tokens,
-        "nats": "-inf" if record.nats == -math.inf else record.nats,
+        "nats": "-inf" if nats == -math.inf else nats,
         "value": record.value,
         "correct": record.correct,
-        "spans": None if record.spans is None else _spans(record.spans, completion.text),
+        "spans": None if spans is None else _spans(spans, completion.text),
     }
 
 

@@ -26,6 +26,7 @@ from blackbox_lb.rollouts.judging.verdict import (
     SAMPLED,
     PolicyScores,
     Setting,
+    Watch,
     check_values,
     score,
 )
@@ -125,6 +126,25 @@ def draw_at(
     """
     sampling = Sampling(setting.temperature, max_tokens, top_logprobs, seed, stop)
     return Draw(sampling, to_request_bias(bias), endpoint)
+
+
+def checked_scores(
+    reward: Reward,
+    examples: Sequence[Example],
+    completions: Iterable[Sequence[Completion]],
+    title: str,
+    report: Reporter,
+    watch: Watch = lambda completion, score, correct: None,
+) -> PolicyScores:
+    """Scores of the completions of each example; a remark counts those without a score.
+
+    Raises InputError: a score is not finite, so no policy has a mean.
+    """
+    scores = score(reward, examples, completions, watch)
+    check_values(f"{title}: {reward.label}", np.concatenate([np.zeros(0), *scores.reward]))
+    if scores.left_out:
+        report.notice(f"{title}: {scores.unscored}")
+    return scores
 
 
 TRIED = 3
@@ -361,15 +381,8 @@ class Trials:
     def scored(
         self, title: str, examples: Sequence[Example], completions: Iterable[Sequence[Completion]]
     ) -> PolicyScores:
-        """Scores of the completions of each example; a remark counts those without a score.
-
-        Raises InputError: a score is not finite, so no policy has a mean.
-        """
-        scores = score(self.reward, examples, completions)
-        check_values(f"{title}: {self.reward.label}", np.concatenate([np.zeros(0), *scores.reward]))
-        if scores.left_out:
-            self.report.notice(f"{title}: {scores.unscored}")
-        return scores
+        """See ``checked_scores``."""
+        return checked_scores(self.reward, examples, completions, title, self.report)
 
     async def kl(
         self, examples: Sequence[Example], samples: int, bias: AnyBias, tail: NextToken

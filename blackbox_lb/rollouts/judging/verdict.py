@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from blackbox_lb.types import broken_off_by_host
 
 if TYPE_CHECKING:
     from blackbox_lb.rollouts.judging.decisions import DrawnShares
-    from blackbox_lb.tasks import Reward
+    from blackbox_lb.tasks import Reward, Score
     from blackbox_lb.types import Completion, Example
 
 Array = npt.NDArray[np.float64]
@@ -274,8 +275,17 @@ class PolicyScores:
         return float(np.mean(means)) if means else float("nan")
 
 
+Watch: TypeAlias = Callable[["Completion", "Score | None", "bool | None"], None]
+"""Gets each completion in its order with its score and whether it is correct; both are None where
+there is nothing to score.
+"""
+
+
 def score(
-    reward: Reward, examples: Sequence[Example], completions: Iterable[Sequence[Completion]]
+    reward: Reward,
+    examples: Sequence[Example],
+    completions: Iterable[Sequence[Completion]],
+    watch: Watch = lambda completion, score, correct: None,
 ) -> PolicyScores:
     """Score the completions of each example, row by row; those without anything to score are only
     counted.
@@ -298,12 +308,18 @@ def score(
         host.update(completion.finish_reason for completion in row if completion.broken_off)
         texts.append([completion.text for completion in read])
         cut += [completion.cut for completion in read]
+        scores: list[Score] = []
         with computing():
             if not reward.of_shares:
                 scores = [reward.score(example, completion) for completion in read]
-                displayed = [reward.displayed(score.value) for score in scores]
+                displayed = [reward.displayed(result.value) for result in scores]
                 values.append(np.array(displayed, dtype=float))
-            correct.append([reward.correct(example, completion) for completion in read])
+            flags = [reward.correct(example, completion) for completion in read]
+        correct.append(flags)
+        judged = iter(zip_longest(scores, flags))
+        for completion in row:
+            result, is_correct = next(judged) if completion.readable else (None, None)
+            watch(completion, result, is_correct)
         tokens.append(np.array([completion.n_tokens for completion in read], dtype=float))
         for name, column in _thinking(reward, read).items():
             thinking.setdefault(name, []).append(column)

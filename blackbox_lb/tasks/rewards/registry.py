@@ -139,7 +139,7 @@ def _load(points: list[EntryPoint], spec: str, argument: str) -> OwnReward:
         )
     reward = of_function(function, spec, name)
     rule = made if callable(getattr(made, "token_costs", None)) else None
-    return replace(reward, compares=needs_answer, rule=rule)
+    return replace(reward, needs_answer=needs_answer, rule=rule)
 
 
 def parse_reward(

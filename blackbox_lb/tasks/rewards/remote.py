@@ -9,7 +9,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from blackbox_lb.errors import CorruptResponse, InputError
 from blackbox_lb.tasks.rewards.reward import Reward, Score
@@ -32,8 +32,10 @@ class Remote(Reward):
         concurrency: requests in flight.
         otherwise: nats for an answer without a number; None: such an answer is an error.
         known: fetched values in nats by ``key``.
+        answer_field: of a reply.
     """
 
+    answer_field: ClassVar[str]
     url: str
     batch: int
     concurrency: int
@@ -53,11 +55,6 @@ class Remote(Reward):
     def check_key(self) -> None:
         """See ``Reward``."""
         self.headers()
-
-    @property
-    @abstractmethod
-    def answer_field(self) -> str:
-        """The field of a reply that holds its answers."""
 
     @property
     def most_tokens(self) -> int | None:

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -222,15 +222,8 @@ def _problem_with_places(problem: str, places: list[str]) -> str:
 class TextRule(Reward):
     """A reward that reads nothing but the text of a completion, and is a sum over its places."""
 
-    @property
-    def credit(self) -> Credit:
-        """See ``Reward``."""
-        return "places"
-
-    @property
-    def has_token_costs(self) -> bool:
-        """See ``Reward``."""
-        return True
+    credit: ClassVar[Credit] = "places"
+    has_token_costs: ClassVar[bool] = True
 
     @abstractmethod
     def spans(self, text: str) -> tuple[Span, ...]:

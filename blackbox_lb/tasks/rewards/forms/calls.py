@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import shorten
@@ -21,12 +21,8 @@ VALID = "arguments-valid"
 class Calls(Reward):
     """1 where a completion calls the function ``function``, or any for "", else 0."""
 
+    label: str = field()
     function: str
-
-    @property
-    def label(self) -> str:
-        """See ``Reward``."""
-        return f"calls {self.function}" if self.function else "calls"
 
     def score(self, example: Example, completion: Completion) -> Score:
         """See ``Reward``."""
@@ -46,6 +42,8 @@ class ArgumentsValid(Reward):
     else 2020-12.
     """
 
+    label: ClassVar[str] = "valid call"
+
     @classmethod
     def installed(cls, argument: str) -> ArgumentsValid:
         """The reward. Raises InputError: jsonschema is not installed."""
@@ -58,11 +56,6 @@ class ArgumentsValid(Reward):
                 " '.[tasks]' in the checkout"
             ) from error
         return cls()
-
-    @property
-    def label(self) -> str:
-        """See ``Reward``."""
-        return "valid call"
 
     def problem(self, example: Example) -> str | None:
         """See ``Reward``."""
@@ -142,7 +135,7 @@ FORMS = (
     Form(
         "calls",
         "1 if the completion calls a function, or the one of that name, else 0",
-        lambda name: Calls(function=name),
+        lambda name: Calls(function=name, label=f"calls {name}".strip()),
         takes="[NAME]",
         use="agents that should call, or not",
         section="tools-and-calls",

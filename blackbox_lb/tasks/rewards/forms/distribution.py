@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.tasks.rewards.reward import Form, Reward, Score
@@ -14,26 +15,13 @@ GROUP = "group"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution(Reward):
-    """Minus the total variation to wanted shares, by the groups in ``column``. One completion alone
+    """Minus the total variation to wanted shares, by the groups in a column. One completion alone
     is worth nothing: ``DrawnShares`` compares all of them.
     """
 
-    column: str
-
-    @property
-    def label(self) -> str:
-        """See ``Reward``."""
-        return "-total variation"
-
-    @property
-    def needs_answer(self) -> bool:
-        """See ``Reward``."""
-        return True
-
-    @property
-    def grouped_by(self) -> str:
-        """See ``Reward``."""
-        return self.column
+    label: ClassVar[str] = "-total variation"
+    needs_answer: ClassVar[bool] = True
+    grouped_by: str = field()
 
     def score(self, example: Example, completion: Completion) -> Score:
         """Raise InputError."""
@@ -49,7 +37,7 @@ FORMS = (
         "distribution",
         "minus the total variation between the labels that the completions name and the wanted"
         " shares in the data, by group where the column (group) has some",
-        lambda column: Distribution(column=column or GROUP),
+        lambda column: Distribution(grouped_by=column or GROUP),
         takes="[COLUMN]",
         use="margins of personas, surveys, synthetic data",
         section="wanted-shares",

@@ -24,7 +24,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from blackbox_lb.errors import CorruptResponse
@@ -47,6 +47,7 @@ CONCURRENCY = 4
 class EndpointReward(Remote):
     """Any HTTP endpoint that follows the schema above."""
 
+    answer_field: ClassVar[str] = "rewards"
     authorization: str = field(default="", repr=False, compare=False)
     batch: int = BATCH
     concurrency: int = CONCURRENCY
@@ -92,11 +93,6 @@ class EndpointReward(Remote):
 
     def body(self, items: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return {"items": list(items)}
-
-    @property
-    def answer_field(self) -> str:
-        """See ``Remote``."""
-        return "rewards"
 
     def answers(
         self, reply: Any, items: Sequence[dict[str, Any]], words_of: WordsOf

@@ -27,7 +27,6 @@ class Formula(Reward):
         shown: the displayed name, of exp of the value where ``is_log``.
         is_log: whether the exponential is displayed.
         is_gated: whether correctness enters.
-        uses_length: whether length does.
         every_token_costs: whether it is ``TOKEN_COST`` a token and nothing else.
     """
 
@@ -35,7 +34,7 @@ class Formula(Reward):
     shown: str
     is_log: bool = False
     is_gated: bool = True
-    uses_length: bool = True
+    by_length: bool = field(default=True)
     every_token_costs: bool = False
 
     @property
@@ -57,11 +56,6 @@ class Formula(Reward):
         if self.every_token_costs and counts_all:
             return "tokens"
         return "whole"
-
-    @property
-    def by_length(self) -> bool:
-        """See ``Reward``."""
-        return self.uses_length
 
     def score(self, example: Example, completion: Completion) -> Score:
         """See ``Reward``."""
@@ -133,8 +127,8 @@ def _accuracy_gated_length(correct: bool, length: int, horizon: int) -> float:
 
 
 FORMULAS = {
-    "accuracy": Formula(value=_accuracy, shown="accuracy", uses_length=False),
-    "log-accuracy": Formula(value=_log_accuracy, shown="accuracy", is_log=True, uses_length=False),
+    "accuracy": Formula(value=_accuracy, shown="accuracy", by_length=False),
+    "log-accuracy": Formula(value=_log_accuracy, shown="accuracy", is_log=True, by_length=False),
     "length": Formula(value=_length, shown="T/len", is_log=True, is_gated=False),
     "tokens": Formula(value=_tokens, shown="-len/100", is_gated=False, every_token_costs=True),
     "accuracy-minus-length": Formula(value=_accuracy_minus_length, shown="accuracy - len/T"),

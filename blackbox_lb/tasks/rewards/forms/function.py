@@ -33,27 +33,15 @@ class OwnReward(Reward):
     Attributes:
         function: called with (example, completion); returns a number of nats, or a pair of that and
             the spans that add up to it, rows of (start, end, amount); spans of None are none.
-        shown: the displayed name.
-        compares: whether it needs an accepted answer.
         rule: an object with ``token_costs`` (see ``Reward.token_costs``); None without one.
         tally: answers so far, by whether they had spans.
     """
 
+    label: str = field()
+    needs_answer: bool = field(default=False)
     function: Callable[..., Any] = field(repr=False, compare=False)
-    shown: str
-    compares: bool = False
     rule: Any = field(default=None, repr=False, compare=False)
     tally: Counter[bool] = field(default_factory=Counter, repr=False, compare=False)
-
-    @property
-    def label(self) -> str:
-        """See ``Reward``."""
-        return self.shown
-
-    @property
-    def needs_answer(self) -> bool:
-        """See ``Reward``."""
-        return self.compares
 
     @property
     def credit(self) -> Credit:
@@ -133,7 +121,7 @@ def load_function(name: str) -> OwnReward:
     return of_function(_attribute(_module(module, name), attribute, name), name, name)
 
 
-def of_function(function: Callable[..., object], name: str, shown: str) -> OwnReward:
+def of_function(function: Callable[..., object], name: str, label: str) -> OwnReward:
     """The reward that ``function`` gives, called with (example, completion).
 
     Raises:
@@ -146,7 +134,7 @@ def of_function(function: Callable[..., object], name: str, shown: str) -> OwnRe
             f"reward {name} has the rule {shorten(rule)}, which has no method token_costs(texts,"
             " typical) that gives the nats of each text; write it, or leave out the rule"
         )
-    return OwnReward(name=name, function=function, shown=shown, rule=rule)
+    return OwnReward(name=name, function=function, label=label, rule=rule)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import shorten
@@ -41,6 +41,7 @@ class JsonSchema(Reward):
     number beyond all floats or lists nested deeper than Python's stack, is not accepted.
     """
 
+    label: ClassVar[str] = "valid JSON"
     path: Path
     validator: Any = field(repr=False, compare=False)
 
@@ -55,11 +56,6 @@ class JsonSchema(Reward):
                 without end.
         """
         return cls(path=Path(file), validator=_validator(Path(file)))
-
-    @property
-    def label(self) -> str:
-        """See ``Reward``."""
-        return "valid JSON"
 
     def score(self, example: Example, completion: Completion) -> Score:
         """See ``Reward``."""

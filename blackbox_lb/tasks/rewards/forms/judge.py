@@ -33,7 +33,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import regex
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationError
@@ -101,6 +101,9 @@ class JudgeFile(BaseModel, extra="forbid", frozen=True):
 class Judge(Remote):
     """A judge behind a chat API. ``path``: of its file. ``quoted``: what it quotes, by ``key``."""
 
+    answer_field: ClassVar[str] = "choices"
+    needs_answer: bool = field()
+    credit: Credit = field()
     batch: int = 1
     file: JudgeFile = field(compare=False)
     path: Path = field(compare=False)
@@ -130,20 +133,12 @@ class Judge(Remote):
             name=f"judge:{path}",
             url=f"{url}/chat/completions",
             concurrency=file.concurrency,
+            needs_answer="{answer}" in file.prompt,
+            credit="whole" if file.quotes is None else "places",
             otherwise=otherwise,
             file=file,
             path=Path(path),
         )
-
-    @property
-    def needs_answer(self) -> bool:
-        """See ``Reward``."""
-        return "{answer}" in self.file.prompt
-
-    @property
-    def credit(self) -> Credit:
-        """See ``Reward``."""
-        return "whole" if self.file.quotes is None else "places"
 
     @property
     def judge(self) -> Judge:
@@ -182,11 +177,6 @@ class Judge(Remote):
         if isinstance(completion_limit, int):
             return max(self.file.max_tokens, completion_limit)
         return self.file.max_tokens
-
-    @property
-    def answer_field(self) -> str:
-        """See ``Remote``."""
-        return "choices"
 
     def answers(
         self, reply: Any, items: Sequence[dict[str, Any]], words_of: WordsOf

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import shorten
@@ -53,6 +53,8 @@ class MarkedText:
 class Marks(Reward):
     """The marked completions of a file, by their text."""
 
+    label: ClassVar[str] = "sum of marks"
+    credit: ClassVar[Credit] = "places"
     path: Path
     rows: Mapping[str, tuple[MarkedText, ...]] = field(repr=False, compare=False)
 
@@ -76,16 +78,6 @@ class Marks(Reward):
             marked = MarkedText(_text(record, "id"), _text(record, "prompt"), _marks(record, text))
             rows.setdefault(text, []).append(marked)
         return cls(path=path, rows={text: tuple(marked) for text, marked in rows.items()})
-
-    @property
-    def label(self) -> str:
-        """See ``Reward``."""
-        return "sum of marks"
-
-    @property
-    def credit(self) -> Credit:
-        """See ``Reward``."""
-        return "places"
 
     def check_fresh(self, title: str) -> None:
         """Raise InputError: nobody has marked them."""

@@ -15,34 +15,21 @@ PATTERN = "regex:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match(Reward):
-    """1 where a completion passes ``test``, else 0."""
+    """1 where a completion passes ``matcher``, else 0."""
 
-    test: Matcher = field(compare=False)
-
-    @property
-    def label(self) -> str:
-        """See ``Reward``."""
-        if self.test.spec.startswith(PATTERN):
-            return f"matches {shorten(self.test.spec.removeprefix(PATTERN))}"
-        return self.test.spec
-
-    @property
-    def needs_answer(self) -> bool:
-        """See ``Reward``."""
-        return self.test.needs_answer
-
-    @property
-    def matcher(self) -> Matcher:
-        """See ``Reward``."""
-        return self.test
+    label: str = field()
+    needs_answer: bool = field()
+    matcher: Matcher = field(compare=False)
 
     def score(self, example: Example, completion: Completion) -> Score:
         """See ``Reward``."""
-        return Score(float(self.test(example, completion.text)))
+        return Score(float(self.matcher(example, completion.text)))
 
 
 def _match(spec: str, argument: str) -> Match:
-    return Match(test=parse_matcher(f"{spec}{argument}"))
+    matcher = parse_matcher(f"{spec}{argument}")
+    label = f"matches {shorten(argument)}" if argument else spec
+    return Match(label=label, needs_answer=matcher.needs_answer, matcher=matcher)
 
 
 FORMS = (
