@@ -64,7 +64,12 @@ def is_data(key: str, value: Any, folder: Path) -> bool:
         case "base_url":
             return _is_on_this_machine(text)
         case "reward":
-            return _is_reward_of_data(text, folder)
+            from blackbox_lb.tasks.rewards.registry import find
+
+            form = find(text)
+            if form is None or form[0].reaches == "nothing":  # the command refuses an unknown name
+                return True
+            return form[0].reaches == "file" and _is_inside(form[1], folder)
         case "depends_on":
             return head in FEATURES
         case "rival":
@@ -74,18 +79,6 @@ def is_data(key: str, value: Any, folder: Path) -> bool:
     if key in PATHS:
         return all(_is_inside(part, folder) for part in (text, *re.split("[=:]", text)))
     return key in TEXTS
-
-
-def _is_reward_of_data(spec: str, folder: Path) -> bool:
-    """Whether a reward reaches nothing but perhaps a file of ``folder``. One that nothing is named
-    by is refused by the command.
-    """
-    from blackbox_lb.tasks.rewards.registry import find
-
-    named = find(spec)
-    if named is None or named.form.reaches == "nothing":
-        return True
-    return named.form.reaches == "file" and _is_inside(named.argument, folder)
 
 
 def _is_inside(path: str, folder: Path) -> bool:

@@ -25,10 +25,8 @@ from blackbox_lb.safety.http.service import HttpService, Moment, ServiceWording
 from blackbox_lb.safety.http.waits import heard_by
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
-from blackbox_lb.tasks.rewards.remote import Remote
+from blackbox_lb.tasks.rewards.remote import KEPT, Remote
 from blackbox_lb.types import Completion, Example
-
-KEPT = "the rewards that came are kept, the same command goes on from there"
 
 Items: TypeAlias = list[tuple[str, "_Wanted"]]
 
@@ -69,7 +67,9 @@ async def fetch_rewards(
     remote = reward
     items = _wanted(remote, pairs)
     stored = store.rewards(items)
-    unread = sum(_learn(remote, key, answer, items[key].example) for key, answer in stored.items())
+    unread = sum(
+        not remote.learn(key, answer, items[key].example) for key, answer in stored.items()
+    )
     missing = [(key, request) for key, request in items.items() if key not in stored]
     if missing:
         unread += await _fetch(store, remote, missing, report, title, budget or SpendLimit())
@@ -100,23 +100,6 @@ def _wanted(remote: Remote, pairs: Iterable[tuple[Example, Completion]]) -> dict
             if (key := remote.key_of(item)) not in remote.known:
                 items[key] = _Wanted(item, example.id, completion.n_tokens, completion.text)
     return items
-
-
-def _learn(remote: Remote, key: str, answer: str, example: str) -> bool:
-    """Take in an answer; return whether it held no number."""
-    number = remote.number(answer)
-    value = number
-    if number is None:
-        value = remote.otherwise
-    if value is None:
-        reply = masked(answer, remote.secrets())
-        raise CorruptResponse(
-            f"{remote.name} said {reply[:200]!r} of a completion of example {example!r},"
-            f" {remote.why_no_number(answer)}, or say with otherwise what such an answer is worth"
-            f" ({KEPT})"
-        )
-    remote.learn(key, answer, value)
-    return number is None
 
 
 async def _fetch(
@@ -150,7 +133,7 @@ async def _fetch(
                 for (key, request), answer in zip(batch, answers, strict=True):
                     if isinstance(answer, CorruptResponse):
                         raise answer
-                    unread += _learn(remote, key, answer, request.example)
+                    unread += not remote.learn(key, answer, request.example)
                     watch(replace(Completion.empty("stop"), generated=request.tokens))
 
             budget.droppers.append(service.drop_waiting)

@@ -22,7 +22,7 @@ from blackbox_lb.records import Finding
 from blackbox_lb.rollouts.judging.verdict import DIVERGENCE
 from blackbox_lb.safety.printable import printable, shell_line
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.tasks.rewards.forms.formulas import FORMULAS
+from blackbox_lb.tasks.rewards.forms.formulas import LENGTH, TOKENS
 from blackbox_lb.tasks.rewards.registry import find
 from blackbox_lb.tasks.sets.labels import FIRST_NAMED, Labels
 
@@ -88,8 +88,8 @@ def _meaning(reward: Reward) -> str:
     """The reward's name with its meaning, and what counts as right."""
     words = reward.name
     named = find(reward.name)
-    if named is not None and named.form.reaches != "code":
-        words = f"{reward.name} ({named.form.meaning})"
+    if named is not None and named[0].reaches != "code":
+        words = f"{reward.name} ({named[0].meaning})"
     if not reward.needs_answer or reward.of_shares:
         return words
     right = reward.right.spec
@@ -345,9 +345,7 @@ def limit_may_explain(row: Verdict) -> bool:
     """Whether a gain may be that the token limit cuts fewer answers; never where nothing but the
     length counts.
     """
-    of_length = row.metric in {
-        formula.shown for formula in FORMULAS.values() if not formula.is_gated
-    }
+    of_length = row.metric in (LENGTH, TOKENS)
     cuts_more = row.cut_base - row.cut_biased >= LEAST_CUT
     return row.verdict == "HELPS" and cuts_more and not of_length
 

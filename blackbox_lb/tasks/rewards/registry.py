@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.safety.printable import did_you_mean, shorten
@@ -53,19 +53,9 @@ ADDRESS = FORMS["https"]
 FUNCTION = FORMS["module:function"]
 
 
-class Named(NamedTuple):
-    """A form, and what stands behind its name."""
-
-    form: Form
-    argument: str
-
-    def reward(self) -> Reward:
-        """The reward. InputError: the argument is wrong."""
-        return self.form.make(self.argument)
-
-
-def find(spec: str) -> Named | None:
-    """What a spec names: the one place where the forms are told apart. None: nothing.
+def find(spec: str) -> tuple[Form, str] | None:
+    """The form that a spec names, and what stands behind its colon; None where it names none. The
+    one place where the forms are told apart.
 
     A form of this package goes before an installed one of its name, and that before a module of the
     user's, which must then be wrapped in one of another name. No code is loaded here.
@@ -73,15 +63,15 @@ def find(spec: str) -> Named | None:
     head, colon, rest = spec.partition(":")
     argument = rest if colon else None
     if colon and head.strip().lower() in ("http", "https"):
-        return Named(ADDRESS, spec)
+        return ADDRESS, spec
     form = FORMS.get(head)
     if form is not None and form.takes_only(argument):
-        return Named(form, rest)
+        return form, rest
     points = [point for point in entry_points(group=ENTRY_POINTS) if point.name == head]
     if points and form is None:
-        return Named(_installed(points, spec), rest)
+        return _installed(points, spec), rest
     if colon and _is_dotted(head) and _is_dotted(rest):
-        return Named(FUNCTION, spec)
+        return FUNCTION, spec
     return None
 
 
@@ -179,7 +169,8 @@ def parse_reward(
         named = find(spec)
         if named is None:
             raise _unknown(spec)
-        reward = named.reward()
+        form, argument = named
+        reward = form.make(argument)
     else:
         reward = _of_callable(spec)
     if count != "all" and (measured is None or not reward.by_length):
@@ -203,7 +194,7 @@ def parse_reward(
 def judges_answers(spec: str) -> bool:
     """Whether a reward by its name compares completions with right answers."""
     named = find(spec)
-    return named is not None and named.form.judges(named.argument)
+    return named is not None and named[0].judges(named[1])
 
 
 def _of_callable(function: RewardFunction) -> OwnReward:

@@ -15,6 +15,8 @@ from blackbox_lb.errors import CorruptResponse, InputError
 from blackbox_lb.tasks.rewards.reward import Reward, Score
 from blackbox_lb.types import Completion, Example
 
+KEPT = "the rewards that came are kept, the same command goes on from there"
+
 WordsOf: TypeAlias = Callable[["Remote", Any], tuple[str, str]]
 """Reads the words of a chat API's reply to a reward, and its finish reason. CorruptResponse: it is
 no chat completion.
@@ -88,15 +90,6 @@ class Remote(Reward):
         """
 
     @abstractmethod
-    def number(self, answer: str) -> float | None:
-        """Nats of a kept answer; None where it holds no number."""
-
-    def why_no_number(self, answer: str) -> str:
-        """Why ``number`` reads none from an answer, and the remedy, behind a quotation of it."""
-        del answer
-        return "which is no number; correct the program"
-
-    @abstractmethod
     def headers(self) -> dict[str, str]:
         """Headers with the credentials. Raises AuthenticationFailed where they are missing."""
 
@@ -104,9 +97,13 @@ class Remote(Reward):
     def secrets(self) -> list[str]:
         """The texts that no message may repeat."""
 
-    def learn(self, key: str, answer: str, value: float) -> None:
-        """Take in a kept answer and its nats."""
-        self.known[key] = value
+    def learn(self, key: str, answer: str, example: str) -> bool:
+        """Take in a kept answer about a completion of the example of this id; return whether it
+        holds a number. CorruptResponse: it holds none, and nothing says what that is worth.
+        """
+        del example
+        self.known[key] = float(answer)
+        return True
 
     def lost_quotes(self, key: str, text: str) -> int:
         """How many of the passages quoted in the answer ``key`` do not stand in ``text``."""

@@ -116,7 +116,7 @@ class Reward(ABC):
     @property
     def is_untried(self) -> bool:
         """Whether it is computed by somebody else's code, and has not been computed so far."""
-        return False
+        return self.credit == "open"
 
     @property
     def judge(self) -> Judge | None:

@@ -323,7 +323,7 @@ def test_what_a_reward_names(
     nowhere else.
     """
     named = find(spec)
-    assert (None if named is None else named.form.name) == form
+    assert (None if named is None else named[0].name) == form
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     module = spec.partition(":")[0].partition(".")[0]

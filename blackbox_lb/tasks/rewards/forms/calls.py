@@ -9,8 +9,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.printable import shorten
-from blackbox_lb.tasks.rewards.forms.json_schema import draft_of
+from blackbox_lb.tasks.rewards.forms.json_schema import draft_of, fault_of
 from blackbox_lb.tasks.rewards.reward import Form, Reward, Score
 from blackbox_lb.types import Completion, Example
 
@@ -103,21 +102,10 @@ def _parameters(tools: str) -> dict[str, Any]:
 @lru_cache(maxsize=4096)
 def problem_of_tools(tools: str) -> str | None:
     """What keeps ``arguments-valid`` from using the JSON text ``tools``; None: nothing does."""
-    from jsonschema import SchemaError
-
     for name, schema in _parameters(tools).items():
-        reason = None
-        if not isinstance(schema, dict | bool):
-            reason = f"{shorten(schema)} is no object"
-        elif isinstance(schema, dict) and not isinstance(schema.get("$schema", ""), str):
-            reason = f"$schema is {shorten(schema['$schema'])}, and no address"
-        else:
-            try:
-                draft_of(schema).check_schema(schema)
-            except SchemaError as error:
-                reason = shorten(error.message)
-        if reason is not None:
-            return f"the parameters of the function {name!r} are no JSON Schema ({reason})"
+        fault = fault_of(schema)
+        if fault is not None:
+            return f"the parameters of the function {name!r} are no JSON Schema ({fault})"
     return None
 
 

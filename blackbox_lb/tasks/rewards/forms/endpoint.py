@@ -125,9 +125,6 @@ class EndpointReward(Remote):
             " finite number of nats"
         )
 
-    def number(self, answer: str) -> float | None:
-        return float(answer)
-
     def headers(self) -> dict[str, str]:
         watch([KEY])
         key = os.environ.get(KEY)

@@ -16,6 +16,9 @@ from blackbox_lb.types import Completion, Example, Span
 
 TOKEN_COST = 0.01
 """Nats that a token costs in ``tokens``."""
+LENGTH = "T/len"
+TOKENS = "-len/100"
+"""The displayed names of what nothing but the length decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,65 +84,7 @@ class Formula(Reward):
             ) from error
 
 
-def _accuracy(correct: bool, length: int, horizon: int) -> float:
-    """1{correct} (the paper, section "Preliminaries", r_accuracy; its GRPO baseline's reward for
-    accuracy).
-    """
-    return float(correct)
-
-
-def _log_accuracy(correct: bool, length: int, horizon: int) -> float:
-    """ln 1{correct}: 0 or -inf (the paper, section "Experimental setup", r_log-accuracy). The
-    strength tau then has no effect.
-    """
-    return 0.0 if correct else -math.inf
-
-
-def _length(correct: bool, length: int, horizon: int) -> float:
-    """ln(T/len) (the paper, section "Experimental setup", r_length; its reward for compression)."""
-    return math.log(horizon / length)
-
-
-def _tokens(correct: bool, length: int, horizon: int) -> float:
-    """-len/100: a sum over tokens, each of which costs the same."""
-    return -length * TOKEN_COST
-
-
-def _accuracy_minus_length(correct: bool, length: int, horizon: int) -> float:
-    """1{correct} - len/L_max, from -1 to 1 (the paper, "Reward normalization and the role of R": a
-    range of 2 keeps the bound).
-    """
-    return float(correct) - length / horizon
-
-
-def _correct_and_short(correct: bool, length: int, horizon: int) -> float:
-    """ln(1{correct} T/len): the logarithm of ``_accuracy_gated_length``, whose exponential at tau 1
-    is that reward.
-    """
-    return math.log(horizon / length) if correct else -math.inf
-
-
-def _accuracy_gated_length(correct: bool, length: int, horizon: int) -> float:
-    """1{correct} T/len (the paper, section "Experimental setup", r_length of its GRPO baseline):
-    from 0 to T.
-    """
-    return horizon / length if correct else 0.0
-
-
-FORMULAS = {
-    "accuracy": Formula(value=_accuracy, shown="accuracy", by_length=False),
-    "log-accuracy": Formula(value=_log_accuracy, shown="accuracy", is_log=True, by_length=False),
-    "length": Formula(value=_length, shown="T/len", is_log=True, is_gated=False),
-    "tokens": Formula(value=_tokens, shown="-len/100", is_gated=False, every_token_costs=True),
-    "accuracy-minus-length": Formula(value=_accuracy_minus_length, shown="accuracy - len/T"),
-    "correct-and-short": Formula(value=_correct_and_short, shown="correct x T/len", is_log=True),
-    "accuracy-gated-length": Formula(value=_accuracy_gated_length, shown="correct x T/len"),
-}
-"""Name -> formula."""
-
-
-def _form(name: str, meaning: str, use: str, places: str = "") -> Form:
-    formula = FORMULAS[name]
+def _form(name: str, meaning: str, use: str, formula: Formula) -> Form:
     return Form(
         name,
         meaning,
@@ -147,33 +92,92 @@ def _form(name: str, meaning: str, use: str, places: str = "") -> Form:
         judges=lambda argument: formula.is_gated,
         shown=formula.shown,
         use=use,
-        places=places,
+        places="every token, with equal amounts" if formula.every_token_costs else "",
     )
 
 
 FORMS = (
-    _form("accuracy", "1 if correct, else 0", "accuracy with a tau"),
+    # 1{correct} (the paper, section "Preliminaries", r_accuracy; its GRPO baseline's reward for
+    # accuracy).
+    _form(
+        "accuracy",
+        "1 if correct, else 0",
+        "accuracy with a tau",
+        Formula(
+            shown="accuracy",
+            value=lambda correct, length, horizon: float(correct),
+            by_length=False,
+        ),
+    ),
+    # ln 1{correct}: 0 or -inf (the paper, section "Experimental setup", r_log-accuracy). The
+    # strength tau then has no effect.
     _form(
         "log-accuracy",
         "0 if correct, else minus infinity: imitate correct completions only",
         "accuracy, as in the paper; tau has no effect",
+        Formula(
+            shown="accuracy",
+            value=lambda correct, length, horizon: 0.0 if correct else -math.inf,
+            is_log=True,
+            by_length=False,
+        ),
     ),
-    _form("length", "ln(T/len): shorter is better", "shorter, right or wrong"),
+    # ln(T/len) (the paper, section "Experimental setup", r_length; its reward for compression).
+    _form(
+        "length",
+        "ln(T/len): shorter is better",
+        "shorter, right or wrong",
+        Formula(
+            shown=LENGTH,
+            value=lambda correct, length, horizon: math.log(horizon / length),
+            is_log=True,
+            is_gated=False,
+        ),
+    ),
     _form(
         "tokens",
         "-len/100: every token costs the same",
         "shorter, with credit for each token",
-        "every token, with equal amounts",
+        Formula(
+            shown=TOKENS,
+            value=lambda correct, length, horizon: -length * TOKEN_COST,
+            is_gated=False,
+            every_token_costs=True,
+        ),
     ),
+    # 1{correct} - len/L_max, from -1 to 1 (the paper, "Reward normalization and the role of R": a
+    # range of 2 keeps the bound).
+    _form(
+        "accuracy-minus-length",
+        "1{correct} - len/T",
+        "a price on length",
+        Formula(
+            shown="accuracy - len/T",
+            value=lambda correct, length, horizon: float(correct) - length / horizon,
+        ),
+    ),
+    # ln(1{correct} T/len): the logarithm of the next, whose exponential at tau 1 is that reward.
     _form(
         "correct-and-short",
         "ln(1{correct} T/len): the shorter among the correct, minus infinity if wrong",
         "shorter among the correct",
+        Formula(
+            shown="correct x T/len",
+            value=lambda correct, length, horizon: (
+                math.log(horizon / length) if correct else -math.inf
+            ),
+            is_log=True,
+        ),
     ),
+    # 1{correct} T/len (the paper, section "Experimental setup", r_length of its GRPO baseline):
+    # from 0 to T.
     _form(
         "accuracy-gated-length",
         "1{correct} T/len: correct-and-short without the logarithm",
         "shorter among the correct, as in the paper's GRPO baseline",
+        Formula(
+            shown="correct x T/len",
+            value=lambda correct, length, horizon: horizon / length if correct else 0.0,
+        ),
     ),
-    _form("accuracy-minus-length", "1{correct} - len/T", "a price on length"),
 )

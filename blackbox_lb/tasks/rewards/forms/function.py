@@ -51,11 +51,6 @@ class OwnReward(Reward):
         return "whole" if self.tally[False] else "places"
 
     @property
-    def is_untried(self) -> bool:
-        """See ``Reward``."""
-        return not self.tally
-
-    @property
     def has_token_costs(self) -> bool:
         """See ``Reward``."""
         return self.rule is not None

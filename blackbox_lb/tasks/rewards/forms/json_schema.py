@@ -130,7 +130,7 @@ def _refuse(constant: str) -> object:
 
 def _validator(path: Path) -> Any:
     try:
-        from jsonschema import SchemaError
+        import jsonschema  # noqa: F401  (needed below)
         from referencing import Registry
         from referencing.exceptions import Unresolvable
         from referencing.jsonschema import specification_with
@@ -140,25 +140,12 @@ def _validator(path: Path) -> Any:
             " '.[tasks]' in the checkout"
         ) from error
     schema = read_settings(path, "the schema", "give json-schema:FILE", parse=parse_json)
-    if not isinstance(schema, dict | bool):
-        raise InputError(
-            f"the schema {path} is {shorten(schema)}; a schema is an object, true or false"
-        )
-    if isinstance(schema, dict) and not isinstance(schema.get("$schema", ""), str):
-        raise InputError(
-            f"the schema {path} has {shorten(schema['$schema'])} as $schema; that is the address of"
-            " a draft, or left out"
-        )
+    _check_not_wrapped(path, schema)
+    fault = fault_of(schema)
+    if fault is not None:
+        raise InputError(f"the schema {path} is none: {fault}; correct it")
     draft = draft_of(schema)
     keywords = draft.VALIDATORS.keys() - {"format"}
-    _check_not_wrapped(path, schema, keywords)
-    try:
-        draft.check_schema(schema)
-    except SchemaError as error:
-        where = "/".join(map(str, error.absolute_path)) or "the top"
-        raise InputError(
-            f"the schema {path} is not valid at {where}: {shorten(error.message)}; correct it"
-        ) from error
     if isinstance(schema, dict) and schema and not schema.keys() & keywords:
         raise InputError(
             f"the schema {path} has no keyword of JSON Schema but {shorten(', '.join(schema))}, so"
@@ -179,8 +166,25 @@ def _validator(path: Path) -> Any:
     return validator
 
 
-def _check_not_wrapped(path: Path, schema: Any, keywords: set[str]) -> None:
+def fault_of(schema: Any) -> str | None:
+    """Why a value is no JSON Schema; None where it is one."""
+    from jsonschema import SchemaError
+
+    if not isinstance(schema, dict | bool):
+        return f"{shorten(schema)} is no object, true or false"
+    if isinstance(schema, dict) and not isinstance(schema.get("$schema", ""), str):
+        return f"$schema is {shorten(schema['$schema'])}, and no address of a draft"
+    try:
+        draft_of(schema).check_schema(schema)
+    except SchemaError as error:
+        where = "/".join(map(str, error.absolute_path)) or "the top"
+        return f"at {where}: {shorten(error.message)}"
+    return None
+
+
+def _check_not_wrapped(path: Path, schema: Any) -> None:
     """Raise InputError where the file holds what an API wraps around a schema."""
+    keywords = draft_of({}).VALIDATORS.keys() - {"format"}
     if not isinstance(schema, dict) or schema.keys() & (keywords - {"type"}):
         return
     for keys in WRAPPINGS:

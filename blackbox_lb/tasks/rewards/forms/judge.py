@@ -40,11 +40,12 @@ from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationErro
 
 from blackbox_lb.errors import AuthenticationFailed, CorruptResponse, InputError
 from blackbox_lb.providers.schema import no_secrets
+from blackbox_lb.safety.http.error_answers import masked
 from blackbox_lb.safety.network import read_address
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.secrets import watch
 from blackbox_lb.safety.untrusted import read_settings
-from blackbox_lb.tasks.rewards.remote import Remote, WordsOf
+from blackbox_lb.tasks.rewards.remote import KEPT, Remote, WordsOf
 from blackbox_lb.tasks.rewards.reward import Credit, Form, Score
 from blackbox_lb.tasks.rewards.spans import find_quote
 from blackbox_lb.types import Completion, Example, Prompt, Span
@@ -189,7 +190,23 @@ class Judge(Remote):
             words = f"{words}\n[not whole: finish_reason {finish_reason}]"
         return [words]
 
-    def number(self, answer: str) -> float | None:
+    def learn(self, key: str, answer: str, example: str) -> bool:
+        number = self._number(answer)
+        value = self.otherwise if number is None else number
+        if value is None:
+            reply = masked(answer, self.secrets())
+            raise CorruptResponse(
+                f"{self.name} said {reply[:200]!r} of a completion of example {example!r},"
+                f" {self._why_no_number(answer)}, or say with otherwise what such an answer is"
+                f" worth ({KEPT})"
+            )
+        self.known[key] = value
+        if self.file.quotes is not None:
+            self.quoted[key] = self._quotes_in(answer, self.file.quotes)
+        return number is not None
+
+    def _number(self, answer: str) -> float | None:
+        """Nats of an answer; None where it holds no number."""
         if NOT_WHOLE.search(answer):
             return None
         matches = list(re.finditer(self.file.pattern, answer))
@@ -209,8 +226,8 @@ class Judge(Remote):
             return None
         return number
 
-    def why_no_number(self, answer: str) -> str:
-        """Why ``number`` reads none from an answer, and the remedy, behind a quotation of it."""
+    def _why_no_number(self, answer: str) -> str:
+        """Why ``_number`` reads none from an answer, and the remedy, behind a quotation of it."""
         end = NOT_WHOLE.search(answer)
         if end is None:
             return (
@@ -224,11 +241,6 @@ class Judge(Remote):
             " file, for a judge that thinks by the length of its thoughts (all completions are then"
             " judged anew)"
         )
-
-    def learn(self, key: str, answer: str, value: float) -> None:
-        self.known[key] = value
-        if self.file.quotes is not None:
-            self.quoted[key] = self._quotes_in(answer, self.file.quotes)
 
     def _quotes_in(self, answer: str, written: str) -> tuple[str, ...]:
         """What the pattern ``written`` finds in the judge's words, in their order; each passage
