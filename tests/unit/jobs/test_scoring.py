@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from click.testing import Result
 
+import blackbox_lb
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.errors import AuthenticationFailed
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
-from tests.support.commands import asking, blb, options
+from tests.support.commands import asking, blb, options, refused
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import questions, write_rows
 from tests.support.stored import text_completion as completion
@@ -327,3 +329,34 @@ def test_another_reward_reuses_the_completions(server: ExactServer, tmp_path: Pa
         row["completions"] for row in found if row["policy"] == "base" and row["split"] == "train"
     ] == [64]
     assert any(row["policy"].startswith("bias.json") and row["split"] == "test" for row in found)
+
+
+@pytest.mark.parametrize("way", ["command line", "Python"])
+def test_a_missing_key_of_a_judge_is_said_before_anything_is_drawn(
+    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """By either way into a run; nothing was asked of the model but what it is."""
+    monkeypatch.delenv("KEY_OF_NO_JUDGE", raising=False)
+    (tmp_path / "judge.toml").write_text(
+        'base_url = "http://127.0.0.1:9/v1"\nmodel = "m"\napi_key_env = "KEY_OF_NO_JUDGE"\n'
+        "prompt = '{completion}'\npattern = '(.+)'\n"
+    )
+    write_rows(tmp_path / "data.jsonl", questions(8, 3, 4, answer="a"))
+    reward = f"judge:{tmp_path / 'judge.toml'}"
+    if way == "command line":
+        where = asking(server, out=tmp_path / "run", reward=reward, data=tmp_path / "data.jsonl")
+        said = refused("fit", *where, *options(max_tokens=8, top_logprobs=5))
+    else:
+        with pytest.raises(AuthenticationFailed) as caught:
+            blackbox_lb.fit(
+                tmp_path / "data.jsonl",
+                reward=reward,
+                provider="llamacpp",
+                base_url=server.base_url,
+                out=tmp_path / "run",
+                max_tokens=8,
+                quiet=True,
+            )
+        said = str(caught.value)
+    assert "KEY_OF_NO_JUDGE" in said
+    assert not [path for path, _ in server.calls if path.endswith("/completions")]
