@@ -69,9 +69,12 @@ class GroupedOption(cloup.Option):
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """The option and its help."""
-        if self.listed and self.help:
-            self.help = self.help.replace("{}", pkgutil.resolve_name(self.listed)())
-        return super().get_help_record(ctx)
+        sentence = self.help
+        if self.listed and ctx.meta.get(ALL_OPTIONS):
+            self.help = f"{sentence} All: {pkgutil.resolve_name(self.listed)()}."
+        record = super().get_help_record(ctx)
+        self.help = sentence
+        return record
 
     def get_default(self, ctx: click.Context, call: bool = True) -> Any:
         """The default, or None where a shell completes and a function would be called."""

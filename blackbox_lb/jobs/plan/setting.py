@@ -41,8 +41,7 @@ class Option:
         names: the option's names, ``--like-the-field`` by default.
         kind: what its words are read as, where Python takes more than that.
         choices: "module:name" of what its words are chosen from, imported when it is needed.
-        listed: "module:name" of a function whose text stands for {} in the help, imported when
-            the help is shown.
+        listed: "module:name" of a function that lists all values, for the help of all options.
         recorded: whether the record of a run says the value.
         more: for click.
     """

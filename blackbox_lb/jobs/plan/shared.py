@@ -87,7 +87,10 @@ class TaskSettings(Settings):
             listed="blackbox_lb.tasks.rewards.registry:spellings",
             more={"required": True},
         ),
-    ] = Field(description="What a completion is worth: {}; or one of an installed package.")
+    ] = Field(
+        description="What a completion is worth: a name such as accuracy, contains, length or"
+        " avoid:FILE (--help-all lists all), or module:function of your own."
+    )
     correct: str | None = setting(
         None,
         HelpGroup.TASK,
