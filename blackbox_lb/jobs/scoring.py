@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -177,9 +177,10 @@ def _mean(rows: Sequence[npt.NDArray[np.float64]]) -> float:
 async def rescore(
     store: RolloutStore,
     task: Task,
-    reward_of: Callable[[int], Reward],
+    reward: Reward,
     report: Reporter,
     *,
+    max_tokens: int | None = None,
     splits: Sequence[Split] = SPLITS,
     keep: Callable[[Settings], bool] = lambda _settings: True,
     watch: Callable[[ScoredCompletion], None] = lambda _record: None,
@@ -188,9 +189,9 @@ async def rescore(
     """The stored completions of the task's prompts, scored: a group for each split and request;
     base before biased.
 
-    ``reward_of`` makes the reward for the token limit of a request. ``keep`` chooses requests by
-    their settings. ``watch`` gets every completion. Nothing is sampled; only a remote reward sends
-    requests, a judge within ``budget``.
+    ``max_tokens`` is T of the reward, None for the limit of each request. ``keep`` chooses requests
+    by their settings. ``watch`` gets every completion. Nothing is sampled; only a remote reward
+    sends requests, a judge within ``budget``.
 
     Raises InputError: no stored completion is of a prompt of the task, or a reward is not finite.
     Interrupted: a signal ended the scoring.
@@ -222,18 +223,19 @@ async def rescore(
             examples = [example for example in task.split(split) if example.prompt in stored]
             keys = [stored[example.prompt] for example in examples]
             if examples:
-                reward = reward_of(settings["sampling"]["max_tokens"])
+                limit = max_tokens or settings["sampling"]["max_tokens"]
+                limited = replace(reward, max_tokens=limit)
                 title = f"{split}, {'biased' if settings['bias'] else 'base'} {request[:8]}"
                 totals = PassageTotals()
                 scores = await _scored(
-                    store, reward, split, examples, keys, report, title, watch, totals, budget
+                    store, limited, split, examples, keys, report, title, watch, totals, budget
                 )
                 if any(row.size for row in scores.reward):
                     group = Group(
                         split=split,
                         request=request,
                         settings=settings,
-                        reward=reward,
+                        reward=limited,
                         examples=len(task.split(split)),
                         scored=tuple(example.id for example in examples),
                         scores=scores,

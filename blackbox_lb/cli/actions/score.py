@@ -23,7 +23,6 @@ from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import StoreError
 from blackbox_lb.jobs.deciding import DecidedSplit, stored_decisions
 from blackbox_lb.jobs.runs.answers import cut, one_line
-from blackbox_lb.jobs.runs.loading import labels_of, reward_of
 from blackbox_lb.jobs.runs.names import STORE
 from blackbox_lb.jobs.runs.opening import price_judge
 from blackbox_lb.jobs.scoring import SPLITS, Group, ScoredCompletion, Settings, rescore
@@ -31,7 +30,7 @@ from blackbox_lb.rollouts.judging.verdict import parse_setting
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.files import explained
 from blackbox_lb.store import RolloutStore, canonical
-from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.rewards.remote import Remote
 from blackbox_lb.types import Span
 
@@ -64,8 +63,9 @@ def execute(options: ScoreOptions) -> None:
             return await rescore(
                 store,
                 task,
-                _maker(options, task),
+                reward,
                 reporter(quiet=options.quiet),
+                max_tokens=options.max_tokens,
                 splits=options.split or SPLITS,
                 keep=_filter(options),
                 watch=watch,
@@ -151,20 +151,6 @@ def _store(where: Path) -> tuple[Path, dict[str, str]]:
         return path, {}
     bias = Bias.load(chosen)
     return path, {canonical(to_request_bias(bias).store_key): BIAS}
-
-
-def _maker(options: ScoreOptions, task: Task) -> Callable[[int], Reward]:
-    """Rewards by token limit: each is made once, so a user's module is loaded once."""
-    rewards: dict[int, Reward] = {}
-    labels = labels_of(options, task)
-
-    def made_once(max_tokens: int) -> Reward:
-        limit = options.max_tokens or max_tokens
-        if limit not in rewards:
-            rewards[limit] = reward_of(options, task, limit, labels)
-        return rewards[limit]
-
-    return made_once
 
 
 def _filter(options: ScoreOptions) -> Callable[[Settings], bool]:

@@ -28,7 +28,14 @@ def load(settings: TaskSettings) -> tuple[Task, Reward]:
 def checked_reward(settings: TaskSettings, task: Task) -> Reward:
     """The reward of the settings, which can score ``task``."""
     labels = labels_of(settings, task)
-    reward = reward_of(settings, task, settings.max_tokens or task.max_tokens, labels)
+    reward = parse_reward(
+        settings.reward,
+        max_tokens=settings.max_tokens or task.max_tokens,
+        correct=settings.correct or task.correct,
+        thinking=settings.thinking,
+        count=settings.count,
+        labels=labels,
+    )
     check_answers(task, labels)
     reward.check(task, needs_answers=_needs_answers(settings))
     return reward
@@ -98,20 +105,6 @@ def _harness(settings: TaskSettings) -> HarnessOptions | None:
     if harness == HarnessOptions():
         return None
     return harness
-
-
-def reward_of(settings: TaskSettings, task: Task, max_tokens: int, labels: Labels | None) -> Reward:
-    """The reward of the settings for completions of at most ``max_tokens`` tokens of ``task``,
-    whose answers are ``labels``.
-    """
-    return parse_reward(
-        settings.reward,
-        max_tokens=max_tokens,
-        correct=settings.correct or task.correct,
-        thinking=settings.thinking,
-        count=settings.count,
-        labels=labels,
-    )
 
 
 def labels_of(settings: TaskSettings, task: Task) -> Labels | None:
