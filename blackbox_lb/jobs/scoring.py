@@ -33,29 +33,21 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 @dataclass(frozen=True, slots=True)
 class RewardMean:
-    """A mean over prompts of the means of their completions, with its 95 % bootstrap interval over
-    prompts.
+    """A mean over ``prompts`` prompts of the means of their completions, or of their paired
+    differences, with its 95 % bootstrap interval over prompts, not adjusted for multiple
+    comparisons.
     """
 
     mean: float
     low: float
     high: float
+    prompts: int
 
     @classmethod
     def of(cls, values: npt.NDArray[np.float64]) -> RewardMean:
         """``values`` (n,): one a prompt."""
         interval = bootstrap(values)
-        return cls(float(values.mean()), interval.low, interval.high)
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Biased less base on the ``prompts`` prompts with completions of both: paired, not adjusted
-    for multiple comparisons.
-    """
-
-    reward: RewardMean
-    prompts: int
+        return cls(float(values.mean()), interval.low, interval.high, len(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +143,7 @@ class Group:
         """Mean length over prompts, in tokens."""
         return _mean(self.scores.tokens)
 
-    def difference(self, base: Group) -> Difference | None:
+    def difference(self, base: Group) -> RewardMean | None:
         """The difference to a group of the same split; None where no prompt is in both."""
         rows, base_rows = (
             dict(zip(rewards.scored, rewards.scores.reward, strict=True))
@@ -167,7 +159,7 @@ class Group:
         _, _, differences = paired(
             [base_rows[name] for name in shared], [rows[name] for name in shared]
         )
-        return Difference(RewardMean.of(differences), len(shared))
+        return RewardMean.of(differences)
 
 
 def _mean(rows: Sequence[npt.NDArray[np.float64]]) -> float:

@@ -238,9 +238,7 @@ def _json(group: Group, base: Group | None, names: dict[str, str]) -> dict[str, 
         "accuracy": group.accuracy,
         "tokens": group.tokens,
         "passages": [asdict(passage) for passage in group.passages],
-        "difference": None
-        if difference is None
-        else {**asdict(difference.reward), "prompts": difference.prompts},
+        "difference": None if difference is None else asdict(difference),
     }
 
 
@@ -267,8 +265,8 @@ def _cells(group: Group, base: Group | None, names: dict[str, str]) -> list[str]
     to_base = ["", ""]
     if difference is not None:
         to_base = [
-            _signed(difference.reward.mean),
-            f"{_signed(difference.reward.low)} to {_signed(difference.reward.high)}",
+            _signed(difference.mean),
+            f"{_signed(difference.low)} to {_signed(difference.high)}",
         ]
     return [
         group.split,
