@@ -360,3 +360,21 @@ def test_a_missing_key_of_a_judge_is_said_before_anything_is_drawn(
         said = str(caught.value)
     assert "KEY_OF_NO_JUDGE" in said
     assert not [path for path, _ in server.calls if path.endswith("/completions")]
+
+
+def test_wanted_shares_are_scored_over_all_completions(tmp_path: Path) -> None:
+    """Two of three answers say yes where half should: the total variation is a sixth."""
+    rows = [
+        {"prompt": f"p{number}", "answer": {"yes": 0.5, "no": 0.5}, "split": split}
+        for number, split in enumerate(("train", "validation", "test") * 3)
+    ]
+    write_rows(tmp_path / "rows.jsonl", rows)
+    with RolloutStore(tmp_path / "rollouts.db") as made:
+        for row in rows:
+            for sample, text in enumerate(("yes", "no", "yes")):
+                prompt = Prompt.user(str(row["prompt"]))
+                made.add(settings([]), prompt, sample, completion(text, 1))
+    words = ("--data", tmp_path / "rows.jsonl", "--reward", "distribution", "--json")
+    found = groups(blb("score", tmp_path / "rollouts.db", *words))
+    assert [row["reward"]["mean"] for row in found] == pytest.approx([-1 / 6] * 3)
+    assert found[0]["accuracy"] is None
