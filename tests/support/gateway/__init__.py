@@ -4,9 +4,8 @@ model.
 
 from __future__ import annotations
 
+from tests.support.gateway.checks import InvalidRequest
 from tests.support.gateway.engine.settings import Lie, Options
 from tests.support.gateway.gateway import Call, RulesGateway
-from tests.support.gateway.openai_schema import InvalidRequest
-from tests.support.gateway.rule_sources import SOURCES
 
-__all__ = ["SOURCES", "Call", "InvalidRequest", "Lie", "Options", "RulesGateway"]
+__all__ = ["Call", "InvalidRequest", "Lie", "Options", "RulesGateway"]

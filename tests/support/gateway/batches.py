@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from tests.support.exact.listener import Reply
-from tests.support.gateway.errors.batches import BatchWords
-from tests.support.gateway.errors.openai import JSON
-from tests.support.gateway.requests.fields import Endpoint
+from tests.support.gateway.fields import Endpoint
+from tests.support.gateway.refusals import JSON, complaint, refusal
 
-__all__ = ["Answerer", "BatchDesk", "BatchJob"]
+__all__ = ["Answerer", "BatchDesk", "BatchJob", "BatchLimits"]
 
 Answerer: TypeAlias = Callable[[Endpoint, JSON], tuple[int, JSON]]
 """Endpoint and body of one line -> status and answer, as a live request gets them."""
@@ -35,6 +34,20 @@ EXPIRED = {
     "message": "This request could not be executed before the completion window expired.",
 }
 DAY = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """``requests`` and ``size`` (bytes) of a file. ``expires``: whether a job ends after a day;
+    ``slow_files``: looks until an uploaded file is processed; ``endpoints``: the urls that lines may
+    have.
+    """
+
+    requests: int = 50_000
+    size: int = 200_000_000
+    expires: bool = True
+    slow_files: int = 0
+    endpoints: tuple[str, ...] = ("/v1/chat/completions", "/v1/completions")
 
 
 @dataclass(slots=True)
@@ -61,24 +74,32 @@ class BatchJob:
 class BatchDesk:
     """The files and batches of one provider. ``jobs``: all of them, the oldest first.
 
-    A test may set: ``requests``, ``size``: limits of a file; ``enqueued``: prompt tokens of all
+    A test may set: ``requests``: the limit of a file; ``enqueued``: prompt tokens of all
     jobs that have not ended;
     ``pace``: requests that run between two looks, None for all; ``lifetime``: looks after which a
     running job expires (OpenAI);
     ``lost_creations``: how many of the next jobs are created while the connection breaks;
-    ``slow_files``: looks until an uploaded file is processed; ``twice``: answers that stand in the
+    ``twice``: answers that stand in the
     output file twice.
     """
 
     def __init__(
-        self, words: BatchWords, answer: Answerer, cost: Callable[[Endpoint, JSON], int]
+        self,
+        provider: str,
+        limits: BatchLimits,
+        answer: Answerer,
+        cost: Callable[[Endpoint, JSON], int],
     ) -> None:
-        self.words, self._answer, self._cost = words, answer, cost
-        self.requests, self.size = words.requests, words.size
+        self._provider = provider
+        self._limits = limits
+        self._answer = answer
+        self._cost = cost
+        self.requests = limits.requests
         self.enqueued: int | None = None
         self.pace: int | None = None
         self.lifetime: int | None = None
-        self.lost_creations, self.slow_files, self.twice = 0, words.slow_files, 0
+        self.lost_creations = 0
+        self.twice = 0
         self.jobs: list[BatchJob] = []
         self._files: dict[str, bytes] = {}
         self._names: dict[str, str] = {}
@@ -112,22 +133,19 @@ class BatchDesk:
                     return Reply(200, self._document(job))
                 case "POST", ["batches", name, "cancel"]:
                     return Reply(200, self._cancel(self._job(name)))
-        raise self.words.own.url(method, path)
-
-    # --- Files
-    # ---------------------------------------------------------------------------------------------------------
+        raise refusal(self._provider, "url", method=method, path=path)
 
     def _upload(self, headers: Mapping[str, str], body: bytes) -> JSON:
         parts = _parts(headers, body)
         if parts.get("purpose", ("", b""))[1] != b"batch":
-            raise self.words.own.missing("purpose")
+            raise refusal(self._provider, "required", name="purpose")
         filename, content = parts.get("file", ("", b""))
         if not filename.endswith(".jsonl"):
-            raise self.words.not_jsonl()
-        if len(content) > self.size:
-            raise self.words.too_large()
+            raise refusal(self._provider, "batch file")
+        if len(content) > self._limits.size:
+            raise refusal(self._provider, "batch size")
         name = self._add_file(content, filename)
-        self._pending[name] = self.slow_files
+        self._pending[name] = self._limits.slow_files
         return self._file_object(name, "batch")
 
     def _add_file(self, content: bytes, filename: str) -> str:
@@ -153,25 +171,25 @@ class BatchDesk:
 
     def _content(self, name: str) -> bytes:
         if name not in self._files:
-            raise self.words.no_file(name)
+            raise refusal(self._provider, "no such file", name=name)
         return self._files[name]
-
-    # --- Batches
-    # -------------------------------------------------------------------------------------------------------
 
     def _create(self, body: bytes) -> Reply | Literal["drop"]:
         try:
             asked = json.loads(body)
         except ValueError:
-            raise self.words.own.not_json() from None
+            raise refusal(self._provider, "JSON") from None
         for name in ("input_file_id", "endpoint", "completion_window"):
             if asked.get(name) is None:
-                raise self.words.own.missing(name)
-        if asked["completion_window"] != "24h" or asked["endpoint"] not in self.words.endpoints:
-            raise self.words.outside(asked)
+                raise refusal(self._provider, "required", name=name)
+        supported = {"completion_window": ("24h",), "endpoint": self._limits.endpoints}
+        for name, known in supported.items():
+            if asked[name] not in known:
+                facts = {"name": name, "value": asked[name], "known": " and ".join(known)}
+                raise refusal(self._provider, "batch values", **facts)
         self._content(asked["input_file_id"])
         if self._pending.get(asked["input_file_id"]):
-            raise self.words.not_ready(asked["input_file_id"])
+            raise refusal(self._provider, "batch pending", name=asked["input_file_id"])
         job = BatchJob(
             id=f"batch_gateway{len(self.jobs):04d}",
             input_file=asked["input_file_id"],
@@ -188,7 +206,7 @@ class BatchDesk:
     def _job(self, name: str) -> BatchJob:
         found = next((job for job in self.jobs if job.id == name), None)
         if found is None:
-            raise self.words.no_batch(name)
+            raise refusal(self._provider, "no such batch", name=name)
         return found
 
     def _list(self, query: Mapping[str, str]) -> JSON:
@@ -206,7 +224,7 @@ class BatchDesk:
 
     def _cancel(self, job: BatchJob) -> JSON:
         if job.status not in ("validating", "in_progress", "finalizing", "cancelling"):
-            raise self.words.cannot_cancel(job.status)
+            raise refusal(self._provider, "batch cancel", state=job.status)
         job.status = "cancelling"
         return self._document(job)
 
@@ -220,7 +238,7 @@ class BatchDesk:
             self._run(job)
             if job.done == len(job.lines):
                 job.status = "finalizing"
-            elif self.lifetime is not None and job.looks >= self.lifetime and self.words.expires:
+            elif self.lifetime is not None and job.looks >= self.lifetime and self._limits.expires:
                 self._finish(job, "expired")
         elif job.status == "finalizing":
             self._finish(job, "completed")
@@ -275,19 +293,19 @@ class BatchDesk:
                 models.add(line["body"].get("model"))
                 wrong = line["url"] != job.endpoint
             except (ValueError, KeyError, TypeError, AttributeError):
-                job.complaints.append(self.words.bad_line(number))
+                job.complaints.append(complaint("invalid_json_line", number))
                 continue
             if known:
-                job.complaints.append(self.words.duplicate(number))
+                job.complaints.append(complaint("duplicate_custom_id", number))
             if wrong:
-                job.complaints.append(self.words.other_url(number))
+                job.complaints.append(complaint("url_mismatch", number))
             job.lines.append(line)
         if not job.lines and not job.complaints:
-            job.complaints.append(self.words.empty())
+            job.complaints.append(complaint("empty_file"))
         if len(job.lines) > self.requests:
-            job.complaints.append(self.words.too_many(self.requests))
+            job.complaints.append(complaint("too_many_tasks", most=self.requests))
         if len(models) > 1:
-            job.complaints.append(self.words.several_models())
+            job.complaints.append(complaint("model_mismatch"))
         self._queue(job)
 
     def _queue(self, job: BatchJob) -> None:
@@ -300,8 +318,9 @@ class BatchDesk:
             for line in each.lines
         )
         if waiting > self.enqueued:
+            model = str(job.lines[0]["body"].get("model"))
             job.complaints.append(
-                self.words.queue_full(str(job.lines[0]["body"].get("model")), self.enqueued)
+                complaint("token_limit_exceeded", model=model, most=self.enqueued)
             )
 
     def _document(self, job: BatchJob) -> JSON:

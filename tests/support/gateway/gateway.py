@@ -16,14 +16,13 @@ from blackbox_lb.errors import InputError
 from tests.support.exact import ExactServer
 from tests.support.exact.listener import Listener, Reply, Request
 from tests.support.gateway.batches import BatchDesk
+from tests.support.gateway.checks import InvalidRequest, invalid_fields
 from tests.support.gateway.engine.completion_view import CompletionView, read
 from tests.support.gateway.engine.from_request import stops_of, want_of
 from tests.support.gateway.engine.settings import Fault, Options, RequestSettings
 from tests.support.gateway.engine.upstream import UpstreamEngine, UpstreamFailed
-from tests.support.gateway.errors.openai import JSON, Refusal
-from tests.support.gateway.openai_schema import InvalidRequest, invalid
-from tests.support.gateway.requests.fields import Endpoint
-from tests.support.gateway.rule_sources import ROUTED, SOURCES, TOGETHER
+from tests.support.gateway.fields import Endpoint
+from tests.support.gateway.refusals import JSON, Refusal, first_of, refusal
 from tests.support.gateway.rules.azure import AzureRules
 from tests.support.gateway.rules.fireworks import FireworksRules
 from tests.support.gateway.rules.openai import OpenAIRules, Route
@@ -58,7 +57,7 @@ class Call:
     object.
 
     ``status``: what was answered, "drop" for a planted broken connection, None while the answer is
-    being made. ``rule``: the rule of ``RulesGateway.rules`` that refused it.
+    being made. ``rule``: the row of refusals.toml that refused it.
     """
 
     method: str
@@ -88,7 +87,7 @@ class RulesGateway:
 
     requests: the JSON body of every POST in order of arrival. calls: every request.
     invalid_requests: where a body departed from OpenAI's official schema (openai, azure), whether
-    it was refused or not. rules: rule -> source. batches: files and batches (openai, azure), see
+    it was refused or not. batches: files and batches (openai, azure), see
     ``BatchDesk``.
     """
 
@@ -110,11 +109,6 @@ class RulesGateway:
         self._provider, self._upstream, self._concurrency = PROVIDERS[rules], upstream, concurrency
         self._settings = self._provider.defaults.changed(options)
         _check(rules, self._provider, self._settings, quota, requests_per_minute, tokens_per_minute)
-        self.rules: Mapping[str, str] = {
-            **SOURCES,
-            "openrouter": ROUTED,
-            "together": TOGETHER,
-        }[rules]
         self.quota, self.faults = quota, faults
         self.requests: list[JSON] = []
         self.calls: list[Call] = []
@@ -122,9 +116,11 @@ class RulesGateway:
         self._budget = RateBucket(requests_per_minute, tokens_per_minute)
         self._accepted, self._lock = 0, threading.Lock()
         self._running: _Running | None = None
-        words = self._provider.batches
+        limits = self._provider.batches
         self.batches = (
-            None if words is None else BatchDesk(words, self._answer_line, self._cost_of_line)
+            None
+            if limits is None
+            else BatchDesk(rules, limits, self._answer_line, self._cost_of_line)
         )
 
     def __enter__(self) -> RulesGateway:
@@ -194,9 +190,9 @@ class RulesGateway:
         reply: Reply | Literal["drop"]
         try:
             reply = self._handle(request, call)
-        except Refusal as refusal:
-            call.rule = refusal.rule
-            reply = Reply(refusal.status, refusal.body, refusal.headers)
+        except Refusal as refused:
+            call.rule = refused.rule
+            reply = Reply(refused.status, refused.body, refused.headers)
         except Exception as error:  # noqa: BLE001  # a closed connection would hide a fault of the gateway itself
             reply = Reply(
                 500,
@@ -231,7 +227,7 @@ class RulesGateway:
         if route.to == "models":
             return Reply(200, rules.listing(route))
         if call.body is None:
-            raise rules.words.not_json()
+            raise refusal(rules.name, "JSON")
         model = rules.model(route, call.body)
         over = self._budget.admit(
             rules.cost(route.to, call.body)
@@ -239,12 +235,10 @@ class RulesGateway:
         headers = rules.headers(self._budget.levels())
         try:
             if over is not None:
-                never = over.wait == float("inf")
-                refuse = rules.words.too_large if never else rules.words.rate
-                raise refuse(over, model, route.version)
+                raise over.refusal(rules.name, model)
             served = self._serve(rules, route.to, model, call)
-        except Refusal as refusal:
-            refusal.headers = {**headers, **refusal.headers}
+        except Refusal as refused:
+            refused.headers = {**headers, **refused.headers}
             raise
         return Reply(200, served, headers) if isinstance(served, dict) else served
 
@@ -258,7 +252,7 @@ class RulesGateway:
         if fault == "drop":
             return "drop"
         if fault is not None:
-            raise rules.words.server("planted fault", fault)
+            raise refusal(rules.name, "server error", status=fault, reason="planted fault")
         return self._complete(rules, endpoint, model, body, number)
 
     def _answer_line(self, endpoint: Endpoint, body: JSON) -> tuple[int, JSON]:
@@ -271,13 +265,11 @@ class RulesGateway:
             served = self._serve(
                 rules, endpoint, model, Call("POST", f"{rules.prefix}/batches", {}, body)
             )
-        except Refusal as refusal:
-            return refusal.status, refusal.body
-        return (
-            (200, served)
-            if isinstance(served, dict)
-            else (500, rules.words.server("planted fault", 500).body)
-        )
+        except Refusal as refused:
+            return refused.status, refused.body
+        if isinstance(served, dict):
+            return 200, served
+        return 500, refusal(rules.name, "server error", reason="planted fault").body
 
     def _cost_of_line(self, endpoint: Endpoint, body: JSON) -> int:
         return self._now().rules.cost(endpoint, body)
@@ -285,12 +277,12 @@ class RulesGateway:
     def _check(self, rules: OpenAIRules, endpoint: Endpoint, model: str, call: Call) -> None:
         body = call.body or {}
         if rules.official_schema:
-            found = invalid(endpoint, call.path, body)
+            found = invalid_fields(endpoint, call.path, body)
             with self._lock:
                 self.invalid_requests += found
         refusals = list(rules.faults(endpoint, model, body))
         if refusals:
-            raise rules.words.several(refusals)
+            raise first_of(rules.name, refusals)
         refused = rules.check_prompt(body)
         if refused is not None:
             raise refused
@@ -299,7 +291,7 @@ class RulesGateway:
         with self._lock:
             number, self._accepted = self._accepted, self._accepted + 1
         if self.quota is not None and number >= self.quota:
-            raise rules.words.quota()
+            raise refusal(rules.name, "quota")
         return number
 
     def _complete(
@@ -316,9 +308,8 @@ class RulesGateway:
             self._budget.charge(sum(reading.tokens for reading in readings))
             return rules.answer(endpoint, model, body, want, readings, number)
         except UpstreamFailed as error:
-            raise rules.words.server(
-                f"the engine behind the gateway failed ({error.status}): {error}", 500
-            ) from error
+            reason = f"the engine behind the gateway failed ({error.status}): {error}"
+            raise refusal(rules.name, "server error", reason=reason) from error
 
 
 def _check(

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from tests.support.gateway.engine.settings import RequestSettings
 from tests.support.gateway.engine.upstream import Want
-from tests.support.gateway.errors.openai import JSON
-from tests.support.gateway.requests.fields import Endpoint
+from tests.support.gateway.fields import Endpoint
+from tests.support.gateway.refusals import JSON
 
 __all__ = ["DEFAULTS", "bias_of", "sampling_of", "stops_of", "want_of"]
 

@@ -21,7 +21,7 @@ from blackbox_lb.providers.profile import load_profile
 from tests.support.exact import ExactServer
 from tests.support.exact.llamacpp_answers import RefusedRequest
 from tests.support.gateway.engine.logprobs import EnginePosition
-from tests.support.gateway.errors.openai import JSON
+from tests.support.gateway.refusals import JSON
 
 __all__ = ["EngineCompletion", "UpstreamEngine", "UpstreamFailed", "Want"]
 

@@ -11,11 +11,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from tests.support.gateway.batches import BatchLimits
 from tests.support.gateway.engine.completion_view import CompletionView
 from tests.support.gateway.engine.upstream import Want
-from tests.support.gateway.errors.azure_fireworks import AzureWords
-from tests.support.gateway.errors.batches import BatchWords, azure_batches
-from tests.support.gateway.errors.openai import JSON, OpenAIWords, Refusal
+from tests.support.gateway.refusals import JSON, Refusal, refusal
 from tests.support.gateway.rules.openai import OpenAIRules, Route, bearer
 from tests.support.gateway.rules.rate_buckets import Level
 
@@ -33,11 +32,12 @@ class AzureRules(OpenAIRules):
     """
 
     prefix: ClassVar[str] = "/openai/v1"
-    azure_words: ClassVar[AzureWords] = AzureWords()
-    words: ClassVar[OpenAIWords] = azure_words
+    name: ClassVar[str] = "azure"
     has_filter: ClassVar[bool] = True
     has_quota: ClassVar[bool] = False
-    batches: ClassVar[BatchWords | None] = azure_batches(azure_words)
+    batches: ClassVar[BatchLimits | None] = BatchLimits(
+        requests=100_000, expires=False, slow_files=2, endpoints=("/chat/completions",)
+    )
 
     def route(self, method: str, path: str, query: Mapping[str, str]) -> Route:
         """Where ``path`` leads; a classic path needs an api-version that looks like one."""
@@ -46,7 +46,7 @@ class AzureRules(OpenAIRules):
             return super().route(method, path, query)
         version = query.get("api-version", "")
         if method != "POST" or not VERSION.fullmatch(version):
-            raise self.words.url(method, path)
+            raise refusal(self.name, "url")
         return Route(
             "chat" if classic[2] == "chat/completions" else "completions", classic[1], version
         )
@@ -69,13 +69,13 @@ class AzureRules(OpenAIRules):
         key, token = headers.get("api-key"), bearer(headers)
         if key is not None:
             if key != self.settings.key:
-                raise self.words.key(key, token=False)
+                raise refusal(self.name, "key")
             return
         accepted = (
             {self.settings.token} if route.version else {self.settings.token, self.settings.key}
         )
         if token not in accepted:
-            raise self.words.key(token, token=bool(token))
+            raise refusal(self.name, "token" if token else "key")
 
     def model(self, route: Route, body: JSON) -> str:
         """The deployment: in a classic path, else the model of the body."""
@@ -89,7 +89,9 @@ class AzureRules(OpenAIRules):
         """The content filter before anything is generated."""
         text = str(body.get("messages") or body.get("prompt"))
         found = self.settings.filter_prompts
-        return self.azure_words.filtered() if found is not None and found in text else None
+        if found is None or found not in text:
+            return None
+        return refusal(self.name, "prompt filter")
 
     def budget(self, level: Level) -> dict[str, str]:
         """With the window in seconds; resets are whole milliseconds."""

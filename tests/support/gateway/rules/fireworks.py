@@ -10,14 +10,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from tests.support.gateway import fields
 from tests.support.gateway.engine.completion_view import CompletionView, f32
 from tests.support.gateway.engine.from_request import DEFAULTS, sampling_of
 from tests.support.gateway.engine.logprobs import EnginePosition, propensity
 from tests.support.gateway.engine.settings import RequestSettings
 from tests.support.gateway.engine.upstream import Want
-from tests.support.gateway.errors.azure_fireworks import FireworksWords
-from tests.support.gateway.errors.openai import JSON, OpenAIWords
-from tests.support.gateway.requests import fields
+from tests.support.gateway.refusals import JSON, refusal
 from tests.support.gateway.rules.open_weights import OpenWeightsRules
 from tests.support.gateway.rules.openai import Route, asked
 from tests.support.gateway.rules.rate_buckets import Level
@@ -38,7 +37,7 @@ class FireworksRules(OpenWeightsRules):
     """
 
     prefix: ClassVar[str] = "/inference/v1"
-    words: ClassVar[OpenAIWords] = FireworksWords()
+    name: ClassVar[str] = "fireworks"
     tables: ClassVar[Mapping[fields.Endpoint, fields.Fields]] = fields.FIREWORKS
     defaults: ClassVar[RequestSettings] = RequestSettings(
         models=("accounts/fireworks/models/gateway",)
@@ -46,7 +45,7 @@ class FireworksRules(OpenWeightsRules):
 
     def _of_endpoint(self, route: Route, name: str) -> str:
         if name not in self.settings.models:
-            raise self.words.model(name)
+            raise refusal(self.name, "model", name=name)
         return name
 
     def whole(self, body: JSON) -> bool:

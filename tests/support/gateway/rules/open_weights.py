@@ -9,10 +9,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from tests.support.gateway.batches import BatchLimits
 from tests.support.gateway.engine.completion_view import CompletionView
 from tests.support.gateway.engine.upstream import Want
-from tests.support.gateway.errors.batches import BatchWords
-from tests.support.gateway.errors.openai import JSON
+from tests.support.gateway.refusals import JSON
 from tests.support.gateway.rules.openai import OpenAIRules, asked
 
 __all__ = ["OpenWeightsRules"]
@@ -26,7 +26,7 @@ class OpenWeightsRules(OpenAIRules):
     official_schema: ClassVar[bool] = False
     properties: ClassVar[int | None] = None
     has_quota: ClassVar[bool] = False
-    batches: ClassVar[BatchWords | None] = None
+    batches: ClassVar[BatchLimits | None] = None
     usage_details: ClassVar[JSON] = {}
     beside: ClassVar[JSON] = {}
     message: ClassVar[Mapping[str, object]] = {}

@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from tests.support.gateway import fields
+from tests.support.gateway.batches import BatchLimits
+from tests.support.gateway.checks import ModelLimits, broken_rules
 from tests.support.gateway.engine.completion_view import CompletionView, TokenPrinting, f32
 from tests.support.gateway.engine.logprobs import EnginePosition
 from tests.support.gateway.engine.settings import RequestSettings
 from tests.support.gateway.engine.upstream import UpstreamEngine, Want
-from tests.support.gateway.errors.batches import OPENAI_BATCHES, BatchWords
-from tests.support.gateway.errors.openai import JSON, OpenAIWords, Refusal
-from tests.support.gateway.requests import fields
-from tests.support.gateway.requests.checks import ModelLimits, faults
+from tests.support.gateway.refusals import JSON, Refusal, refusal
 from tests.support.gateway.rules.rate_buckets import Level, duration
 
 __all__ = ["OpenAIRules", "Route", "asked", "bearer"]
@@ -44,7 +44,7 @@ class OpenAIRules:
     """What OpenAI would say. Other providers differ in some of its methods and tables."""
 
     prefix: ClassVar[str] = "/v1"
-    words: ClassVar[OpenAIWords] = OpenAIWords()
+    name: ClassVar[str] = "openai"
     tables: ClassVar[Mapping[fields.Endpoint, fields.Fields]] = fields.OPENAI
     official_schema: ClassVar[bool] = True
     defaults: ClassVar[RequestSettings] = RequestSettings(
@@ -57,7 +57,7 @@ class OpenAIRules:
     properties: ClassVar[int | None] = 1024
     has_filter: ClassVar[bool] = False
     has_quota: ClassVar[bool] = True
-    batches: ClassVar[BatchWords | None] = OPENAI_BATCHES
+    batches: ClassVar[BatchLimits | None] = BatchLimits()
     usage_details: ClassVar[JSON] = {
         "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
         "completion_tokens_details": {
@@ -87,7 +87,7 @@ class OpenAIRules:
             return Route("models")
         if method == "GET" and path.startswith(f"{self.prefix}/models/"):
             return Route("models", path.removeprefix(f"{self.prefix}/models/"))
-        raise self.words.url(method, path)
+        raise refusal(self.name, "url", method=method, path=path)
 
     def batch_path(self, path: str, query: Mapping[str, str]) -> str | None:
         """What stands behind the prefix where ``path`` leads to files or batches, which this
@@ -99,25 +99,27 @@ class OpenAIRules:
     def authorise(self, route: Route, headers: Mapping[str, str]) -> None:
         """Refusal without the right key."""
         given = bearer(headers)
+        if not given:
+            raise refusal(self.name, "no key")
         if given != self.settings.key:
-            raise self.words.key(given, token=False)
+            raise refusal(self.name, "key", shown=given[:8] + "*" * max(len(given) - 8, 0))
 
     def model(self, route: Route, body: JSON) -> str:
         """The model that is asked; Refusal where there is none of that name for that endpoint."""
         name = body.get("model")
         if name is None:
-            raise self.words.no_model()
+            raise refusal(self.name, "required", name="model")
         if not isinstance(name, str):
-            raise self.words.wrong_type("type", "model", "a string", name)
+            raise refusal(self.name, "type", name="model", expected="a string", value=name)
         return self._of_endpoint(route, name)
 
     def _of_endpoint(self, route: Route, name: str) -> str:
         settings = self.settings
         chat = {*settings.models, *settings.reasoning_models}
         if name not in chat | {*settings.legacy_models}:
-            raise self.words.model(name)
+            raise refusal(self.name, "model", name=name)
         if name not in (chat if route.to == "chat" else settings.legacy_models):
-            raise self.words.model_of_endpoint(chat=route.to == "chat")
+            raise refusal(self.name, "legacy model" if route.to == "chat" else "chat model")
         return name
 
     def listing(self, route: Route) -> JSON:
@@ -131,7 +133,7 @@ class OpenAIRules:
         if route.name is None:
             return {"object": "list", "data": list(data.values())}
         if route.name not in data:
-            raise self.words.model(route.name)
+            raise refusal(self.name, "model", name=route.name)
         return data[route.name]
 
     def faults(self, endpoint: fields.Endpoint, model: str, body: JSON) -> Iterator[Refusal]:
@@ -144,7 +146,7 @@ class OpenAIRules:
             properties=self.properties,
             reasoning=model in settings.reasoning_models,
         )
-        return faults(self.words, endpoint, self.tables[endpoint], limits, body)
+        return broken_rules(self.name, endpoint, self.tables[endpoint], limits, body)
 
     def routed(self, body: JSON) -> JSON:
         """The request as the engine reads it."""

@@ -7,18 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from tests.support.gateway import fields
+from tests.support.gateway.batches import BatchLimits
 from tests.support.gateway.engine.settings import RequestSettings
-from tests.support.gateway.errors.batches import BatchWords
-from tests.support.gateway.errors.openai import JSON, Refusal
-from tests.support.gateway.requests import fields
+from tests.support.gateway.refusals import JSON, refusal
 from tests.support.gateway.rules.openai import OpenAIRules
 
 __all__ = ["OpenRouterRules"]
-
-NOBODY = (
-    "No endpoints found that can handle the requested parameters. To learn more about provider"
-    " routing, visit: https://openrouter.ai/docs/guides/routing/provider-selection"
-)
 
 
 class OpenRouterRules(OpenAIRules):
@@ -26,6 +21,7 @@ class OpenRouterRules(OpenAIRules):
     field of the request.
     """
 
+    name: ClassVar[str] = "openrouter"
     prefix: ClassVar[str] = "/api/v1"
     tables: ClassVar[Mapping[fields.Endpoint, fields.Fields]] = {
         "chat": {**fields.OPENAI["chat"], "provider": fields.Field("object")},
@@ -39,7 +35,7 @@ class OpenRouterRules(OpenAIRules):
         hosts={"Bare": ("logit_bias",), "Full": ()},
     )
     has_quota: ClassVar[bool] = False
-    batches: ClassVar[BatchWords | None] = None
+    batches: ClassVar[BatchLimits | None] = None
 
     def routed(self, body: JSON) -> JSON:
         """The request as its host reads it: without the fields that the host lacks, and with the
@@ -52,7 +48,7 @@ class OpenRouterRules(OpenAIRules):
                     **{name: value for name, value in body.items() if name not in lacks},
                     "provider": host,
                 }
-        raise Refusal("no host", 404, {"error": {"message": NOBODY, "code": 404}})
+        raise refusal(self.name, "no host")
 
     def envelope(self, body: JSON) -> JSON:
         """Fields beside the choices."""

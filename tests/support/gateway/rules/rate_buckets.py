@@ -4,10 +4,13 @@ tell of them.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from tests.support.gateway.refusals import JSON, Refusal, refusal
 
 __all__ = ["Level", "Over", "RateBucket", "duration"]
 
@@ -36,6 +39,25 @@ class Over:
     used: int
     asked: int
     wait: float
+
+    def refusal(self, provider: str, model: str) -> Refusal:
+        """What the provider says, with headers that name the wait; a request that never fits has
+        none.
+        """
+        facts: JSON = {
+            "kind": self.kind,
+            "limit": self.limit,
+            "requested": self.asked,
+            "model": model,
+        }
+        if math.isinf(self.wait):
+            return refusal(provider, "too large", **facts)
+        headers = {
+            "retry-after": str(math.ceil(self.wait)),
+            "retry-after-ms": str(math.ceil(self.wait * 1000)),
+        }
+        facts |= {"used": self.used, "seconds": math.ceil(self.wait), "wait": duration(self.wait)}
+        return refusal(provider, "rate", headers=headers, **facts)
 
 
 class _Bucket:

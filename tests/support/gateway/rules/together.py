@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from tests.support.gateway import fields
 from tests.support.gateway.engine.completion_view import CompletionView, f32
 from tests.support.gateway.engine.logprobs import EnginePosition
 from tests.support.gateway.engine.settings import RequestSettings
 from tests.support.gateway.engine.upstream import Want
-from tests.support.gateway.errors.openai import JSON
-from tests.support.gateway.requests import fields
+from tests.support.gateway.refusals import JSON
 from tests.support.gateway.rules.open_weights import OpenWeightsRules
 
 __all__ = ["TogetherRules"]
@@ -24,6 +24,7 @@ IN_CONTENT = "openai/gpt-oss"
 class TogetherRules(OpenWeightsRules):
     """``logprobs`` is a number on chat too, and no logprob is withheld."""
 
+    name: ClassVar[str] = "together"
     tables: ClassVar[Mapping[fields.Endpoint, fields.Fields]] = fields.TOGETHER
     defaults: ClassVar[RequestSettings] = RequestSettings(
         models=("Qwen/Qwen3.5-9B", "openai/gpt-oss-20b"), legacy_models=("Qwen/Qwen3.5-9B",)

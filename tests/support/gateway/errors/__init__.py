@@ -1,1 +1,0 @@
-"""The providers' own words for what they refuse."""

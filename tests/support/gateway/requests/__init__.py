@@ -1,1 +1,0 @@
-"""A request as the gateway reads and checks it."""
