@@ -39,7 +39,7 @@ from tests.support.hosted_keys import set_keys
 
 EXAMPLES = [Example(str(n), Prompt.user(f"question {n}")) for n in range(6)]
 REWARD = parse_reward(r"regex:^\W*[a-l]", max_tokens=6)
-LONGEST = 60.0
+LONGEST = 300.0
 """Seconds that no run may take; a hang is a failure."""
 ARRAYS = ("token_ids", "logprobs", "top_ids", "top_logprobs", "propensities", "bounded")
 

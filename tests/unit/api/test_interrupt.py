@@ -99,7 +99,7 @@ def test_the_first_signal_receives_what_is_in_flight(
     """
     process = started(server, data, tmp_path / "run", 2 * IN_FLIGHT)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=200)
     sent = asked(server)
     assert (process.returncode, out) == (130, ""), err
     assert stored(tmp_path / "run") == sent
@@ -143,27 +143,27 @@ def test_one_signal_ends_a_computation(data: Path, tmp_path: Path) -> None:
             assert process.poll() is None, process.communicate()
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=200)
     assert (process.returncode, out) == (130, ""), err
     assert "Traceback" not in err
     assert stored(tmp_path / "run") == asked(server) > 0
 
 
 def test_the_second_signal_ends_at_once(data: Path, tmp_path: Path) -> None:
-    """Although answers take half a minute, the command ends, without a traceback; what had been
+    """Although answers take ten minutes, the command ends, without a traceback; what had been
     answered is stored.
     """
     with ExactServer(MODEL) as server:
         process = started(server, data, tmp_path / "run", 1)
-        server.delay = 30.0
-        time.sleep(1.0)
+        answered = asked(server)
+        server.delay = 600.0
+        while asked(server) < answered + IN_FLIGHT:
+            time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        time.sleep(0.5)
+        time.sleep(1.0)
         assert process.poll() is None, "the first waits for what is in flight"
         process.send_signal(signal.SIGINT)
-        begin = time.monotonic()
-        out, err = process.communicate(timeout=25)
-        assert time.monotonic() - begin < 25
+        out, err = process.communicate(timeout=120)
         assert (process.returncode, out) == (130, ""), err
         assert (
             err.strip()
@@ -177,16 +177,16 @@ def test_the_second_signal_ends_at_once(data: Path, tmp_path: Path) -> None:
 def test_one_signal_ends_a_running_score(
     server: ExactServer, data: Path, tmp_path: Path, number: int
 ) -> None:
-    """Although a completion takes the user's function a minute, blb score ends within seconds."""
+    """Although a completion takes the user's function half an hour, blb score ends at once."""
     server.delay = 0.0
     collected = command(server, data, tmp_path / "run")
-    subprocess.run(collected, check=True, timeout=50, capture_output=True)
+    subprocess.run(collected, check=True, timeout=200, capture_output=True)
     begun = tmp_path / "begun"
     (tmp_path / "forever.py").write_text(
         "import pathlib, time\n"
         "def reward(example, completion):\n"
         f"    pathlib.Path({str(begun)!r}).touch()\n"
-        "    end = time.monotonic() + 60\n"
+        "    end = time.monotonic() + 1800\n"
         "    while time.monotonic() < end:\n"
         "        try:\n            sum(range(1000))\n        except Exception:\n            pass\n"
         "    return 0.0\n"
@@ -195,12 +195,12 @@ def test_one_signal_ends_a_running_score(
     scoring += ["--data", str(data), "--reward", "forever:reward", "--quiet"]
     pipe = subprocess.PIPE
     with subprocess.Popen(scoring, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while not begun.exists() and time.monotonic() < end:
             time.sleep(0.05)
         process.send_signal(number)
         try:
-            out, err = process.communicate(timeout=20)
+            out, err = process.communicate(timeout=120)
         finally:
             process.kill()
     assert (process.returncode, out, err.strip()) == (130, "", "Interrupted")
@@ -217,18 +217,18 @@ def after(seconds, number):
 
 async def idle():
     after(0.2, signal.SIGINT)
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
 
 async def computes():
     after(0.2, signal.SIGINT)
     after(0.5, signal.SIGINT)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while time.monotonic() < end:
         pass
 
 async def scores():
     after(0.2, signal.SIGTERM)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     with computing():
         while time.monotonic() < end:
             try:
@@ -253,7 +253,11 @@ def test_without_anything_in_flight(what: str, error: str) -> None:
     marked ends at the second. The handlers are those of before afterwards.
     """
     found = subprocess.run(
-        [sys.executable, "-c", SCRIPT, what], capture_output=True, text=True, timeout=50, check=True
+        [sys.executable, "-c", SCRIPT, what],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
     )
     assert found.stdout.split() == [error, "True"], found.stderr
     assert "Traceback" not in found.stderr
@@ -268,6 +272,6 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
         " asyncio.sleep(0.1)\n    return 'done'\nprint(run_interruptible(main(), SpendLimit()))"
     )
     found = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=200, check=True
     )
     assert found.stdout.strip() == "done"

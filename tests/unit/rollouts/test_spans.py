@@ -187,10 +187,10 @@ def test_a_pattern_that_blows_up_is_stopped(
     """A search that would take for ever is an error that names the line."""
     monkeypatch.setattr("blackbox_lb.tasks.rewards.forms.avoid.SECONDS", 0.2)
     reward = avoid("tapestry\n/(.*?,){16}P/\n")
-    begun = time.monotonic()
+    begun = time.process_time()
     with raises_naming(InputError, "line 2"):
         reward.score(EXAMPLE, completion("1," * 40))
-    assert time.monotonic() - begun < 5
+    assert time.process_time() - begun < 5
 
 
 def test_what_a_token_costs_by_itself(avoid: WriteList) -> None:
