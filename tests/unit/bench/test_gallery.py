@@ -23,10 +23,9 @@ from hypothesis import strategies as st
 from bench.gallery import __main__ as program
 from bench.gallery.calls import Decided, at_false_calls, decided
 from bench.gallery.data import FOLDER, MODEL
-from bench.gallery.index import COLUMNS, by_examples, counts, index, rows
-from bench.gallery.page import page, portable, what_came, write_page
-from bench.gallery.pasting import measures, pasted_table, pasted_tables
-from bench.gallery.pictures import curves, label_of
+from bench.gallery.index import COLUMNS, counts, index, rows
+from bench.gallery.page import page, what_came, write_page
+from bench.gallery.pasting import pasted_tables
 from bench.gallery.results import (
     Evaluation,
     Outcome,
@@ -41,19 +40,14 @@ from bench.gallery.rewards import (
     DASHES,
     FAMILIES,
     PHRASES,
-    STOCK,
-    little_slop,
-    one_script,
-    quoted,
     record,
     slop,
     stripped_record,
     words_of,
 )
 from bench.gallery.texts import Evaluated, stored_texts
-from bench.gallery.use import Place, Step, Use, by_rows, options
+from bench.gallery.use import Place, Step, Use, options
 from bench.gallery.uses import USES
-from bench.gallery.writing import compared, repetition
 from bench.gpu.jobs import LAST
 from blackbox_lb import RolloutStore, Trials, load_task
 from blackbox_lb.api.session import Session
@@ -72,9 +66,9 @@ from blackbox_lb.jobs.evaluation.results import answers_of, collect_answers
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.progress import Silent
-from blackbox_lb.tasks import Score, parse_reward
+from blackbox_lb.tasks import parse_reward
 from blackbox_lb.tasks.rewards.forms.avoid import count_words
-from blackbox_lb.types import Completion, Example, Prompt, Span
+from blackbox_lb.types import Completion, Example, Prompt
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
 
@@ -151,18 +145,6 @@ def test_every_command_is_taken(name: str, small: bool, tmp_path: Path) -> None:
     assert any(step.title or step.program for step in steps)
 
 
-@pytest.mark.parametrize("name", USES)
-def test_an_introduction_has_at_most_five_sentences(name: str) -> None:
-    """Sentences end in a full stop before a capital letter or a quotation mark."""
-    assert 1 <= len(re.split(r"\. (?=[A-Z\"])", USES[name].intro)) <= 5
-
-
-def test_words_of_a_command() -> None:
-    """A sequence repeats its option, and True has no value."""
-    words = options("fit", tau=(1, 0.5), labels_only=True, out=Path("a"))
-    assert words == ("fit", "--tau", "1", "--tau", "0.5", "--labels-only", "--out", "a")
-
-
 @pytest.mark.parametrize(
     ("text", "strict", "stripped"),
     [
@@ -197,26 +179,6 @@ def test_slop_is_found_in_all_its_forms(text: str, found: list[str]) -> None:
     assert [stock.kind for stock in slop(text)] == found
 
 
-def test_slop_is_counted_for_each_hundred_words() -> None:
-    """A text of fewer than twenty words is as bad as one with ten."""
-    example = Example("1", Prompt.user("p"), ())
-    stock = little_slop(example, completion("word " * 48 + "— bustling serenity"))
-    assert stock.value == pytest.approx(-6)
-    assert little_slop(example, completion("word " * 20)) == Score(0, ())
-    short = "word " * 19
-    assert little_slop(example, completion(short)) == Score(-10, (Span(95, 95, -10),))
-    reward = parse_reward("bench.gallery.rewards:little_slop", max_tokens=60)
-    assert reward.score(example, completion(short)).value == -10
-    texts = ["tapestry", " the"]
-    assert (reward.token_costs(texts, []) == STOCK.token_costs(texts, [])).all()
-
-
-def test_every_listed_word_is_one_of_its_forms() -> None:
-    """What is on the hand list counts, and under its own name."""
-    for word in FAMILIES:
-        assert slop(f"the {word} thing") == [("word", word, 4)]
-
-
 @settings(max_examples=100)
 @given(
     st.lists(
@@ -231,57 +193,6 @@ def test_the_list_counts_what_one_pattern_of_all_counts(words: list[str]) -> Non
     passages = [match.group() for match in re.finditer(parts, text, re.IGNORECASE)]
     assert [stock.text for stock in slop(text)] == passages
     assert count_words(text) == len(words_of(text))
-
-
-def test_a_repeated_trigram_counts_from_its_second_time() -> None:
-    """Three of eight; a text of two words has none."""
-    five = "one two Three four five"
-    assert repetition(f"{five}, {five}.") == 3 / 8
-    assert repetition(five) == repetition("one two") == 0
-    assert repetition("no no no no no") == 2 / 3
-
-
-def test_the_measures_are_means_with_the_difference_marked() -> None:
-    """Per hundred words, over prompts; the mark is of a difference beyond chance."""
-    plain = [[completion("word " * 50)] for _ in range(12)]
-    rich = [[completion("lush " * 50)] for _ in range(12)]
-    table = compared({"base": plain, "bias": rich}, ("stock words and phrases", "words"))
-    assert table["head"] == ["policy", "stock words and phrases", "words"]
-    assert table["rows"] == [["base", "0.00", "50.00"], ["bias", "100.00 *", "50.00"]]
-
-
-LABELS = ("world", "sports")
-
-
-@pytest.mark.parametrize(
-    ("text", "pasted", "holds"),
-    [
-        ('{"label": "sports", "reason": "It is about a match."}', "sports", "11111 "),
-        ('{"label": "sports", "reason": "It is about a match."}', "world", "111   "),
-        ('{"label": "sports", "reason": "It is sports."}', "world", "111  1"),
-        ('{"label": "world", "reason": "It is sports."}', "sports", "1  11 "),
-        ('{"label": "sports", "reason": "All the world saw it."}', "sports", "11 1 1"),
-        ("sports", "sports", "      "),
-    ],
-)
-def test_a_pasted_label_can_break_its_record(text: str, pasted: str, holds: str) -> None:
-    """A reason that names another label contradicts the pasted one; what is no record stays
-    wrong.
-    """
-    values = measures(text, ("sports",), pasted, LABELS).values()
-    assert [bool(value) for value in values] == [mark == "1" for mark in holds]
-
-
-def test_records_are_compared_with_the_pasted_label() -> None:
-    """Shares of the prompts, and the bias as it is against the base with the label pasted in."""
-    good = measures('{"label": "sports", "reason": "A match."}', ("sports",), "world", LABELS)
-    bad = measures("sports", ("sports",), "sports", LABELS)
-    table = pasted_table({"base": [bad] * 8 + [good] * 2, "bias": [good] * 10})
-    assert table["rows"][0] == ["base", "0.20", "0.20", "0.20", "0.00", "0.00", "0.00"]
-    assert table["rows"][1][:4] == ["bias", "1.00", "1.00", "1.00"]
-    (note,) = table["notes"]
-    assert "bias against the base" in note
-    assert "+1.00 (+1.00 to +1.00" in note
 
 
 def test_the_pasted_label_is_that_of_a_classifier(tmp_path: Path) -> None:
@@ -343,29 +254,6 @@ def test_completions_of_an_evaluation_are_read_back(tmp_path: Path) -> None:
     assert [policy.name for policy in policies] == ["base", "bias", "brief", "brief and bias"]
 
 
-@pytest.mark.parametrize(
-    ("text", "right"),
-    [
-        ("봄은 따뜻하고 꽃이 많이 피는 계절입니다.", 1),
-        ("봄은 따뜻하고 꽃이 많이 피는 季节입니다.", 0),
-        ("Spring is warm.", 0),
-        ("", 0),
-    ],
-)
-def test_an_answer_in_one_script(text: str, right: float) -> None:
-    """Korean without Chinese characters; an English one is none."""
-    assert one_script(Example("1", Prompt.user("p"), ()), completion(text)) == right
-
-
-def test_a_quote_is_held() -> None:
-    """As it was asked for."""
-    example = Example("1", Prompt.user("p"), ("你好",))
-    assert (quoted(example, completion("네: 你好!")), quoted(example, completion("네: 好你"))) == (
-        1,
-        0,
-    )
-
-
 def policy(name: str, bias: str | None, mean: float, setting: str = "greedy") -> dict[str, Any]:
     """A policy in a document of ``blb eval``."""
     metrics = {
@@ -420,64 +308,6 @@ def results_of(*evaluations: Evaluation, use: str = "decisions", **parts: Any) -
     return PageResults(use=use, title="Decisions", run=RUN, evaluations=evaluations, **parts)
 
 
-def test_the_results_hold_every_policy_with_its_verdicts() -> None:
-    """Verdicts are of the reward alone, for the bias; a rival that is a bias itself is marked."""
-    evaluation = evaluation_of(Step("eval", (), "Topics"), DOCUMENT)
-    by_name = {policy.name: policy for policy in evaluation.policies}
-    assert evaluation.model == "qwen2.5-0.5b"
-    assert {name: policy.kind for name, policy in by_name.items()} == {
-        "base": "base",
-        "bias": "bias",
-        "labels only": "rival",
-        "words at -3": "rival",
-        "4 examples": "rival",
-        INSTRUCTION: "rival",
-        f"{INSTRUCTION} and bias": "rival and bias",
-    }
-    hand_made = {name for name, policy in by_name.items() if policy.hand_made}
-    assert hand_made == {"labels only", "words at -3"}
-    assert by_name["words at -3"].verdicts == {"bias": "wins"}
-    assert by_name["labels only"].verdicts == {"bias": "loses"}
-    assert by_name[f"{INSTRUCTION} and bias"].verdicts == {INSTRUCTION: "wins"}
-    assert (by_name["bias"].mean, by_name["bias"].low, by_name["bias"].tokens) == (0.6, 0.5, 2.0)
-
-
-@pytest.mark.parametrize(
-    ("name", "hand_made"),
-    [
-        ("labels only", True),
-        ("thresholds", True),
-        ("threshold, 2 requests", False),
-        ("batch calibration", True),
-        ("contextual calibration", True),
-        ("han at -100", True),
-        ("'Answer:' at +5", True),
-        ("no thinking", False),
-        ("thinking cut after 40", False),
-        ("classifier tfidf", False),
-        ("4 examples", False),
-        ("T = 1.5", False),
-        ('prompt + "Look at +2."', False),
-    ],
-)
-def test_classes_of_rivals(name: str, hand_made: bool) -> None:
-    """Lists, bans, boosts and the labels alone are biases that a person makes; so is what decides in
-    the client, where decoding is greedy, too: a bias under which the model samples does not decide
-    by the highest logprob.
-    """
-    document = DOCUMENT | {
-        "policies": [
-            policy("base", None, 0.2),
-            policy(name, None, 0.3),
-            policy(name, None, 0.3, "temperature 0.6"),
-        ]
-    }
-    evaluation = evaluation_of(Step("eval", (), "Topics"), document)
-    assert evaluation.policies[1].hand_made is hand_made
-    decides_in_client = name == "thresholds" or name.endswith("calibration")
-    assert evaluation.policies[2].hand_made is (hand_made and not decides_in_client)
-
-
 def test_a_page_says_who_won(tmp_path: Path) -> None:
     """Policies by reward, the losses first, a picture, commands without this machine's folders, and
     JSON that is read back.
@@ -512,76 +342,6 @@ def test_a_page_says_who_won(tmp_path: Path) -> None:
         "With the bias, the instruction (0.65) earns more than without.",
     ):
         assert part in sentence
-
-
-def test_a_page_of_tables_alone_names_its_model(tmp_path: Path) -> None:
-    """No comparison is claimed, on the page or in the index."""
-    head = ("policy", "calls")
-    table = Table(title="Calls", head=head, rows=(("base", "3"),), notes=(), model="qwen")
-    results = PageResults(use="calls", title="Calls", run=RUN, evaluations=(), tables=(table,))
-    text = page(results, "Intro.", "", ["blb fit"])
-    assert "2026-11-25, 2 cores; qwen, small size, 7 min." in text
-    assert "| base | 3 |" in text
-    assert "What came" not in text
-    (tmp_path / "calls.json").write_text(results.model_dump_json())
-    assert "calls.md" not in index(tmp_path)
-
-
-def test_settings_where_a_rival_is_ahead_come_first() -> None:
-    """Whatever the order in which they were judged."""
-    won = evaluation_of(Step("first", (), "Won"), DOCUMENT | {"comparisons": []})
-    lost = evaluation_of(Step("second", (), "Lost"), DOCUMENT)
-    sentences = what_came(results_of(won, lost))
-    assert [sentence.partition(",")[0] for sentence in sentences] == ["Lost", "Won"]
-
-
-def test_right_answers_stand_beside_another_reward() -> None:
-    """In a column of their own, unless they are the reward or nobody knows them."""
-    evaluation = evaluation_of(Step("eval", (), "Topics"), DOCUMENT)
-    heads = {}
-    for name, right in (("equal", None), ("other", 0.9)):
-        policies = [
-            part.model_copy(update={"right": part.mean if right is None else right})
-            for part in evaluation.policies
-        ]
-        changed = evaluation.model_copy(update={"policies": tuple(policies)})
-        heads[name] = page(results_of(changed), "Intro.", "", [])
-    assert "| right |" in heads["other"]
-    assert "| right |" not in heads["equal"]
-
-
-def test_names_in_a_picture_are_latin_and_short() -> None:
-    """Its font has no other letters; a long instruction is cut within its quotes."""
-    assert label_of('prompt + "한국어로만" and bias') == "instruction and bias"
-    name = f'prompt + "{"x" * 70}\n"y"" and bias'
-    assert label_of(name) == f'instruction "{"x" * 30}…" and bias'
-
-
-def test_fits_that_ended_alike_share_a_line() -> None:
-    """A fit that kept a fixed bias says so; a command that failed is there with its error."""
-    helps = {"status": "HELPS: bench.gallery.rewards:record (greedy)", "chosen": {"l2": 1.0}}
-    read = {"rollouts": 26, "incomplete": 166}
-    outcomes = {
-        "one": Outcome(words=(), code=0, seconds=10, document=helps),
-        "two": Outcome(words=(), code=0, seconds=5, document=helps),
-        "by-words": Outcome(words=(), code=0, seconds=1, document=helps),
-        "broken": Outcome(words=(), code=2, seconds=1, error=("Error: no such model",)),
-        "known": Outcome(words=(), code=0, seconds=1, document={"sentence": "None can."}),
-        "judged": Outcome(words=(), code=0, seconds=1, document={"policies": []}),
-        "korean": Outcome(words=(), code=0, seconds=1, document=helps | {"training": read}),
-    }
-    fits = []
-    for name, outcome in outcomes.items():
-        words = ("fit", "--depends-on", "words") if name == "by-words" else ("fit",)
-        fits.append(fit_of(Step(name, words), outcome))
-    kept = [fit for fit in fits if fit is not None]
-    assert len(kept) == 6
-    text = page(results_of(fits=tuple(kept)), "Intro.", "", [])
-    assert "- `one`, `two` (15 s): HELPS: record (greedy).\n" in text
-    assert "- `by-words` (1 s): HELPS: record (greedy); declined to depend on the prompt.\n" in text
-    assert "166 of 192 completions were left out, their lists lack tokens.\n" in text
-    assert "- `broken` (1 s): exit code 2: Error: no such model.\n" in text
-    assert "- `known` (1 s): `blb check`: None can.\n" in text
 
 
 def lines_of(text: str) -> int:
@@ -641,103 +401,6 @@ def test_a_table_has_a_row_for_each_number_of_labels() -> None:
         " and RTE (10).",
     ]
     assert [line.bias.name for line in headlines(results)] == ["fixed", "words"]
-
-
-def test_a_curve_has_a_point_for_each_number_of_labels(tmp_path: Path) -> None:
-    """What is the same for every number is a line across; the biases have their points."""
-    pytest.importorskip("matplotlib")
-    results = results_of(labelled("Kinds", 300), labelled("Kinds", 10))
-    (curve,) = curves(results)
-    assert (curve.unit, curve.numbers) == ("labels", [10, 300])
-    points = {
-        name: {number: part.mean for number, part in line.items()}
-        for name, line in curve.lines.items()
-    }
-    assert points == {
-        "base": {0: 0.2},
-        "fixed": {10: 0.31, 300: 0.6},
-        "words": {0: 0.5},
-        "batch calibration": {0: 0.55},
-        "late": {10: 0.01, 300: 0.3},
-    }
-    write_page(results, USES["labels"], [], place(tmp_path), tmp_path)
-    drawn = (tmp_path / "decisions.svg").read_text()
-    assert all(word in drawn for word in ("Kinds, greedy", "<!-- labels -->", "<!-- late -->"))
-
-
-def test_a_curve_of_completions_ends_in_the_judged_bias() -> None:
-    """Rivals of the evaluation with the same title are lines across; the verdicts are against the
-    base.
-    """
-    judged = evaluation_of(Step("eval", (), "Stories"), DOCUMENT)
-    few = DOCUMENT | {
-        "policies": [
-            policy("base", None, 0.2),
-            policy("of 10", "of 10", 0.1),
-            policy("of 35", "of 35", 0.4),
-        ],
-        "comparisons": [
-            comparison("base", "HURTS", other="of 10"),
-            comparison("base", "NO EVIDENCE", other="of 35"),
-        ],
-    }
-    numbers = {"of 10": 10, "of 35": 35, "bias": 700}
-    results = results_of(
-        judged, evaluation_of(Step("few", (), "Stories", learned_from=numbers), few)
-    )
-    (curve,) = curves(results)
-    assert {number: part.mean for number, part in curve.lines["learned bias"].items()} == {
-        10: 0.1,
-        35: 0.4,
-        700: 0.6,
-    }
-    assert curve.lines["4 examples"][0].mean == 0.5
-    text = page(results, "Intro.", "", [])
-    assert "| 10 | 0.10 (0.00 to 0.20) | 2.0 | loses |\n| 35 | 0.40" in text
-    assert "| 700 | 0.60 (0.50 to 0.70) | 2.0 | wins |" in text
-    assert text.count("## Stories") == 1
-    assert len(headlines(results)) == 1
-
-
-def test_a_curve_of_rows_counts_what_they_hold(tmp_path: Path) -> None:
-    """Fits of fewer rows are judged together, and the whole bias has its point from the evaluation
-    with the rivals.
-    """
-    at = place(tmp_path)
-    steps = by_rows(
-        at,
-        options(data="D"),
-        options(data="D", deploy="greedy"),
-        [(7, 3), (20, 10), (80, 24)],
-        title="Stories",
-        bias="bias",
-    )
-    *fits, last = steps
-    assert [step.words[:7] for step in fits] == [
-        ("fit", "--data", "D", "--limit", limit, "--validation-limit", validation)
-        for limit, validation in (("7", "3"), ("20", "10"))
-    ]
-    assert last.learned_from == {"of 10": 10, "of 30": 30, "bias": 104}
-    few = DOCUMENT | {
-        "policies": [
-            policy("base", None, 0.2),
-            policy("of 10", "of 10", 0.1),
-            policy("of 30", "of 30", 0.4),
-        ],
-        "comparisons": [comparison("base", "HURTS", other="of 10")],
-    }
-    judged = evaluation_of(Step("eval", (), "Stories"), DOCUMENT)
-    results = results_of(judged, evaluation_of(last, few))
-    (curve,) = curves(results)
-    assert (curve.unit, list(curve.lines["learned bias"])) == ("labels", [10, 30, 104])
-    text = page(results, "Intro.", "", [])
-    assert "## How many labels?" in text
-    assert "| labels | " in text
-    assert "| 104 | 0.60 (0.50 to 0.70) | 2.0 | wins |" in text
-    (line,) = by_examples(results)
-    assert line == ("Stories", "greedy", "labels", "0.20", "10: 0.10, 30: 0.40, 104: 0.60")
-    of_labels = by_examples(results_of(labelled("Kinds", 300), labelled("Kinds", 10)))
-    assert of_labels == [("Kinds", "greedy", "labels", "0.20", "10: 0.50, 300: 0.60")]
 
 
 RIVALS = {
@@ -810,20 +473,6 @@ def test_the_index_counts_who_is_ahead(tmp_path: Path) -> None:
     row = "| qwen2.5-0.5b | [Topics](decisions.md) | greedy | 0.20 | 0.60 | labels only 0.70 | loses |"
     assert row in written
     assert rows(results) == [("Topics", "greedy", "0.20", "0.60", "labels only 0.70", "loses", "7")]
-
-
-def test_folders_of_a_run_are_no_part_of_its_words() -> None:
-    """OUT and DATA stand for them, and nothing else is replaced."""
-    at = Place((), Path("run/a"), Path("d"))
-    words = ("bias=run/a/fit/bias.json", "run/a", "run/ab", "d/rte.jsonl", "--data", "a/d/x")
-    assert [portable(word, at) for word in words] == [
-        "bias=OUT/fit/bias.json",
-        "OUT",
-        "run/ab",
-        "DATA/rte.jsonl",
-        "--data",
-        "a/d/x",
-    ]
 
 
 def test_a_command_that_ended_well_is_not_run_again(

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from click.testing import CliRunner, Result
 
 from bench.gallery import data as program
 from bench.gallery.data import DRAWN, FILES, FOLDER, DataFile, Source, main
-from tests.support.recording_server import LoopbackServer
 
 SPLITS = ("train", "validation", "test")
 REVIEWS = Source("a/reviews", "1" * 40, "data/all.txt")
@@ -151,66 +147,3 @@ def test_files_come_from_checkouts_and_stay(
     assert other.exit_code == 1
     assert "other bytes" in other.output
     assert not (tmp_path / "other").exists()
-
-
-def test_the_model_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through a redirect, in pieces, once; other bytes do not become the model's file."""
-    weights = bytes(range(256)) * 4_000
-    asked = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            if self.path == "/model":
-                self.send_response(302)
-                self.send_header("location", "/elsewhere")
-                self.end_headers()
-                return
-            self.send_response(200)
-            self.send_header("content-length", str(len(weights)))
-            self.end_headers()
-            self.wfile.write(weights)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    monkeypatch.setattr(program, "FILES", {})
-    with LoopbackServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        monkeypatch.setattr(program, "MODEL_URL", f"http://127.0.0.1:{server.server_port}/model")
-        tmp_path.joinpath("out").mkdir()
-        wrong = run(tmp_path / "out", "--model")
-        assert wrong.exit_code == 1
-        assert "other bytes" in wrong.output
-        path = tmp_path / "out" / program.MODEL
-        assert not path.exists()
-        monkeypatch.setattr(program, "MODEL_SHA256", hashlib.sha256(weights).hexdigest())
-        assert run(tmp_path / "out", "--model").exit_code == 0
-        assert path.read_bytes() == weights
-        assert "is there" in run(tmp_path / "out", "--model").output
-        server.shutdown()
-    assert asked == ["/model", "/elsewhere"] * 2
-    refused = run(tmp_path, "--model")
-    assert refused.exit_code == 1
-    assert "save it as" in refused.output
-
-
-def test_files_are_downloaded(
-    reviews: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the commit that is named; a refusal says what to do, without a traceback."""
-    asked = []
-
-    def get(url: str, **_: object) -> httpx2.Response:
-        asked.append(url)
-        status = 200 if len(asked) == 1 else 404
-        return httpx2.Response(status, content=reviews, request=httpx2.Request("GET", url))
-
-    monkeypatch.setattr(httpx2, "get", get)
-    assert run(tmp_path / "out").exit_code == 0
-    assert asked == [f"https://raw.githubusercontent.com/a/reviews/{'1' * 40}/data/all.txt"]
-    refused = run(tmp_path / "other")
-    assert refused.exit_code == 1
-    assert "404" in refused.output
-    assert "--checkouts" in refused.output

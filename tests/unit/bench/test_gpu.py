@@ -9,7 +9,6 @@ import sqlite3
 import tarfile
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 from bench.gpu import __main__ as program
-from bench.gpu import jobs, servers, summary
-from bench.gpu.jobs import TASKS, Job, Place
-from bench.gpu.rewards import as_its_group_wants, contradicts, record_of
+from bench.gpu import jobs, summary
+from bench.gpu.jobs import Job, Place
 from bench.gpu.vllm_overhead import of_steps as overhead
 from blackbox_lb.cli import main
 from blackbox_lb.tasks.load import load_task
@@ -57,43 +55,6 @@ def test_jobs_come_after_those_they_need(place: Place) -> None:
     ]
     assert {len(each) for each in draws} == {32}
     assert len(set(map(tuple, draws))) == len(draws)
-
-
-def test_gsm8k_is_collected_for_a_share_of_the_time_and_learned_from_as_it_is(place: Place) -> None:
-    """Numbers are the answers; the fits ask for nothing, with the paper's alphas; ``blb`` takes
-    every command.
-    """
-    (place.data / "gsm8k").mkdir()
-    row = json.dumps({"question": "How many?", "answer": "It is 1,000 + 1.\n#### 1,001"})
-    for split in ("train", "test"):
-        (place.data / "gsm8k" / f"{split}.jsonl").write_text(f"{row}\n")
-    collect, *fits = jobs.gsm8k(place)
-    assert (
-        json.loads((place.out / "data" / "gsm8k.jsonl").read_text().splitlines()[0])["answer"]
-        == "1001"
-    )
-    assert (collect.until, [each.takes_less for each in fits]) == (jobs.TILL, [True, True])
-    assert fits[0].command.count("--alpha") == 8
-    for job in (collect, *fits):
-        _read_by_blb(job)
-        assert "--only-stored" in job.command or job is collect
-
-
-def test_two_cores_get_fewer_problems(place: Place) -> None:
-    """As many of each split as are named, and no problem in two splits."""
-    lines = [{"question": f"{n}?", "answer": f"#### {n}"} for n in range(9)]
-    (place.data / "gsm8k").mkdir()
-    for split in ("train", "test"):
-        write_rows(place.data / "gsm8k" / f"{split}.jsonl", lines)
-    jobs.gsm8k(replace(place, problems=jobs.Problems(4, 2, 3, 1)))
-    rows = [
-        json.loads(line) for line in (place.out / "data" / "gsm8k.jsonl").read_text().splitlines()
-    ]
-    assert [(row["split"], row["answer"]) for row in rows] == [
-        *(("train", str(n)) for n in range(4)),
-        *(("validation", str(n)) for n in (4, 5)),
-        *(("test", str(n)) for n in range(3)),
-    ]
 
 
 def test_math_is_answered_with_the_biases_of_gsm8k(place: Place) -> None:
@@ -146,18 +107,6 @@ def test_the_live_tests_run_under_both_runners(place: Place) -> None:
     )
 
 
-@pytest.mark.parametrize("name", program.SIZES)
-def test_a_size_leaves_time_for_its_servers(name: str) -> None:
-    """Its jobs, four minutes to start and to pack, and nothing that waits for what it does not
-    run.
-    """
-    size = program.SIZES[name]
-    assert size.minutes + size.alone + 4 <= float(name)
-    assert set(size.parts) <= set(program.PARTS)
-    assert (size.alone > 0) == bool(set(size.parts) & set(program.ALONE))
-    assert "decisions" in size.parts
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -177,46 +126,6 @@ def test_options_that_contradict_each_other(tmp_path: Path, words: tuple[str, ..
     assert not (tmp_path / "out").exists()
 
 
-def test_parts_of_their_own_run_behind_the_servers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The longest size runs the parts that ask servers, stops these, and gives the rest the GPU, one
-    job at a time.
-    """
-    events: list[object] = []
-    monkeypatch.setattr(program, "_answers", lambda port: False)
-    monkeypatch.setattr(servers, "start", lambda *words: events.append("start"))
-    monkeypatch.setattr(servers, "stop", lambda server: events.append("stop"))
-    monkeypatch.setattr(servers, "wait", lambda *words: None)
-    monkeypatch.setattr(program, "planned", lambda at, parts: tuple(parts))
-    monkeypatch.setattr(
-        program,
-        "_run_all",
-        lambda wanted, out, until, workers: events.append((wanted, workers)),
-    )
-    asked = (str(tmp_path / "out"), "--model", "m=x", "--data", str(tmp_path), "--embedding", "e")
-    done = CliRunner().invoke(program.main, [*asked, "--size", "60", "--workers", "5"])
-    assert done.exit_code == 0, done.output
-    asking = tuple(part for part in program.PARTS if part not in program.ALONE)
-    assert events == ["start", (asking, 5), "stop", (program.ALONE, 1)]
-
-
-def test_what_was_run_is_packed_after_an_interrupt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The summary and the archive are written, and the exit code says that something is amiss."""
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(program, "_run_all", interrupted)
-    asked = (str(tmp_path / "out"), "--model", "m=x", "--data", str(tmp_path), "--embedding", "e")
-    done = CliRunner().invoke(program.main, [*asked, "--here"])
-    assert done.exit_code == 1
-    with tarfile.open(tmp_path / "out.tar.gz") as archive:
-        assert "out/summary.json" in archive.getnames()
-
-
 def test_a_store_is_copied_while_it_is_written(tmp_path: Path) -> None:
     """What is in the log alone is in the copy; of no store there is no copy."""
     with sqlite3.connect(tmp_path / "rollouts.db") as store:
@@ -230,20 +139,6 @@ def test_a_store_is_copied_while_it_is_written(tmp_path: Path) -> None:
     ).fetchall() == [(7,)]
     program.copy_store(tmp_path / "absent.db", tmp_path / "none" / "rollouts.db")
     assert not (tmp_path / "none" / "rollouts.db").exists()
-
-
-def test_a_job_whose_need_was_cut_off_is_left_for_later(tmp_path: Path) -> None:
-    """One that ended is not run again; one whose need has not ended is not run and has no exit
-    code.
-    """
-    (tmp_path / "first.exit").write_text("3")
-    done = {name: threading.Event() for name in ("first", "cut", "second")}
-    later = time.monotonic() + 60
-    assert program.run(Job("first", ("never",)), tmp_path, later, done) == 3
-    done["cut"].set()
-    assert program.run(Job("second", ("never",), "cut"), tmp_path, later, done) is None
-    assert done["second"].is_set()
-    assert not (tmp_path / "second.exit").exists()
 
 
 def _row(setting: str, base: float, biased: float) -> dict[str, Any]:
@@ -290,22 +185,6 @@ def test_tables_hold_greedy_rows_and_means_over_draws(tmp_path: Path) -> None:
         assert "out/m_trec/rollouts.db" not in archive.getnames()
 
 
-def test_shares_of_records() -> None:
-    """Fences and capitals do not matter; a right label beside another reason contradicts it."""
-    said = [
-        '```json\n{"label": "Person", "reason": "It asks for an entity."}\n```',
-        "person",
-        '{"label": "number", "reason": "how many"}',
-    ]
-    assert record_of(said[0]) == ("person", "It asks for an entity.")
-    assert contradicts("person", "It asks for an entity.", TASKS["trec"])
-    assert not contradicts("person", "A person, not an entity.", TASKS["trec"])
-    shares = dict(summary._shares(said, ["person"] * 3, "trec"))
-    assert shares == pytest.approx(
-        {"parses": 2 / 3, "right": 1 / 3, "contradicts": 1 / 3} | {list(shares)[3]: 1 / 3}
-    )
-
-
 def test_gsm8k_is_right_by_its_words_or_by_its_last_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,15 +220,3 @@ def test_gsm8k_is_right_by_its_words_or_by_its_last_number(
     assert projection["more than ips"] == 0.75
     assert projection["from"] < 0.75 < projection["to"]
     assert "more than ips" not in ips
-
-
-def test_groups_want_opposite_things(place: Place) -> None:
-    """The right word alone for one group, a sentence that holds it for the other."""
-    jobs.mixture(place)
-    task = load_task(data=place.out / "data" / "mixture.jsonl")
-    for group, said, wanted in (("word", "{}", 1.0), ("word", "It is surely {} that I mean.", 0.0)):
-        example = next(each for each in task.test if each.prompt.columns["group"] == group)
-        assert as_its_group_wants(example, said.format(example.answers[0])) == wanted
-    example = next(each for each in task.test if each.prompt.columns["group"] == "sentence")
-    assert as_its_group_wants(example, example.answers[0]) == 0
-    assert as_its_group_wants(example, f"It is surely {example.answers[0]} that I mean.") == 1

@@ -4,19 +4,12 @@ package's own code.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 
-from bench.paper.configuration import load_configuration
-from bench.paper.lora_grpo import Run
-from bench.paper.lora_scoring import cut, outcome_of, prompt_text, reward_function
-from bench.paper.scaling import scaled
-from blackbox_lb.estimate.choice.goal import Goal
-from blackbox_lb.rollouts.judging.verdict import PolicyScores
-from blackbox_lb.tasks import Task, parse_reward
+from bench.paper.lora_scoring import cut, reward_function
+from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Example, Prompt
 
 END = 0
@@ -75,43 +68,3 @@ def test_rewards_of_a_batch_are_the_papers() -> None:
         assert reward_function(examples, reward, Tokenizer(), [], ENDS)(**batch) == pytest.approx(
             values
         )
-
-
-def test_checkpoints_are_chosen_by_the_goal_of_the_table() -> None:
-    """Accuracy takes the most accurate, compression the shortest that keeps the base's accuracy."""
-
-    def outcome(right: list[float], tokens: float) -> object:
-        rows = tuple(np.array([each]) for each in right)
-        return outcome_of(PolicyScores(rows, rows, tuple(np.array([tokens]) for _ in right)))
-
-    base = outcome([1, 0, 1, 0] * 10, 100)
-    tried = [
-        outcome([1, 1, 1, 0] * 10, 90),
-        outcome([1, 0, 1, 0] * 10, 50),
-        outcome([0, 0, 0, 0] * 10, 5),
-    ]
-    assert Goal(load_configuration("accuracy").objective).ranking(base, tried)[0] == 0  # type: ignore[arg-type]
-    assert Goal(load_configuration("compression").objective).ranking(base, tried)[0] == 1  # type: ignore[arg-type]
-
-
-def test_a_run_has_the_papers_steps_unless_told_fewer() -> None:
-    """One epoch of GSM8K: every problem's eight completions once, 16 to a step; a cap only lowers
-    the paper's.
-    """
-    configuration = load_configuration("accuracy")
-    settings = configuration.benchmarks["gsm8k"]
-    examples = tuple(Example(f"e{n}", Prompt.user(str(n)), ("1",)) for n in range(60))
-    task = Task("t", examples[:20], examples[20:40], examples[40:])
-    run = Run(configuration, scaled("gsm8k", settings, task, 1.0, 0.1))
-    assert (run.per_step, run.steps) == (16, 20 * 8 // 16)
-    assert Run(configuration, run.part, max_steps=3).steps == 3
-    assert Run(configuration, run.part, max_steps=math.inf).steps == run.steps  # type: ignore[arg-type]
-    assert (run.within(512), Run(configuration, run.part, cap=24).within(512)) == (512, 24)
-
-
-def test_a_prompt_goes_without_a_template() -> None:
-    """What the harness wrote is what the model reads."""
-    assert (
-        prompt_text(Example("a", Prompt.user("Question: 2 + 2\nAnswer:")))
-        == "Question: 2 + 2\nAnswer:"
-    )

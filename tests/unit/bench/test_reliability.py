@@ -5,11 +5,8 @@ by its name.
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 import os
-import shutil
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -19,19 +16,15 @@ import numpy as np
 import pytest
 
 from bench.reliability import disk as reliability_disk
-from bench.reliability.__main__ import main
-from bench.reliability.clock import clock
-from bench.reliability.job import Job, State, found_in_files, found_in_processes, new_key, state_of
+from bench.reliability.job import State, found_in_files, found_in_processes, new_key, state_of
 from bench.reliability.kill import Plan, Tally, judged, kill
-from bench.reliability.row import Row
-from bench.reliability.server import Exchange, LoggedServer
+from bench.reliability.server import Exchange
 from bench.reliability.soak import Plan as SoakPlan
-from bench.reliability.soak import growth, soak
+from bench.reliability.soak import soak
 from bench.reliability.writers import Plan as WritersPlan
 from bench.reliability.writers import completion_of, writers
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Prompt
-from tests.support.exact import ExactModel
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="reads /proc and forks"
@@ -60,35 +53,6 @@ def test_every_broken_promise_is_counted() -> None:
     assert judged(log[:3], State(), State(frozenset({1, 2})), 1, killed=True).lost == 0
     assert judged(log[:3], State(), State(frozenset({1, 2})), 1, killed=False).lost == 1
     assert judged([log[0], log[0]], State(), after, 4, killed=True).repaid == 1
-
-
-def test_the_server_knows_what_was_taken() -> None:
-    """An answer that was read is told from one that lay unread in the socket, and both from a
-    request that never came whole.
-    """
-    body = json.dumps(
-        {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "seed": 5}
-    ).encode()
-    head = (
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer"
-        f" k\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    with LoggedServer(ExactModel(6, 3, end=True), "k") as server:
-        address = ("127.0.0.1", int(server.base_url.split(":")[2].split("/")[0]))
-        reader = http.client.HTTPConnection(*address)
-        reader.request("POST", "/v1/chat/completions", body, {"Authorization": "Bearer k"})
-        assert reader.getresponse().read()
-        reader.close()
-        assert server.settled() == [Exchange(5, sent=True, taken=True)]
-        with socket.create_connection(address) as other:
-            other.sendall(head.encode() + body)
-            assert server.wait_for(1, 10)
-            other.recv(10)
-        assert server.settled() == [Exchange(5, sent=True, taken=False)]
-        with socket.create_connection(address) as other:
-            other.sendall(head.encode() + body[:5])
-        assert server.settled() == []
-        assert server.strangers == 0
 
 
 def test_damage_is_seen(tmp_path: Path) -> None:
@@ -122,13 +86,6 @@ def test_writers_share_a_store(tmp_path: Path, number: int, seconds: float) -> N
     assert row.counts["stored"] >= 3 * number
 
 
-def test_a_writer_that_came_too_late_writes_all_the_same(tmp_path: Path) -> None:
-    """The time may be over before the others let a writer in: it is no fault of the store."""
-    row = writers(WritersPlan(3, seconds=0.0), tmp_path)
-    assert row.wrong == ()
-    assert row.counts["stored"] >= 3
-
-
 @pytest.mark.parametrize(
     "plan",
     [
@@ -141,41 +98,6 @@ def test_a_soak_leaves_nothing_behind(tmp_path: Path, plan: SoakPlan) -> None:
     row = soak(plan, tmp_path)
     assert row.wrong == ()
     assert row.counts["received"] == row.counts["stored"] > 0
-
-
-def test_a_soak_that_was_always_cut_off_says_so(tmp_path: Path) -> None:
-    """Collections that end before they open their store have stored nothing, which is no success
-    and no crash.
-    """
-    row = soak(SoakPlan(0.1, QUICK, longest=0.0), tmp_path)
-    assert row.counts["received"] == row.counts["stored"] == 0
-    assert row.counts["outcomes"].keys() == {"cut off"}
-    assert row.wrong
-
-
-def test_a_leak_is_seen_and_noise_is_not() -> None:
-    """A leak of 36 MB an hour under noise of a megabyte is measured; noise is no growth, and the
-    warm-up does not count.
-    """
-    rng, seconds = np.random.default_rng(1), np.arange(0.0, 3600.0, 5.0)
-    noise = 2**20 * rng.standard_normal(len(seconds))
-    warming = 200 * 2**20 * np.minimum(seconds / 900, 1.0)
-    level = growth(seconds.tolist(), (warming + noise).tolist(), 1000.0)
-    assert abs(level.slope) < 3 * level.error < 2
-    leak = growth(
-        seconds.tolist(), (warming + noise + 36 * 2**20 * seconds / 3600).tolist(), 1000.0
-    )
-    assert leak.slope == pytest.approx(36, abs=3 * leak.error)
-    assert np.isnan(growth([1.0, 2.0], [5.0, 5.0], 0.0).slope)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-def test_a_moving_clock_changes_nothing(tmp_path: Path) -> None:
-    """The store and the bias are those of a steady clock."""
-    row = clock(tmp_path)
-    assert row.wrong == ()
-    assert row.counts["jumps"] > 0
 
 
 @pytest.mark.slow
@@ -222,25 +144,3 @@ def test_a_key_is_found_wherever_it_hides(tmp_path: Path) -> None:
         assert found_in_processes(key) == [f"/proc/{process.pid}/cmdline"]
         process.communicate(b"\n")
     assert found_in_processes(key) == []
-
-
-def test_a_job_never_shows_its_key(tmp_path: Path) -> None:
-    """Its command line and its representation hold none."""
-    job = Job(tmp_path, new_key())
-    assert job.key not in repr(job) + " ".join(job.arguments("http://127.0.0.1:1/v1", 1))
-
-
-def test_a_row_says_whether_all_was_as_promised(tmp_path: Path) -> None:
-    """In the table and as JSON."""
-    good, bad = (
-        Row("what", "once", "fine", 1.4, {"lost": 0}, wrong) for wrong in ((), ("a bias differs",))
-    )
-    assert good.line == "| what | once | fine | as promised | 1 s |"
-    assert "NOT AS PROMISED: a bias differs" in bad.line
-    bad.save(tmp_path / "row.json")
-    assert json.loads((tmp_path / "row.json").read_text())["wrong"] == ["a bias differs"]
-
-
-def test_there_is_a_command_a_row() -> None:
-    """Kill, soak, writers, clock and disk."""
-    assert sorted(main.commands) == ["clock", "disk", "kill", "soak", "writers"]

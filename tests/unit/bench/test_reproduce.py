@@ -5,15 +5,10 @@ whole command.
 from __future__ import annotations
 
 import json
-import math
-import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,23 +22,18 @@ from bench.paper import run as job_module
 from bench.paper.__main__ import main
 from bench.paper.clustering import Clustering
 from bench.paper.configuration import load_configuration
-from bench.paper.results import LoraResult, Reproduction, load_lora
-from bench.paper.scaling import FEWEST_PROBLEMS, FEWEST_ROLLOUTS, PlannedRollouts, picked
-from bench.paper.tables import TextTable, comparison, markdown, offsets
+from bench.paper.results import LoraResult, Reproduction
+from bench.paper.scaling import FEWEST_PROBLEMS, FEWEST_ROLLOUTS, PlannedRollouts
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main as blb
-from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.jobs.evaluation.compare import mean_of
 from blackbox_lb.jobs.evaluation.document import Mean
 from blackbox_lb.jobs.records.run_record import provenance
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.types import Example, Prompt
-from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
 
-ROOT = Path(__file__).parents[3]
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
 SPLITS = (("train", range(9)), ("validation", range(20, 28)), ("test", range(40, 48)))
 PAPER = {
@@ -97,15 +87,6 @@ def test_settings_are_those_of_the_paper() -> None:
         )
 
 
-def test_grids_hold_what_the_paper_chose_and_told() -> None:
-    """The range of alpha, the taus of its figure, and every chosen value are tried."""
-    accuracy, compression = load_configuration("accuracy"), load_configuration("compression")
-    assert {0.007, 0.052, 0.11} <= set(accuracy.alpha)
-    assert (min(accuracy.alpha), max(accuracy.alpha)) == (0.005, 0.11)
-    assert {0.052, 0.465, 0.738, 0.005, 0.11} <= set(compression.alpha)
-    assert {0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5} == set(compression.tau)
-
-
 @pytest.mark.parametrize("table", ["accuracy", "compression"])
 def test_every_number_says_where_the_paper_has_it(table: str) -> None:
     """Each line of a benchmark that holds a number ends in a comment."""
@@ -119,12 +100,6 @@ def test_every_number_says_where_the_paper_has_it(table: str) -> None:
     ]
     assert lines
     assert [line for line in lines if "  # " not in line and not line.startswith("harness")] == []
-
-
-def test_a_table_that_is_none_is_refused() -> None:
-    """The message names the tables there are."""
-    with raises_naming(InputError, "'figures'", "accuracy", "compression"):
-        load_configuration("figures")
 
 
 @given(st.integers(1, 10_000), st.integers(1, 256), st.floats(1e-6, 1))
@@ -142,71 +117,10 @@ def test_a_part_is_a_part(problems: int, samples: int, share: float) -> None:
     assert full.part(1) == full
 
 
-@pytest.mark.parametrize("share", [0, -0.1, 1.5, math.nan])
-def test_a_share_that_is_none_is_refused(share: float) -> None:
-    """The message has the value and the limits."""
-    with raises_naming(InputError, "0", "1"):
-        PlannedRollouts(10, 10).part(share)
-
-
-@given(st.integers(0, 40), st.integers(0, 40), st.randoms())
-def test_smaller_parts_lie_in_larger_ones(one: int, other: int, random: Any) -> None:
-    """Which problems are kept depends on their ids alone, and fewer are the first of more: so a
-    larger scale resumes.
-    """
-    examples = [Example(f"e{n}", Prompt.user(str(n))) for n in range(40)]
-    shuffled = random.sample(examples, len(examples))
-    few, many = sorted((one, other))
-    assert picked(shuffled, many)[:few] == picked(examples, few)
-
-
-def test_offsets_read_as_in_the_paper() -> None:
-    """Equal offsets as one, others both."""
-    assert offsets(33.144, 31.844, 34.444) == "33.14 ± 1.30"
-    assert offsets(22.2, 11.1, 35.53) == "22.20 +13.33 -11.10"
-
-
 def test_mean_is_over_problems_with_the_percentile_interval() -> None:
     """Two problems, of means 0 and 1: a quarter of the resamples are all 0 and a quarter all 1."""
     found = mean_of((np.array([0.0]), np.array([1.0, 1.0]), np.zeros(0)))
     assert found == Mean(mean=0.5, low=0.0, high=1.0)
-
-
-def test_the_accuracy_table_is_the_papers() -> None:
-    """Every cell verbatim, the method's names too."""
-    table = comparison(load_configuration("accuracy"), [], "m")
-    assert table.header == (
-        "Method",
-        "Trained params",
-        "ours",
-        "MATH, paper",
-        "GSM8K, paper",
-        "GPQA, paper",
-    )
-    assert table.rows == (
-        ("Base", "--", "--", "30.30 ± 1.26", "33.89 ± 2.50", "22.20 ± 13.33"),
-        ("Logit bias (32 clusters)", "32", "", "30.12 ± 1.26", "33.30 ± 2.58", "24.40 ± 13.33"),
-        (
-            "Logit bias (full-vocabulary)",
-            "128k",
-            "",
-            "33.14 ± 1.30",
-            "34.80 ± 2.50",
-            "28.90 ± 13.33",
-        ),
-        ("LoRA-GRPO", "~10^7", "", "45.24 ± 1.40", "76.72 ± 2.27", "31.11 ± 13.33"),
-    )
-
-
-def test_the_compression_table_is_the_papers() -> None:
-    """Every cell verbatim, the method's names too."""
-    table = comparison(load_configuration("compression"), [], "m")
-    assert table.header[3:] == ("gemma-9B, paper", "Llama-8B, paper", "Qwen3-4B, paper")
-    assert table.rows == (
-        ("Base", "--", "--", "315.78 ± 4.72", "941.02 ± 6.98", "1018.12 ± 1.57"),
-        ("Logit bias", "150k–256k", "", "299.32 ± 6.11", "864.24 ± 9.02", "1017.61 ± 1.59"),
-        ("LoRA-GRPO", "~10^7", "", "5.53 ± 0.15", "466.40 ± 6.63", "275.94 ± 6.23"),
-    )
 
 
 @pytest.fixture
@@ -339,22 +253,6 @@ def test_the_whole_command(call: Call, server: ExactServer, tmp_path: Path) -> N
     assert [path for path, _ in server.calls[asked:] if "completions" in path] == []
 
 
-def test_a_reward_that_teaches_nothing_is_told_in_its_place(
-    call: Call, server: ExactServer, tmp_path: Path
-) -> None:
-    """No completion is right: the methods are not run and say why, and the base's numbers stand."""
-    result = call("accuracy", "--benchmark", "gsm8k", url=server.base_url, answer="never said")
-    assert result.exit_code == 0, result.output
-    document = Reproduction.model_validate_json(
-        (tmp_path / "run" / "reproduction.json").read_bytes()
-    )
-    base, _, ips, projection = document.benchmarks[0].methods
-    assert base.accuracy == Mean(mean=0.0, low=0.0, high=0.0)
-    for own in (ips, projection):
-        assert "there is nothing to learn" in str(own.missing)
-        assert f"GSM8K, {own.method} not run: {own.missing}" in document.notes
-
-
 def test_the_baseline_of_clusters(
     call: Call, server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,26 +312,6 @@ def test_the_plan_alone_needs_no_server(call: Call) -> None:
     assert sums[0] < sums[1]
 
 
-def test_a_line_without_blb(tmp_path: Path) -> None:
-    """As a program: its help under its own name, an error of the package as one sentence, no
-    blb.toml.
-    """
-    (tmp_path / "blb.toml").write_text("[fti]\n")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    said = []
-    for words in (["--help"], ["--table", "accuracy", "--data", "none.jsonl"]):
-        command = [sys.executable, "-m", "bench.paper", *words]
-        said.append(
-            subprocess.run(
-                command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-            )
-        )
-    assert "Usage: python -m bench.paper [OPTIONS]" in said[0].stdout
-    assert said[1].returncode == 2
-    assert said[1].stderr.startswith("Error: --data has the problems of one benchmark")
-    assert "Traceback" not in said[1].stderr
-
-
 def refused(result: Result, *parts: str) -> None:
     """One sentence, no traceback, exit code 2."""
     assert result.exit_code == 2, result.output
@@ -457,21 +335,3 @@ def test_refusals(call: Call, tmp_path: Path) -> None:
         "cannot read",
         "bench/paper/lora_grpo.py",
     )
-
-
-def test_a_file_that_is_no_lora_result_is_refused(tmp_path: Path) -> None:
-    """Something else, and the other table's, each with what is wrong."""
-    path = tmp_path / "lora.json"
-    path.write_text('{"table": "accuracy"}')
-    with raises_naming(InputError, "lora.json", "bench/paper/lora_grpo.py"):
-        load_lora(path, "accuracy")
-    path.write_text(lora_result(table="compression").model_dump_json())
-    with raises_naming(InputError, "'compression'", "'accuracy'"):
-        load_lora(path, "accuracy")
-
-
-def test_cells_are_safe_in_markdown() -> None:
-    """A bar or a line end in a cell breaks no row."""
-    document = SimpleNamespace(table="accuracy", model="m", notes=("one",))
-    page = markdown(document, [TextTable("t", ("a", "b"), (("x|y", "1\n2"),))])  # type: ignore[arg-type]
-    assert "| x\\|y | 1 2 |" in page

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.sampled import sampled, unpack_sampled
-from blackbox_lb.errors import StoreCorrupt, StoreError
+from blackbox_lb.errors import StoreCorrupt
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.store.rows import Arrays, pack
 from blackbox_lb.types import Completion, Prompt
@@ -64,25 +64,6 @@ def test_sampled_columns_are_those_of_the_whole(
     assert (bounds is None) == (arrays.bounded is None)
     if arrays.bounded is not None:
         np.testing.assert_array_equal(bounds, arrays.bounded)
-
-
-@pytest.mark.parametrize("cut", [0, 1, 8, 12, 40])
-def test_a_cut_blob_is_damaged(cut: int) -> None:
-    """A blob that ends before its sampled columns do is refused."""
-    with pytest.raises(StoreCorrupt):
-        unpack_sampled(pack(arrays_of(50, 2, 1))[:cut])
-
-
-def test_they_come_in_order(tmp_path: Path) -> None:
-    """In the order of the keys asked for; a key that is not there is named."""
-    each = [arrays_of(5 + n, 2, n, bounded=n == 3) for n in range(7)]
-    keys = stored(tmp_path / "s.db", each)
-    with RolloutStore(tmp_path / "s.db", read_only=True) as store:
-        for one, arrays in zip(sampled(store, keys[::-1]), each[::-1], strict=True):
-            np.testing.assert_array_equal(one.token_ids, arrays.token_ids)
-            np.testing.assert_array_equal(one.logprobs, arrays.logprobs)
-        with raises_naming(StoreError, "s.db", "nowhere"):
-            list(sampled(store, [keys[0], "nowhere"]))
 
 
 def test_damage_behind_the_sampled_columns_is_found(tmp_path: Path) -> None:
