@@ -27,7 +27,6 @@ from blackbox_lb.safety import network
 from blackbox_lb.safety.http.retries import is_passing
 from blackbox_lb.safety.network import (
     certificates,
-    check_key_log,
     proxy_server,
     untrusted_certificate,
 )
@@ -194,13 +193,6 @@ def test_a_file_that_tls_cannot_use(
         get("https://host.example/v1")
 
 
-def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in VARIABLES:
-        monkeypatch.setenv(variable, "")
-    check_key_log()
-    certificates()
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -275,16 +267,6 @@ def test_a_socks_proxy_server_needs_its_package(monkeypatch: pytest.MonkeyPatch)
         proxy_server("http://host.example/v1", network.HTTP)
 
 
-def test_the_variable_of_the_scheme_comes_before_that_of_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("ALL_PROXY", "http://all.example:1")
-    assert proxy_server("https://host.example/v1") == ("http://all.example:1", "ALL_PROXY")
-    monkeypatch.setenv("https_proxy", "tls.example:2")
-    assert proxy_server("https://host.example/v1") == ("http://tls.example:2", "https_proxy")
-    assert proxy_server("http://host.example/v1") == ("http://all.example:1", "ALL_PROXY")
-
-
 @pytest.mark.parametrize("variable", ["https_proxy", "ALL_PROXY"])
 @pytest.mark.parametrize(
     ("exceptions", "direct"),
@@ -311,14 +293,6 @@ def test_exceptions_hold_for_every_kind_of_proxy_server(
     monkeypatch.setenv(variable, "http://proxy.example:3128")
     monkeypatch.setenv("NO_PROXY", exceptions)
     assert (proxy_server("https://host.example:8443/v1") is None) == direct
-
-
-def test_networks_are_exceptions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
-    monkeypatch.setenv("NO_PROXY", "10.0.0.0/8,fd00::/8")
-    addresses = ("10.1.2.3", "[fd00::1]", "11.0.0.1", "[fe80::1]", "name.example")
-    direct = [proxy_server(f"http://{address}:80/v1") is None for address in addresses]
-    assert direct == [True, True, False, False, False]
 
 
 def test_a_proxy_server_that_does_not_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,9 +38,8 @@ from blackbox_lb.deploy.proxy.bodies import ServedBiases
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.served import ServedBias
 from blackbox_lb.deploy.proxy.upstream import Upstream
-from blackbox_lb.errors import BiasError, DataError, InputError
+from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.extras.report.page_text import tame
-from blackbox_lb.safety.printable import legible
 from blackbox_lb.safety.untrusted import (
     MAX_DEPTH,
     open_regular,
@@ -745,14 +744,6 @@ def test_a_page_names_what_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> No
     assert tame("x planted-key-in-a-page http://ada:pw@h/") == "x [masked] http://[masked]@h/"
 
 
-def test_messages_keep_their_lines_and_backslashes() -> None:
-    """``legible`` escapes what ``printable`` does, but leaves what may be a path or an escape
-    already.
-    """
-    assert legible("a\nb\\x1b C:\\dir é漢") == "a\nb\\x1b C:\\dir é漢"
-    assert legible("\x1b[1m\u202e\t") == "\\x1b[1m\\u202e\\t"
-
-
 # --- The proxy
 
 BIASES = ServedBiases(
@@ -783,30 +774,6 @@ def test_a_body_that_two_readers_read_differently_is_refused(name: str) -> None:
     with raises_naming(ErrorAnswer, "JSON") as error:
         BIASES.edit("/v1/chat/completions", BODIES[name])
     assert error.value.status == 400
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        "http://evil/v1/models", "//evil/../x", "/v1/../admin", "/v1/%2e%2e/admin", "/v1/%252e%252e/x", "/v1/..\\x", "@evil/", "*",
-        "/v1/a b", "/v1/\r\nX: y", "/v1/#x", "evil:80",
-    ],
-)  # fmt: skip
-def test_no_target_leads_elsewhere(target: str) -> None:
-    """Whatever a client asks for goes to the upstream's own host and below its path, or nowhere."""
-    with pytest.raises(ErrorAnswer):
-        Upstream("http://up:8000/api/v1").url(target)
-
-
-@pytest.mark.parametrize(
-    "target", ["//evil/x", "/v1//evil", "/v1/@evil", "/v1/\\@evil", "/v1/%0d%0aX:y", "/:80@evil"]
-)
-def test_a_target_stays_on_its_host(target: str) -> None:
-    """What looks like another authority is a path here."""
-    from yarl import URL
-
-    url = URL(Upstream("http://up:8000/api/v1").url(target), encoded=True)
-    assert (url.scheme, url.host, url.port) == ("http", "up", 8000)
 
 
 def test_a_model_called_like_a_path_reaches_no_other_route() -> None:
@@ -866,19 +833,3 @@ def test_ambiguous_framing_goes_no_further(name: str) -> None:
         ]
         assert framing == ["content-length"]
         assert int(arrived.headers["content-length"]) == len(arrived.body)
-
-
-def test_limits_of_a_bias_file_are_told(tmp_path: Path) -> None:
-    """A file above the limit is refused with the limit and what to do."""
-    with (tmp_path / "huge.json").open("wb") as file:
-        file.truncate(MAX_BYTES + 1)
-    with raises_naming(BiasError, "67,108,864", "compile"):
-        Bias.load(tmp_path / "huge.json")
-    document: dict[str, Any] = {
-        "format": "blackbox-lb/bias",
-        "version": 4,
-        "settings": {"a": json.loads(nested(150))},
-    }
-    (tmp_path / "deep.json").write_text(json.dumps(document))
-    with pytest.raises(InputError):
-        Bias.load(tmp_path / "deep.json")

@@ -118,15 +118,6 @@ def test_one_bit_of_an_index_is_said_when_the_store_is_opened(
     assert blb("store", "check", path).exit_code == 2
 
 
-def test_a_damaged_key_of_a_reward_is_said(store_bytes: bytes, tmp_path: Path) -> None:
-    """No other row names a reward, so all of them are read before one is called missing."""
-    key = f"{7:064x}".encode()
-    assert store_bytes.count(key) == 1
-    path = written(tmp_path / "s.db", store_bytes.replace(key, key[:-1] + b"6"))
-    with RolloutStore(path, check_file=False) as store, raises_naming(StoreCorrupt, path):
-        store.rewards([f"{7:064x}"])
-
-
 def test_swapped_pages_never_give_another_row(store_bytes: bytes, tmp_path: Path) -> None:
     """Two pages in each other's place, above all two of an index, also after the store was opened:
     what comes for a key is what was stored under it.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import sqlite3
 import subprocess
 import sys
@@ -21,7 +19,6 @@ from hypothesis.extra import numpy as hnp
 from blackbox_lb.errors import StoreCorrupt, StoreError
 from blackbox_lb.store import (
     RolloutStore,
-    canonical,
     database,
     next_token_key,
     prompt_hash,
@@ -87,27 +84,6 @@ def test_packing_keeps_every_bit(given_: Arrays) -> None:
     assert_same(unpack(pack(given_)), given_)
 
 
-def test_columns_of_different_lengths_are_not_stored() -> None:
-    """What could not be read back is refused when it comes, not when it is needed."""
-    good = arrays_of(completion())
-    for bad, lengths in (
-        (good._replace(propensities=good.logprobs[:-1]), [3, 3, 3, 3, 2]),
-        (good._replace(bounded=np.ones(2, np.bool_)), [3, 3, 3, 3, 2]),
-        (good._replace(top_ids=good.top_ids[:, :1]), [3, 3, 3, 3]),
-    ):
-        with raises_naming(StoreError, lengths):
-            pack(bad)
-
-
-@pytest.mark.parametrize(
-    "blob", [b"", b"\x01", b"\x01\x01\x00\x00\x00\x01\x00\x00\x00rubbish", b"\x00rubbish"]
-)
-def test_a_damaged_blob_is_refused(blob: bytes) -> None:
-    """Rubbish never becomes numbers."""
-    with raises_naming(StoreCorrupt, "damaged"):
-        unpack(blob)
-
-
 def test_a_blob_that_is_cut_or_newer_is_refused() -> None:
     """Columns that are missing, columns that nobody knows, and another format."""
     blob = pack(arrays_of(completion()))
@@ -146,23 +122,6 @@ def listed(*tokens: int) -> ListedBytes:
     """The bytes of these tokens, in a list of an answer, as the reader of long lists gives them."""
     spelled = [f"t{token}".encode() for token in tokens]
     return ListedBytes(np.array(tokens, np.int32), np.arange(len(tokens), dtype=np.int32), spelled)
-
-
-def test_listed_bytes_are_a_mapping_and_travel_without_the_other_spellings() -> None:
-    """Each token once, whatever its numbers; a copy or a pickle is the dictionary itself."""
-    found = ListedBytes(
-        np.array([7, 4, 7], np.int32),
-        np.array([2, 0, 2], np.int32),
-        [b"four", b"another", b"seven"],
-    )
-    assert (dict(found), len(found), found[7], 5 in found) == (
-        {4: b"four", 7: b"seven"},
-        2,
-        b"seven",
-        False,
-    )
-    assert type(pickle.loads(pickle.dumps(found))) is dict
-    assert copy.deepcopy(found) == found
 
 
 def test_bytes_are_stored_with_the_first_answer_that_is_stored(tmp_path: Path) -> None:
@@ -253,11 +212,6 @@ def test_keys_tell_everything_apart() -> None:
     assert len(others | {base}) == 4
 
 
-def test_canonical_json_has_one_spelling() -> None:
-    """Sorted keys, no spaces, text as itself."""
-    assert canonical({"b": [1.5, "é"], "a": None}) == '{"a":null,"b":[1.5,"é"]}'
-
-
 def test_a_missing_completion_is_named(tmp_path: Path) -> None:
     """Asking for what is not there is an error, not an empty answer."""
     with (
@@ -287,12 +241,6 @@ def test_foreign_and_newer_files_are_refused_and_left_alone(tmp_path: Path) -> N
         with raises_naming(error, path, *facts):
             RolloutStore(path)
     assert [path.read_bytes() for path in (foreign, newer, text)] == before
-
-
-def test_a_folder_is_no_store(tmp_path: Path) -> None:
-    """A path that cannot be a file says so."""
-    with raises_naming(StoreError, tmp_path, "``store``"):
-        RolloutStore(tmp_path)
 
 
 def test_what_add_returned_for_survives_sigkill(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blackbox_lb.errors import BlbError, InputError, StoreError
+from blackbox_lb.errors import InputError, StoreError
 from blackbox_lb.store import RolloutStore, request_hash
 from blackbox_lb.store.database import TABLES
 from blackbox_lb.store.parquet import export_store, import_store
@@ -253,40 +253,6 @@ def test_the_share_of_rows_that_is_recovered(
     assert share >= least
 
 
-def test_a_vacuumed_store_without_its_first_page(whole: Path, tmp_path: Path) -> None:
-    """Completions, prompts and settings come back although other tables were moved."""
-    path = tmp_path / "s.db"
-    with sqlite3.connect(whole) as db:
-        db.execute("VACUUM INTO ?", (str(path),))
-    db.close()
-    data = path.read_bytes()
-    path.write_bytes(bytes(4096) + data[4096:])
-    before = rows(whole)
-    after = saved(path, before, tmp_path)
-    tables = ("completions", "prompts", "requests")
-    assert {name for name in before if name[0] in tables} <= after.keys()
-
-
-def test_a_file_with_a_view_is_read_by_the_schema_of_a_store(whole: Path, tmp_path: Path) -> None:
-    """A view in the place of a table is never run; the rows in the pages come back."""
-    path = tmp_path / "s.db"
-    shutil.copy(whole, path)
-    with sqlite3.connect(path) as db:
-        db.execute("ALTER TABLE prompts RENAME TO hidden")
-        db.execute("CREATE VIEW prompts AS SELECT hash, 'no' || messages AS messages FROM hidden")
-    db.close()
-    before = rows(whole)
-    assert saved(path, before, tmp_path) == before
-
-
-def test_a_row_with_a_value_of_another_kind_is_damaged() -> None:
-    """No value of a damaged row ends a check with another exception."""
-    for values in ({"id": None}, {"tokenizer": 3}, {"bytes": "a"}):
-        row = {"tokenizer": "t", "id": 1, "bytes": b"a", "checksum": 0} | values
-        with raises_naming(StoreError, *values):
-            check_row("token_bytes", row)
-
-
 def test_what_reads_a_damaged_store_says_so(whole: Path, tmp_path: Path) -> None:
     """Every method on 60 damaged files gives what was stored or an error of our tree, never another
     exception.
@@ -501,37 +467,3 @@ def test_a_changed_export_is_refused(whole: Path, tmp_path: Path) -> None:
         import_store(file, tmp_path / "back.db")
     with raises_naming(InputError, "completions.parquet"):
         import_store(tmp_path / "nowhere", tmp_path / "back.db")
-
-
-@pytest.mark.parametrize(
-    "words", [("check", "none.db"), ("recover", "none.db", "new.db"), ("export", "none.db", "out")]
-)
-def test_a_missing_store_is_said_by_every_command(words: tuple[str, ...], tmp_path: Path) -> None:
-    """Exit code 2, a sentence, and nothing appears."""
-    done = blb("store", words[0], *(tmp_path / word for word in words[1:]))
-    assert done.exit_code == 2
-    assert "there is no" in done.stderr
-    assert not list(tmp_path.iterdir())
-
-
-def test_every_command_prints_json(whole: Path, tmp_path: Path) -> None:
-    """The whole round by the command line: check, merge, export, import, recover."""
-    shutil.copy(whole, tmp_path / "s.db")
-    at = tmp_path.joinpath
-    answers = [
-        json.loads(blb("store", *words, "--json").stdout)
-        for words in (
-            ("check", at("s.db")),
-            ("merge", at("s.db"), "--out", at("m.db")),
-            ("export", at("m.db"), at("out")),
-            ("import", at("out"), at("i.db")),
-            ("recover", at("i.db"), at("r.db")),
-        )
-    ]
-    assert answers[0]["sound"] is True
-    assert answers[1]["added"]["completions"] == answers[2]["rows"]["completions"] == 40
-    assert answers[3]["added"]["completions"] == answers[4]["recovered"]["completions"] == 40
-    assert rows(at("r.db")) == rows(whole)
-    for name in ("check", "merge", "recover", "export", "import"):
-        assert "--json" in blb("store", name, "--help").output
-    assert issubclass(StoreError, BlbError)

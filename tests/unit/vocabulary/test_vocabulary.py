@@ -18,16 +18,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blackbox_lb.errors import InputError, Interrupted
+from blackbox_lb.errors import InputError
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
-from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, display_bytes, fingerprint, rust_errors
+from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, display_bytes, fingerprint
 from blackbox_lb.vocabulary.tokenizer_files import (
-    BYTE_OF,
     CHARACTER_OF,
     PATTERNS,
     byte_level_encoder,
     bytes_of_piece,
-    cache_name,
     sentencepiece_encoder,
     splitter,
 )
@@ -79,13 +77,6 @@ def test_special_tokens_have_names_and_no_bytes() -> None:
     assert vocabulary.bytes_of(4) is None
     assert vocabulary.end_of_text == 2
     assert table(b"a").end_of_text is None
-
-
-def test_a_special_name_that_is_also_text_is_ambiguous() -> None:
-    """A display string that could be a special token or the text of an ordinary one names
-    neither.
-    """
-    assert table(b"a", b"<pad>", **{"<pad>": 9}).id_of_text("<pad>") is None
 
 
 def test_the_fingerprint_is_that_of_the_encoded_probe() -> None:
@@ -195,15 +186,6 @@ def test_models_are_known_by_their_base(model: str, encoding: str | None) -> Non
 
 
 # Byte-pair encoding
-
-
-def test_the_byte_table_is_one_to_one() -> None:
-    """256 printable characters for 256 bytes: a space is U+0120, ASCII letters are themselves."""
-    assert len(BYTE_OF) == len(CHARACTER_OF) == 256
-    assert CHARACTER_OF[ord(" ")] == "Ġ"
-    assert bytes_of_piece("Ġaâ") == b" a\xe2"
-    assert bytes_of_piece("a b") is None
-    assert all(character.isprintable() and not character.isspace() for character in BYTE_OF)
 
 
 def naive_join(parts: list[str], rank: Callable[[str, str], float | None]) -> list[str]:
@@ -626,18 +608,6 @@ def test_names_that_are_nothing_get_the_right_advice(tmp_path: Path) -> None:
             load_vocabulary(name or "unheard/of")
 
 
-def test_an_encoding_is_loaded_once(tiktoken_cache: Path) -> None:
-    """The second time costs nothing."""
-    assert load_vocabulary("cl100k_base") is load_vocabulary("cl100k_base")
-
-
-def test_rank_files_are_cached_under_these_names() -> None:
-    """The names that tiktoken gives OpenAI's two rank files in its cache."""
-    address = "https://openaipublic.blob.core.windows.net/encodings/{}.tiktoken"
-    assert cache_name(address.format("o200k_base")) == "fb374d419588a4632f3f557e76b4b70aebbca790"
-    assert cache_name(address.format("cl100k_base")) == "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"
-
-
 def python(script: str, **environment: str) -> str:
     """What a fresh interpreter prints; the outside world is behind a proxy that is not there."""
     closed = dict.fromkeys(
@@ -677,14 +647,6 @@ def test_without_internet_and_cache_the_remedy_is_exact(tmp_path: Path) -> None:
     file = "fb374d419588a4632f3f557e76b4b70aebbca790"
     assert names(said, url, tmp_path, file, "TIKTOKEN_CACHE_DIR")
     assert "switched off" in python(REFUSED, TIKTOKEN_CACHE_DIR="")
-
-
-def test_a_cache_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
-    """A folder where the rank file should be is no download's fault."""
-    (tmp_path / "fb374d419588a4632f3f557e76b4b70aebbca790").mkdir()
-    assert "cannot read or write its cache for o200k_base" in python(
-        REFUSED, TIKTOKEN_CACHE_DIR=str(tmp_path)
-    )
 
 
 PLUGIN = """
@@ -745,17 +707,3 @@ def test_a_panic_of_the_library_is_one_sentence(
     assert str(path) in str(caught.value)
     os.write(2, b"still there")
     assert capfd.readouterr().err == "still there"
-
-
-def test_errors_of_any_kind_become_ours_but_for_those_that_end_a_program() -> None:
-    """A panic is no Exception."""
-
-    class Panic(BaseException):
-        """As pyo3 raises it."""
-
-    for error in (Panic("stack overflow"), ValueError("no merges")):
-        with raises_naming(InputError, "cannot encode", error), rust_errors("cannot encode"):
-            raise error
-    for other in (KeyboardInterrupt(), Interrupted("stopped")):
-        with pytest.raises(type(other)), rust_errors("cannot encode"):
-            raise other
