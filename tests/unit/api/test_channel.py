@@ -31,9 +31,7 @@ from blackbox_lb.errors import (
     ServerFailed,
 )
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.safety.http import service
 from blackbox_lb.safety.http.retries import ATTEMPTS, FIRST_SLIPS, RATE_LIMIT_ATTEMPTS
-from blackbox_lb.safety.http.service import connection_limits
 from tests.support.errors import names, raises_naming
 
 Answer = Callable[[httpx2.Request], httpx2.Response]
@@ -157,78 +155,6 @@ def test_an_extended_profile_sends_nothing_of_the_parents_host(
         assert not re.search("openai|gpt", said, re.IGNORECASE)
 
 
-def test_azure_takes_its_key_in_a_header_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The v1 API lies under the resource's address; no bearer token is sent with a key."""
-    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://mine.openai.azure.com/")
-    monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
-    monkeypatch.delenv("AZURE_OPENAI_AD_TOKEN", raising=False)
-    (request,) = send(fine, "azure")
-    assert str(request.url) == "https://mine.openai.azure.com/openai/v1/chat/completions"
-    assert request.headers["api-key"] == KEY
-    assert "authorization" not in request.headers
-
-
-def test_azure_takes_entra_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token from the environment, or one a request from a provider of tokens, which wins over the
-    key.
-    """
-    monkeypatch.delenv("AZURE_OPENAI_API_KEY", raising=False)
-    monkeypatch.setenv("AZURE_OPENAI_AD_TOKEN", "entra")
-    (request,) = send(fine, "azure", base_url="https://mine.openai.azure.com/openai/v1")
-    assert request.headers["authorization"] == "Bearer entra"
-    assert "api-key" not in request.headers
-    monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
-    calls = 0
-
-    async def provider() -> str:
-        nonlocal calls
-        calls += 1
-        return f"fresh-{calls}"
-
-    requests = send(
-        fine, "azure", base_url="https://mine.openai.azure.com", times=2, token_provider=provider
-    )
-    assert [request.headers["authorization"] for request in requests] == [
-        "Bearer fresh-1",
-        "Bearer fresh-2",
-    ]
-    assert "api-key" not in requests[0].headers
-
-
-def test_azure_classic_names_the_version_of_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The profile's version goes with every request, the environment's instead where there is
-    one.
-    """
-    monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
-    monkeypatch.delenv("OPENAI_API_VERSION", raising=False)
-    rules = load_profile("azure-classic").connection
-    (request,) = send(fine, "azure-classic", base_url="https://mine.openai.azure.com")
-    assert request.url.params["api-version"] == rules.query["api-version"]
-    assert request.url.path.startswith("/openai/")
-    monkeypatch.setenv("OPENAI_API_VERSION", "2099-01-01")
-    (request,) = send(fine, "azure-classic", base_url="https://mine.openai.azure.com")
-    assert request.url.params["api-version"] == "2099-01-01"
-
-
-@pytest.mark.parametrize(
-    ("provider", "variable", "place"),
-    [
-        ("openai", "OPENAI_API_KEY", "platform.openai.com"),
-        ("azure", "AZURE_OPENAI_API_KEY", "portal"),
-        ("fireworks", "FIREWORKS_API_KEY", "fireworks.ai"),
-    ],
-)
-def test_without_a_key(
-    monkeypatch: pytest.MonkeyPatch, provider: str, variable: str, place: str
-) -> None:
-    """Which variable, and where to get a key; nothing is sent."""
-    for name in (variable, "AZURE_OPENAI_AD_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    with raises_naming(AuthenticationFailed, variable) as caught:
-        send(fine, provider, base_url="https://example.invalid/v1")
-    assert arrived_before(caught.value) == 0
-
-
 def test_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """Azure has no address of its own: the option and the variable are named."""
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
@@ -304,50 +230,6 @@ def test_a_refusal_that_lasts(
     assert arrived_before(caught.value) == tries
 
 
-def test_a_wrong_key_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names the variable and the place, and repeats no key, even where the provider does."""
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    with pytest.raises(AuthenticationFailed) as caught:
-        send(lambda request: fail(401, f"Incorrect API key provided: {KEY}."))
-    said = str(caught.value)
-    assert "OPENAI_API_KEY" in said
-    assert "platform.openai.com" in said
-    assert KEY not in said
-    assert "\n" not in said
-
-
-def test_the_same_sentence_before_and_after_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that the profile refuses and one that the provider refuses read alike, and both name
-    models that work.
-    """
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    profile = load_profile("openai")
-    with pytest.raises(ModelUnsuitable) as before:
-        profile.check_model("o3-mini")
-    with pytest.raises(ModelUnsuitable) as after:
-        send(
-            lambda request: fail(
-                400, "Unsupported parameter: 'logprobs' is not supported with this model."
-            )
-        )
-    start, end = (
-        "cannot be adapted through openai: ",
-        "models that work: " + ", ".join(profile.models.work),
-    )
-    for said in (str(before.value), str(after.value)):
-        assert start in said
-        assert said.endswith(end)
-
-
-def test_a_provider_is_left_alone_for_as_long_as_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a 429 with retry-after-ms, the next request of anybody leaves no earlier."""
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    refusal = fail(429, "slow down", {"retry-after-ms": "80"})
-    answer, times = noting_times([refusal, httpx2.Response(200, json={})])
-    assert len(send(answer)) == 2
-    assert times[1] - times[0] >= 0.08
-
-
 def test_budgets_from_headers_hold_requests_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the last answer says that nothing remains, the next request waits for the bucket
     instead of a refusal.
@@ -395,12 +277,6 @@ def test_a_key_that_no_header_takes(monkeypatch: pytest.MonkeyPatch, value: str)
     assert arrived_before(caught.value) == 0
 
 
-def test_a_line_end_behind_a_key_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a file with Windows line ends leaves it there."""
-    monkeypatch.setenv("OPENAI_API_KEY", f"{KEY}\r\n")
-    assert send(fine)[0].headers["authorization"] == f"Bearer {KEY}"
-
-
 @pytest.mark.parametrize(
     ("address", "facts"),
     [
@@ -419,17 +295,6 @@ def test_an_address_that_cannot_be_used(address: str, facts: tuple[str, ...]) ->
     with raises_naming(InputError, *facts) as caught:
         send(fine, "vllm", base_url=address)
     assert "hunter2" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "address",
-    [" http://h:8000/v1", "http://h:8000/v1 \n", "HTTP://h:8000/v1", "Http://h:8000/v1//"],
-)
-def test_an_address_is_mended(address: str) -> None:
-    """Below it and beside it."""
-    channel = Channel(load_profile("vllm"), address)
-    assert channel.base_url == "http://h:8000/v1"
-    assert channel.root("/tokenize") == "http://h:8000/tokenize"
 
 
 def test_the_address_in_a_profile_and_in_the_environment_is_mended(
@@ -502,18 +367,6 @@ def test_what_does_not_exist_is_named_by_its_address(monkeypatch: pytest.MonkeyP
     assert names(classic, "https://name.example/openai/chat/completions")
     assert hint not in classic
     assert "api-version" not in classic
-
-
-@pytest.mark.parametrize(
-    ("files", "most"),
-    [(None, 1_000), (1_000_000, 1_000), (256, 208), (64, 16), (20, 1)],
-)
-def test_no_more_connections_than_open_files(
-    files: int | None, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Requests wait for a connection, where another one would be one file too many."""
-    monkeypatch.setattr(service, "most_open_files", lambda: files)
-    assert connection_limits().max_connections == most
 
 
 def test_too_many_open_files_are_no_missing_server() -> None:

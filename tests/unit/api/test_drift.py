@@ -17,7 +17,7 @@ import pytest
 from click.testing import Result
 
 from blackbox_lb.api.drift import DriftWatch
-from blackbox_lb.jobs.records.run_record import FILE, profile_hash
+from blackbox_lb.jobs.records.run_record import FILE
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion
@@ -293,31 +293,6 @@ def test_two_commands_in_one_folder(
         assert collect(server).exit_code == 0
 
 
-def test_what_the_record_says(collect: Callable[..., Result], tmp_path: Path) -> None:
-    """Written before the first request, without address or key, and at the end with what was
-    spent.
-    """
-    seen: list[bool] = []
-
-    def look(number: int, answer: Any) -> Any:
-        seen.append((tmp_path / "run" / FILE).exists())
-        return answer
-
-    with ExactServer(MODEL, faults=look) as server:
-        assert collect(server).exit_code == 0
-        port = server.base_url.rpartition(":")[2].partition("/")[0]
-    assert seen == [True] * 20
-    found = record(tmp_path)["runs"]["collect"]
-    assert set(found["settings"]) == {
-        *("provider", "profile", "host", "model", "tokenizer", "endpoint"),
-        *("max_tokens", "top_logprobs", "seed", "stop", "prompts", "shard"),
-    }
-    assert found["settings"]["host"] == "127.0.0.1"
-    assert port not in json.dumps(record(tmp_path))
-    assert found["spent"]["requests"] == 20
-    assert found["version"]
-
-
 @pytest.mark.parametrize("text", ["{", "[]", '{"runs": 3}', "[" * 100_000])
 def test_a_record_that_is_none(collect: Callable[..., Result], tmp_path: Path, text: str) -> None:
     """One sentence, with the remedy."""
@@ -328,16 +303,6 @@ def test_a_record_that_is_none(collect: Callable[..., Result], tmp_path: Path, t
     assert result.exit_code == 2
     assert "is no record of a run" in result.stderr
     assert result.stderr.count("\n") == 1
-
-
-def test_the_hash_of_a_profile() -> None:
-    """A row changes it, its evidence and title do not."""
-    profile = load_profile("openai")
-    assert profile_hash(profile) == profile_hash(
-        profile.model_copy(update={"title": "x", "evidence": {}, "unknown": []})
-    )
-    other = profile.model_copy(update={"neutral": {**profile.neutral, "top_p": 0.9}})
-    assert profile_hash(profile) != profile_hash(other)
 
 
 def completion(model: str, system: str = "", finish: str = "stop") -> Completion:
@@ -359,35 +324,6 @@ def test_a_fleet_has_many_systems() -> None:
     assert watch.seen([completion("gpt-2", "fp_1")], fleet=True) is not None
     assert "gpt-2" not in watch.models
     assert DriftWatch("stop").seen([completion("gpt", "fp_1")], fleet=True) is None
-
-
-def test_another_host_stops_and_another_setup_of_it_is_noted() -> None:
-    """Where answers name both: the first change of set-up is remarked once, and the record keeps
-    the two names of each.
-    """
-    assert not load_profile("openrouter").models.fleet
-    watch = DriftWatch()
-    for setup in ("fp_1", "fp_2", "fp_1", "fp_2"):
-        assert watch.seen([completion("m", f"OpenAI / {setup}")], fleet=False) is None
-    assert watch.seen([completion("m", "OpenAI")], fleet=False) is None
-    assert len(watch.notices) == 1
-    assert watch.systems == {"OpenAI / fp_1": 2, "OpenAI / fp_2": 2, "OpenAI": 1}
-    assert watch.seen([completion("m", "Azure / fp_1")], fleet=False) is not None
-    strict = DriftWatch("stop")
-    assert strict.seen([completion("m", "OpenAI / fp_1")], fleet=False) is None
-    assert strict.seen([completion("m", "OpenAI / fp_2")], fleet=False) is not None
-    lenient = DriftWatch("note")
-    for system in ("OpenAI / fp_1", "Azure / fp_1"):
-        assert lenient.seen([completion("m", system)], fleet=False) is None
-    assert len(lenient.notices) == 1
-
-
-def test_a_run_that_knew_only_the_host_goes_on() -> None:
-    """Its record names no set-up, so that none has changed."""
-    watch = DriftWatch()
-    watch.systems.update({"OpenAI": 5})
-    assert watch.seen([completion("m", "OpenAI / fp_1")], fleet=False) is None
-    assert watch.notices == []
 
 
 def test_what_a_filter_withheld_says_nothing() -> None:

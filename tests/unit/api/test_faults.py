@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,7 +22,6 @@ from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.http.error_answers import Fault, FaultKind, classify
 from blackbox_lb.safety.http.retries import is_passing
-from blackbox_lb.safety.printable import with_remedy
 
 same = settings(derandomize=True)
 
@@ -373,110 +371,6 @@ def test_what_passes_by_itself() -> None:
     assert {kind for _, _, kind in CASES} | {"unsupported"} == set(get_args(FaultKind))
 
 
-@pytest.mark.parametrize(
-    ("said", "remedy"),
-    [
-        (
-            "The model `m` does not exist.",
-            "`m` does not exist; is 'm' the model's name? Give another with ``model``, or see which",
-        ),
-        (
-            "This is a chat model and not supported in the v1/completions endpoint. Is it?",
-            "Is it? Use ``endpoint=chat``",
-        ),
-        (
-            "This model is only supported in v1/responses.",
-            "v1/responses",
-        ),  # which vLLM does not have
-        (
-            "The prompt is too long: 9, model maximum context length: 8.",
-            "length: 8; shorten the prompt, lower ``max_tokens``, or",
-        ),
-        (
-            "Context size has been exceeded.",
-            "exceeded; lower ``concurrency``, or give the server a longer context; what",
-        ),
-    ],
-)
-def test_the_remedy_follows_the_words(said: str, remedy: str) -> None:
-    """A semicolon stands in place of a server's full stop; behind its question, a sentence
-    begins.
-    """
-    message = str(
-        Channel(load_profile("vllm"), "http://127.0.0.1:9/v1").refusal(400, {"message": said}, "m")
-    )
-    assert remedy in message
-    assert not re.search(r"[.?!:];", message)
-
-
-@pytest.mark.parametrize("end", ["", ".", "?", "!", ":", ". "])
-def test_no_sentence_ends_twice(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a server's words end in, in every kind of error and where other parts of the program
-    add to it.
-    """
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-    channel = Channel(load_profile("openai"), "http://127.0.0.1:9/v1")
-    for kind in get_args(FaultKind):
-        for model in (None, "m"):
-            error = channel.error_of(
-                Fault(kind, f"no{end}", parameter="logprobs", limit=None if model else 5), model
-            )
-            assert not re.search(r"[.?!:,];", with_remedy(error, "the same command asks again"))
-
-
-def test_a_fault_says_who_said_what() -> None:
-    """The provider's own words, its code and its parameter stay as they are; a fault cannot be
-    changed.
-    """
-    fault = classify(400, unsupported("logprobs"), "openai")
-    assert (fault.code, fault.param, fault.status) == ("unsupported_parameter", "logprobs", 400)
-    assert (
-        str(fault)
-        == "openai answered 400: Unsupported parameter: 'logprobs' is not supported with this"
-        " model."
-    )
-    assert str(classify(None, None)) == "the provider answered an error: no explanation"
-    assert classify(400, {"message": "no", "code": 40000}).code == "40000"
-    with pytest.raises(FrozenInstanceError):
-        fault.kind = "server"  # type: ignore[misc]
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("<!DOCTYPE html><style>b{color:red}</style><title>502 &mdash; Bad</title><h1>nginx", "502 — Bad nginx"),
-        ("<html><script>alert('<p>')</script>x &amp; y<!-- secret --></html>", "x & y"),
-        ("a < b and c > d", "a < b and c > d"),
-        ("two\n\nlines\tand \x1b[31mred \u202eright", "two lines and [31mred right"),
-        ('{"error": {"message": "JSON in text"}}', "JSON in text"),
-        (b"\xff\xfebytes", "��bytes"),
-        ({"error": {"message": None}}, "no explanation"),
-        ({"error": {"reason": "odd", "message": None}}, '{"reason": "odd"}'),
-        ({"error": {"message": "Provider error", "metadata": {"raw": "the reason"}}}, "Provider error: the reason"),
-        ({"detail": [{"loc": ["body", 0], "msg": "large"}, {"loc": ["query"], "msg": "odd"}]}, "body.0: large; query: odd"),
-        ({"detail": {"error": {"message": "deep"}}}, "deep"),
-        ({"error": {"error": "Unauthorized"}}, "Unauthorized"),
-        ({}, "no explanation"),
-        ([], "no explanation"),
-        ("", "no explanation"),
-        (7, "7"),
-    ],
-)  # fmt: skip
-def test_messages(body: Any, message: str) -> None:
-    """The words are found in every shape, on one line, without tags, scripts or terminal codes."""
-    assert classify(400, body).message == message
-
-
-def test_messages_are_short() -> None:
-    """Servers that repeat the whole request do not fill the terminal; what they say at first is
-    kept.
-    """
-    message = classify(400, {"message": "Field required: " + "word " * 100_000}).message
-    assert message.startswith("Field required: word")
-    assert message.endswith("…")
-    assert len(message) <= 500
-
-
 SECRETS = [
     "sk-abcdEFGH1234ijklMNOP5678qrst",
     "sk-proj-a_b-CdEf0123456789-ghIJkl",
@@ -506,14 +400,6 @@ def test_echoed_keys_are_masked(secret: str, shape: Any) -> None:
     assert "[masked]" in repr(classify(401, shape(secret)))
 
 
-def test_bearer_tokens_of_any_form_are_masked() -> None:
-    """A token behind the word Bearer goes; the word Bearer in a sentence stays readable."""
-    assert classify(401, "got Bearer tok3n/with+signs==").message == "got Bearer [masked]"
-    assert (
-        classify(401, "Bearer authentication required").message == "Bearer authentication required"
-    )
-
-
 @pytest.mark.parametrize(
     "message",
     [
@@ -533,20 +419,6 @@ def test_what_is_no_key_stays(message: str) -> None:
     readable.
     """
     assert classify(401, openai(message)).message == message
-
-
-@same
-@given(
-    st.text("abcdefgh0123+/=-_!", min_size=8, max_size=40),
-    st.sampled_from(["message", "code", "param", "type"]),
-    st.text(),
-)
-def test_known_secrets_never_get_through(secret: str, field: str, around: str) -> None:
-    """The key in use is masked whatever it looks like."""
-    body = {"error": {"message": "denied", field: f"{around} {secret} {around}"}}
-    for secrets in ((secret,), secret, ("", "another", secret)):
-        fault = classify(401, body, secrets=secrets)
-        assert secret not in str(fault) + str(fault.code) + str(fault.param)
 
 
 json_values: st.SearchStrategy[Any] = st.recursive(
@@ -573,14 +445,6 @@ def test_any_body_is_understood(status: int | None, body: Any) -> None:
     assert fault.kind in get_args(FaultKind)
     assert fault.message.isprintable()
     assert 0 < len(fault.message) <= 500
-
-
-@pytest.mark.parametrize(
-    "body", ["[" * 100_000, '{"error":' * 100_000, "9" * 100_000, "<html>" + "<script>" * 50_000]
-)
-def test_hostile_bodies(body: str) -> None:
-    """Deep nesting, endless numbers and unclosed tags neither crash nor stall."""
-    assert classify(500, body).kind == "server"
 
 
 RECORDED: dict[str, FaultKind] = {

@@ -20,14 +20,12 @@ import huggingface_hub.constants
 import pytest
 
 from blackbox_lb.api.local import engine
-from blackbox_lb.api.local._engine_process import EngineSettings, _merged
-from blackbox_lb.api.local.engine import LocalEngine, _split, choose_file, resolve_model
+from blackbox_lb.api.local.engine import LocalEngine, resolve_model
 from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
     ConnectionFailed,
     InputError,
-    ServerFailed,
 )
 from tests.support.errors import raises_naming
 from tests.support.recording_server import LoopbackServer
@@ -228,23 +226,6 @@ def test_a_hub_name_chooses_the_file(
     assert fetch(name, endpoint, tmp_path) == content
 
 
-@pytest.mark.parametrize(
-    ("files", "chosen"),
-    [
-        (["a-Q8_0.gguf", "a-Q4_K_M.gguf"], "a-Q4_K_M.gguf"),
-        (["a-F16.gguf", "a.q8_0.gguf"], "a.q8_0.gguf"),
-        (["z-F16.gguf", "a-Q4_0.gguf"], "z-F16.gguf"),
-        (["mmproj-Q4_K_M.gguf", "a-imatrix.gguf", "a-F32.gguf"], "a-F32.gguf"),
-        (["Q4_K_M/a-Q4_K_M-00001-of-00002.gguf"], "Q4_K_M/a-Q4_K_M-00001-of-00002.gguf"),
-    ],
-)
-def test_the_choice_is_that_of_llama_cpp(files: list[str], chosen: str) -> None:
-    """Q4_K_M, else Q8_0, else the first file that is a model and not a projector or calibration
-    data.
-    """
-    assert choose_file(files) == chosen
-
-
 def test_a_model_is_downloaded_once(endpoint: str, tmp_path: Path) -> None:
     """The second time the cached file is used."""
     for _ in range(2):
@@ -310,15 +291,6 @@ def test_what_the_hub_refuses_is_said_in_one_sentence(
     with raises_naming(error, *facts) as caught:
         fetch(name, endpoint, tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def test_a_failing_hub_is_a_failed_server(
-    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A 500 that stays is the hub's failure, not the caller's."""
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    with raises_naming(ServerFailed, "500"):
-        fetch("org/failing", endpoint, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["org/quants", "org/quants/m-F16.gguf", None])
@@ -412,22 +384,3 @@ def test_a_file_that_only_looks_like_a_model_fails_with_the_engines_reason(tmp_p
         pass
     with raises_naming(InputError, "not running"):
         _ = engine.base_url
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3, 16])
-@pytest.mark.parametrize("parallel", [1, 4, 24, 100])
-def test_the_split_uses_no_more_threads_than_given(threads: int, parallel: int) -> None:
-    """Several servers of few threads for a small model, one for a large one; each has a thread and
-    together at most all.
-    """
-    servers, each = _split(threads, parallel, size=10**8)
-    assert servers >= 1
-    assert each >= 1
-    assert servers * each <= threads
-    assert _split(threads, parallel, size=10**10) == (1, threads)
-
-
-def test_merging_servers_keeps_their_slots_and_threads() -> None:
-    """With an accelerator one server takes over what several would have had."""
-    settings = EngineSettings(model="m", name="m", servers=3, threads=2, slots=8, context=512)
-    assert _merged(settings) == {**settings, "servers": 1, "threads": 6, "slots": 24}

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -24,8 +23,6 @@ from blackbox_lb.api.transport import channel as channel_module
 from blackbox_lb.api.transport.channel import OPENAI_HEADERS, Channel
 from blackbox_lb.errors import Interrupted, RateLimited, ServerFailed
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.safety.http.error_answers import SIGNS
-from blackbox_lb.safety.http.header_values import DAY
 from blackbox_lb.safety.http.retries import PATIENCE
 from blackbox_lb.safety.http.waits import NOTICEABLE, heard_by
 from blackbox_lb.store import RolloutStore
@@ -117,26 +114,6 @@ def test_a_long_wait_is_said_once_and_kept(clock: Clock, status: int, seconds: f
     assert max(clock.slept) >= seconds
 
 
-def test_a_short_wait_is_not_said(clock: Clock) -> None:
-    """Nobody asks why nothing moves for a few seconds."""
-    said, arrived = send(
-        lambda number: refusal(429, 5) if number == 1 else httpx2.Response(200, json={})
-    )
-    assert (said, arrived) == ([], 2)
-    assert sum(clock.slept) >= 5
-
-
-def test_another_wait_that_is_much_longer_is_said(clock: Clock) -> None:
-    """The first notice would be wrong by half an hour."""
-    pauses = {1: 15.0, 2: 1_800.0}
-    said, _ = send(
-        lambda number: (
-            refusal(429, pauses[number]) if number in pauses else httpx2.Response(200, json={})
-        )
-    )
-    assert len(said) == 2
-
-
 @pytest.mark.parametrize(("status", "kind"), [(429, RateLimited), (503, ServerFailed)])
 def test_what_is_asked_for_beyond_the_patience_ends_at_once(
     clock: Clock, status: int, kind: type[RateLimited | ServerFailed]
@@ -151,22 +128,6 @@ def test_what_is_asked_for_beyond_the_patience_ends_at_once(
     message = str(caught.value)
     assert "limit of a day" in message
     assert CLOCK.search(message)
-
-
-def test_the_moment_of_another_day_has_its_date(clock: Clock) -> None:
-    """The same time stands on the clock every day."""
-    with pytest.raises(RateLimited) as caught:
-        send(lambda number: refusal(429, 5 * DAY))
-    day = datetime.now() + timedelta(days=5)
-    days = [day - timedelta(minutes=5), day]
-    assert any(moment.strftime("%Y-%m-%d") in str(caught.value) for moment in days)
-
-
-def test_a_date_years_ahead_is_an_error_of_the_same_kind(clock: Clock) -> None:
-    """No number of seconds is too large to be written."""
-    with pytest.raises(RateLimited) as caught:
-        send(lambda number: refusal(429, 1e15))
-    assert "9999" in str(caught.value)
 
 
 def test_all_waits_of_a_request_are_within_the_patience(clock: Clock) -> None:
@@ -222,29 +183,6 @@ def test_a_limit_that_passes_is_waited_for(clock: Clock, words: str) -> None:
         )
     )
     assert arrived == 2
-
-
-def test_every_sign_of_an_error_answer_has_a_source() -> None:
-    """And something to be known by."""
-    for sign in SIGNS:
-        assert sign.source
-        assert sign.codes or sign.sentence or sign.statuses or sign.bare_codes
-
-
-def test_without_a_listener_a_wait_is_logged(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A program that uses the package in Python sees it, too."""
-    answers = iter([refusal(429, 60), httpx2.Response(200, json={})])
-
-    async def go() -> None:
-        transport = httpx2.MockTransport(lambda request: next(answers))
-        async with Channel(load_profile("vllm"), "http://h/v1", transport=transport) as channel:
-            await channel.post("/chat/completions", {"model": "m"})
-
-    asyncio.run(go())
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "limit of a minute" in caplog.text
 
 
 def test_a_closed_budget_names_the_wait_that_it_cut_off() -> None:
