@@ -85,7 +85,7 @@ def mutants_of(root: Path, room: str, size: int) -> list[Mutant]:
     Args:
         root: the checkout.
         room: a name of ``ROOMS``.
-        size: how many; all where mutmut makes fewer.
+        size: how many at most; those of a class and of none of its functions are left out.
     """
     from mutmut.mutation.file_mutation import create_mutations
 
@@ -101,12 +101,18 @@ def mutants_of(root: Path, room: str, size: int) -> list[Mutant]:
             if mutation.contained_by_top_level_function is not None
         ]
     chosen = random.Random(SEED).sample(candidates, min(size, len(candidates)))
-    return [_mutant(root, module, tree, mutation) for module, tree, mutation in chosen]
+    mutants = [_mutant(root, module, tree, mutation) for module, tree, mutation in chosen]
+    return [mutant for mutant in mutants if mutant is not None]
 
 
-def _mutant(root: Path, module: Path, tree: Any, mutation: Any) -> Mutant:
-    """One mutation of mutmut as a ``Mutant``."""
-    function, line = _function_names(tree)[id(mutation.contained_by_top_level_function)]
+def _mutant(root: Path, module: Path, tree: Any, mutation: Any) -> Mutant | None:
+    """One mutation of mutmut as a ``Mutant``; None where it is of a class and of none of its
+    functions.
+    """
+    place = _function_names(tree).get(id(mutation.contained_by_top_level_function))
+    if place is None:
+        return None
+    function, line = place
     before = " ".join(tree.code_for_node(mutation.original_node).split())
     after = " ".join(tree.code_for_node(mutation.mutated_node).split())
     return Mutant(

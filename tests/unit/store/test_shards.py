@@ -17,7 +17,7 @@ from blackbox_lb.extras.batches.plan import Shard
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.store.database import TABLES
 from blackbox_lb.types import Example, Prompt
-from tests.support.commands import blb
+from tests.support.commands import blb, options
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 
@@ -94,14 +94,7 @@ def test_stores_of_shards_merge_into_that_of_one_machine(
         for name in names:
             words = [
                 "collect",
-                "--provider",
-                "llamacpp",
-                "--base-url",
-                server.base_url,
-                "--data",
-                data,
-                "--seed",
-                5,
+                *options(provider="llamacpp", base_url=server.base_url, data=data, seed=5),
             ]
             words += ["--reward", "length", "--max-tokens", 6, "--samples-per-prompt", 2, "--quiet"]
             words += [

@@ -188,14 +188,7 @@ def test_a_fit_of_what_is_stored_asks_for_no_training_completion(tmp_path: Path)
         fit = (
             "fit",
             *plan,
-            "--validation-samples",
-            4,
-            "--test-samples",
-            4,
-            "--l2",
-            5,
-            "--out",
-            tmp_path / "fit",
+            *options(validation_samples=4, test_samples=4, l2=5, out=tmp_path / "fit"),
             "--only-stored",
         )
         empty = blb(*fit)
@@ -208,14 +201,7 @@ def test_a_fit_of_what_is_stored_asks_for_no_training_completion(tmp_path: Path)
         )
         assert (
             blb(
-                "collect",
-                *plan,
-                "--limit",
-                5,
-                "--samples-per-prompt",
-                16,
-                "--out",
-                tmp_path / "part",
+                "collect", *plan, *options(limit=5, samples_per_prompt=16, out=tmp_path / "part")
             ).exit_code
             == 0
         )

@@ -149,62 +149,6 @@ def test_a_whole_store_is_sound_and_recovers_whole(whole: Path, tmp_path: Path) 
     assert recover(whole, tmp_path / "again.db").lost == {}
 
 
-def test_truncated_anywhere(whole: Path, tmp_path: Path) -> None:
-    """Cut at 60 places: ``check`` says so, and every row is recovered that SQLite could still read
-    or that lies before the cut.
-    """
-    data, before = whole.read_bytes(), rows(whole)
-    places = [
-        0,
-        1,
-        99,
-        100,
-        4095,
-        4096,
-        len(data) - 1,
-        *(random.Random(1).randrange(len(data)) for _ in range(53)),
-    ]
-    gained = 0
-    for place in sorted(set(places)):
-        path = tmp_path / f"cut{place}.db"
-        path.write_bytes(data[:place])
-        if sound(
-            path
-            # SQLite puts zeros in the place of what is missing of the last page: now and then those
-            # were there
-        ):
-            assert not data[place:].strip(b"\0")
-            assert rows(path) == before
-            continue
-        after, left = saved(path, before, tmp_path), readable(path)
-        assert left.keys() <= after.keys()
-        gained += len(after) - len(left)
-    assert gained > 0
-
-
-@pytest.mark.parametrize("trials", [40, pytest.param(2000, marks=pytest.mark.slow)])
-def test_flipped_bytes(trials: int, whole: Path, tmp_path: Path) -> None:
-    """One to eight bytes changed at random: found, or the data is unchanged; what is intact is
-    recovered.
-    """
-    data, before, draw = whole.read_bytes(), rows(whole), random.Random(2)
-    unnoticed = 0
-    for trial in range(trials):
-        damaged = bytearray(data)
-        for _ in range(draw.choice((1, 1, 2, 8))):
-            damaged[draw.randrange(len(damaged))] ^= draw.randrange(1, 256)
-        path = tmp_path / f"flip{trial}.db"
-        path.write_bytes(bytes(damaged))
-        after, left = saved(path, before, tmp_path), readable(path)
-        if sound(path):
-            unnoticed += 1
-            assert rows(path) == before == after
-        assert left.keys() <= after.keys()
-        for each in tmp_path.glob(f"{path.name}*"):
-            each.unlink()
-    assert unnoticed < trials / 2
-
-
 def flipped(data: bytearray, draw: random.Random) -> None:
     """Change one to eight bytes."""
     for _ in range(draw.choice((1, 1, 2, 8))):
@@ -235,7 +179,9 @@ def first_page_lost(data: bytearray, draw: random.Random) -> None:
 def test_the_share_of_rows_that_is_recovered(
     damage: Callable[[bytearray, random.Random], None], least: float, trials: int, tmp_path: Path
 ) -> None:
-    """By kind of damage, at least the share that was measured less a margin; no wrong row."""
+    """By kind of damage, at least the share that was measured less a margin; no wrong row, every row
+    that SQLite still reads, and no damage that ``check`` passes over.
+    """
     data = make(tmp_path / "s.db", 300).read_bytes()
     before = rows(tmp_path / "s.db")
     draw = random.Random(7)
@@ -245,7 +191,13 @@ def test_the_share_of_rows_that_is_recovered(
         damage(damaged, draw)
         path = tmp_path / f"damaged{trial}.db"
         path.write_bytes(damaged)
-        recovered += len(saved(path, before, tmp_path))
+        after = saved(path, before, tmp_path)
+        recovered += len(after)
+        assert readable(path).keys() <= after.keys()
+        if sound(path):
+            # SQLite puts zeros in the place of what is missing of the last page: now and then
+            # those were there.
+            assert rows(path) == before
         for file in tmp_path.glob(f"{path.name}*"):
             file.unlink()
     share = recovered / trials / len(before)
