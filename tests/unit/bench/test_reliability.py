@@ -25,6 +25,7 @@ from bench.reliability.writers import Plan as WritersPlan
 from bench.reliability.writers import completion_of, writers
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Prompt
+from tests.support.commands import options
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="reads /proc and forks"
@@ -110,10 +111,7 @@ def test_a_full_disk_stops_with_a_sentence(tmp_path: Path) -> None:
         sys.executable,
         "-m",
         "bench.reliability",
-        "--folder",
-        str(tmp_path),
-        "--out",
-        str(tmp_path / "row.json"),
+        *options(folder=str(tmp_path), out=str(tmp_path / "row.json")),
     ]
     done = subprocess.run(
         [*line, "disk", "--fills", "4"], capture_output=True, text=True, check=False

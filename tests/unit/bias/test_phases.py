@@ -33,7 +33,7 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.phased import check_continues, complete_by_phase
 from blackbox_lb.types import Completion, Example, Prompt, Sampling
 from tests.support.biases import in_phase, phased_bias
-from tests.support.commands import asking, blb
+from tests.support.commands import asking, blb, options
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.model import log_softmax
@@ -346,18 +346,7 @@ def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:
     where = asking(server, data=data, out=out, reward="regex:^ a[^a]*$")
     drawn = ("--samples-per-prompt", 10, "--validation-samples", 3, "--test-samples", 3)
     return blb(
-        "fit",
-        *where,
-        *drawn,
-        "--max-tokens",
-        4,
-        "--l2",
-        5,
-        "--deploy",
-        "temperature=1",
-        "--seed",
-        1,
-        *more,
+        "fit", *where, *drawn, *options(max_tokens=4, l2=5, deploy="temperature=1", seed=1), *more
     )
 
 
@@ -393,12 +382,7 @@ def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(
         "eval",
         out / "bias.json",
         *where,
-        "--deploy",
-        "temperature=1",
-        "--out",
-        out,
-        "--seed",
-        1,
+        *options(deploy="temperature=1", out=out, seed=1),
         "--quiet",
     )
     assert (told.exit_code, "HELPS" in told.output) == (0, True), told.output
@@ -413,9 +397,7 @@ def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(
     kl = found["kl_nats_per_completion"] / 4
     assert json.loads(told.stdout)["kl_per_token"] == pytest.approx(kl, rel=0.1)
     small = out / "small.json"
-    told = blb(
-        "compile", out / "bias.json", "--provider", "fireworks", "--entries", 3, "--out", small
-    )
+    told = blb("compile", out / "bias.json", *options(provider="fireworks", entries=3, out=small))
     assert told.exit_code == 0, told.output
     assert len(Bias.load(small).entries) == 3
     table = json.loads(blb("export", out / "bias.json", "--format", "json").stdout)

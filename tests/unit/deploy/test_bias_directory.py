@@ -4,7 +4,6 @@ which version, which vector.
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.bias_directory import Asked, BiasDirectory, Expected
-from blackbox_lb.deploy.vllm.batch_rows import NOTHING, REFUSED, Placed, Rows, Seat, Shelf
+from blackbox_lb.deploy.vllm.batch_rows import NOTHING, Placed, Rows, Seat, Shelf
 from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
 from tests.support.biases import WIDE
 from tests.support.errors import raises_naming
@@ -171,18 +170,6 @@ def test_a_folder_that_vanishes_leaves_what_was_known(
     assert len(caplog.records) == 1
 
 
-def test_a_dangling_link_is_no_bias(tmp_path: Path) -> None:
-    """Links are followed, as mounted configuration needs, and one that leads nowhere is left
-    out.
-    """
-    make(1.0).save(tmp_path / "data")
-    Path(tmp_path, "linked.json").symlink_to(tmp_path / "data")
-    Path(tmp_path, "dangling.json").symlink_to(tmp_path / "nowhere")
-    directory = opened(tmp_path, Clock())
-    assert directory.names() == ["linked"]
-    assert directory.get("linked") == 1.0
-
-
 def test_a_missing_folder_is_an_error_at_start(tmp_path: Path) -> None:
     """The server does not start without the folder that it was told to serve."""
     with raises_naming(BiasError, "BLB_BIAS_DIR"):
@@ -205,40 +192,12 @@ def test_what_does_not_fit_the_model_is_refused(bias: Bias, error: type[BiasErro
         MODEL.check(bias)
 
 
-@pytest.mark.parametrize("size", [None, 100, 128])
-def test_a_vocabulary_counts_with_its_padding_or_without(size: int | None) -> None:
-    """Engines differ in whether the logits that pad a vocabulary belong to it."""
-    MODEL.check(make(vocab_size=size))
-
-
 def test_a_request_names_takes_or_declines() -> None:
     """Without the argument the default counts, with it the name, and "none" is no bias."""
     assert Asked.of(None, None) is None
     assert Asked.of({"other": 1}, "house") == Asked("house")
     assert Asked.of({"blb_bias": "short"}, "house") == Asked("short")
     assert Asked.of({"blb_bias": "none"}, "house") is None
-
-
-@pytest.mark.parametrize("value", [3, 2.5, ["short"], "", {"a": 1}, True])
-def test_a_request_that_names_no_name_is_refused(value: object) -> None:
-    """A number or a list is a mistake, not a request without bias."""
-    with raises_naming(BiasError, "blb_bias", repr(value), '"none"'):
-        Asked.of({"blb_bias": value}, None)
-
-
-@pytest.mark.parametrize("names", [None, {"known"}], ids=["plain", "by prompt"])
-@pytest.mark.parametrize("numbers", [None, ["x" * 10**6, 1]], ids=["none", "long"])
-def test_a_long_name_is_not_repeated(names: set[str] | None, numbers: list[object] | None) -> None:
-    """The refusal of a request quotes at most the beginning of what the request names."""
-    arguments = {"blb_bias": "a" * 10**6, "blb_features": numbers}
-    asked = Asked.of(arguments, None)
-    assert asked is not None
-    if names is None and numbers is None:
-        asked.check(names)
-        return
-    with pytest.raises(BiasError) as error:
-        asked.check(names)
-    assert len(str(error.value)) < 400
 
 
 SEATS = [None if slot == NOTHING else Seat(Placed((slot,))) for slot in range(12)]
@@ -277,38 +236,6 @@ def test_rows_follow_the_batch(steps: list[tuple[str, int, int]]) -> None:
         assert changed == (biased != before)
 
 
-def test_one_change_is_removals_then_additions_then_moves() -> None:
-    """A row that was left, taken again and moved in one step ends where vLLM's order puts it."""
-    rows = Rows()
-    rows.update([], [(0, SEATS[2]), (1, SEATS[3]), (2, SEATS[4])], [])
-    assert rows.update([0, 1], [(0, SEATS[5])], [(2, 1, False)])
-    assert {row: seat.slot for row, seat in rows.seat_of.items()} == {0: 5, 1: 4}
-    assert rows.in_use == {4, 5}
-
-
-def test_a_new_version_gets_its_own_slot_while_rows_have_the_old_one() -> None:
-    """Running requests keep their vector; the slot is used again when the last of them is gone."""
-    shelf = Shelf()
-    first = shelf.place("short", 8, set())
-    second = shelf.place("short", 8, {first})
-    assert first != second
-    assert shelf.find("short") == second
-    assert shelf.place("short", 8, {second}) == first
-    assert min(first, second) > REFUSED
-
-
-def test_the_slots_of_deleted_files_are_used_before_the_table_grows() -> None:
-    """A full table gives a new bias the slot of a deleted one that no request has, and grows only
-    where there is none.
-    """
-    shelf = Shelf()
-    slots = {name: shelf.place(name, 4, set()) for name in ("a", "b")}
-    assert shelf.place("c", 4, {slots["a"]}, gone=["a", "b"]) == slots["b"]
-    assert shelf.find("a") == slots["a"]
-    assert shelf.find("b") is None
-    assert shelf.place("d", 4, set()) == 4
-
-
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.sets(st.integers(2, 9))), max_size=20))
 def test_no_two_owners_share_a_slot(steps: list[tuple[str, set[int]]]) -> None:
     """Whatever is placed, names have distinct slots, and the placed one is no row's."""
@@ -337,17 +264,6 @@ def test_whatever_a_file_brings_about_is_a_refusal(error: Exception, tmp_path: P
             directory.get("bad")
         assert "bias bad" in str(caught.value)
         assert str(tmp_path) not in str(caught.value)
-
-
-def test_a_damaged_file_is_a_refusal(tmp_path: Path) -> None:
-    """The dates at the ends of the calendar overflowed."""
-    path = tmp_path / "bad.json"
-    make().save(path)
-    document = json.loads(path.read_text(encoding="utf-8"))
-    document["created"] = "9999-12-31T23:59:59-23:59"
-    path.write_text(json.dumps(document), encoding="utf-8")
-    with pytest.raises(BiasError):
-        opened(tmp_path, Clock()).get("bad")
 
 
 def test_a_number_beyond_float32_is_refused_before_the_engine_sees_it() -> None:

@@ -16,8 +16,6 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from openai import AsyncAzureOpenAI, AsyncOpenAI, AzureOpenAI, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
@@ -119,16 +117,6 @@ def test_body_differs_by_the_bias_alone(server: Server, client: OpenAI, bias: Bi
     assert {**plain.body, "logit_bias": SENT} == biased.body
     assert {**plain.headers, "content-length": ""} == {**biased.headers, "content-length": ""}
     assert plain.path == biased.path
-
-
-def test_values_arrive_exactly(server: Server, client: OpenAI, bias: Bias) -> None:
-    """A value that is not binary-exact arrives as the same double, and a whole one as an
-    integer.
-    """
-    ask(apply(client, bias))
-    arrived = server.last.body["logit_bias"]
-    assert {int(token): value for token, value in arrived.items()} == VALUES
-    assert [type(value) for value in arrived.values()] == [int, float, float, float]
 
 
 def test_the_callers_client_stays_unbiased(server: Server, client: OpenAI, bias: Bias) -> None:
@@ -277,13 +265,6 @@ def test_redirect_keeps_it_once(server: Server, client: OpenAI, bias: Bias) -> N
         assert_biased(seen)
 
 
-def test_server_error_reaches_the_caller(server: Server, client: OpenAI, bias: Bias) -> None:
-    """A refusal is the SDK's own error."""
-    server.failures = [400]
-    with pytest.raises(openai.BadRequestError):
-        ask(apply(client, bias))
-
-
 @pytest.mark.parametrize(
     ("deployment", "models", "biased"),
     [(None, None, True), ("mine", None, False), ("mine", ["mine"], True), (None, ["mine"], False)],
@@ -317,12 +298,6 @@ def test_from_a_file(server: Server, client: OpenAI, bias: Bias, tmp_path: Path)
         apply(client, tmp_path / "absent.json")
 
 
-def test_as_pairs(server: Server, client: OpenAI, bias: Bias) -> None:
-    """``as_pairs`` sends a list of [id, value]."""
-    ask(apply(client, bias, as_pairs=True))
-    assert_biased(server.last, [[int(token), value] for token, value in SENT.items()])
-
-
 @pytest.mark.parametrize("as_pairs", [False, True])
 def test_fifty_thousand_entries(server: Server, client: OpenAI, as_pairs: bool) -> None:
     """A full-vocabulary bias arrives whole, in each format."""
@@ -333,12 +308,6 @@ def test_fifty_thousand_entries(server: Server, client: OpenAI, as_pairs: bool) 
         int(token): value for token, value in (arrived if as_pairs else arrived.items())
     } == values
     assert int(server.last.headers["content-length"]) == len(server.last.raw) > 500_000
-
-
-def test_empty_bias_sends_nothing(server: Server, client: OpenAI) -> None:
-    """A bias without entries leaves the body as it is."""
-    ask(apply(client, make({})))
-    assert "logit_bias" not in server.last.body
 
 
 def test_other_models_warn_once(
@@ -359,20 +328,6 @@ def test_other_models_warn_once(
         " models=" in first
     )
     assert "'tiny-3'" in second
-
-
-def test_other_models_pass(
-    server: Server, client: OpenAI, bias: Bias, caplog: pytest.LogCaptureFixture
-) -> None:
-    """``others="pass"`` is a choice, so it says nothing above INFO."""
-    with caplog.at_level(logging.INFO, "blackbox_lb.deploy.request_policy"):
-        ask(apply(client, bias, others="pass"), model="tiny-2")
-    assert "logit_bias" not in server.last.body
-    assert [
-        record.levelno
-        for record in caplog.records
-        if record.name == "blackbox_lb.deploy.request_policy"
-    ] == [logging.INFO]
 
 
 def test_other_models_raise(server: Server, client: OpenAI, bias: Bias) -> None:
@@ -450,33 +405,6 @@ def test_add_refuses_what_it_cannot_add(
     with raises_naming(InputError, "logit_bias", *facts):
         ask(apply(client, bias, on_conflict="add"), extra_body={"logit_bias": own})
     assert not server.seen
-
-
-@given(
-    own=st.dictionaries(
-        st.integers(0, 9), st.integers(-100, 100) | st.floats(-100, 100), min_size=1
-    ),
-    ours=st.dictionaries(st.integers(0, 9), st.floats(-100, 100), min_size=1),
-)
-def test_add_is_the_sum_per_id(own: dict[int, float], ours: dict[int, float]) -> None:
-    """For any two biases the sum has every id of either, with 0 for the one that lacks it."""
-    sent: list[Any] = []
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        sent.append(json.loads(request.content)["logit_bias"])
-        return httpx2.Response(200, json=completion("/chat/completions", {"model": "tiny"}))
-
-    with OpenAI(
-        api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answer))
-    ) as client:
-        ask(
-            apply(client, make(ours), on_conflict="add"),
-            logit_bias={str(token): own[token] for token in own},
-        )
-    expected = {
-        str(token): ours.get(token, 0) + own.get(token, 0) for token in own.keys() | ours.keys()
-    }
-    assert sent == [expected]
 
 
 def test_applying_twice_is_a_conflict(server: Server, client: OpenAI, bias: Bias) -> None:
@@ -578,12 +506,6 @@ def test_other_endpoints_are_untouched(
     assert server.last.body == body
 
 
-def test_a_nested_model_is_not_the_requests(server: Server, client: OpenAI, bias: Bias) -> None:
-    """Only the body's own model decides about a completion, whatever its metadata say."""
-    ask(apply(client, bias), model="other", metadata={"model": "tiny"})
-    assert "logit_bias" not in server.last.body
-
-
 LINES = b"".join(
     json.dumps(
         {"custom_id": str(n), "method": "POST", "url": "/v1/chat/completions", "body": body}
@@ -615,15 +537,6 @@ def test_an_unbiased_batch_file_is_refused(
     assert path.read_bytes() in server.last.raw
     biased.files.create(file=("a.jsonl", LINES), purpose="fine-tune")
     assert LINES in server.last.raw
-
-
-def test_a_batch_line_to_responses_is_refused(client: OpenAI, bias: Bias) -> None:
-    """What a request may not do, a line of a batch file may not."""
-    line = json.dumps(
-        {"custom_id": "1", "method": "POST", "url": "/v1/responses", "body": {"model": "tiny"}}
-    )
-    with raises_naming(InputError, "line 1", "Responses", "logit_bias"):
-        apply(client, bias).files.create(file=("a.jsonl", line.encode()), purpose="batch")
 
 
 @pytest.mark.parametrize("filler", ["x", "é", "\n", "\ud800"])
@@ -773,21 +686,6 @@ def test_transport_alone_adds_no_auth_or_redirect(server: Server, bias: Bias) ->
         response.read()
     assert response.status_code == 307
     assert "x-signature" not in server.last.headers
-
-
-def test_transport_alone_reaches_the_callers_client(
-    server: Server, client: OpenAI, bias: Bias
-) -> None:
-    """SDK code that borrows only the transport of the HTTP client (X.509 identity) sends what was
-    built, once.
-    """
-    http_client = apply(client, bias)._client
-    request = http_client.build_request(
-        "POST", f"{server.url}/chat/completions", json={"model": "tiny"}
-    )
-    response = http_client._transport_for_url(request.url).handle_request(request)
-    assert response.read()
-    assert_biased(server.last)
 
 
 def test_closing(server: Server, client: OpenAI, bias: Bias) -> None:

@@ -105,13 +105,24 @@ def test_whole_values_are_integers() -> None:
         ("/v1/completions/", "completions"),
         ("/openai/deployments/d/chat/completions", "completions"),
         ("/v1/responses", "responses"),
+        ("/v1/chat/%63ompletions", "completions"),
+        ("/v1/chat/%2563ompletions", "completions"),
+        ("/v1/chat%2Fcompletions", "completions"),
+        ("/v1/chat%5Ccompletions", "completions"),
+        ("/v1/chat/Completions", "completions"),
+        ("/v1/chat/completions;x=1", "completions"),
+        ("/v1/chat/completions%20", "completions"),
+        ("/v1/chat/completions%3Fx", "completions"),
+        ("/v1/chat/completions/;x/", "completions"),
+        ("/V1/RESPONSES", "responses"),
+        ("/v1/chat/completionsx", None),
         ("/v1/chat/completions/abc", None),
         ("/v1/embeddings", None),
         ("", None),
     ],
-)
+)  # fmt: skip
 def test_route(path: str, expected: str | None) -> None:
-    """The last segment of a path tells the sampling endpoint."""
+    """The last segment of a path tells the sampling endpoint, however a server may read it."""
     assert route(path) == expected
 
 

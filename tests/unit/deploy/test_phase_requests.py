@@ -23,7 +23,6 @@ from blackbox_lb.bias.features import FeatureVector, Words, bucket_of
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.deploy import phase_requests
 from blackbox_lb.deploy.injection import Injection
-from blackbox_lb.deploy.part_sending import run_now
 from blackbox_lb.deploy.phase_requests import GIVEN_UP, PhasedRequest, PhasedRequests
 from blackbox_lb.errors import BiasError, InputError
 from tests.support.biases import phased_bias
@@ -605,17 +604,6 @@ def test_a_call_that_the_server_reads_from_all_parts_is_kept() -> None:
     assert (sender.joined, sender.apart) == (1, 0)
 
 
-def test_the_mark_of_a_broken_call_is_kept() -> None:
-    """llama.cpp leaves the mark out of its content where it cannot read the call, and repeats
-    nothing then: the client gets the text that the model wrote.
-    """
-    first = {"role": "assistant", "content": "<tool_call>", "ended": "length"}
-    rest = {"role": "assistant", "content": "\n", "ended": "stop"}
-    sender, choice = in_parts(first, rest, provider="llamacpp")
-    assert choice["message"]["content"] == "<tool_call>\n"
-    assert (sender.joined, sender.apart) == (1, 0)
-
-
 def test_an_answer_in_parts_beside_tools_stays_an_answer() -> None:
     """Words, JSON that a client would get from any server as words, and a call that was cut."""
     for text, ended in ((" in Oslo.", "stop"), (f"\n{CALL}", "stop")):
@@ -647,23 +635,3 @@ def test_servers_that_cannot_be_sent_phases(tmp_path: Any) -> None:
     (tmp_path / "batch.jsonl").write_text("")
     with raises_naming(BiasError, "first", "``phases``"):
         apply_batch(tmp_path / "batch.jsonl", tmp_path / "out.jsonl", forced())
-
-
-def test_the_vectors_of_a_request() -> None:
-    """Each part has the vector of its phase, and the caller's own bias by the same rule as ever."""
-    bias = forced()
-    sender = PhasedRequests.of(bias, Injection.of(bias, "add"), None)
-    assert sender is not None
-    host = Host()
-    answered(sender, host, request(max_tokens=2, temperature=0, logit_bias={"3": 1}))
-    assert [body["logit_bias"] for body in host.bodies] == [{"1": 50, "3": 1}, {"2": 50, "3": 1}]
-
-
-def test_a_coroutine_that_waits_is_not_run_now() -> None:
-    """A synchronous client has no event loop that could wait for it."""
-
-    async def wait() -> None:
-        await asyncio.sleep(1)
-
-    with pytest.raises(RuntimeError, match="event loop"):
-        run_now(wait())

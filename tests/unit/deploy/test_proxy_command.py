@@ -17,11 +17,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from blackbox_lb.cli.commands.using.proxy import _started
 from tests.support.commands import blb
 from tests.support.proxy_upstream import (
     Arrived,
@@ -31,7 +29,6 @@ from tests.support.proxy_upstream import (
     connect,
     exchange,
     plain,
-    proxy_for,
     request,
 )
 
@@ -275,20 +272,6 @@ def test_wrong_options_are_one_sentence(bias_file: str, options: list[str], said
     assert done.exit_code == 2
     assert done.stderr.startswith("Error: ")
     assert said in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("host", "warned"),
-    [("127.0.0.2", False), ("::1", False), ("0.0.0.0", True), ("10.0.0.1", True)],
-)
-def test_other_networks_are_warned_of(host: str, warned: bool) -> None:
-    """Whoever listens beyond loopback is told that there is no authentication."""
-
-    @click.command
-    def start() -> None:
-        _started(proxy_for("http://h/v1"), host, "http://x/v1")
-
-    assert ("no authentication of its own" in CliRunner().invoke(start).stderr) is warned
 
 
 def test_the_command_starts_light() -> None:

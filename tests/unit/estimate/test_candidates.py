@@ -11,16 +11,14 @@ import numpy as np
 import pytest
 
 from bench.paper.clusters import clusters_in_table
-from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
-from blackbox_lb.estimate.choice.table import ROWS, most_candidates, rule
+from blackbox_lb.estimate.choice.table import ROWS, rule
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, DEFAULT_L2, Scale, Sweep
+from blackbox_lb.estimate.inputs.sweep import Scale, Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.choosing.select import Search
 from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.positions import Positions
-from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.fits import choose_l2, projection
 
@@ -163,18 +161,6 @@ def test_the_default_strengths_are_those_of_cross_validation_and_fixed_ones() ->
             assert {each.settings["l2"] for each in alone} == expected
 
 
-def test_a_sweep_knows_its_size() -> None:
-    """Cross-validation stands for two strengths."""
-    for l2, most in (
-        (DEFAULT_L2, 5),
-        (ANSWERS_L2, 7),
-        (("cv",), 2),
-        ((20.0, 10.0, 5.0, 2.5), 4),
-    ):
-        sweep = Sweep(("projection", "ips"), tau=(0.5, 1.0), l2=l2, alpha=(0.1, 0.3))
-        assert most_candidates(sweep) == 2 * (most + 2)
-
-
 def test_named_strengths_are_judged_whole_and_default_ones_within_a_budget() -> None:
     """Two named strengths draw what two candidates take; a default search the samples of three,
     whatever it tries; a thorough one of ten.
@@ -272,10 +258,3 @@ def test_clusters_bias_tokens_that_were_never_seen() -> None:
     np.testing.assert_array_equal(made.token_ids, np.arange(40))
     assert max(made.logit_bias) == 38
     assert len(set(made.logit_bias.values())) <= 2
-
-
-def test_clusters_have_left_the_package() -> None:
-    """Without their row, which has the labels, they are refused, and the others are named."""
-    assert with_clusters(ROLLOUTS, SWEEPS["clusters"], limits())
-    with raises_naming(InputError, "'clusters'", "projection", "ips"):
-        list(candidates(Positions(ROLLOUTS, TABLE), SWEEPS["clusters"], limits()))

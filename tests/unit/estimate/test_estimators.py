@@ -63,14 +63,7 @@ def test_a_row_is_all_that_a_new_estimator_needs(toy: None, tmp_path: Path) -> N
             "fit",
             *where,
             *size,
-            "--data",
-            data,
-            "--reward",
-            "length",
-            "--top-logprobs",
-            5,
-            "--estimator",
-            "toy",
+            *options(data=data, reward="length", top_logprobs=5, estimator="toy"),
         )
 
         def run(*more: object) -> tuple[int, str]:
@@ -94,9 +87,3 @@ def test_a_name_without_a_row_is_refused() -> None:
     """The message lists the names that there are."""
     with raises_naming(InputError, "'none'", "projection", "ips"):
         table.estimator("none")
-
-
-def test_names_are_known_without_loading_an_estimator() -> None:
-    """Every row names an estimator whose swept settings are fields of the sweep."""
-    for name in table.ROWS:
-        assert all(hasattr(Sweep(), field) for field in table.estimator(name).facts.swept)

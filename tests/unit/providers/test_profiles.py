@@ -7,7 +7,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 import tomllib
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,7 @@ from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.cli.commands.setup.providers import (
     CHOICES,
     DOCUMENTATION,
-    evidence_of,
     flattened,
-    shown_rows,
 )
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
 from blackbox_lb.providers.packaged import end_notice, end_notice_by_name, profile_names
@@ -117,54 +114,6 @@ def test_no_evidence_without_a_row(name: str) -> None:
     existing = {each for row in rows for each in around(row)}
     assert set(profile.evidence) - existing <= DOCUMENTATION
     assert set(profile.unknown) <= existing
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_remark_is_of_the_evidence_that_it_stands_in(name: str) -> None:
-    """Evidence that replaces that of an extended profile does not keep its remark."""
-    profile, (_, evidence) = load_profile(name), own_rows(name)
-    assert {key: profile.evidence[key].seen for key in evidence} == {
-        key: seen.get("seen", "") for key, seen in evidence.items()
-    }
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_is_told_of_a_provider(name: str) -> None:
-    """Each row stands beside its grade, date and source; what no one has proven and what is a guess
-    is marked, nothing else.
-    """
-    profile, text = load_profile(name), blb("providers", name).output
-    lines = text.splitlines()
-    marks: Counter[str] = Counter()
-    for row in shown_rows(profile):
-        found = evidence_of(profile, row)
-        if found is None:
-            assert row in CHOICES
-            continue
-        proven = set(found[1].grade) & set("SRL")
-        marks["unproven"] += not proven
-        marks["UNKNOWN"] += not profile.is_known(row)
-        beside = (
-            f"{found[1].grade} {found[1].date}{'' if proven else ' unproven'}  {found[1].source}"
-        )
-        key = row.rpartition(".")[2]
-        assert any(line.startswith(f"  {key} = ") and line.endswith(beside) for line in lines), row
-    unproven_errors = not set(profile.evidence["errors"].grade) & set("SRL")
-    shown = [line for line in lines if re.search(r"\d{4}-\d\d-\d\d", line)]
-    assert sum(" unproven  " in line for line in shown) == marks["unproven"] + unproven_errors
-    assert sum("  UNKNOWN  " in line for line in shown) == marks["UNKNOWN"]
-    assert all(
-        evidence.seen in text
-        for evidence in profile.evidence.values()
-        if evidence_of_a_row(name, evidence.seen)
-    )
-
-
-def evidence_of_a_row(name: str, notice: str) -> bool:
-    """Whether the evidence with this remark is the nearest of at least one row that is shown."""
-    profile = load_profile(name)
-    nearest = [found for row in shown_rows(profile) if (found := evidence_of(profile, row))]
-    return any(found[1].seen == notice for found in nearest)
 
 
 def test_the_overview_names_every_provider() -> None:
@@ -373,14 +322,6 @@ def test_models_that_can_be_used_are_not_refused(model: str) -> None:
         load_profile(name).check_model(model)
 
 
-def test_models_said_to_work_are_not_refused() -> None:
-    """A refusal never recommends what it would refuse."""
-    for name in NAMES:
-        profile = load_profile(name)
-        for model in profile.models.work:
-            profile.check_model(model)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_rate_limit_headers_have_names_that_the_budgets_know(name: str) -> None:
     """No profile maps a budget that nothing reads."""
@@ -445,13 +386,6 @@ def test_a_profile_of_ones_own_from_scratch() -> None:
     }
     with raises_naming(ProfileError, "blb doctor ``provider=acme``"):
         acme.require(NEEDED, "this")
-
-
-def test_a_profile_of_ones_own_needs_no_evidence() -> None:
-    """What is not said to be known is shown as such."""
-    text = blb("providers", ACME).output
-    (line,) = [line for line in text.splitlines() if line.startswith("  top_k = -1")]
-    assert line.endswith("UNKNOWN  (no evidence)")
 
 
 def test_a_profile_of_ones_own_extends_another(tmp_path: Path) -> None:
@@ -575,14 +509,6 @@ def test_a_guess_inside_a_table_makes_the_table_one(tmp_path: Path) -> None:
     }
 
 
-def test_what_is_a_guess_in_the_profiles_that_come_along() -> None:
-    """Those of hosts that nobody has asked; nothing else."""
-    assert {name: guesses for name in NAMES if (guesses := load_profile(name).unknown)} == {
-        name: ["logprobs.limit", *NEEDED] if name in ("nim", "deepinfra") else [*NEEDED]
-        for name in GUESSED
-    }
-
-
 def test_an_address_of_ones_own_is_not_overruled(tmp_path: Path) -> None:
     """The variable of the extended profile is not inherited beside one's own address; it is without
     one, and one's own counts.
@@ -648,24 +574,6 @@ def test_another_address_inherits_nothing_of_the_parents_host(tmp_path: Path) ->
         load_profile(str(path))
 
 
-def test_the_parents_own_address_is_the_parents_host(tmp_path: Path) -> None:
-    """The same address, or none, inherits all; so does what the self-test saves with
-    ``--base-url``.
-    """
-    path, openai = tmp_path / "mine.toml", load_profile("openai")
-    for row in ("concurrency = 2", f'base_url = "{openai.connection.base_url}"'):
-        path.write_text(f'extends = "openai"\n[connection]\n{row}\n')
-        mine = load_profile(str(path))
-        assert (mine.models, mine.batch, mine.name) == (openai.models, openai.batch, "openai")
-        assert mine.connection.secret_variables == openai.connection.secret_variables
-    kept = {**openai.rows_of_its_host, "extends": "openai"}
-    kept["connection"]["base_url"] = "https://gateway.example/v1"
-    path.write_text(tomli_w.dumps(kept))
-    mine = load_profile(str(path))
-    assert (mine.models, mine.batch) == (openai.models, openai.batch)
-    assert mine.connection.secret_variables == openai.connection.secret_variables
-
-
 def test_without_a_model_where_none_is_listed() -> None:
     """A deployment has to be named; a server that lists its models may be asked."""
     with raises_naming(ProfileError, "``model``"):
@@ -695,31 +603,6 @@ def test_an_unknown_profile_is_refused(name: str, facts: tuple[str, ...]) -> Non
     """The known ones are listed, and how to give one's own."""
     with raises_naming(ProfileError, *facts):
         load_profile(name)
-
-
-def test_a_providers_typo_is_no_broken_file(tmp_path: Path) -> None:
-    """An unknown name is not called invalid TOML, here or under a profile that extends it, and the
-    nearest one is suggested.
-    """
-    mine = tmp_path / "mine.toml"
-    mine.write_text('extends = "opnai"\nname = "x"\n')
-    for name in ("opnai", str(mine)):
-        with raises_naming(ProfileError, "openai") as caught:
-            load_profile(name)
-        assert "TOML:" not in str(caught.value)
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
-def test_a_profile_of_a_windows_editor(tmp_path: Path, encoding: str) -> None:
-    """A mark before UTF-8 is skipped; another encoding gets the command that mends it."""
-    mine = tmp_path / "mine.toml"
-    mine.write_bytes('extends = "vllm"\nname = "x"\ntitle = "Bogotá"\n'.encode(encoding))
-    if encoding == "utf-8-sig":
-        assert load_profile(str(mine)).title == "Bogotá"
-        return
-    named = "UTF-16" if encoding == "utf-16" else "WINDOWS-1252"
-    with raises_naming(ProfileError, f"iconv -f {named} -t UTF-8"):
-        load_profile(str(mine))
 
 
 @pytest.mark.parametrize("length", [LONGEST_CHAIN, LONGEST_CHAIN + 1, 1_500])

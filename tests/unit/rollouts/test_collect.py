@@ -30,7 +30,6 @@ from blackbox_lb.errors import (
     BlbError,
     ConnectionFailed,
     CorruptResponse,
-    InputError,
     NoLogprobs,
     RequestRejected,
     ServerFailed,
@@ -39,13 +38,10 @@ from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.providers.schema import SamplingRules
 from blackbox_lb.rollouts.collect import Collection, Series, collect, collect_all
-from blackbox_lb.rollouts.judging import trials
-from blackbox_lb.safety.http import retries
 from blackbox_lb.safety.http.retries import MORE_SLIPS
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt, Sampling
-from tests.support.commands import blb
-from tests.support.errors import raises_naming
+from tests.support.commands import blb, options
 from tests.support.exact import ExactModel, ExactServer
 
 pytestmark = pytest.mark.usefixtures("quick_retries")
@@ -145,26 +141,6 @@ class Told(AdaptiveConcurrency):
         super().ended(tokens, refusals, now)
 
 
-@pytest.mark.parametrize(("status", "of_load"), [(429, 1), (503, 1), (500, 0)])
-def test_the_pace_is_told_of_every_request(tmp_path: Path, status: int, of_load: int) -> None:
-    """How many there will be, the tokens of each, and the refusals for load before it, which a
-    server's own faults are not.
-    """
-    pace = Told()
-
-    with ExactServer(
-        MODEL, faults=lambda number, answer: status if number == 1 else answer
-    ) as server:
-        keys = run(server, tmp_path, pace=pace)[0].keys
-    with RolloutStore(tmp_path / "s.db") as store:
-        tokens = sorted(
-            each.n_tokens for each in store.completions(key for row in keys for key in row)
-        )
-    assert pace.heard[0] == ("10", load_profile("llamacpp").connection.concurrency, MOST_IN_FLIGHT)
-    assert sorted(count for _, count, _ in pace.heard[1:]) == tokens
-    assert pace.heard[-1][2] == of_load
-
-
 def test_requests_in_flight_are_bounded(server: ExactServer, tmp_path: Path) -> None:
     """By the number that is asked for; by the slots that an embedded engine was started with; else
     by what helps.
@@ -186,80 +162,6 @@ def test_requests_in_flight_are_bounded(server: ExactServer, tmp_path: Path) -> 
         for number in range(20_000):
             pace.ended(1, 0, number / pace.level)
         assert pace.level == bounds[1]
-
-
-def test_whose_speed_it_was(tmp_path: Path) -> None:
-    """A server that takes .2 s for each of ten requests has them for 2 s at least."""
-
-    def slow(number: int, answer: Any) -> Any:
-        time.sleep(0.2)
-        return answer
-
-    with ExactServer(MODEL, faults=slow) as server:
-        done, completions = run(server, tmp_path, concurrency=2)
-    tokens = sum(each.n_tokens for each in completions)
-    assert done.throughput.tokens == tokens
-    assert done.throughput.seconds >= 1
-    assert 0 < done.throughput.places <= 2
-    seconds = done.throughput.seconds * done.throughput.places
-    assert seconds * (1 - done.throughput.without_server) >= 10 * 0.2
-    assert "2 requests at a time" in done.throughput.told()
-    assert "``shard``" not in done.throughput.told()
-    assert "``shard``" in done.throughput._replace(cpu=0.99).told()
-
-
-def test_time_without_the_server_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pause of half a second before the second try is time that the server does not have the
-    request.
-    """
-    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.5)
-    with ExactServer(MODEL, faults=lambda number, answer: 503 if number == 0 else answer) as server:
-        throughput = run(server, tmp_path, 1, prompts=PROMPTS[:1])[0].throughput
-    assert throughput.without_server * throughput.places * throughput.seconds > 0.49
-
-
-def test_a_long_stage_ends_with_its_speed(
-    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One line of ``blb collect``; a short stage, as here unless the limit is lower, has none."""
-    data = tmp_path / "data.jsonl"
-    data.write_text(
-        "".join(
-            json.dumps({"prompt": f"question {n}", "answer": "x", "split": s}) + "\n"
-            for n, s in _splits(4)
-        )
-    )
-    words = [
-        "collect",
-        "--provider",
-        "llamacpp",
-        "--base-url",
-        server.base_url,
-        "--data",
-        str(data),
-        "--reward",
-        "length",
-    ]
-    words += [
-        "--max-tokens",
-        "6",
-        "--top-logprobs",
-        "4",
-        "--samples-per-prompt",
-        "2",
-        "--seed",
-        "3",
-    ]
-    short = blb(*words, "--out", tmp_path / "short")
-    monkeypatch.setattr(trials, "LONG", 0.0)
-    long = blb(*words, "--out", tmp_path / "long")
-    assert (short.exit_code, long.exit_code) == (0, 0)
-    assert "requests at a time" not in short.stderr
-    assert re.search(
-        r"training: [\d,]+ tokens/s, \d+ requests at a time, of whose time the server had them"
-        r" \d+%;",
-        long.stderr,
-    )
 
 
 def test_equal_prompts_share_their_completions(server: ExactServer, tmp_path: Path) -> None:
@@ -307,13 +209,6 @@ def test_a_seed_makes_a_run_repeatable(server: ExactServer, tmp_path: Path) -> N
     second = [c.text for c in run(server, tmp_path / "b", sampling=sampling)[1]]
     assert first == second
     assert len({body["seed"] for body in asked(server)}) == 10
-
-
-def test_the_completions_endpoint(server: ExactServer, tmp_path: Path) -> None:
-    """The same collection through the legacy endpoint."""
-    _, completions = run(server, tmp_path, endpoint="completions")
-    assert all(completion.n_tokens for completion in completions)
-    assert {path for path, body in server.calls if "prompt" in body} == {"/v1/completions"}
 
 
 @pytest.mark.parametrize("fault", [500, 503, 429, "drop"])
@@ -503,16 +398,13 @@ def test_completions_that_are_not_whole_are_noted_with_the_reason(tmp_path: Path
             )
         )
         words = [
-            "--provider",
-            "llamacpp",
-            "--base-url",
-            server.base_url,
-            "--data",
-            data,
-            "--reward",
-            "length",
-            "--max-tokens",
-            "6",
+            *options(
+                provider="llamacpp",
+                base_url=server.base_url,
+                data=data,
+                reward="length",
+                max_tokens="6",
+            )
         ]
         done = blb("collect", *words, "--samples-per-prompt", "1", "--out", tmp_path / "run")
     said = " ".join(done.stderr.split())
@@ -527,32 +419,6 @@ def test_completions_that_are_not_whole_are_noted_with_the_reason(tmp_path: Path
         r" listed",
         said,
     )
-
-
-def test_a_server_that_is_down_is_one_sentence() -> None:
-    """The address and the remedy."""
-
-    async def go() -> None:
-        async with Session(load_profile("llamacpp"), base_url="http://127.0.0.1:9/v1"):
-            raise AssertionError("entered")
-
-    with raises_naming(ConnectionFailed, "http://127.0.0.1:9/v1"):
-        asyncio.run(go())
-
-
-def test_a_proxy_is_not_asked_for_this_machine(
-    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a proxy in the environment, a server on loopback is still reached directly."""
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    assert run(server, tmp_path)[0].received == 10
-
-
-def test_an_address_that_is_none() -> None:
-    """A URL without a scheme is refused before anything is sent."""
-    with raises_naming(InputError, "'localhost:8000'", "``base_url``"):
-        Session(load_profile("vllm"), base_url="localhost:8000")
 
 
 @pytest.mark.parametrize("cut_after", [1, 4, 9])
@@ -618,16 +484,7 @@ def test_kill_minus_nine_and_run_again(tmp_path: Path) -> None:
         )
     )
     command += [
-        "--data",
-        str(data),
-        "--reward",
-        "length",
-        "--max-tokens",
-        "6",
-        "--top-logprobs",
-        "4",
-        "--seed",
-        "3",
+        *options(data=str(data), reward="length", max_tokens="6", top_logprobs="4", seed="3")
     ]
     command += ["--samples-per-prompt", str(samples), "--concurrency", "4"]
     dead = threading.Event()

@@ -15,22 +15,20 @@ import pytest
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import ProfileError
-from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.fit import fit
 from blackbox_lb.jobs.fitting.result import Fitted
 from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.jobs.records.run_record import Remembering
 from blackbox_lb.literals import Endpoint
-from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.rollouts.collect import batch_of
-from blackbox_lb.rollouts.columns import columns, stop_prefix_ids
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.positions import training_set
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
-from blackbox_lb.types import UNNAMED, Completion, EndTokens, Example, Prompt, Sampling
+from blackbox_lb.types import UNNAMED, Completion, EndTokens, Example, Prompt
 from tests.encodings import register_encoding
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
@@ -41,7 +39,6 @@ MODEL = ExactModel(6, MAX_TOKENS, end=True, prompts=4, sharpness=0.7)
 LENGTH = parse_reward("length", max_tokens=MAX_TOKENS)
 EXAMPLES = tuple(Example(str(n), Prompt.user(f"question {n}"), ("a",)) for n in range(12))
 TASK = Task("stops", EXAMPLES[:6], EXAMPLES[6:8], EXAMPLES[8:], max_tokens=MAX_TOKENS, stop=(STOP,))
-TAIL = NextToken.of(MODEL.rollouts(50, lambda tokens, _: 0.0, 1, top=4))
 PLAN = Plan(
     reward="length",
     samples_per_prompt=12,
@@ -145,25 +142,6 @@ def test_what_is_read_of_a_cut_completion(server: ExactServer, tmp_path: Path) -
     assert 1 not in training.next_token.token_ids
 
 
-@pytest.mark.parametrize(
-    ("raw", "opens"),
-    [
-        (b"b", True),
-        (b" b", True),
-        (b"a b c", True),
-        (b"a \xc3", False),
-        (b"x\n", True),
-        (b"\n\n", True),
-        (b"n", False),
-        (b"", False),
-    ],
-)
-def test_which_tokens_may_begin_a_stop_text(raw: bytes, opens: bool) -> None:
-    """Those that hold "b" or two line breaks, and those that end with one."""
-    assert stop_prefix_ids({7: raw}, ("b", "\n\n")) == (frozenset({7}) if opens else frozenset())
-    assert stop_prefix_ids({7: raw}, ()) == frozenset()
-
-
 def test_a_token_that_was_sampled_keeps_its_id(server: ExactServer, tmp_path: Path) -> None:
     """Of the tokens that may begin a stop text, one that a completion lists as sampled can be
     learned of; others lose theirs.
@@ -188,27 +166,6 @@ def test_a_token_that_was_sampled_keeps_its_id(server: ExactServer, tmp_path: Pa
     assert 1 not in found.top_ids
     assert UNNAMED in found.top_ids
     assert np.isfinite(found.top_logprobs[found.top_ids == UNNAMED]).all()
-
-
-@pytest.mark.parametrize(("listed", "batch"), [(True, 8), (False, 1), (None, 1)])
-def test_one_completion_a_request_where_a_list_may_be_short(
-    listed: bool | None, batch: int
-) -> None:
-    """Several choices share one count, so that nobody could tell how long each is; without stop
-    texts nothing changes.
-    """
-    profile = _profile(listed)
-    sampling = Sampling(max_tokens=10, top_logprobs=5)
-    assert batch_of(profile, "chat", replace(sampling, stop=("x",))) == batch
-    assert batch_of(profile, "chat", sampling) == 8
-
-
-def _profile(listed: bool | None) -> Profile:
-    profile = load_profile("openai")
-    rows = profile.logprobs.model_copy(update={"stop_text_listed": listed})
-    return profile.model_copy(
-        update={"logprobs": rows, "sampling": profile.sampling.model_copy(update={"n": 8})}
-    )
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from blackbox_lb.rollouts import reading, scratch
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.verdict import score
 from blackbox_lb.rollouts.positions import Positions, training_set
-from blackbox_lb.rollouts.scratch import Scratch
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import UNNAMED, Completion, EndTokens, Example, Prompt
@@ -264,16 +263,6 @@ def test_pieces_and_files_change_no_number(tmp_path: Path, monkeypatch: pytest.M
     )
 
 
-def test_complete_lists_stay_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lists of the whole vocabulary are scaled to 1 in every block, and only if its size is
-    given.
-    """
-    in_small_pieces(monkeypatch)
-    drawn = [wide(20, n, 1_000) for n in range(6)]
-    assert not trained(tmp_path, drawn, vocab_size=1_000).next_token.tail_mass.any()
-    assert trained(tmp_path, drawn).next_token.tail_mass == pytest.approx(0.1, abs=0.01)
-
-
 def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Space is taken before it is written to, and its lack is told with the bytes and the
     folder.
@@ -282,22 +271,6 @@ def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(scratch, "SEGMENT", 1 << 60)
     with raises_naming(StoreError, "1,152,921,504,606,846,976"):
         trained(tmp_path, [wide(50, n) for n in range(40)])
-
-
-def test_scratch_gives_separate_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In memory while the budget lasts, then in files without a name: whatever is written to one
-    array stays there.
-    """
-    monkeypatch.setattr(scratch, "SEGMENT", 1_000)
-    allocate = Scratch(tmp_path, 100)
-    arrays = [
-        allocate(size, kind) for size in (5, 33, 0, 100, 7) for kind in (np.float64, np.int32)
-    ]
-    for n, array in enumerate(arrays):
-        array[:] = n
-    assert [len(array) for array in arrays] == [5, 5, 33, 33, 0, 0, 100, 100, 7, 7]
-    assert all((array == n).all() for n, array in enumerate(arrays))
-    assert not list(tmp_path.iterdir())
 
 
 def test_an_end_token_that_nobody_lists_is_hidden_in_every_block(

@@ -31,6 +31,7 @@ from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.secrets import MASK, Redactor, environment_secrets, guarded, redacted, watch
 from blackbox_lb.store import RolloutStore
+from tests.support.commands import options
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.listener import Listener, Reply, Request
@@ -446,17 +447,7 @@ def test_a_planted_key_is_found_nowhere(echo: tuple[Echo, str], tmp_path: Path) 
     write_rows(tmp_path / "data.jsonl", rows)
     run = Runner(tmp_path)
     model = ("--provider", "echo.toml", "--base-url", address)
-    where = (
-        *model,
-        "--data",
-        "data.jsonl",
-        "--reward",
-        "length",
-        "--max-tokens",
-        8,
-        "--top-logprobs",
-        5,
-    )
+    where = (*model, *options(data="data.jsonl", reward="length", max_tokens=8, top_logprobs=5))
     run("collect", *where, "--out", "collected", "--samples-per-prompt", 2)
     run("fit", *where, "--out", "run", "--samples-per-prompt", 10)
     run("eval", "run/bias.json", *where, "--out", "judged", "--save")
@@ -501,12 +492,7 @@ def proxied(run: Runner, address: str) -> None:
         "-m",
         "blackbox_lb",
         "proxy",
-        "--bias",
-        "run/bias.json",
-        "--upstream",
-        address,
-        "--port",
-        "0",
+        *options(bias="run/bias.json", upstream=address, port="0"),
         "--json",
     ]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

@@ -50,7 +50,7 @@ from blackbox_lb.safety.untrusted import (
 from blackbox_lb.tasks.records.files import load_examples
 from blackbox_lb.tasks.rewards.registry import find, parse_reward
 from tests.support.biases import feature
-from tests.support.commands import blb
+from tests.support.commands import blb, options
 from tests.support.errors import raises_naming
 from tests.support.proxy_upstream import VALUES, bias, plain, proxied
 
@@ -156,10 +156,7 @@ def test_what_nobody_writes_to_is_refused_at_once(
         ("fit", "--provider", "vllm", "--reward", "contains", "--dry-run", "--data", "pipe.jsonl"),
         (
             "fit",
-            "--provider",
-            "vllm",
-            "--reward",
-            "contains",
+            *options(provider="vllm", reward="contains"),
             "--dry-run",
             "--data",
             "pipe.parquet",
@@ -182,10 +179,7 @@ def test_what_nobody_writes_to_is_refused_at_once(
         (
             "fit",
             *[
-                "--task",
-                "capitals",
-                "--reward",
-                "length",
+                *options(task="capitals", reward="length"),
                 "--dry-run",
                 "--provider",
                 "vllm",
@@ -338,12 +332,7 @@ def test_what_a_reward_names(
 
 LOOKED_AT = (
     "collect",
-    "--provider",
-    "llamacpp",
-    "--base-url",
-    "http://127.0.0.1:9/v1",
-    "--data",
-    "d.jsonl",
+    *options(provider="llamacpp", base_url="http://127.0.0.1:9/v1", data="d.jsonl"),
 )
 
 
@@ -645,12 +634,7 @@ def test_nothing_shown_moves_the_cursor(tmp_path: Path, capsys: pytest.CaptureFi
     )
     words = [
         "collect",
-        "--provider",
-        "llamacpp",
-        "--base-url",
-        "http://127.0.0.1:9/v1",
-        "--reward",
-        "length",
+        *options(provider="llamacpp", base_url="http://127.0.0.1:9/v1", reward="length"),
     ]
     said = blb(*words, "--data", tmp_path / "d.csv").stderr
     assert "[bold red]x[/]" in said
@@ -688,10 +672,7 @@ def test_a_profile_cannot_speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ["providers", str(tmp_path / "evil.toml")],
         [
             "doctor",
-            "--provider",
-            str(tmp_path / "evil.toml"),
-            "--base-url",
-            "http://127.0.0.1:9/v1",
+            *options(provider=str(tmp_path / "evil.toml"), base_url="http://127.0.0.1:9/v1"),
         ],
     )
     for command in words:
