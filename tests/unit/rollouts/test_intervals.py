@@ -102,7 +102,7 @@ def test_the_interval_covers(prompts: int) -> None:
 
 
 @pytest.mark.parametrize("sizes", ["one", "several"])
-@pytest.mark.parametrize("prompts", [50, 200])
+@pytest.mark.parametrize("prompts", [50, pytest.param(200, marks=pytest.mark.slow)])
 def test_few_changed_prompts_prove_little(prompts: int, sizes: str) -> None:
     """Where 4, 5, 8 or 20 of 50 or 200 prompts change, each as often for the better as for the
     worse, the 95 % interval holds 0 in at least 93 % of draws, and p is below .05 in at most 5 %.

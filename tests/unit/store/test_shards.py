@@ -92,17 +92,11 @@ def test_stores_of_shards_merge_into_that_of_one_machine(
     names = ["whole", *(f"{n}/12" for n in range(1, 13))]
     with ExactServer(ExactModel(12, 6, end=True, prompts=3)) as server:
         for name in names:
-            words = [
-                "collect",
-                *options(provider="llamacpp", base_url=server.base_url, data=data, seed=5),
-            ]
-            words += ["--reward", "length", "--max-tokens", 6, "--samples-per-prompt", 2, "--quiet"]
-            words += [
-                "--out",
-                tmp_path / name.replace("/", "of"),
-                *([] if name == "whole" else ["--shard", name]),
-            ]
-            result = blb(*words)
+            out = tmp_path / name.replace("/", "of")
+            where = options(provider="llamacpp", base_url=server.base_url, data=data, out=out)
+            task = options(reward="length", max_tokens=6, samples_per_prompt=2, seed=5)
+            shard = () if name == "whole" else ("--shard", name)
+            result = blb("collect", *where, *task, *shard, "--quiet")
             assert result.exit_code == 0, result.output
     parts = [tmp_path / name.replace("/", "of") for name in names[1:]]
     merged = blb(
