@@ -24,6 +24,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from openai import OpenAI
 
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import NOT_THE_TASK, Commonest, Verdict
 from blackbox_lb.deploy import phase_requests
 from blackbox_lb.deploy.injection import Injection
@@ -1077,33 +1078,38 @@ def test_an_environments_proxy_server_is_used(monkeypatch: pytest.MonkeyPatch) -
         proxy_for("http://upstream.example:81/v1")
 
 
+def in_phases(of: Bias, alias: str | None = None) -> ServedBias:
+    """A bias that changes inside the answer, under a name."""
+    injection = Injection.of(of)
+    return ServedBias("m", alias, of, injection, PhasedRequests.of(of, injection, None))
+
+
+def continuing(host: Host, *more: str, pack: Any = bytes) -> Any:
+    """An upstream that continues messages as the host does, its answers packed and with more header
+    fields.
+    """
+
+    def answer(arrived: Arrived, connection: socket.socket) -> None:
+        assert arrived.headers["accept-encoding"] == "identity"
+        asked = httpx2.Request("POST", "http://h/v1/chat/completions", content=arrived.body)
+        given = host.handle(asked)
+        kind = f"Content-Type: {given.headers['content-type']}"
+        status = f"{given.status_code} said"
+        plain(status, pack(given.content), kind, *more)(arrived, connection)
+
+    return answer
+
+
 def test_the_parts_of_an_answer_in_phases_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole and as a stream, by an alias; a refused second part ends a stream with its error; bad
     requests are a 400.
     """
     host = Host(refusals={3: 503})
     monkeypatch.setattr(phase_requests, "PAUSES", (0.0,))
-
-    def answer(arrived: Arrived, connection: socket.socket) -> None:
-        assert arrived.headers["accept-encoding"] == "identity"
-        found = host.handle(
-            httpx2.Request("POST", "http://h/v1/chat/completions", content=arrived.body)
-        )
-        plain(
-            f"{found.status_code} said",
-            found.content,
-            f"Content-Type: {found.headers['content-type']}",
-            "X-Own: kept",
-            "ETag: of-a-part",
-        )(arrived, connection)
-
-    injection = Injection.of(forced())
-    phased = PhasedRequests.of(forced(), injection, None)
+    answer = continuing(host, "X-Own: kept", "ETag: of-a-part")
     common: dict[str, Any] = {"model": "m@short", "messages": MESSAGES, "max_tokens": 3}
     with Origin(answer).running() as origin, ExitStack() as stack:
-        proxy = proxy_for(
-            origin.address + "/v1", ServedBias("m", "short", forced(), injection, phased)
-        )
+        proxy = proxy_for(origin.address + "/v1", in_phases(forced(), "short"))
         with running(proxy) as port:
             client = stack.enter_context(sdk(port))
             raw = client.chat.completions.with_raw_response.create(**common)
@@ -1140,22 +1146,11 @@ def test_parts_that_come_compressed_are_decoded(coding: str, stream: bool) -> No
     """The proxy asks for plain parts; what comes compressed all the same is joined, or refused
     where it cannot be read, and no client gets bytes without their coding.
     """
-    host = Host()
     codings: dict[str, Any] = {"gzip": gzip.compress, "deflate": zlib.compress, "br": bytes}
-
-    def answer(arrived: Arrived, connection: socket.socket) -> None:
-        found = host.handle(
-            httpx2.Request("POST", "http://h/v1/chat/completions", content=arrived.body)
-        )
-        kind = f"Content-Type: {found.headers['content-type']}"
-        packed = codings[coding](found.content)
-        plain("200 OK", packed, kind, f"Content-Encoding: {coding}")(arrived, connection)
-
-    injection = Injection.of(forced())
-    phased = PhasedRequests.of(forced(), injection, None)
+    answer = continuing(Host(), f"Content-Encoding: {coding}", pack=codings[coding])
     body = {"model": "m", "messages": MESSAGES, "max_tokens": 3, "stream": stream}
     with Origin(answer).running() as origin:
-        proxy = proxy_for(origin.address, ServedBias("m", None, forced(), injection, phased))
+        proxy = proxy_for(origin.address, in_phases(forced()))
         with running(proxy) as port:
             line, fields, content = exchange(port, request(body=json.dumps(body).encode()))
     assert "content-encoding" not in {name.lower() for name, _ in fields}
@@ -1163,7 +1158,7 @@ def test_parts_that_come_compressed_are_decoded(coding: str, stream: bool) -> No
         status, _, message = error_of((line, fields, content))
         assert (status, "compressed" in message) == (502, True)
         return
-    assert line == "HTTP/1.1 200 OK"
+    assert line == "HTTP/1.1 200 said"
     if stream:
         assert content.endswith(b"data: [DONE]\n\n")
         assert content.count(b'" c"') == 2
@@ -1175,11 +1170,9 @@ def test_a_compressed_refusal_of_a_part_can_be_read() -> None:
     """Its status stays, and its words come without the coding that was undone."""
     refusal = b'{"error":{"message":"no"}}'
     upstream = plain("429 Too Many", gzip.compress(refusal), "Content-Encoding: gzip")
-    injection = Injection.of(forced())
-    phased = PhasedRequests.of(forced(), injection, None)
     body = {"model": "m", "messages": MESSAGES, "max_tokens": 3}
     with Origin(upstream).running() as origin:
-        proxy = proxy_for(origin.address, ServedBias("m", None, forced(), injection, phased))
+        proxy = proxy_for(origin.address, in_phases(forced()))
         with running(proxy) as port:
             line, fields, content = exchange(port, request(body=json.dumps(body).encode()))
     assert (line, content) == ("HTTP/1.1 429 Too Many", refusal)
@@ -1188,21 +1181,8 @@ def test_a_compressed_refusal_of_a_part_can_be_read() -> None:
 
 def test_what_depends_on_prompt_and_phase_goes_through_the_proxy() -> None:
     """Each part of an answer gets the bias of its prompt in its phase."""
-    host = Host()
-
-    def answer(arrived: Arrived, connection: socket.socket) -> None:
-        found = host.handle(
-            httpx2.Request("POST", "http://h/v1/chat/completions", content=arrived.body)
-        )
-        plain("200 OK", found.content, f"Content-Type: {found.headers['content-type']}")(
-            arrived, connection
-        )
-
-    bias = forced_by_prompt()
-    injection = Injection.of(bias)
-    phased = PhasedRequests.of(bias, injection, None)
-    with Origin(answer).running() as origin, ExitStack() as stack:
-        proxy = proxy_for(origin.address + "/v1", ServedBias("m", None, bias, injection, phased))
+    with Origin(continuing(Host())).running() as origin, ExitStack() as stack:
+        proxy = proxy_for(origin.address + "/v1", in_phases(forced_by_prompt()))
         with running(proxy) as port:
             client = stack.enter_context(sdk(port))
             for text, wanted in (("go", " b c c"), ("other", " b d d")):
@@ -1257,11 +1237,8 @@ def test_a_call_in_parts_reaches_the_client() -> None:
         content = json.dumps({**whole, "choices": [choice], "usage": usage}).encode()
         plain(body=content)(seen, connection)
 
-    first = bias_of("first")
-    injection = Injection.of(first)
-    phased = PhasedRequests.of(first, injection, None)
     with Origin(answer).running() as origin:
-        served = ServedBias("m", None, first, injection, phased)
+        served = in_phases(bias_of("first"))
         with running(proxy_for(origin.address + "/v1", served)) as port, sdk(port) as client:
             answered = client.chat.completions.create(
                 model="m", messages=MESSAGES, tools=OFFERED, max_tokens=30
