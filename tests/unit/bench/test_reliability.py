@@ -5,7 +5,6 @@ by its name.
 from __future__ import annotations
 
 import base64
-import json
 import os
 import sqlite3
 import subprocess
@@ -15,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.reliability import disk as reliability_disk
 from bench.reliability.job import State, found_in_files, found_in_processes, new_key, state_of
 from bench.reliability.kill import Plan, Tally, judged, kill
 from bench.reliability.server import Exchange
@@ -25,7 +23,6 @@ from bench.reliability.writers import Plan as WritersPlan
 from bench.reliability.writers import completion_of, writers
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Prompt
-from tests.support.commands import options
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="reads /proc and forks"
@@ -99,25 +96,6 @@ def test_a_soak_leaves_nothing_behind(tmp_path: Path, plan: SoakPlan) -> None:
     row = soak(plan, tmp_path)
     assert row.wrong == ()
     assert row.counts["received"] == row.counts["stored"] > 0
-
-
-@pytest.mark.slow
-def test_a_full_disk_stops_with_a_sentence(tmp_path: Path) -> None:
-    """Exit code 2, what was received kept, and the undisturbed result once there is room."""
-    (tmp_path / "probe").mkdir()
-    if not reliability_disk.mounts(tmp_path / "probe"):
-        pytest.skip("this machine lets nobody mount a tmpfs")
-    line = [
-        sys.executable,
-        "-m",
-        "bench.reliability",
-        *options(folder=str(tmp_path), out=str(tmp_path / "row.json")),
-    ]
-    done = subprocess.run(
-        [*line, "disk", "--fills", "4"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads((tmp_path / "row.json").read_text())["counts"]["full"] > 0
 
 
 def test_a_key_is_found_wherever_it_hides(tmp_path: Path) -> None:

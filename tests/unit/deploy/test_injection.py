@@ -60,8 +60,8 @@ def test_without_values_nothing_changes(document: dict[str, Any], values: dict[i
 def test_each_rule_touches_the_bias_alone(
     document: dict[str, Any], values: dict[int, float], own: dict[int, float]
 ) -> None:
-    """Under each rule all other members stay, and the bias is ours, theirs, or the sum per id;
-    under "raise" none is sent.
+    """Under each rule all other members stay, and the bias is ours, theirs, or the sum per id,
+    as pairs too; under "raise" none is sent.
     """
     whole = {**document, "logit_bias": {str(token): value for token, value in own.items()}}
     content = json.dumps(whole).encode()
@@ -77,6 +77,8 @@ def test_each_rule_touches_the_bias_alone(
         read = json.loads(Injection(RequestBias(values), rule).body(content, whole))
         assert {int(token): value for token, value in read.pop("logit_bias").items()} == sent
         assert read == document
+        pairs = json.loads(Injection(RequestBias(values), rule, as_pairs=True).body(content, whole))
+        assert rule == "theirs" or dict(pairs["logit_bias"]) == sent
     with raises_naming(InputError, "logit_bias"):
         Injection(RequestBias(values)).body(content, whole)
 

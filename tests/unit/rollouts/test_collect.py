@@ -211,16 +211,6 @@ def test_a_seed_makes_a_run_repeatable(server: ExactServer, tmp_path: Path) -> N
     assert len({body["seed"] for body in asked(server)}) == 10
 
 
-@pytest.mark.parametrize("fault", [500, 503, 429, "drop"])
-def test_passing_faults_are_retried(tmp_path: Path, fault: Any) -> None:
-    """Every second answer is a fault; all ten completions arrive."""
-    with ExactServer(
-        MODEL, faults=lambda number, answer: fault if number % 2 else answer
-    ) as server:
-        done, completions = run(server, tmp_path)
-    assert done.received == len(completions) == 10
-
-
 @pytest.mark.parametrize(
     ("fault", "error", "tries"),
     [

@@ -671,18 +671,6 @@ def test_encodings_of_plugins_are_known(tmp_path: Path) -> None:
     )
 
 
-def test_importing_loads_nothing_heavy() -> None:
-    """Only asking for a vocabulary loads tiktoken, regex or tokenizers, and none of them needs
-    numpy.
-    """
-    heavy = ("tiktoken", "numpy", "regex", "tokenizers", "requests")
-    script = (
-        f"import sys, blackbox_lb.vocabulary; print([name for name in {heavy} if name in"
-        " sys.modules])"
-    )
-    assert python(script).strip() == "[]"
-
-
 def test_reading_a_model_name_needs_no_internet() -> None:
     """Which encoding a model uses is known offline."""
     script = (
