@@ -24,7 +24,7 @@ from blackbox_lb.rollouts import positions as reading_module
 from blackbox_lb.rollouts.positions import spread_training, training_set
 from blackbox_lb.rollouts.reading import Reading
 from blackbox_lb.store import RolloutStore
-from tests.support.commands import blb
+from tests.support.commands import blb, options
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.fits import projection
@@ -69,14 +69,7 @@ def fit(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[
         )
     )
     where = (
-        "--provider",
-        "llamacpp",
-        "--base-url",
-        server.base_url,
-        "--data",
-        data,
-        "--reward",
-        "length",
+        *options(provider="llamacpp", base_url=server.base_url, data=data, reward="length"),
         "--quiet",
     )
     plan = ("--max-tokens", 8, "--top-logprobs", 5, "--samples-per-prompt", SAMPLES, "--seed", 1)
@@ -84,12 +77,7 @@ def fit(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[
         "fit",
         *where,
         *plan,
-        "--validation-samples",
-        4,
-        "--test-samples",
-        4,
-        "--store",
-        folder / "rollouts.db",
+        *options(validation_samples=4, test_samples=4, store=folder / "rollouts.db"),
     )
 
 
@@ -119,10 +107,7 @@ def test_two_workers_learn_the_same_bias(
             *fit,
             "--estimator",
             *estimator,
-            "--out",
-            tmp_path / engine,
-            "--engine",
-            engine,
+            *options(out=tmp_path / engine, engine=engine),
             *workers,
         )
         assert done.exit_code == 0, done.output

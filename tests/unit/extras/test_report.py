@@ -20,17 +20,14 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.prediction import decisions_of
 from blackbox_lb.extras.report import figures
 from blackbox_lb.extras.report.data import read_run
-from blackbox_lb.extras.report.examples import ExampleCard, Side, compared, status_counts
+from blackbox_lb.extras.report.examples import Side, compared
 from blackbox_lb.extras.report.page import render, write_report
 from blackbox_lb.extras.report.page_text import tame
 from blackbox_lb.extras.report.tables import MOST_ROWS, entries_table, token
 from blackbox_lb.extras.report.verdict_text import (
-    amount,
-    change,
     headline,
     judged,
     of_evaluation,
-    plain,
     rows_of,
 )
 from blackbox_lb.jobs.evaluation.document import MovedToken
@@ -120,37 +117,6 @@ def test_one_sentence_reconciles_the_fit_and_a_later_evaluation(tmp_path: Path) 
     assert f"{len(document['comparisons'])} comparisons" in differing[0]
 
 
-def test_plain_language_names_luck_and_multiplicity() -> None:
-    """An interval over 0 is called possible luck; one beside 0 that is not significant is explained
-    by the number of rows.
-    """
-    assert "may be luck" in plain(row(low=-0.05, verdict="NO EVIDENCE"), 6)
-    assert "6 differences are judged together" in plain(row(p=0.08, verdict="NO EVIDENCE"), 6)
-    assert "Do not use the bias" in plain(row(verdict="HURTS"), 6)
-    assert "changed nothing" in plain(
-        row(difference=0.0, low=0.0, high=0.0, verdict="NO EVIDENCE"), 2
-    )
-
-
-def test_a_gain_that_may_be_the_limit_s_is_told() -> None:
-    """Both shares stand there where the limit cuts the base more; not where it cuts both alike, nor
-    where the length is the reward.
-    """
-    said = plain(row(cut_base=0.32, cut_biased=0.1), 2)
-    assert "The token limit cuts 32 % of the answers without and 10 % with the bias" in said
-    for other in (row(cut_base=0.32, cut_biased=0.3), row(metric="T/len", cut_base=0.9)):
-        assert "token limit" not in plain(other, 2)
-
-
-def test_numbers_read_as_their_metric() -> None:
-    """Accuracy in percent and points, tokens with a decimal, others with three digits; 0 has no
-    sign.
-    """
-    assert (amount("accuracy", 0.251), change("accuracy", -0.17)) == ("25.1 %", "−17.0")
-    assert (amount("tokens", 1833.84), change("tokens", 0.01)) == ("1,833.8", "0.0")
-    assert (amount("T/len", 1.0949), change("T/len", -0.0552)) == ("1.09", "−0.055")
-
-
 def test_the_page_names_options_and_how_each_candidate_ended(tmp_path: Path) -> None:
     """Parameters in the library's sentences become options where the caller says so; what became of
     a candidate is read from the file.
@@ -225,17 +191,6 @@ def test_an_evaluation_speaks_for_a_bias_without_a_verdict(tmp_path: Path) -> No
     assert page.count('<article class="card">') == 1
 
 
-def test_an_alternative_s_rows_are_not_the_verdict(tmp_path: Path) -> None:
-    """A row of the bias against an instruction says nothing of the bias against the base."""
-    run = read_run(write_run(tmp_path / "run", "helps", full=True, verdict=()))
-    assert run.evaluation is not None
-    bias = next(each.name for each in run.evaluation.policies if each.bias == each.name)
-    judged_alone = next(each for each in run.evaluation.comparisons if each.policy == bias)
-    rival = judged_alone.model_copy(update={"against": "the instruction"})
-    more = run.evaluation.model_copy(update={"comparisons": (*run.evaluation.comparisons, rival)})
-    assert rows_of(replace(run, evaluation=more)) == rows_of(run) != ()
-
-
 def test_documents_that_are_older_than_the_bias_are_named(tmp_path: Path) -> None:
     """After a second fit in the same folder, what was evaluated before may be of another bias."""
     folder = write_run(
@@ -299,20 +254,6 @@ def test_the_page_asks_nobody(tmp_path: Path) -> None:
     assert "default-src 'none'" in page
     identities = re.findall(r'\bid="([^"]+)"', page)
     assert len(identities) == len(set(identities))
-
-
-def test_differences_and_changed_stops_are_marked() -> None:
-    """Words that the other side lacks are marked on both sides, and the texts stay whole; a changed
-    end is told.
-    """
-    first, second = compared(
-        [Side("a", "It is Paris, yes.", 5, "length"), Side("b", "It is Rome.", 3, "stop")]
-    )
-    assert [piece.text for piece in second.pieces if piece.differs] == ["Rome"]
-    assert "".join(piece.text for piece in first.pieces) == first.text
-    assert (first.stop_changed, second.stop_changed) == (False, True)
-    long = compared([Side("a", "x " * 2_000, 1, "stop"), Side("b", "y", 1, "stop")])
-    assert not long[0].marked
 
 
 def test_places_of_the_reward_stand_in_the_text() -> None:
@@ -386,20 +327,6 @@ def test_moved_tokens_stand_in_the_text() -> None:
     assert side.passages[1].tokens[0].direction == "up"
     assert side.passages[1].tokens[0].pieces[0].differs
     assert side.moves == "tokens moved: 1 up, 1 down"
-
-
-def card(base: float | None, biased: float | None) -> ExampleCard:
-    """An example with these rewards."""
-    sides = (Side("a", "x", 1, "stop", reward=base), Side("b", "y", 1, "stop", reward=biased))
-    return ExampleCard("1", "Why?", (), sides)
-
-
-def test_the_status_of_an_example_follows_its_reward() -> None:
-    """A higher one is mended, a lower one broken; without rewards there is none, and no filter."""
-    cards = [card(0, 1), card(1, 0), card(2, 1), card(1, 1), card(None, 1)]
-    assert [example.status for example in cards] == ["mended", "broken", "broken", "same", None]
-    assert status_counts(cards) == {"mended": 1, "broken": 2, "same": 1}
-    assert status_counts(cards[-1:]) == {}
 
 
 def test_examples_are_the_answers_of_the_fit_or_of_a_newer_evaluation(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from click.testing import Result
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals import classifier as classifiers
-from blackbox_lb.extras.rivals.biases import hand_list, lifted
+from blackbox_lb.extras.rivals.biases import lifted
 from blackbox_lb.extras.rivals.case import Case
-from blackbox_lb.extras.rivals.first_lists import content_free, offsets
+from blackbox_lb.extras.rivals.first_lists import content_free
 from blackbox_lb.extras.rivals.table import NO_TRAINING, rivals
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
 from blackbox_lb.jobs.evaluation.policies import Decides, Shots
@@ -51,7 +51,6 @@ than without content.
 """
 SPLITS = (("train", range(60)), ("validation", range(60, 64)), ("test", range(100, 160)))
 DECISIONS = ("labels-only", "threshold", "calibrate:batch", "few-shot:2", "classifier:tfidf")
-ALL = tuple(word for rival in DECISIONS for word in ("--rival", rival))
 
 
 def prompt_of(text: str) -> int:
@@ -133,7 +132,7 @@ def test_thresholds_reach_what_the_bias_reaches(server: ExactServer, data: Path)
     and a test prompt, and are a row like any other."""
     assert (
         small_run(
-            "fit", server, data, "--learn-from", "answers", "--deploy", "greedy", "--quiet"
+            "fit", server, data, *options(learn_from="answers", deploy="greedy"), "--quiet"
         ).exit_code
         == 0
     )
@@ -230,10 +229,7 @@ def test_a_list_without_the_labels_bounds_them(server: ExactServer, data: Path) 
         "--deploy",
         "greedy",
         "--json",
-        "--rival",
-        "calibrate:batch",
-        "--top-logprobs",
-        3,
+        *options(rival="calibrate:batch", top_logprobs=3),
     )
     assert result.exit_code == 0, result.output
     assert "120 of 120 label probabilities are not in the lists of 3 tokens" in " ".join(
@@ -261,10 +257,7 @@ def test_a_prompt_without_a_list_has_no_decision(data: Path) -> None:
             "--deploy",
             "greedy",
             "--json",
-            "--rival",
-            "threshold",
-            "--seed",
-            1,
+            *options(rival="threshold", seed=1),
         )
     assert result.exit_code == 0, result.output
     told = {row.name: row for row in Evaluation.model_validate_json(result.stdout).policies}[
@@ -398,62 +391,12 @@ def test_a_label_with_one_row_is_classified_too() -> None:
         decided({"?" * (n + 1): "bc"[n % 2] for n in range(8)})
 
 
-def test_what_a_person_reads(server: ExactServer, data: Path) -> None:
-    """Before anything is drawn what each costs; then, at each setting, one row each, and which
-    label was said for which.
-    """
-    result = small_run(
-        "eval",
-        server,
-        data,
-        *ALL,
-        "--test-samples",
-        1,
-        "--rival",
-        "calibrate:contextual",
-        "--verbose",
-    )
-    assert result.exit_code == 0, result.output
-    said, notices = " ".join(result.stdout.split()), " ".join(result.stderr.split())
-    for cost in (
-        (
-            "labels only: a completion a test prompt and sample, of at most 1 tokens, with a bias"
-            " of 2 tokens"
-        ),
-        "thresholds: 1 token a test prompt (60), and once 1 token a training row (60)",
-        (
-            "contextual calibration: 1 token a test prompt (60), and once 1 token for each of 3"
-            " inputs without content"
-        ),
-        "batch calibration: 1 token a test prompt (60)",
-        "2 examples: a completion a test prompt and sample, each with ",
-        "classifier tfidf: no request",
-    ):
-        assert cost in notices, cost
-    for title in (
-        "Temperature 1: decisions policy",
-        "Greedy: decisions by right label policy label precision recall",
-    ):
-        assert title in said
-    document = json.loads((data.parent / "run" / "evaluation.json").read_text())
-    assert len(document["policies"]) == 2 * 7
-    for row in document["policies"]:
-        assert [each["label"] for each in row["decisions"]["labels"]] == ["b", "c"]
-        assert np.sum(row["decisions"]["confusion"]) == 60
-        assert row["decisions"]["labels"][0].keys() >= {"precision", "recall", "f1"}
-    same = [
-        [row for row in document["policies"] if row["name"] == name]
-        for name in ("thresholds", "classifier tfidf")
-    ]
-    assert all(one["decisions"] == two["decisions"] for one, two in same)
-
-
 def test_the_report_has_a_row_for_each(server: ExactServer, data: Path) -> None:
     """A run with a bias and rivals renders, and each is named in its table of policies."""
     out = data.parent / "run"
     assert (
         small_run(
-            "fit", server, data, "--learn-from", "answers", "--deploy", "greedy", "--quiet"
+            "fit", server, data, *options(learn_from="answers", deploy="greedy"), "--quiet"
         ).exit_code
         == 0
     )
@@ -654,17 +597,6 @@ def test_a_classifier_without_its_package_is_refused(
     )
 
 
-def test_offsets_by_eye() -> None:
-    """Without anything to tell prompts apart, offsets are the logarithms of the shares less the
-    model's own, with mean 0: one of four rows has label 0, of which the model says ln 3 more. A
-    label that no row has is never decided; NaN and -1 are left out."""
-    lists = np.tile([np.log(3.0), 0.0, 0.0], (4, 1))
-    values = offsets(np.vstack([lists, np.full((1, 3), np.nan), lists[:1]]), [0, 1, 1, 1, 0, -1])
-    assert values[2] == -np.inf
-    assert values[1] - values[0] == pytest.approx(2 * np.log(3.0), abs=1e-4)
-    assert values[0] + values[1] == pytest.approx(0.0, abs=1e-9)
-
-
 def example(number: int, *messages: str) -> Example:
     """A prompt of messages of the user, behind one of the system."""
     return Example(
@@ -753,15 +685,3 @@ def test_shots_are_balanced_and_fixed() -> None:
     assert [message.role for message in draw.example.prompt.messages] == [
         *("system", "user", "assistant", "user")
     ]
-
-
-def test_a_word_list_of_a_windows_editor(tmp_path: Path) -> None:
-    """A mark before UTF-8 is no part of the first word; another encoding gets the command that
-    mends it.
-    """
-    path = tmp_path / "words.txt"
-    path.write_bytes("über\nwait\n".encode("utf-8-sig"))
-    assert cast(Any, hand_list(f"{path}:-2")).make.keywords["words"] == ("über", "wait")
-    path.write_bytes("über\n".encode("cp1252"))
-    with raises_naming(InputError, "WINDOWS-1252", "UTF-8"):
-        hand_list(f"{path}:-2")

@@ -22,14 +22,11 @@ from blackbox_lb.cli import resources as accounts
 from blackbox_lb.errors import (
     BudgetExhausted,
     ConnectionFailed,
-    InputError,
     Interrupted,
     RateLimited,
 )
-from blackbox_lb.providers.prices import Prices, find_prices, parse_prices
 from blackbox_lb.store import RolloutStore
 from tests.support.commands import asking, blb, options
-from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 
 pytestmark = pytest.mark.usefixtures("quick_retries")
@@ -132,16 +129,6 @@ def test_dollars_stop_within_one_request_of_the_limit(
     assert result.exit_code == 2, result.output
     assert 500 - prompt_bound(["question 29"]) - 8 < stored(tmp_path)[1] <= 500
     assert re.search(r"sent were \d+ requests, .* tokens, \$\d+\.\d{4}", result.stderr)
-
-
-def test_a_cost_that_is_no_number_limits_nothing(
-    small_run: Callable[..., Result], server: ExactServer
-) -> None:
-    """It is refused, because no price would ever pass it."""
-    refused = small_run("collect", "--max-cost", "nan", "--price", "1,1")
-    assert refused.exit_code == 2
-    assert "--max-cost" in refused.stderr
-    assert asked(server) == 0
 
 
 def test_a_cost_needs_a_price(
@@ -289,28 +276,6 @@ def test_a_judge_of_stored_completions_keeps_to_the_limit(
     assert asked(server) - collected <= QUESTIONS
 
 
-def test_what_waits_goes_on_when_others_take_less() -> None:
-    """Two requests of at most 60 tokens do not fit into 100 at once; each takes 10, so that both
-    are sent, one after the other.
-    """
-    budget, running, most = SpendLimit(SpendingLimits(tokens=100)), 0, 0
-
-    async def once() -> Any:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0)
-        running -= 1
-        return {"usage": {"prompt_tokens": 4, "completion_tokens": 6}}
-
-    async def go() -> None:
-        await asyncio.gather(budget.metered(once, 20, 40), budget.metered(once, 20, 40))
-
-    asyncio.run(go())
-    assert most == 1
-    assert budget.spent == Spent(2, 8, 12)
-
-
 @given(
     limit=st.integers(1, 500),
     requests=st.lists(
@@ -389,39 +354,3 @@ def test_a_closed_budget_sends_nothing() -> None:
 
     with pytest.raises(Interrupted):
         asyncio.run(budget.metered(once, 1, 1))
-
-
-def test_the_table_of_prices(tmp_path: Path) -> None:
-    """Names are exact or patterns, one's own rows go first, a dated model has its own price, and
-    who is not there has none.
-    """
-    mini = find_prices("openai", "gpt-4o-mini")
-    assert mini is not None
-    assert (mini.prompt, mini.completion) == (0.15, 0.60)
-    assert mini.source.endswith("2026-11-22")
-    assert find_prices("openai", "gpt-4o-2024-05-13") is None
-    assert find_prices("azure", "gpt-4o-mini") is None
-    own = tmp_path / "own.toml"
-    own.write_text('[[price]]\nprovider = "*"\nmodels = ["gpt-4o*"]\nprompt = 7\ncompletion = 8\n')
-    assert find_prices("openai", "gpt-4o-mini", own) == Prices(7, 8)
-    assert parse_prices("0.15,0.60").dollars(2_000_000, 1_000_000) == pytest.approx(0.9)
-
-
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("[[price]\n", "not TOML"),
-        ("price = 3\n", "price: "),
-        ('[[price]]\nprovider = "x"\nmodels = []\nprompt = 1\ncompletion = 1\n', "models"),
-        ('[[price]]\nprovider = "x"\nmodels = ["y"]\nprompt = -1\ncompletion = 1\n', "prompt"),
-        ('[[price]]\nprovider = "x"\nmodels = ["y"]\nprompt = nan\ncompletion = 1\n', "prompt"),
-    ],
-)
-def test_a_broken_table_is_refused(tmp_path: Path, text: str, part: str) -> None:
-    """The file and the row are named."""
-    path = tmp_path / "prices.toml"
-    path.write_text(text)
-    with pytest.raises(InputError, match=f"prices.toml.*{part}"):
-        find_prices("x", "y", path)
-    with raises_naming(InputError, "none.toml", "``prices``"):
-        find_prices("x", "y", tmp_path / "none.toml")

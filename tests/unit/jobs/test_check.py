@@ -19,7 +19,7 @@ from blackbox_lb.tasks import parse_reward
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example, Prompt
-from tests.support.commands import blb
+from tests.support.commands import blb, options
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import labelled_rows
 from tests.support.questions import write_rows
@@ -64,16 +64,7 @@ def small_run(
     """Run a command on the rows."""
     data = folder / "data.jsonl"
     write_rows(data, rows)
-    where = (
-        "--provider",
-        "llamacpp",
-        "--base-url",
-        server.base_url,
-        "--data",
-        data,
-        "--out",
-        folder,
-    )
+    where = (*options(provider="llamacpp", base_url=server.base_url, data=data, out=folder),)
     return blb(command, *where, *more)
 
 
@@ -98,10 +89,7 @@ def test_what_follows_a_label_is_counted_and_said(server: ExactServer, tmp_path:
             "check",
             server,
             tmp_path,
-            "--reward",
-            "exact-match",
-            "--max-tokens",
-            2,
+            *options(reward="exact-match", max_tokens=2),
             "--quiet",
             "--json",
         ).stdout
@@ -131,10 +119,7 @@ def test_what_follows_a_label_is_counted_and_said(server: ExactServer, tmp_path:
             "check",
             server,
             tmp_path,
-            "--reward",
-            "contains",
-            "--max-tokens",
-            2,
+            *options(reward="contains", max_tokens=2),
             "--quiet",
             "--json",
         ).stdout
@@ -345,12 +330,7 @@ def test_few_rows_change_what_a_fit_learns_from_and_say_so(
         server,
         tmp_path / "..",
         *short,
-        "--limit",
-        3,
-        "--labels",
-        "b,c",
-        "--out",
-        tmp_path / "named",
+        *options(limit=3, labels="b,c", out=tmp_path / "named"),
         "--json",
     )
     assert json.loads(named.stdout)["chosen"]["learn_from"] == "answers"
@@ -360,15 +340,10 @@ def test_few_rows_change_what_a_fit_learns_from_and_say_so(
         server,
         tmp_path,
         *short,
-        "--limit",
-        3,
-        "--learn-from",
-        "samples",
-        "--out",
-        tmp_path / "asked",
+        *options(limit=3, learn_from="samples", out=tmp_path / "asked"),
     )
     assert "leaves too few rows" not in asked.stderr
     enough = small_run(
-        "fit", server, tmp_path, *short, "--limit", 30, "--out", tmp_path / "enough", "--json"
+        "fit", server, tmp_path, *short, *options(limit=30, out=tmp_path / "enough"), "--json"
     )
     assert json.loads(enough.stdout)["chosen"]["learn_from"] == "answers"

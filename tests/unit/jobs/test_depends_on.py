@@ -32,7 +32,7 @@ from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.tasks import load_task
 from blackbox_lb.types import Example, Prompt
 from tests.support.biases import feature
-from tests.support.commands import asking, blb
+from tests.support.commands import asking, blb, options
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
 from tests.unit.jobs.test_choosing import Heard
@@ -124,10 +124,7 @@ def test_what_the_prompt_decides_is_learned(
         (
             "compile",
             out / "bias.json",
-            "--provider",
-            "fireworks",
-            "--entries",
-            1,
+            *options(provider="fireworks", entries=1),
             "--integers",
             "--out",
             out / "small.json",
@@ -224,14 +221,7 @@ def test_it_is_learned_from_samples_too(kind: str, source: str, data: Path, tmp_
     """
     drawn = ("--samples-per-prompt", 8, "--validation-samples", 2, "--test-samples", 4, "--seed", 3)
     more = (
-        "--learn-from",
-        source,
-        "--deploy",
-        "temperature=1",
-        "--tau",
-        0.25,
-        "--l2",
-        1.25,
+        *options(learn_from=source, deploy="temperature=1", tau=0.25, l2=1.25),
         *drawn,
         "--json",
     )

@@ -21,7 +21,7 @@ from blackbox_lb.bias.records import Entry
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.extras.rivals.case import Case
 from blackbox_lb.extras.rivals.table import rivals
-from blackbox_lb.jobs.evaluation.compare import comparisons, figure, row_of, summarise, unresolvable
+from blackbox_lb.jobs.evaluation.compare import comparisons, row_of, unresolvable
 from blackbox_lb.jobs.evaluation.document import Evaluation
 from blackbox_lb.jobs.evaluation.policies import (
     BestOf,
@@ -38,7 +38,7 @@ from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, 
 from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.types import Example, Message, Prompt
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
-from tests.support.commands import blb
+from tests.support.commands import blb, options
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
 
@@ -94,26 +94,12 @@ def blb_eval(server: ExactServer, folder: Path, *more: object) -> Result:
     ]
     write_rows(data, rows)
     where = (
-        "--provider",
-        "llamacpp",
-        "--base-url",
-        server.base_url,
-        "--data",
-        data,
-        "--out",
-        folder / "run",
+        *options(provider="llamacpp", base_url=server.base_url, data=data, out=folder / "run"),
     )
     call = (
         "eval",
         *where,
-        "--reward",
-        "contains",
-        "--max-tokens",
-        4,
-        "--top-logprobs",
-        3,
-        "--seed",
-        1,
+        *options(reward="contains", max_tokens=4, top_logprobs=3, seed=1),
         "--quiet",
         *more,
     )
@@ -245,10 +231,7 @@ def test_what_a_person_reads_and_what_is_saved(server: ExactServer, tmp_path: Pa
         good,
         f"worse={bad}",
         "--save",
-        "--test-limit",
-        20,
-        "--test-samples",
-        2,
+        *options(test_limit=20, test_samples=2),
         "--verbose",
     )
     assert result.exit_code == 0, result.output
@@ -311,12 +294,7 @@ def test_without_a_bias_the_alternatives_are_judged(server: ExactServer, tmp_pat
         blb_eval(
             server,
             tmp_path,
-            "--rival",
-            "temperature:0.3",
-            "--deploy",
-            "temperature=1",
-            "--test-samples",
-            2,
+            *options(rival="temperature:0.3", deploy="temperature=1", test_samples=2),
             "--json",
             "--seed",
             1,
@@ -556,73 +534,6 @@ def test_what_so_few_prompts_can_show() -> None:
     assert not list(unresolvable(6, {"primary": 1, "secondary": 0}))
     assert len(list(unresolvable(6, {"primary": 1, "secondary": 2}))) == 1
     assert len(list(unresolvable(5, {"primary": 1, "secondary": 2}))) == 2
-
-
-def told(*arms: PolicyAnswers) -> tuple[str, ...]:
-    """The sentences about these arms."""
-    policies = [row_of(each, "points", 8, None) for each in arms]
-    return summarise(policies, comparisons(arms, "points"), "points")
-
-
-def test_sentences_say_who_wins() -> None:
-    """A bias beside a better and a worse alternative: one wins over it, told first of all; it
-    helps; it adds to the other.
-    """
-    rng = np.random.default_rng(0)
-    base = rng.uniform(1, 2, 40)
-    better, worse = "better", "worse"
-
-    def arm(shift: float, bias: str | None = None, other: str = "") -> PolicyAnswers:
-        return answers_of((base + shift + rng.normal(0, 0.1, 40)).tolist(), [5.0] * 40, bias, other)
-
-    lines = told(
-        arm(0),
-        arm(1, "b"),
-        arm(3, None, better),
-        arm(3, "b", better),
-        arm(0, None, worse),
-        arm(1, "b", worse),
-    )
-    beginnings = [
-        "better alone WINS over b: points 4.",
-        "b helps: points 2.",
-        "b wins over worse alone: points 2.",
-        "b is not shown to add to better: points 4.",
-        "b adds to worse: points 2.",
-    ]
-    for line, beginning in zip(lines, beginnings, strict=False):
-        assert line.startswith(f"At temperature 1, {beginning}")
-    assert "not significant with 40 prompts" in lines[3]
-    assert "accuracy 1.00 against 1.00 (not significant)" in lines[1]
-    assert "The highest points of all 6 policies is that of better" in lines[5]
-
-
-def test_a_bias_that_hurts_reads_as_clearly() -> None:
-    """HURTS in capitals, with what else got worse, and no word of help."""
-    rng = np.random.default_rng(1)
-    base = rng.uniform(1, 2, 30)
-    lines = told(
-        answers_of(base.tolist(), [5.0] * 30), answers_of((base - 1.5).tolist(), [9.0] * 30, "b")
-    )
-    assert lines[0].startswith("At temperature 1, b HURTS: points")
-    assert "(WORSE)" in lines[0]
-    assert "helps" not in lines[0]
-    assert "tokens 9.00 against 5.00 (WORSE)" in lines[0]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0.00"),
-        (1.005, "1.00"),
-        (0.0123, "0.01"),
-        (0.00123, "0.00123"),
-        (123456.0, "1.23e+05"),
-    ],
-)
-def test_figures(value: float, text: str) -> None:
-    """Two decimals, or three digits where those say nothing or too much."""
-    assert figure(value) == text
 
 
 def test_equal_rivals_are_one() -> None:

@@ -25,7 +25,7 @@ from blackbox_lb.jobs.fitting.document import (
     known,
 )
 from blackbox_lb.store import RolloutStore
-from tests.support.commands import blb
+from tests.support.commands import blb, options
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import questions, write_rows
 
@@ -80,17 +80,7 @@ def call(server: ExactServer, tmp_path: Path) -> Call:
 
 def small(*more: object) -> tuple[object, ...]:
     """Options of a fit that is over soon."""
-    return (
-        "--samples-per-prompt",
-        12,
-        "--validation-samples",
-        2,
-        "--test-samples",
-        2,
-        "--tau",
-        0.5,
-        *more,
-    )
+    return (*options(samples_per_prompt=12, validation_samples=2, test_samples=2, tau=0.5), *more)
 
 
 def censor(number: int, answer: dict[str, Any]) -> dict[str, Any]:
@@ -160,12 +150,6 @@ def test_the_rule_changes_what_ips_learns_and_not_what_the_projection_learns(
     assert learned["projection", "bound"] == learned["projection", "drop"]
 
 
-def test_nothing_censored_is_said_too(call: Call) -> None:
-    """Where every sampled token has its logprob, the summary of a collection says so."""
-    said = call("collect", "--samples-per-prompt", 4).stdout
-    assert f"were outside the listed {TOP}; none is without a logprob" in said
-
-
 def test_no_kl_from_logprobs_of_the_biased_policy(call: Call, tmp_path: Path) -> None:
     """The sentence names the provider and the reason; JSON has null and no NaN."""
     rows = '[logprobs]\nmeaning = "after bias"'
@@ -207,21 +191,8 @@ def test_the_settings_that_are_deployed_with(
     """They replace the default: requests, verdicts and the numbers that choose are at these and no
     others, but for the KL.
     """
-    call(
-        "fit",
-        *small(
-            "--l2",
-            5,
-            "--l2",
-            50,
-            "--deploy",
-            "temperature=0.5",
-            "--deploy",
-            "greedy",
-            "--deploy",
-            "temperature=0.5",
-        ),
-    )
+    deployed = ["temperature=0.5", "greedy", "temperature=0.5"]
+    call("fit", *small(*options(l2=[5, 50], deploy=deployed)))
     document = json.loads((tmp_path / "run" / "result.json").read_text())
     assert list(dict.fromkeys(row["setting"] for row in document["verdict"])) == [
         "temperature 0.5",

@@ -10,15 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from blackbox_lb.estimate.inputs.sweep import L2
-from blackbox_lb.jobs.fitting.demand import fit_forecast
-from blackbox_lb.jobs.forecast import AnswerLists, Forecast, RequestSettings, forecast
-from blackbox_lb.jobs.plan.plan import Plan
-from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.rollouts.judging.trials import stage_part
-from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
-from blackbox_lb.tasks import Task, parse_reward
-from blackbox_lb.types import Example, Prompt
 from tests.goldens.scenes import SCENES
 from tests.support.commands import blb
 from tests.support.exact import ExactServer
@@ -117,57 +108,3 @@ def test_what_is_stored_is_not_forecast(tmp_path: Path) -> None:
     assert announced is not None
     assert collected == 120
     assert int(announced[1].replace(",", "")) == received
-
-
-def llamacpp() -> RequestSettings:
-    """Requests to a llama.cpp server that was not asked yet."""
-    return RequestSettings(load_profile("llamacpp"), "chat", 4, 5)
-
-
-def example(number: int) -> Example:
-    """An example of its own prompt."""
-    return Example(str(number), Prompt.user(f"q{number}"), ("a",))
-
-
-def test_equal_requests_are_counted_once() -> None:
-    """The same prompt twice, the same samples in two parts; greedy takes one sample."""
-    settings = llamacpp()
-    rows = [example(0), example(1), example(0)]
-    part = stage_part(settings.draw, "a", rows, SAMPLED, 3)
-    more = stage_part(settings.draw, "b", rows, SAMPLED, 5)
-    greedy = stage_part(settings.draw, "c", rows, GREEDY, 5)
-    assert forecast(settings, [part]).completions == 6
-    assert forecast(settings, [part, more]).completions == 10
-    assert forecast(settings, [part, more, greedy]).completions == 12
-
-
-def test_lists_along_answers_are_counted_where_a_provider_gives_them() -> None:
-    """A request a token; a provider that follows no answer is asked for none."""
-    part = AnswerLists([example(0)], [2], 5)
-    assert forecast(llamacpp(), [part]).requests == 2
-    other = RequestSettings(load_profile("openai"), "chat", 3, 5)
-    assert forecast(other, [part]) == Forecast()
-
-
-def test_named_strengths_are_paid_for_one_by_one() -> None:
-    """Each is a candidate with completions of the validation prompts; one alone has none."""
-    task = Task("t", (example(0),), tuple(map(example, range(1, 21))), (example(99),))
-    reward = parse_reward("contains", max_tokens=4)
-
-    def completions(*strengths: L2) -> int:
-        plan = Plan(reward="contains", deploy=("temperature=1",), l2=strengths)
-        return fit_forecast(llamacpp(), task, plan, reward).completions
-
-    alone = completions(20.0)
-    assert alone == 10 + 2 * 6
-    assert alone + 20 * 6 < completions(20.0, 10.0) <= alone + 20 * 3 * 6
-    assert completions("cv") == completions(20.0, 10.0)
-
-
-def test_forecasts_add_up() -> None:
-    """Zero changes nothing, and a part without prompts asks for nothing."""
-    one = Forecast(1, 2, 3, 4, 5)
-    assert one + Forecast() == one
-    assert one + one == Forecast(2, 4, 6, 8, 10)
-    settings = llamacpp()
-    assert forecast(settings, [stage_part(settings.draw, "none", [], SAMPLED, 5)]) == Forecast()

@@ -100,7 +100,7 @@ def test_answers_are_learned_from_one_token_a_prompt(
         assert {each["sampling"]["max_tokens"] for each in settings} == {1}
         size = store.size().completions
     scored = blb(
-        "score", tmp_path / "run", "--data", data, "--reward", "exact-match", "--quiet", "--json"
+        "score", tmp_path / "run", *options(data=data, reward="exact-match"), "--quiet", "--json"
     )
     assert {each["split"] for each in json.loads(scored.stdout)["groups"]} == {
         "train",
@@ -127,12 +127,7 @@ def test_balanced_accuracy_is_chosen_by(server: ExactServer, data: Path, tmp_pat
             server,
             path,
             tmp_path / objective,
-            "--objective",
-            objective,
-            "--l2",
-            1.5,
-            "--store",
-            store,
+            *options(objective=objective, l2=1.5, store=store),
             "--json",
         )
         assert result.exit_code == 0, result.output
@@ -283,14 +278,7 @@ def test_hosted_providers_teach_by_first_positions(
             provider=provider, model=model, base_url=gateway.base_url, tokenizer="answers"
         )
         task = (
-            "--data",
-            data,
-            "--reward",
-            "exact-match",
-            "--max-tokens",
-            1,
-            "--out",
-            tmp_path / "run",
+            *options(data=data, reward="exact-match", max_tokens=1, out=tmp_path / "run"),
             "--json",
         )
         result = blb("fit", *where, *task)

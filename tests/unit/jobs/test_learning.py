@@ -123,12 +123,6 @@ def test_lengths_that_the_limit_hides_are_said_at_first_sight(fit: Call, tmp_pat
     assert not any("collect" in each.remedy for each in failed)
 
 
-def test_a_reward_that_is_not_by_length_may_be_cut(fit: Call) -> None:
-    """Nothing is said of a limit that hides nothing."""
-    said = fit("contains", "--max-tokens", 2, "--go-on")
-    assert "end at the limit" not in said.output
-
-
 def test_going_on_is_possible(fit: Call, server: ExactServer) -> None:
     """Told to go on, the rest is collected; where all of it has one reward there is nothing to
     fit.
@@ -311,32 +305,3 @@ def test_accuracy_needs_answers_before_anything_is_paid(
     assert said.exit_code == 2, said.output
     assert "4 of 4 validation examples have no answer" in " ".join(said.output.split())
     assert completions(server) == 0
-
-
-@pytest.mark.parametrize(("objective", "is_said"), [("pareto", True), ("reward", False)])
-def test_what_few_validation_prompts_hide_is_said(
-    fit: Call, objective: str, *, is_said: bool
-) -> None:
-    """Of the Pareto rule alone: how much accuracy may be lost unseen."""
-    done = fit("correct-and-short", "--objective", objective)
-    assert done.exit_code == 0, done.output
-    said = " ".join(done.output.split())
-    assert ("4 validation prompts" in said and "46 points" in said) is is_said
-
-
-def test_an_evaluation_says_that_the_limit_hides_lengths(
-    server: ExactServer, tmp_path: Path
-) -> None:
-    """Of the base model once, not of every policy."""
-    data = tmp_path / "data.jsonl"
-    rows = [
-        {"prompt": f"{split} {n}", "split": split} for split, count in SPLITS for n in range(count)
-    ]
-    write_rows(data, rows)
-    options = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", str(data))
-    more = ("--out", str(tmp_path / "run"), "--reward", "length", "--deploy", "greedy")
-    call = ["eval", *options, *more, "--rival", "prompt:Be brief.", "--max-tokens", "1"]
-    done = blb(*call)
-    assert done.exit_code == 0, done.output
-    words = " ".join(done.stderr.split())
-    assert words.count("a reward by length cannot tell these apart: --max-tokens 16") == 1

@@ -127,18 +127,6 @@ def test_a_run_in_python_has_the_word(fitted: Fitted) -> None:
     assert str(run).startswith(NOT_THE_TASK)
 
 
-def test_a_verdict_of_an_earlier_version_keeps_its_word(fitted: Fitted, tmp_path: Path) -> None:
-    """Without the fact in the file, the bias HELPS."""
-    document = json.loads(fitted.bias_file.read_text())
-    for row in document["verdict"]:
-        row.pop("commonest", None)
-    path = tmp_path / "bias.json"
-    path.write_text(json.dumps(document))
-    bias = Bias.load(path)
-    assert bias.status.startswith("HELPS")
-    assert {row.word for row in bias.verdict} <= {"HELPS", "NO EVIDENCE"}
-
-
 def test_a_check_says_yes_only_above_the_commonest_label(fitted: Fitted, tmp_path: Path) -> None:
     """A bias would mend most answers, and get what the commonest label has: not shown to pay."""
     done = blb("check", *fitted.words, "--out", tmp_path, "--json")

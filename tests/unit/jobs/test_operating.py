@@ -23,10 +23,9 @@ from blackbox_lb.bias.operating import (
 )
 from blackbox_lb.bias.records import Calibration, LabelTokens
 from blackbox_lb.deploy.proxy.served import load_served
-from blackbox_lb.errors import BiasError, InputError
+from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.jobs.fitting.choosing.decision_goals import cost_matrix, decision_parts
-from blackbox_lb.jobs.plan.goal import parse_goal
 from blackbox_lb.tasks.sets.labels import Labels
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
@@ -175,24 +174,6 @@ def test_a_point_survives_its_file(fitted: blackbox_lb.Run, tmp_path: Path) -> N
     assert Bias.load(tmp_path / "plain.json") == plain
 
 
-def test_points_that_there_are_none_of(fitted: blackbox_lb.Run) -> None:
-    """A file without a curve, two measures at once, no share, and a promise that no point keeps."""
-    bias = fitted.bias
-    with pytest.raises(BiasError):
-        bias.replacing(operating=None).at_point(precision=0.9)
-    with pytest.raises(InputError):
-        bias.at_point()
-    with pytest.raises(InputError):
-        bias.at_point(precision=0.9, recall=0.9)
-    with pytest.raises(InputError):
-        bias.at_point(precision=1.5)
-    with pytest.raises(BiasError):
-        bias.at_point(precision=0.999)
-    for text in ("precision", "speed=.9", "recall=much", "recall=2"):
-        with pytest.raises(InputError):
-            Promise.parse(text)
-
-
 def test_a_damaged_curve_is_refused(fitted: blackbox_lb.Run) -> None:
     """Points out of order, a chosen shift that is none of them, more right than decided."""
     curve = fitted.bias.operating
@@ -243,15 +224,6 @@ def test_the_proxy_serves_another_point(fitted: blackbox_lb.Run) -> None:
         load_served([file], at=["loose=recall=.8"])
     with pytest.raises(InputError):
         load_served([file], at=["recall"])
-
-
-def test_the_report_draws_the_curve(fitted: blackbox_lb.Run, tmp_path: Path) -> None:
-    """A picture with its numbers, as a file and in the page."""
-    page = tmp_path / "report.html"
-    made = blb("report", fitted.folder, "--out", page, "--plots", tmp_path / "plots")
-    assert made.exit_code == 0, made.output
-    assert (tmp_path / "plots" / "operating.svg").is_file()
-    assert 'id="operating-numbers"' in page.read_text()
 
 
 def test_a_coin_is_declined(server: ExactServer, tmp_path: Path) -> None:
@@ -332,22 +304,6 @@ def test_what_is_no_goal_is_refused(
     assert not (tmp_path / "run" / "bias.json").exists()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        *("{", "[]", "{}", '{"b": 1}', '{"b": {"c": -1}}', '{"b": {"c": "x"}}'),
-        *('{"b": {"c": true}}', '{"b": {"c": 1e999}}', '{"b": {"c": NaN}}'),
-        *('{"b": {"c": 1' + "0" * 400 + "}}", '{"b": {"c": ' + "9" * 5000 + "}}"),
-    ],
-)
-def test_costs_that_are_none(tmp_path: Path, content: str) -> None:
-    """Each is an error of the file."""
-    path = tmp_path / "costs.json"
-    path.write_text(content)
-    with pytest.raises(InputError):
-        parse_goal(f"cost:{path}")
-
-
 def test_the_cost_matrix() -> None:
     """Right labels are rows; no label costs as much as the worst decision of its row; every pair
     must be named.
@@ -358,17 +314,6 @@ def test_the_cost_matrix() -> None:
         cost_matrix(LABELS, {"b": {"c": 5.0}})
     with pytest.raises(InputError):
         cost_matrix(LABELS, {"b": {"d": 5.0}})
-
-
-def test_costs_of_labels_that_differ_in_a_sign() -> None:
-    """Each has its own row; two spellings of one label are refused by both names."""
-    grades = Labels.named(["A", "A+", "A-"], [])
-    costs = {"A": {"A+": 1.0, "A-": 2.0}, "A+": {"A": 3.0, "A-": 4.0}, "A-": {"A": 5.0, "A+": 6.0}}
-    assert cost_matrix(grades, costs)[:, :-1].tolist() == [[0, 1, 2], [3, 0, 4], [5, 6, 0]]
-    with raises_naming(InputError, "'b'", "'B'"):
-        cost_matrix(LABELS, {"b": {"c": 5.0}, "B": {"c": 4.0}, "c": {"b": 1.0}})
-    with raises_naming(InputError, "'b'", "'B '"):
-        cost_matrix(LABELS, {"b": {"c": 5.0}, "c": {"b": 1.0, "B ": 2.0}})
 
 
 def test_what_decisions_earn() -> None:

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from blackbox_lb import __version__
 from blackbox_lb.cli.echo import preset_options
 from blackbox_lb.jobs.records.run_record import command_line, provenance
+from tests.support.commands import options
 from tests.support.exact import ExactModel, ExactServer
 
 ROOT = Path(__file__).parents[3]
@@ -81,14 +82,7 @@ def test_a_checkout_that_is_not_installed_collects(tmp_path: Path) -> None:
     script = f"{hidden}from blackbox_lb.cli import main; main()"
     with ExactServer(ExactModel(12, 8, end=True)) as server:
         words = [
-            "--provider",
-            "llamacpp",
-            "--base-url",
-            server.base_url,
-            "--data",
-            str(data),
-            "--reward",
-            "length",
+            *options(provider="llamacpp", base_url=server.base_url, data=str(data), reward="length")
         ]
         more = ["--max-tokens", "8", "--samples-per-prompt", "1", "--out", str(out), "--quiet"]
         line = [sys.executable, "-S", "-c", script, "collect", *words, *more]

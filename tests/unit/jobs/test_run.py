@@ -22,9 +22,8 @@ from blackbox_lb.errors import BudgetExhausted, InputError
 from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, diagnose
 from blackbox_lb.estimate.diagnosis.headroom import Rarity
 from blackbox_lb.jobs.evaluation.document import Answer
-from blackbox_lb.jobs.runs.answers import AnswerPair, BeforeAfter, example_lines, telling
-from blackbox_lb.jobs.runs.conclusion import MOST_LINES, WIDTH, Conclusion, NextStep, reason
-from blackbox_lb.records import Finding
+from blackbox_lb.jobs.runs.answers import AnswerPair, telling
+from blackbox_lb.jobs.runs.conclusion import MOST_LINES, WIDTH, reason
 from tests.support.commands import asking, options
 from tests.support.commands import blb as command
 from tests.support.errors import raises_naming
@@ -42,26 +41,26 @@ def brevity(example: blb.Example, completion: blb.Completion) -> float:
     return -0.3 * completion.n_tokens
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[ExactServer]:
     """An exact model with an end token."""
     with ExactServer(MODEL) as running:
         yield running
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 rows of prompts."""
     rows = [{"prompt": f"question {number}", "answer": "a"} for number in range(60)]
-    path = tmp_path / "rows.jsonl"
+    path = tmp_path_factory.mktemp("data") / "rows.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return path
 
 
-@pytest.fixture
-def fit(server: ExactServer, data: Path, tmp_path: Path) -> Fit:
-    """A small fit against the exact model."""
-    small: dict[str, Any] = {
+def small(server: ExactServer, folder: Path) -> dict[str, Any]:
+    """Arguments of a small fit against the exact model."""
+    return {
+        "reward": brevity,
         "provider": "llamacpp",
         "base_url": server.base_url,
         "max_tokens": 8,
@@ -69,21 +68,32 @@ def fit(server: ExactServer, data: Path, tmp_path: Path) -> Fit:
         "samples_per_prompt": 12,
         "validation_samples": 2,
         "test_samples": 2,
-        "out": tmp_path / "run",
+        "out": folder,
         "quiet": True,
     }
 
+
+@pytest.fixture
+def fit(server: ExactServer, data: Path, tmp_path: Path) -> Fit:
+    """A small fit in a folder of its own."""
+
     def run(source: Any = data, **more: Any) -> blb.Run:
-        return blb.fit(source, **{"reward": brevity, **small, **more})
+        return blb.fit(source, **{**small(server, tmp_path / "run"), **more})
 
     return run
 
 
-def test_one_call_learns_from_a_function(fit: Fit, server: ExactServer, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def fitted(server: ExactServer, data: Path, tmp_path_factory: pytest.TempPathFactory) -> blb.Run:
+    """A small fit that several tests look at."""
+    return blb.fit(data, **small(server, tmp_path_factory.mktemp("fitted") / "run"))
+
+
+def test_one_call_learns_from_a_function(fitted: blb.Run, server: ExactServer) -> None:
     """The run has a verdict, its files, pairs of answers with rewards, and a short text."""
-    run = fit()
+    run = fitted
     assert run.status == "HELPS"
-    assert run.folder == tmp_path / "run"
+    assert run.folder.name == "run"
     assert blb.Bias.load(run.folder / "bias.json") == run.bias
     assert run.bias.reward.endswith(":brevity")
     assert len(run.pairs) == len(run.task.test) * (2 + 1)
@@ -120,44 +130,20 @@ def test_a_collection_into_a_store_makes_no_folder(
     assert (tmp_path / "run.json").exists()
 
 
-def test_the_same_call_asks_for_nothing(fit: Fit, server: ExactServer) -> None:
-    """A second call reads the store."""
-    first = fit()
+def test_the_same_call_asks_for_nothing(fitted: blb.Run, server: ExactServer, data: Path) -> None:
+    """A second call reads the store: inside a running loop, as in a notebook, whose loop is busy
+    with the cell, and asynchronously.
+    """
     asked = len(server.requests)
-    again = fit()
-    assert again.bias.logit_bias == first.bias.logit_bias
-    assert again.pairs == first.pairs
-    assert not [path for path in server.requests[asked:] if "completion" in str(path)]
-
-
-def test_fit_runs_inside_a_running_loop(fit: Fit) -> None:
-    """As in a notebook, whose loop is busy with the cell."""
+    arguments = small(server, fitted.folder)
 
     async def cell() -> blb.Run:
-        return fit()
+        return blb.fit(data, **arguments)
 
-    assert asyncio.run(cell()).status == "HELPS"
-
-
-def test_fit_async_gives_the_same(fit: Fit, server: ExactServer, data: Path) -> None:
-    """The asynchronous call reads what the other stored."""
-    run = fit()
-    again = asyncio.run(
-        blb.fit_async(
-            data,
-            reward=brevity,
-            provider="llamacpp",
-            base_url=server.base_url,
-            max_tokens=8,
-            seed=1,
-            samples_per_prompt=12,
-            validation_samples=2,
-            test_samples=2,
-            out=run.folder,
-            quiet=True,
-        )
-    )
-    assert again.bias.logit_bias == run.bias.logit_bias
+    for again in (asyncio.run(cell()), asyncio.run(blb.fit_async(data, **arguments))):
+        assert again.bias.logit_bias == fitted.bias.logit_bias
+        assert again.pairs == fitted.pairs
+    assert not [path for path in server.requests[asked:] if "completion" in str(path)]
 
 
 def test_progress_counts_every_completion(fit: Fit) -> None:
@@ -223,26 +209,23 @@ def test_wrong_arguments_are_input_errors(
     fit: Fit, server: ExactServer, wrong: dict[str, Any], named: str
 ) -> None:
     """Each names what is wrong before a completion is drawn."""
+    asked = len(server.requests)
     with pytest.raises(InputError) as caught:
         fit(**wrong)
     assert named in str(caught.value)
-    assert not [path for path in server.requests if "completions" in str(path)]
+    assert not [path for path in server.requests[asked:] if "completions" in str(path)]
 
 
-def test_the_frame_has_a_row_for_each_pair(fit: Fit) -> None:
-    """Rewards and texts stand beside the prompt."""
-    run = fit()
-    frame = run.to_frame()
-    assert len(frame) == len(run.pairs)
+def test_the_frame_has_a_row_for_each_pair(
+    fitted: blb.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rewards and texts stand beside the prompt; without pandas the error names it."""
+    frame = fitted.to_frame()
+    assert len(frame) == len(fitted.pairs)
     assert frame["biased_reward"].mean() > frame["base_reward"].mean()
-
-
-def test_without_pandas_the_frame_is_refused(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the package and what else one can read."""
-    run = fit()
     monkeypatch.setitem(sys.modules, "pandas", None)
     with raises_naming(InputError, "Run.to_frame()", "pandas"):
-        run.to_frame()
+        fitted.to_frame()
 
 
 def test_the_summary_is_short_and_whole(
@@ -268,39 +251,6 @@ def test_the_summary_is_short_and_whole(
     assert "&gt;" in page
 
 
-def test_a_bias_prints_as_one_line(fit: Fit) -> None:
-    """Its model, entries, reward and verdicts, and no entry."""
-    bias = fit().bias
-    assert str(bias) == repr(bias)
-    assert len(repr(bias)) < 150
-    assert f"{len(bias.entries)} entries" in repr(bias)
-
-
-def finding(code: str, word: str, remedy: str = "more of it") -> Finding:
-    """A finding with a sentence of its own."""
-    return Finding(code=code, word=word, sentence=f"{code} sentence", remedy=remedy)
-
-
-def test_the_reason_repeats_no_number() -> None:
-    """A failed check goes first; where the test has too few prompts, the reason says how many would
-    do, since its interval stands beside the verdict; else the test's sentence.
-    """
-    test = finding("test", "INCONCLUSIVE", "judge it on about 123 test prompts")
-    assert "123" in reason([test])
-    assert test.sentence not in reason([test])
-    assert reason([test, finding("context", "FAIL")]) == "context sentence"
-    assert reason([finding("test", "FAIL")]) == "test sentence"
-    assert reason([finding("test", "INCONCLUSIVE", "")]) == "test sentence"
-    assert reason([]) == ""
-
-
-def test_no_passed_check_is_a_reason() -> None:
-    """What passed, and what was not checked, explains nothing, even where it stands first."""
-    passed = [finding("test", "PASS"), finding("weights", "PASS"), finding("tau", "NOT CHECKED")]
-    assert reason(passed) == ""
-    assert reason([*passed, finding("reward", "FAIL")]) == "reward sentence"
-
-
 def test_a_reward_that_is_hardly_ever_earned_is_the_reason() -> None:
     """One hit in 45 completions, of what is to be removed or to be earned: the counts come first of
     all; six, or a tenth of few completions, are no reason, nor is anything beside a proven gain.
@@ -318,16 +268,6 @@ def test_a_reward_that_is_hardly_ever_earned_is_the_reason() -> None:
     assert Rarity.of([0.0] * 8 + [1.0] * 2) is None
     assert Rarity.of([0.0] * 43 + [-1.0, 1.0]) is None
     assert Rarity.of([0.0] * 45) is None
-
-
-def test_no_sentence_of_a_conclusion_is_cut() -> None:
-    """A long reason and a long remedy go on in the next line; each word of them is there."""
-    words = " ".join(f"word{number}" for number in range(60))
-    conclusion = Conclusion("NO EVIDENCE", ("reward 1 -> 1",), why=words, steps=(NextStep(words),))
-    lines = conclusion.lines()
-    assert max(map(len, lines)) <= WIDTH
-    shown = [word for word in str(conclusion).split() if word.startswith("word")]
-    assert shown == words.split() * 2
 
 
 def answer(text: str, reward: float) -> Answer:
@@ -354,30 +294,6 @@ def test_the_examples_show_what_the_bias_did() -> None:
         "mended",
         "broken",
     ]
-
-
-@pytest.mark.parametrize("width", [40, 72])
-def test_a_pair_is_one_line(width: int) -> None:
-    """However long prompt and answers are, and whatever line ends they have."""
-    long = AnswerPair(
-        "greedy",
-        blb.Example("a", blb.Prompt.user("word\n" * 40)),
-        answer("yes\n" * 30, 0.0),
-        answer("", 0.0),
-    )
-    (line,) = example_lines([BeforeAfter.of(long)], width)
-    assert len(line) <= width
-    assert "->" in line
-
-
-def test_prompts_of_one_template_show_what_differs() -> None:
-    """Only the words in which they differ are left where the whole does not fit."""
-    frame = "Africa, America, Asia, Europe or Oceania: on which continent is {} today, in one word?"
-    examples = [BeforeAfter(frame.format(name), "x", "Asia") for name in ("Peru", "East Timor")]
-    lines = example_lines(examples, 60)
-    assert "... Peru ..." in lines[0]
-    assert "... East Timor ..." in lines[1]
-    assert max(map(len, lines)) <= 60
 
 
 def test_the_defaults_are_those_of_the_command() -> None:
@@ -408,7 +324,9 @@ def test_a_users_file_has_types(tmp_path: Path) -> None:
     settings = tmp_path / "mypy.ini"
     settings.write_text("[mypy]\nstrict = True\n")
     user_file = Path(__file__).with_name("typing_run.py")
+    # Without it mypy reads numpy and pydantic for half a minute each time.
+    cache = Path(__file__).parents[3] / ".mypy_cache" / "user"
     stdout, stderr, code = mypy.api.run(
-        ["--config-file", str(settings), "--cache-dir", str(tmp_path), str(user_file)]
+        ["--config-file", str(settings), "--cache-dir", str(cache), str(user_file)]
     )
     assert code == 0, stdout + stderr
