@@ -141,37 +141,40 @@ def test_a_bias_depends_on_the_groups(by_city: Path) -> None:
     assert found["verdict"][0]["biased"] == pytest.approx(-by_group)
 
 
+def labels_behind(folder: Path) -> float:
+    """The share of labels among the second tokens of a run's biased completions."""
+    bias = Bias.load(folder / "bias.json")
+    with RolloutStore(folder / "rollouts.db", read_only=True) as store:
+        (request,) = [
+            request
+            for request, settings in store.requests().items()
+            if settings["bias"] == to_request_bias(bias).store_key
+        ]
+        completions = list(store.completions(store.prompts(request)))
+    behind = [row.token_ids[1] for row in completions if len(row.token_ids) > 1]
+    assert len(behind) > 100
+    return float(np.mean(np.isin(behind, (1, 2))))
+
+
 def test_a_bias_confined_to_the_first_token_leaves_the_rest_alone(
-    server: ExactServer, tmp_path: Path
+    server: ExactServer, by_city: Path, tmp_path: Path
 ) -> None:
     """The labels come in the wanted shares, by group, and behind them the model writes what it
     would have written there; a bias for every token repeats the labels.
     """
-    data = written(tmp_path / "data.jsonl", rows(north=NORTH, south=SOUTH))
-    options = ("--reward", "distribution:city", "--depends-on", "groups:city", "--json")
-    labels_behind = {}
-    for name, confined in (("all", ()), ("first", ("--phases", "only-first"))):
-        out = tmp_path / name
-        result = run("fit", server, data, *options, *confined, "--out", out)
-        assert result.exit_code == 0, result.output
-        assert json.loads(result.stdout)["verdict"][0]["verdict"] == "HELPS"
-        bias = Bias.load(out / "bias.json")
-        with RolloutStore(out / "rollouts.db", read_only=True) as store:
-            (request,) = [
-                request
-                for request, settings in store.requests().items()
-                if settings["bias"] == to_request_bias(bias).store_key
-            ]
-            completions = list(store.completions(store.prompts(request)))
-        behind = [row.token_ids[1] for row in completions if len(row.token_ids) > 1]
-        assert len(behind) > 100
-        labels_behind[name] = float(np.mean(np.isin(behind, (1, 2))))
+    words = ("--reward", "distribution:city", "--depends-on", "groups:city", "--json")
+    confined = ("--phases", "only-first", "--out", tmp_path)
+    result = run("fit", server, by_city / "data.jsonl", *words, *confined)
+    assert result.exit_code == 0, result.output
+    for document in (result.stdout, (by_city / "run" / "result.json").read_text()):
+        assert json.loads(document)["verdict"][0]["verdict"] == "HELPS"
+    bias = Bias.load(tmp_path / "bias.json")
     assert bias.depends_on == "groups:city, only-first"
     assert bias.settings["phases"] == "only-first"
     north = replace(Prompt.user("x"), columns={"city": "north"})
     assert bias.at(north)
     assert bias.at(north, Prefix(1, b" b")) == {}
-    assert labels_behind["first"] < labels_behind["all"] / 2
+    assert labels_behind(tmp_path) < labels_behind(by_city / "run") / 2
 
 
 def test_eval_and_report_show_the_shares_of_all_policies(
