@@ -43,8 +43,6 @@ class FakeHub(BaseHTTPRequestHandler):
     repos: ClassVar[dict[str, dict[str, bytes]]] = {}
     gated: ClassVar[set[str]] = set()
     token = "hf_right"
-    broken = 0
-    """How many more downloads to break off half way."""
     log: ClassVar[list[str]] = []
 
     def log_message(self, format: str, *args: object) -> None:
@@ -59,14 +57,12 @@ class FakeHub(BaseHTTPRequestHandler):
         self._answer(body=True)
 
     def _answer(self, body: bool) -> None:
-        FakeHub.log.append(f"{self.command} {self.path} {self.headers.get('Range', '')}".strip())
+        FakeHub.log.append(f"{self.command} {self.path}")
         listing = re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/main/?(\?.*)?", self.path)
         file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/(main|[0-9a-f]{40})/(.+)", self.path)
         match = listing or file
         repo = match[1] if match else ""
-        if repo == "org/failing":
-            self._send(500, b"")
-        elif repo not in self.repos:
+        if repo not in self.repos:
             self._send(404, b'{"error":"Repository not found"}', {"X-Error-Code": "RepoNotFound"})
         elif repo in self.gated and self.headers.get("Authorization") != f"Bearer {self.token}":
             self._send(
@@ -84,23 +80,13 @@ class FakeHub(BaseHTTPRequestHandler):
             self._send(404, b"", {"X-Error-Code": "EntryNotFound"})
 
     def _send_file(self, data: bytes, body: bool) -> None:
-        start = int(
-            (self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").rstrip("-") or 0
-        )
         headers = {
             "ETag": f'"{hashlib.sha256(data).hexdigest()}"',
             "X-Repo-Commit": COMMIT,
             "X-Linked-Size": str(len(data)),
-            "Content-Length": str(len(data) - start),
-            "Accept-Ranges": "bytes",
+            "Content-Length": str(len(data)),
         }
-        if start:
-            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-        part = data[start:]
-        if body and FakeHub.broken:
-            FakeHub.broken -= 1
-            part, self.close_connection = part[: len(part) // 2], True
-        self._send(206 if start else 200, part if body else b"", headers)
+        self._send(200, data if body else b"", headers)
 
     def _send(self, status: int, data: bytes, headers: dict[str, str] | None = None) -> None:
         headers = {"Content-Length": str(len(data)), **(headers or {})}
@@ -137,7 +123,6 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     )
     monkeypatch.setattr(FakeHub, "gated", {"org/gated"})
     monkeypatch.setattr(FakeHub, "log", [])
-    monkeypatch.setattr(FakeHub, "broken", 0)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     server = LoopbackServer(("127.0.0.1", 0), FakeHub)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
@@ -224,39 +209,6 @@ def test_a_hub_name_chooses_the_file(
 ) -> None:
     """An exact file, a quantisation in any case, or Q4_K_M where none is named."""
     assert fetch(name, endpoint, tmp_path) == content
-
-
-def test_a_model_is_downloaded_once(endpoint: str, tmp_path: Path) -> None:
-    """The second time the cached file is used."""
-    for _ in range(2):
-        fetch("org/quants/m-F16.gguf", endpoint, tmp_path)
-    assert sum(line.startswith("GET") for line in FakeHub.log) == 1
-
-
-def test_a_download_that_breaks_off_is_resumed(
-    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The rest is asked for by range and the whole file comes out."""
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", len(MODEL) // 2)
-    FakeHub.broken = 1
-    assert fetch("org/quants/m-F16.gguf", endpoint, tmp_path) == MODEL
-    assert any(f"bytes={len(MODEL) // 2}-" in line for line in FakeHub.log)
-
-
-def test_half_a_download_is_never_used(
-    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When the download fails for good nothing is left that a later call would take for the
-    model.
-    """
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    FakeHub.broken = 1000
-    with pytest.raises(ConnectionFailed):
-        fetch("org/quants/m-F16.gguf", endpoint, tmp_path)
-    FakeHub.broken = 0
-    assert not list(tmp_path.rglob("m-F16.gguf"))
-    assert fetch("org/quants/m-F16.gguf", endpoint, tmp_path) == MODEL
 
 
 @pytest.mark.parametrize(

@@ -313,7 +313,7 @@ def planted(seed: int, signal: bool) -> tuple[Choice, Heard]:
     return choice, heard
 
 
-@pytest.mark.parametrize("runs", [4, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runs", [2, pytest.param(100, marks=pytest.mark.slow)])
 def test_words_that_say_nothing_are_declined(runs: int) -> None:
     """In at least 95 of 100 draws of data whose words are noise."""
     kept = sum(planted(seed, signal=False)[0].richer is not None for seed in range(runs))

@@ -283,24 +283,6 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     server.server_close()
 
 
-def test_a_folder_is_loaded_without_the_hub(loader: type[FakeLoader], tmp_path: Path) -> None:
-    """The encoder is a function of texts; a folder without a model is refused by name, with the
-    loader's first line.
-    """
-    with raises_naming(InputError, tmp_path, "no such model"):
-        load_encoder(tmp_path)
-    (tmp_path / "modules.json").write_text("[]")
-    np.testing.assert_array_equal(load_encoder(tmp_path)(("a", "bcd")), [[1], [3]])
-
-
-def test_a_model_on_the_hub_is_fetched(loader: type[FakeLoader], hub: dict[str, int]) -> None:
-    """Where the hub knows the name the loader may fetch; what it then cannot load is refused."""
-    with raises_naming(InputError, "org/model"):
-        load_encoder("org/model")
-    loader.on_hub = True
-    np.testing.assert_array_equal(load_encoder("org/model")(["ab"]), [[2]])
-
-
 def test_an_unknown_or_unreachable_model_is_told_at_once(
     loader: type[FakeLoader], hub: dict[str, int]
 ) -> None:
