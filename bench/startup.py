@@ -34,7 +34,11 @@ COMMANDS: dict[str, list[str]] = {
     PACKAGE: [sys.executable, "-c", "import blackbox_lb"],
     "from blackbox_lb import apply": [sys.executable, "-c", "from blackbox_lb import apply"],
     "import numpy": [sys.executable, "-c", "import numpy"],
-    FIT: [sys.executable, "-c", "import blackbox_lb.cli.actions.fit"],
+    FIT: [
+        sys.executable,
+        "-c",
+        "import blackbox_lb.cli.commands.fit, blackbox_lb.jobs.runs.fit, rich.table",
+    ],
     SDK: [sys.executable, "-c", "import openai"],
 }
 GOALS = {HELP: 0.3, PACKAGE: 0.2, FIT: 1.5}

@@ -54,7 +54,7 @@ def execute(options: PaperOptions) -> None:
     for sentence in plan:
         remembering.notice(sentence)
     folder = run_folder(options, parts[0].task)
-    results, model, endpoint = run_within_limits(
+    (results, model, endpoint), _ = run_within_limits(
         options, lambda budget: _run(options, configuration, parts, folder, remembering, budget)
     )
     notes = differences(

@@ -1,6 +1,4 @@
-"""The command ``blb``: one file a command with its options, and ``actions`` that run it; both are
-loaded on the call.
-"""
+"""The command ``blb``: one file a command, loaded on the call."""
 
 from __future__ import annotations
 
@@ -63,9 +61,9 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands by what they are for, without importing any."""
-        for heading, names in GROUPS.items():
+        for heading, commands in GROUPS.items():
             with formatter.section(heading):
-                formatter.write_dl([(name, COMMANDS[name][1]) for name in names])
+                formatter.write_dl(list(commands.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

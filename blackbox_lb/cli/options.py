@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from blackbox_lb.cli.grouped import option
+from blackbox_lb.cli.completing import bias_files
+from blackbox_lb.cli.grouped import PATH, argument, option
 from blackbox_lb.jobs.plan.setting import HelpGroup, Settings
 from blackbox_lb.jobs.plan.shared import (
     FolderSettings,
@@ -53,3 +55,16 @@ class OutputOptions(PrintOptions, FolderSettings):
 
 class TrialOptions(TrialSettings, LimitOptions, OutputOptions):
     """All options for drawing completions, without the task."""
+
+
+class StoredBiasOptions(Settings):
+    """A bias file, and the store that it was learned from."""
+
+    bias_file: Path = argument(metavar="BIAS", type=PATH, shell_complete=bias_files)
+    provider: str | None = provider(None, "the bias's own")
+    store: Path | None = option(None, "Rollout store. [default: rollouts.db beside BIAS]")
+    tokenizer: str | None = option(
+        None, "The model's vocabulary, where its name is not enough: as in blb fit."
+    )
+    as_json: bool = option(None, "Print the result as JSON on stdout.", "--json")
+    quiet: bool = option(None, "No remarks.")

@@ -1,52 +1,64 @@
 """The resources behind the options, opened: task and reward, the run's folder, a session with the
 model, and the accounts of a command: its limits, its forecast, its record.
+
+What opens them is imported when it is called, so that the help of a command stays quick.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from blackbox_lb.api.connect import connect
-from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit
-from blackbox_lb.api.limits.concurrency import run_interruptible
-from blackbox_lb.api.session import Session
-from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli.echo import echo, is_terminal
-from blackbox_lb.cli.keys import tell_end_of_model, tell_keys_of_judge, tell_keys_of_profile
-from blackbox_lb.cli.options import LimitOptions, TrialOptions
 from blackbox_lb.cli.terminal import Terminal, reporter
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.forecast import Forecast, announcement, is_hosted
-from blackbox_lb.jobs.plan.by_data import has_few_rows
-from blackbox_lb.jobs.plan.shared import ModelSettings, SpendingSettings, TaskSettings
-from blackbox_lb.jobs.records.run_record import RunResults
-from blackbox_lb.jobs.runs.loading import checked_reward, labels_of, task_of
 from blackbox_lb.jobs.runs.names import REPORT
-from blackbox_lb.jobs.runs.opening import open_run
-from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.safety.http.waits import heard_by
-from blackbox_lb.tasks import Reward, Task
+
+if TYPE_CHECKING:
+    from blackbox_lb.api.limits.budget import SpendLimit
+    from blackbox_lb.api.session import Session
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.cli.options import LimitOptions, TrialOptions
+    from blackbox_lb.jobs.forecast import Forecast
+    from blackbox_lb.jobs.plan.shared import ModelSettings, SpendingSettings, TaskSettings
+    from blackbox_lb.jobs.records.run_record import RunResults
+    from blackbox_lb.rollouts.judging.trials import Trials
+    from blackbox_lb.tasks import Reward, Task
 
 T = TypeVar("T")
 
 
-def run(options: SpendingSettings, main: Callable[[SpendLimit], Coroutine[Any, Any, T]]) -> T:
-    """Run ``main``, with a budget from the limits in ``options``; Ctrl-C ends it in good order."""
+def run(
+    options: SpendingSettings, main: Callable[[SpendLimit], Coroutine[Any, Any, T]]
+) -> tuple[T, str]:
+    """Run ``main``, with a budget from the limits in ``options``; Ctrl-C ends it in good order.
+
+    Returns what ``main`` does, and in words what was spent.
+    """
+    from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit
+    from blackbox_lb.api.limits.concurrency import run_interruptible
+    from blackbox_lb.jobs.runs.conclusion import spent_words
+
+    started = time.monotonic()
     limits = SpendingLimits(options.max_requests, options.max_tokens_total, options.max_cost)
     budget = SpendLimit(limits)
-    return run_interruptible(main(budget), budget)
+    outcome = run_interruptible(main(budget), budget)
+    seconds = time.monotonic() - started
+    return outcome, spent_words(budget.spent, seconds, budget.prices is not None)
 
 
 def _announce(trials: Trials, options: LimitOptions, total: Forecast) -> None:
     """Print the forecast, and ask where it costs money and somebody is there to answer.
     click.Abort: the answer is no.
     """
+    from blackbox_lb.jobs.forecast import announcement, is_hosted
+
     if not total.requests:
         return
     sentence = announcement(trials, total)
@@ -77,6 +89,10 @@ def load(
 
     Raises InputError: some biases were learned on the one division, and some on the other.
     """
+    from blackbox_lb.cli.keys import tell_keys_of_judge
+    from blackbox_lb.jobs.plan.by_data import has_few_rows
+    from blackbox_lb.jobs.runs.loading import checked_reward, labels_of, task_of
+
     task = task_of(options, learns=learns, stratified=True)
     of_rows = [bias for bias in biases if bias.task == task.name and bias.data_hash is not None]
     if any(bias.data_hash != task.data_hash for bias in of_rows):
@@ -98,6 +114,14 @@ def load(
     return task, reward
 
 
+def check_folder(path: Path) -> None:
+    """Raise InputError: the folder of the file ``path`` is not there."""
+    if not path.parent.is_dir():
+        raise InputError(
+            f"there is no folder {path.parent} for {path.name}; make it, or give another --out"
+        )
+
+
 def note_old_report(folder: Path) -> None:
     """Say that a page in the folder shows the result before the one that was just written."""
     page = folder / REPORT
@@ -110,6 +134,10 @@ async def connect_to(options: ModelSettings, **more: Any) -> AsyncIterator[Sessi
     """A session with the model of the options; ``more`` goes to ``connect``. Says first which keys
     a profile of the user's own sends where, and then when the model is switched off.
     """
+    from blackbox_lb.api.connect import connect
+    from blackbox_lb.cli.keys import tell_end_of_model, tell_keys_of_profile
+    from blackbox_lb.safety.http.waits import heard_by
+
     tell_keys_of_profile(options.provider, options)
     notice = reporter(quiet=getattr(options, "quiet", False)).notice
     with heard_by(notice):
@@ -127,12 +155,12 @@ async def open_trials(
     bias: Bias | None = None,
     *,
     needs: Sequence[str] = SAMPLING_WITH_A_BIAS,
-    expected: Callable[[Trials], Forecast] = lambda trials: Forecast(),
+    expected: Callable[[Trials], Forecast] | None = None,
     part: str | None = None,
     elsewhere: Sequence[str] = (),
     recorded: Mapping[str, str | None] | None = None,
     results: RunResults | None = None,
-    session_type: type[Session] = Session,
+    session_type: type[Session] | None = None,
     longest_prompt: int = 0,
     longest_completion: int = 0,
 ) -> AsyncIterator[Trials]:
@@ -150,17 +178,26 @@ async def open_trials(
     longest_prompt: characters of a prompt longer than the task's, where there will be one.
     longest_completion: tokens of a completion longer than the task's, where there will be one.
     """
+    from blackbox_lb.cli.keys import tell_end_of_model
+    from blackbox_lb.jobs.runs.opening import open_run
+
+    more = {} if session_type is None else {"session": session_type}
     async with connect_to(
         options,
         max_tokens=max(reward.max_tokens, longest_completion),
         longest_prompt=max(task.longest_prompt, longest_prompt),
         needs=needs,
         budget=budget,
-        session=session_type,
+        **more,
     ) as session:
         context = click.get_current_context(silent=True)
         name = context.info_name if context else None
         command = " ".join(filter(None, [name or "run", part]))
+
+        def announce(trials: Trials) -> None:
+            if expected is not None:
+                _announce(trials, options, expected(trials))
+
         async with open_run(
             options,
             session,
@@ -173,7 +210,7 @@ async def open_trials(
             elsewhere=elsewhere,
             more=recorded,
             results=results,
-            announce=lambda trials: _announce(trials, options, expected(trials)),
+            announce=announce,
         ) as trials:
             yield trials
         if session.profile.end_of(session.model) is None:

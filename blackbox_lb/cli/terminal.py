@@ -13,30 +13,17 @@ from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
-from rich import box
-from rich.cells import cell_len
-from rich.console import Console
-from rich.measure import Measurement
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
-from rich.text import Text
 
-from blackbox_lb.api.limits.concurrency import asking
-from blackbox_lb.bias.records import NOT_THE_TASK, Verdict
+from blackbox_lb.bias.records import NOT_THE_TASK
 from blackbox_lb.cli.echo import echo, echo_coloured, shown, with_option_names
-from blackbox_lb.jobs.runs.conclusion import WIDTH, Conclusion
-from blackbox_lb.records import Finding
-from blackbox_lb.rollouts.progress import Lines, Reporter, Silent, chance
-from blackbox_lb.safety.printable import printable, shell_line
+from blackbox_lb.rollouts.progress import Lines, Reporter, Silent
+from blackbox_lb.safety.printable import shell_line
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from blackbox_lb.jobs.runs.conclusion import Conclusion
     from blackbox_lb.rollouts.progress import Watcher
     from blackbox_lb.types import Completion
 
@@ -45,6 +32,8 @@ class Terminal:
     """A reporter on stderr: a moving bar on a terminal, else a line now and then."""
 
     def __init__(self) -> None:
+        from rich.console import Console
+
         self._console = Console(stderr=True, highlight=False, emoji=False)
         self._moves = sys.stderr.isatty() and not self._console.is_dumb_terminal
         self._progress: Progress | None = None
@@ -64,6 +53,15 @@ class Terminal:
 
     @contextmanager
     def _bar(self, title: str, completions: int) -> Iterator[Watcher]:
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -101,6 +99,8 @@ class Terminal:
         """Ask a question; no ends the command (click.Abort). A moving bar stands still
         meanwhile.
         """
+        from blackbox_lb.api.limits.concurrency import asking
+
         bar = self._progress
         if bar is not None:
             bar.stop()
@@ -137,6 +137,12 @@ def print_table(
     A number or a label is never broken; prose wraps between words. Where the columns do not fit
     that way, each row becomes a block of ``name: value`` lines.
     """
+    from rich import box
+    from rich.cells import cell_len
+    from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
+
     names = list(header)
     cells = [[shown(cell) for cell in row] for row in rows]
     screen = _screen()
@@ -162,6 +168,8 @@ def print_table(
 
 def _least_width(texts: Iterable[str]) -> int:
     """Columns in which a column of texts breaks no word, and no text of up to ``WHOLE`` columns."""
+    from rich.cells import cell_len
+
     least = 0
     for text in texts:
         length = cell_len(text)
@@ -174,88 +182,22 @@ def _least_width(texts: Iterable[str]) -> int:
 
 def _screen() -> Console:
     """The console for tables; a file has no edge, so rows stay whole there, colours or not."""
+    from rich.console import Console
+
     if sys.stdout.isatty() or "COLUMNS" in os.environ:
         return Console(highlight=False, emoji=False)
     return Console(highlight=False, emoji=False, width=FILE_WIDTH)
 
 
 def _print_blocks(screen: Console, names: list[str], rows: list[list[str]]) -> None:
+    from rich.text import Text
+
     for row in rows:
         screen.print()
         for name, cell in zip(names, row, strict=True):
             if cell:
                 screen.print(Text(f"{name}: {cell}"))
     screen.print()
-
-
-def _numbers(row: Verdict) -> tuple[str, str, str, str]:
-    """Base, biased, difference and interval: two decimals, or three digits where the row is too
-    small or too large for them.
-    """
-    largest = max(map(abs, (row.base, row.biased, row.difference, row.low, row.high)))
-    form = ".3g"
-    if largest == 0 or 0.1 <= largest < 100_000:
-        form = ".2f"
-    low = f"{row.low:+{form}}"
-    high = f"{row.high:+{form}}"
-    return (
-        f"{row.base:{form}}",
-        f"{row.biased:{form}}",
-        f"{row.difference:+{form}}",
-        f"{low} to {high}",
-    )
-
-
-def verdict_table(verdicts: Iterable[Verdict]) -> None:
-    """Base against biased, one row a setting and metric; p is adjusted for the number of rows.
-
-    Where the reward is itself the share of right answers, its row is not printed twice.
-    """
-    rows = []
-    printed = set[tuple[str, float, float, float]]()
-    for row in verdicts:
-        numbers = (row.setting, row.base, row.biased, row.p)
-        if row.metric != "accuracy" or numbers not in printed:
-            rows.append(row)
-        printed.add(numbers)
-    print_table(
-        "Test prompts, base against biased",
-        ("setting", "metric", "base", "biased", "diff", "95 % interval", "p", "verdict"),
-        (
-            (
-                row.setting.replace("temperature ", "T = "),
-                printable(row.metric),
-                *_numbers(row),
-                chance(row.p),
-                row.verdict,
-            )
-            for row in rows
-        ),
-        left_aligned=2,
-    )
-    for row in rows:
-        if row.word == NOT_THE_TASK and row.commonest is not None:
-            where = f"{printable(row.metric)}, {row.setting}"
-            echo(f"{NOT_THE_TASK}: {where}: {row.commonest.sentence}")
-
-
-def findings_list(findings: Iterable[Finding], *, everything: bool = False) -> None:
-    """Print the findings on the fit: the first one, the test's, and all reasons to worry, or with
-    ``everything`` all.
-    """
-    rows = list(findings)
-    if rows:
-        echo(
-            "Checks of the fit (FAIL: a reason why the bias may not help; INCONCLUSIVE: too little"
-            " data):"
-        )
-    for rank, row in enumerate(rows):
-        if everything or rank == 0 or row.word == "FAIL" or row.code == "test":
-            remedy = ""
-            if row.remedy and row.word != "PASS":
-                remedy = f"; {row.remedy}"
-            sentence = f"{row.sentence}{remedy}"
-            echo(f"{row.word:12} {printable(row.code)}: {printable(sentence)}")
 
 
 COLOURS = {
@@ -291,6 +233,8 @@ SAME = (
 
 def print_conclusion(conclusion: Conclusion) -> None:
     """Print the lines on stdout, the verdict in its colour on a terminal."""
+    from blackbox_lb.jobs.runs.conclusion import WIDTH
+
     width = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
     lines = conclusion.lines(width)
     verdict = conclusion.verdict

@@ -36,13 +36,23 @@ class Silent:
         """Ignore the remark."""
 
 
-def short(value: float) -> str:
-    """A number for display: three decimals, or three digits where those would be too few or too
+def number(value: float, *, decimals: int = 2, sign: bool = False) -> str:
+    """A number for display: so many decimals, or three digits where those would be too few or too
     many.
+
+    sign: whether a plus is shown.
     """
+    form = ".3g"
     if value == 0 or 0.01 <= abs(value) < 100_000:
-        return f"{value:.3f}"
-    return f"{value:.3g}"
+        form = f".{decimals}f"
+    if sign:
+        form = f"+{form}"
+    return f"{value:{form}}"
+
+
+def short(value: float, *, sign: bool = False) -> str:
+    """A number for display with three decimals; see ``number``."""
+    return number(value, decimals=3, sign=sign)
 
 
 def chance(p: float) -> str:

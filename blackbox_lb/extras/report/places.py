@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from blackbox_lb.extras.report.data import RunDocuments
 from blackbox_lb.extras.report.examples import status_counts
 from blackbox_lb.extras.report.verdict_text import rows_of
-from blackbox_lb.jobs.runs.conclusion import level, number
+from blackbox_lb.jobs.runs.conclusion import level
+from blackbox_lb.rollouts.progress import number
 from blackbox_lb.safety.printable import printable
 
 

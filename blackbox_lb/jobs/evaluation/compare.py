@@ -31,7 +31,7 @@ from blackbox_lb.rollouts.judging.verdict import (
     sample_size,
     together,
 )
-from blackbox_lb.rollouts.progress import chance
+from blackbox_lb.rollouts.progress import chance, number
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Example
 
@@ -201,14 +201,6 @@ def verdicts(evaluation: Evaluation, name: str) -> list[Verdict]:
     return beside_commonest(rows, decisions, evaluation.reward)
 
 
-def figure(value: float, *, sign: bool = False) -> str:
-    """A number for display: two decimals, or three digits where those would be too few or too
-    many.
-    """
-    form = ".2f" if value == 0 or 0.01 <= abs(value) < 100_000 else ".3g"
-    return f"{value:{'+' if sign else ''}{form}}"
-
-
 def when(setting: str) -> str:
     """The beginning of a sentence about a setting."""
     if setting == "greedy":
@@ -265,11 +257,11 @@ not miss.
 
 
 def _numbers(row: Comparison) -> str:
-    low = figure(row.low, sign=True)
-    high = figure(row.high, sign=True)
+    low = number(row.low, sign=True)
+    high = number(row.high, sign=True)
     return (
-        f"{row.metric} {figure(row.biased)} against {figure(row.base)}, a difference of "
-        f"{figure(row.difference, sign=True)} ({low} to {high}, p {chance(row.p)})"
+        f"{row.metric} {number(row.biased)} against {number(row.base)}, a difference of "
+        f"{number(row.difference, sign=True)} ({low} to {high}, p {chance(row.p)})"
     )
 
 
@@ -310,7 +302,7 @@ def _effect_sentence(row: Comparison, policy: PolicyResult, rows: Sequence[Compa
     ]
     words = {"HELPS": "better", "NO EVIDENCE": "not significant", "HURTS": "WORSE"}
     phrases = "; ".join(
-        f"{rival_row.metric} {figure(rival_row.biased)} against {figure(rival_row.base)}"
+        f"{rival_row.metric} {number(rival_row.biased)} against {number(rival_row.base)}"
         f" ({words[rival_row.verdict]})"
         for rival_row in rival_rows
     )
@@ -373,8 +365,8 @@ def _highest(policies: Sequence[PolicyResult], label: str) -> Iterator[str]:
     interval = best.metrics[label]
     yield (
         f"The highest {label} of all {len(policies)} policies is that of {_named(best.name)}"
-        f" ({when(best.setting).lower()}): {figure(interval.mean)} ({figure(interval.low)} to"
-        f" {figure(interval.high)}; the highest of several is flattered by chance)."
+        f" ({when(best.setting).lower()}): {number(interval.mean)} ({number(interval.low)} to"
+        f" {number(interval.high)}; the highest of several is flattered by chance)."
     )
 
 
@@ -400,10 +392,10 @@ def _wished(rows: Sequence[Comparison], effect: float | None, label: str) -> Ite
     for row in rows:
         if effect is not None and row.needed_for_effect is not None:
             yield (
-                f"{when(row.setting)}, a difference of {figure(effect)} in {label} between"
+                f"{when(row.setting)}, a difference of {number(effect)} in {label} between"
                 f" {_named(row.policy)} and {row.against} takes about"
                 f" {row.needed_for_effect:,} prompts to show (standard deviation over prompts"
-                f" {figure(row.sd)})."
+                f" {number(row.sd)})."
             )
 
 

@@ -20,6 +20,7 @@ from blackbox_lb.jobs.fitting.document import BothDecisions, FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, BeforeAfter, cut, example_lines, telling
 from blackbox_lb.records import Finding
 from blackbox_lb.rollouts.judging.verdict import DIVERGENCE
+from blackbox_lb.rollouts.progress import number
 from blackbox_lb.safety.printable import printable, shell_line
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.rewards.forms.formulas import LENGTH, TOKENS
@@ -427,12 +428,6 @@ def _form(row: Verdict) -> str:
     if largest == 0 or 0.1 <= largest < 100_000:
         return ".2f"
     return ".3g"
-
-
-def number(value: float, *, sign: bool = False) -> str:
-    """Two decimals, or three digits where those would be too few or too many."""
-    form = ".2f" if value == 0 or 0.01 <= abs(value) < 10_000 else ".3g"
-    return f"{value:{'+' if sign else ''}{form}}"
 
 
 def point_lines(curve: OperatingCurve) -> list[str]:

@@ -12,14 +12,14 @@ import click
 import pytest
 
 from blackbox_lb.cli import main
-from blackbox_lb.cli.commands.learning.check import CheckOptions
-from blackbox_lb.cli.commands.learning.collect import CollectOptions
-from blackbox_lb.cli.commands.learning.compile import CompileOptions
-from blackbox_lb.cli.commands.learning.eval import EvalOptions
-from blackbox_lb.cli.commands.learning.fit import FitOptions, fit_command
-from blackbox_lb.cli.commands.learning.score import ScoreOptions
-from blackbox_lb.cli.commands.setup.doctor import DoctorOptions
-from blackbox_lb.cli.commands.using.proxy import ProxyOptions
+from blackbox_lb.cli.commands.check import CheckOptions
+from blackbox_lb.cli.commands.collect import CollectOptions
+from blackbox_lb.cli.commands.compile import CompileOptions
+from blackbox_lb.cli.commands.doctor import DoctorOptions
+from blackbox_lb.cli.commands.eval import EvalOptions
+from blackbox_lb.cli.commands.fit import FitOptions, fit_command
+from blackbox_lb.cli.commands.proxy import ProxyOptions
+from blackbox_lb.cli.commands.score import ScoreOptions
 from blackbox_lb.cli.echo import option_names
 from blackbox_lb.cli.found import FLAGS, PATHS, TEXTS
 from blackbox_lb.cli.grouped import MOST_USED, Sets, _params, arguments_for, option

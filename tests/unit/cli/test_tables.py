@@ -16,10 +16,11 @@ from rich.text import Text
 
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.cli import main
-from blackbox_lb.cli.actions.eval_output import LONGEST_NAME, short_names
-from blackbox_lb.cli.actions.fit import print_decisions
-from blackbox_lb.cli.terminal import WHOLE, print_table, verdict_table
+from blackbox_lb.cli.commands.fit import print_decisions
+from blackbox_lb.cli.tables import verdict_table
+from blackbox_lb.cli.terminal import WHOLE, print_table
 from blackbox_lb.estimate.decisions.prediction import decisions_of
+from blackbox_lb.jobs.evaluation.conclusion import LONGEST_NAME, short_names
 from blackbox_lb.jobs.evaluation.document import Evaluation
 from blackbox_lb.records import Decisions
 from tests.support.exact import ExactServer

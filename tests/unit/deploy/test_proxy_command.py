@@ -277,7 +277,7 @@ def test_wrong_options_are_one_sentence(bias_file: str, options: list[str], said
 def test_the_command_starts_light() -> None:
     """Without the estimators and without an SDK."""
     script = (
-        "import json, sys, blackbox_lb.cli.commands.using.proxy,"
+        "import json, sys, blackbox_lb.cli.commands.proxy,"
         " blackbox_lb.deploy.proxy.server;print(json.dumps([m for m in ('scipy', 'openai',"
         " 'blackbox_lb.estimate') if m in sys.modules]))"
     )

@@ -223,7 +223,7 @@ def test_who_is_asked(
         raise click.Abort
 
     monkeypatch.setattr(click, "confirm", confirm)
-    monkeypatch.setattr(accounts, "is_hosted", lambda session: hosted)
+    monkeypatch.setattr("blackbox_lb.jobs.forecast.is_hosted", lambda session: hosted)
     monkeypatch.setattr(accounts, "is_terminal", lambda: terminal)
     result = small_run("collect", "--samples-per-prompt", 1, *(["--yes"] if yes else []))
     assert questions == (["Go on?"] if asks else [])

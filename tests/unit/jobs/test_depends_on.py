@@ -129,7 +129,7 @@ def test_what_the_prompt_decides_is_learned(
             "--out",
             out / "small.json",
         ): (
-            "1 of 14 tokens may be biased, with whole numbers from -100 to 100 in each request",
+            "1 of 14 tokens may be biased for fireworks: whole numbers from",
             0,
         ),
         ("score", out, "--data", data, "--reward", "exact-match", "--quiet"): ("bias.json", 0),

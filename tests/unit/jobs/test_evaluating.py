@@ -35,6 +35,7 @@ from blackbox_lb.jobs.evaluation.run import unranked
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting, bootstrap
+from blackbox_lb.rollouts.progress import number
 from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.types import Example, Message, Prompt
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
@@ -237,7 +238,7 @@ def test_what_a_person_reads_and_what_is_saved(server: ExactServer, tmp_path: Pa
     assert result.exit_code == 0, result.output
     said = " ".join(result.stdout.split())
     assert said.startswith("At temperature 1, good helps: contains 1.00 against 0.65, a difference")
-    assert "Temperature 1, 20 test prompts: means (95 % intervals)" in said
+    assert "Temperature 1, 20 test prompts, 95 % intervals" in said
     assert "At temperature 1, worse HURTS: contains 0." in said
     assert "At temperature 1, good is better than worse" in said
     assert f"saved {tmp_path / 'run' / 'evaluation.json'}" in said

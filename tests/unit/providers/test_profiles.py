@@ -17,7 +17,7 @@ from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.transport.channel import RateLimiter
 from blackbox_lb.api.wire import build_request
 from blackbox_lb.bias.request_bias import RequestBias
-from blackbox_lb.cli.commands.setup.providers import (
+from blackbox_lb.cli.commands.providers import (
     CHOICES,
     DOCUMENTATION,
     flattened,

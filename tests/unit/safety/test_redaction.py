@@ -420,7 +420,7 @@ def spellings() -> list[bytes]:
 
 
 CRASH = """
-import os, sys, blackbox_lb.cli, blackbox_lb.cli.commands.using.show as show
+import os, sys, blackbox_lb.cli, blackbox_lb.cli.commands.show as show
 def broken(*arguments, **options):
     try:
         raise ValueError("inner " + os.environ["PLANTED_KEY"])

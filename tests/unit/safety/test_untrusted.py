@@ -27,7 +27,7 @@ from blackbox_lb.api.connect import connect
 from blackbox_lb.bias.document import MAX_BYTES, Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.bias.request_bias import RequestBias
-from blackbox_lb.cli import keys, resources
+from blackbox_lb.cli import keys
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.cli.echo import print_json
 from blackbox_lb.cli.found import FLAGS, PATHS, TEXTS
@@ -549,7 +549,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
         sent.append(provider)
         raise InputError("here the requests would begin")
 
-    monkeypatch.setattr(resources, "connect", no_session)
+    monkeypatch.setattr("blackbox_lb.api.connect.connect", no_session)
 
     def run(*words: str, terminal: bool = False, answer: str = "") -> tuple[Result, bool]:
         sent.clear()

@@ -1,6 +1,4 @@
-"""The action of ``blb score``: read stored completions, score them, print a row for each way of
-drawing.
-"""
+"""``blb score``: the scores of stored completions under any reward."""
 
 from __future__ import annotations
 
@@ -10,37 +8,95 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from blackbox_lb.api.limits.budget import SpendLimit
-from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.request_bias import to_request_bias
-from blackbox_lb.cli.commands.learning.score import ScoreOptions
+import click
+
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.cli.grouped import arguments_for
+from blackbox_lb.cli.grouped import COUNT, PATH, argument, arguments_for, command, option
+from blackbox_lb.cli.options import PrintOptions
 from blackbox_lb.cli.resources import load, run
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import StoreError
-from blackbox_lb.jobs.deciding import DecidedSplit, stored_decisions
-from blackbox_lb.jobs.runs.answers import cut, one_line
-from blackbox_lb.jobs.runs.names import STORE
-from blackbox_lb.jobs.runs.opening import price_judge
-from blackbox_lb.jobs.scoring import SPLITS, Group, ScoredCompletion, Settings, rescore
-from blackbox_lb.rollouts.judging.verdict import parse_setting
+from blackbox_lb.jobs.plan.setting import HelpGroup
+from blackbox_lb.jobs.plan.shared import OpeningSettings, SpendingSettings, TaskSettings
+from blackbox_lb.jobs.runs.names import BIAS, STORE
+from blackbox_lb.literals import Split
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.files import explained
-from blackbox_lb.store import RolloutStore, canonical
-from blackbox_lb.tasks import Task
-from blackbox_lb.tasks.rewards.remote import Remote
-from blackbox_lb.types import Span
 
+if TYPE_CHECKING:
+    from blackbox_lb.api.limits.budget import SpendLimit
+    from blackbox_lb.jobs.deciding import DecidedSplit
+    from blackbox_lb.jobs.scoring import Group, ScoredCompletion
+    from blackbox_lb.jobs.scoring import Settings as StoredSettings
+    from blackbox_lb.tasks import Reward, Task
+    from blackbox_lb.types import Span
+
+STORED_DECISIONS = "blackbox_lb.jobs.deciding:stored_decisions"
 EXAMPLE_WIDTH = 200
 """Characters of a prompt and of a completion that are shown."""
-BIAS = "bias.json"
-"""The bias file inside a run's folder."""
 
 
-def execute(options: ScoreOptions) -> None:
+class ScoreOptions(TaskSettings, OpeningSettings, SpendingSettings, PrintOptions):
+    where: Path = argument(metavar="STORE_OR_RUN", type=PATH)
+    max_tokens: int | None = option(
+        HelpGroup.FIRST, "T of the reward. [default: the limit each was drawn with]", type=COUNT
+    )
+    split: tuple[Split, ...] = option(HelpGroup.STORED, "Only this split; repeatable.")
+    setting: tuple[str, ...] = option(
+        HelpGroup.STORED, "Only this setting, as in temperature=0.5 or greedy; repeatable."
+    )
+    policy: str | None = option(
+        HelpGroup.STORED,
+        "Only completions without, or with, a bias.",
+        type=click.Choice(["base", "biased"]),
+    )
+    examples: int | None = option(
+        HelpGroup.FIRST,
+        "Print the best and the worst N completions, for writing a reward.",
+        type=COUNT,
+        metavar="N",
+    )
+    decisions: bool = option(
+        HelpGroup.STORED,
+        "Calibrated probabilities of the labels instead, from the stored first lists of the model"
+        " without a bias, by bias.json beside the store.",
+    )
+    abstain_below: float = option(
+        HelpGroup.STORED,
+        "Of --decisions: the probability below which a decision abstains.",
+        type=click.FloatRange(0, 1),
+        sets=STORED_DECISIONS,
+    )
+    per_completion: Path | None = option(
+        HelpGroup.OUTPUT,
+        "Write every completion with its reward, and where it was earned, a JSON line each.",
+    )
+
+
+@command(
+    "score",
+    ScoreOptions,
+    example="blb score runs/train --data train.jsonl --reward rewards:mine --examples 3",
+)
+def score_command(options: ScoreOptions) -> None:
+    """Score the completions in STORE_OR_RUN, a rollout store or a run's folder, with --reward;
+    nothing is sampled.
+
+    Prints a row for each split and way of drawing. Means are over prompts, with a 95 % bootstrap
+    interval; differences to the base are paired by prompt and not adjusted for their number: only
+    blb eval gives a verdict.
+
+    With --decisions, prints for each split how often the likeliest label is right, how far its
+    calibrated probability is off, and how many decisions abstain; --json and --per-completion hold
+    each prompt with the probability of every label.
+    """
+    from blackbox_lb.jobs.runs.opening import price_judge
+    from blackbox_lb.jobs.scoring import SPLITS, rescore
+    from blackbox_lb.store import RolloutStore
+    from blackbox_lb.tasks.rewards.remote import Remote
+
     path, names = _store(options.where)
     task, reward = load(options)
     if options.decisions:
@@ -72,7 +128,7 @@ def execute(options: ScoreOptions) -> None:
                 budget=budget,
             )
 
-        groups = run(options, main)
+        groups, _ = run(options, main)
     if options.as_json:
         rows = [_json(group, _base_of(group, groups), names) for group in groups]
         print_json(
@@ -86,6 +142,11 @@ def execute(options: ScoreOptions) -> None:
 
 def _decisions(options: ScoreOptions, path: Path, task: Task) -> None:
     """Decide the stored prompts, and print what the decisions are worth."""
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.jobs.deciding import stored_decisions
+    from blackbox_lb.jobs.scoring import SPLITS
+    from blackbox_lb.store import RolloutStore
+
     chosen = path.with_name(BIAS)
     bias = Bias.load(chosen)
     with RolloutStore(path, read_only=True) as store:
@@ -140,6 +201,10 @@ def _share_cell(share: tuple[float, float, float] | None) -> str:
 
 def _store(where: Path) -> tuple[Path, dict[str, str]]:
     """The store's path, and the name of its run's chosen bias, by the values sent."""
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.bias.request_bias import to_request_bias
+    from blackbox_lb.store import canonical
+
     path = where / STORE if where.is_dir() else where
     if not path.is_file():
         raise StoreError(
@@ -153,11 +218,13 @@ def _store(where: Path) -> tuple[Path, dict[str, str]]:
     return path, {canonical(to_request_bias(bias).store_key): BIAS}
 
 
-def _filter(options: ScoreOptions) -> Callable[[Settings], bool]:
+def _filter(options: ScoreOptions) -> Callable[[StoredSettings], bool]:
+    from blackbox_lb.rollouts.judging.verdict import parse_setting
+
     temperatures = {parse_setting(spec).temperature for spec in options.setting}
     policy = options.policy
 
-    def keep(settings: Settings) -> bool:
+    def keep(settings: StoredSettings) -> bool:
         right = policy is None or bool(settings["bias"]) == (policy == "biased")
         return right and (not temperatures or settings["sampling"]["temperature"] in temperatures)
 
@@ -214,6 +281,8 @@ def _base_of(group: Group, groups: list[Group]) -> Group | None:
 
 
 def _policy(group: Group, names: dict[str, str]) -> str:
+    from blackbox_lb.store import canonical
+
     if not group.biased:
         return "base"
     name = names.get(canonical(group.settings["bias"]), f"bias {group.request[:8]}")
@@ -264,10 +333,8 @@ def _cells(group: Group, base: Group | None, names: dict[str, str]) -> list[str]
     difference = None if base is None else group.difference(base)
     to_base = ["", ""]
     if difference is not None:
-        to_base = [
-            _signed(difference.mean),
-            f"{_signed(difference.low)} to {_signed(difference.high)}",
-        ]
+        interval = f"{short(difference.low, sign=True)} to {short(difference.high, sign=True)}"
+        to_base = [short(difference.mean, sign=True), interval]
     return [
         group.split,
         _policy(group, names),
@@ -290,6 +357,9 @@ def _without_lists(record: ScoredCompletion) -> ScoredCompletion:
 
 def _print_examples(records: list[ScoredCompletion], task: Task, count: int) -> None:
     """The completions with the highest and with the lowest rewards, each prompt once on a side."""
+    from blackbox_lb.jobs.runs.answers import cut, one_line
+    from blackbox_lb.jobs.scoring import SPLITS
+
     prompts = {
         (split, example.id): example.prompt.text
         for split in SPLITS
@@ -312,9 +382,3 @@ def _of_different_prompts(ranked: list[ScoredCompletion], count: int) -> list[Sc
     for record in ranked:
         first.setdefault((record.split, record.example), record)
     return list(first.values())[:count]
-
-
-def _signed(value: float) -> str:
-    if value < 0:
-        return short(value)
-    return f"+{short(value)}"

@@ -1,30 +1,28 @@
-"""The action of ``blb init``: ask until the answers pass their checks, and write them."""
+"""``blb init``: a few questions, and a blb.toml that answers them for every later command."""
 
 from __future__ import annotations
 
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import tomli_w
 
-from blackbox_lb.api.transport.channel import address_of
-from blackbox_lb.cli.commands.setup.init import InitOptions
+from blackbox_lb.cli.completing import known, reward_names, task_names
 from blackbox_lb.cli.echo import echo, shown
 from blackbox_lb.cli.found import is_data
-from blackbox_lb.cli.keys import tell_end_of_model
+from blackbox_lb.cli.grouped import command, option
+from blackbox_lb.cli.options import provider
+from blackbox_lb.cli.resources import check_folder
 from blackbox_lb.cli.settings import FILE, SHARED
 from blackbox_lb.errors import BlbError, InputError
-from blackbox_lb.providers.credentials import environment
+from blackbox_lb.jobs.plan.setting import Settings
 from blackbox_lb.providers.packaged import profile_names
-from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.safety.files import write_whole
 from blackbox_lb.safety.printable import shell_line
-from blackbox_lb.tasks import load_task, parse_reward
-from blackbox_lb.tasks.load import BUILT_IN, HARNESS
-from blackbox_lb.tasks.records.hub_data import HUB
+
+if TYPE_CHECKING:
+    from blackbox_lb.providers.profile import Profile
 
 LOCAL = "local"
 REWARD = "correct-and-short"
@@ -40,17 +38,44 @@ MORE = """
 """  # noqa: E501
 
 
-def execute(options: InitOptions) -> None:
+class InitOptions(Settings):
+    """Options of ``blb init``: answers, None for each question to ask."""
+
+    provider: str | None = provider(None, "asked for")
+    model: str | None = option(None, "Model name. [default: asked for]")
+    base_url: str | None = option(None, "Address of the API, with its /v1. [default: asked for]")
+    task: str | None = option(
+        None,
+        "A built-in task, or what else --task takes. [default: asked for]",
+        shell_complete=known(task_names),
+    )
+    data: Path | None = option(None, "Data file. [default: asked for]")
+    reward: str | None = option(
+        None, "What a completion is worth. [default: asked for]", shell_complete=known(reward_names)
+    )
+    out: Path = option(None, "Where to write.", default=FILE)
+    yes: bool = option(None, "Ask nothing: defaults for what no option says.")
+    force: bool = option(None, "Overwrite the file.")
+
+
+@command("init", InitOptions, example="blb init")
+def init_command(options: InitOptions) -> None:
+    """Ask which model, task and reward, check the answers, and write them into blb.toml.
+
+    No key is asked for or written: keys stay in the environment.
+    """
+    from blackbox_lb.providers.profile import load_profile
+    from blackbox_lb.safety.files import write_whole
+    from blackbox_lb.tasks import parse_reward
+
     out = options.out
     if out.exists() and not options.force:
         raise InputError(f"{out} is there already; edit it, or overwrite it with --force")
-    if not out.parent.is_dir():
-        raise InputError(
-            f"there is no folder {out.parent} for {out.name}; make it, or give another --out"
-        )
+    check_folder(out)
     ask = Questions(options.yes)
-    profile = ask.provider(options.provider)
-    shared = {"provider": options.provider or ask.told["provider"]}
+    name = ask.provider(options.provider)
+    profile = load_profile(name)
+    shared = {"provider": name}
     shared |= ask.model(profile, options.model, options.base_url)
     shared |= ask.task(profile, options.task, options.data)
     shared["reward"] = ask.checked(
@@ -67,7 +92,6 @@ class Questions:
 
     def __init__(self, silent: bool) -> None:
         self._silent = silent
-        self.told: dict[str, str] = {}
 
     def checked(self, question: str, value: str | None, default: str | None, check: Any) -> str:
         """``value``, or an answer to ``question``; ``check`` raises BlbError for a bad one."""
@@ -91,16 +115,20 @@ class Questions:
                 continue
             return str(answer)
 
-    def provider(self, value: str | None) -> Profile:
-        """The profile of the provider; reports whether its key is set."""
+    def provider(self, value: str | None) -> str:
+        """The name of the provider, or the file of its profile."""
+        from blackbox_lb.providers.profile import load_profile
+
         if value is None and not self._silent:
             echo(f"Providers: {', '.join(profile_names())}, or a path to your own TOML", err=True)
-        name = self.checked("Provider", value, LOCAL, load_profile)
-        self.told["provider"] = name
-        return load_profile(name)
+        return self.checked("Provider", value, LOCAL, load_profile)
 
     def model(self, profile: Profile, model: str | None, base_url: str | None) -> dict[str, str]:
         """The model and its address, where the profile leaves them open."""
+        from blackbox_lb.api.transport.channel import address_of
+        from blackbox_lb.cli.keys import tell_end_of_model
+        from blackbox_lb.providers.credentials import environment
+
         answers = {}
         if not profile.connection.embedded:
             usual = environment(profile.connection.base_url_env) or profile.connection.base_url
@@ -130,6 +158,8 @@ class Questions:
 
     def task(self, profile: Profile, task: str | None, data: Path | None) -> dict[str, str]:
         """A task by name or a data file, read once as a check."""
+        from blackbox_lb.tasks.load import BUILT_IN
+
         if task is not None and data is not None:
             raise InputError("--task and --data were both given; give one of them")
         if task is None:
@@ -147,6 +177,8 @@ class Questions:
 
 
 def _is_task(answer: str) -> bool:
+    from blackbox_lb.tasks.load import BUILT_IN, HARNESS
+
     return answer in BUILT_IN or answer.startswith(HARNESS)
 
 
@@ -154,6 +186,9 @@ def _readable(answer: str) -> None:
     """Raise DataError or InputError: no such file, or unusable rows. Other names of tasks are
     looked up when they are needed.
     """
+    from blackbox_lb.tasks import load_task
+    from blackbox_lb.tasks.records.hub_data import HUB
+
     if _is_task(answer) or answer.startswith(HUB):
         return
     task = load_task(data=Path(answer), require_answers=False)
@@ -165,6 +200,8 @@ def _readable(answer: str) -> None:
 
 def _document(shared: dict[str, str], folder: Path) -> str:
     """The file: answers as one table, and further options as comments."""
+    import tomli_w
+
     for key in ("data", "provider"):
         path = Path(shared.get(key, ""))
         if shared.get(key) and path.is_file() and not path.is_absolute():
@@ -177,6 +214,8 @@ def _document(shared: dict[str, str], folder: Path) -> str:
 
 def _next(profile: Profile, out: Path, shared: dict[str, str]) -> None:
     """The file written, the missing steps and the next command."""
+    from blackbox_lb.providers.credentials import environment
+
     echo(f"wrote {out}")
     rules = profile.connection
     if rules.api_key_required and not (

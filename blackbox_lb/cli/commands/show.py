@@ -1,22 +1,40 @@
-"""The action of ``blb show``: read a bias file and print it."""
+"""``blb show``: read a bias file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Entry, settings_text
-from blackbox_lb.bias.request_bias import phases_of_features, strongest
-from blackbox_lb.cli.actions.eval_output import print_curve
+import click
+
+from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.cli.terminal import findings_list, print_table, verdict_table
-from blackbox_lb.records import Learned
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.printable import printable
 
+if TYPE_CHECKING:
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.bias.records import Entry
+    from blackbox_lb.records import Learned
 
-def execute(bias_file: Path, top: int, as_json: bool) -> None:
+
+@click.command("show")
+@click.argument(
+    "bias_file", metavar="BIAS", type=click.Path(path_type=Path), shell_complete=bias_files
+)
+@click.option(
+    "--top", type=click.IntRange(1), default=20, show_default=True, help="Tokens of each kind."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the bias file as JSON on stdout.")
+def show_command(bias_file: Path, top: int, as_json: bool) -> None:
+    """Show the bias file BIAS: where it comes from, whether it helps, which tokens it promotes and
+    suppresses.
+    """
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.bias.request_bias import phases_of_features
+    from blackbox_lb.cli.tables import findings_list, print_curve, verdict_table
+
     bias = Bias.load(bias_file)
     if as_json:
         print_json(bias.model_dump(mode="json"))
@@ -44,6 +62,8 @@ def execute(bias_file: Path, top: int, as_json: bool) -> None:
 
 
 def _origin(bias: Bias) -> None:
+    from blackbox_lb.bias.records import settings_text
+
     echo(
         f"model      {printable(bias.model)} ({printable(bias.provider)}), tokenizer"
         f" {printable(bias.tokenizer)}"
@@ -71,6 +91,9 @@ def _origin(bias: Bias) -> None:
 
 def _parts(bias: Bias, top: int) -> None:
     """Print the vectors of the features that move tokens most, each with its most moved tokens."""
+    from blackbox_lb.bias.request_bias import phases_of_features, strongest
+    from blackbox_lb.cli.terminal import print_table
+
     phases = phases_of_features(bias.features)
     if phases.confined:
         echo(f"acts at    the first tokens alone, {phases.first:,} of them")
@@ -98,6 +121,8 @@ def _statistics(learned: Learned) -> str:
 
 
 def _tokens(title: str, entries: Iterable[Entry], top: int) -> None:
+    from blackbox_lb.cli.terminal import print_table
+
     rows = [
         (
             f"'{entry.readable}'",

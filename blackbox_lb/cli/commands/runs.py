@@ -1,21 +1,36 @@
-"""The action of ``blb runs``."""
+"""``blb runs``: the finished fits of a folder."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from blackbox_lb.cli.commands.using.runs import RunsOptions
 from blackbox_lb.cli.echo import echo, print_json
+from blackbox_lb.cli.grouped import PATH, argument, command
+from blackbox_lb.cli.options import PrintOptions
 from blackbox_lb.cli.terminal import print_table
-from blackbox_lb.jobs.runs.conclusion import number
-from blackbox_lb.jobs.runs.listing import RunRow, run_row, runs_in
 from blackbox_lb.jobs.runs.names import RUNS
+from blackbox_lb.rollouts.progress import number
 from blackbox_lb.safety.printable import printable
 
+if TYPE_CHECKING:
+    from blackbox_lb.jobs.runs.listing import RunRow
 
-def execute(options: RunsOptions) -> None:
-    """Print the rows."""
+
+class RunsOptions(PrintOptions):
+    folders: tuple[Path, ...] = argument(metavar="[FOLDER]...", nargs=-1, type=PATH)
+
+
+@command("runs", RunsOptions)
+def runs_command(options: RunsOptions) -> None:
+    """List the finished fits in FOLDER, by default runs, the newest first: reward, verdict,
+    entries, cost.
+
+    With the folders of two runs or more: these, side by side.
+    """
+    from blackbox_lb.jobs.runs.listing import run_row, runs_in
+
     if len(options.folders) > 1:
         rows = [run_row(folder) for folder in options.folders]
     else:

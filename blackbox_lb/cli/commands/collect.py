@@ -1,38 +1,70 @@
-"""The action of ``blb collect``: fill the store, at once or by batch, and report its contents."""
+"""``blb collect``: sample completions into the store, at once or by batch, and learn nothing."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import click
-from click.core import ParameterSource
-
-from blackbox_lb.api.limits.budget import SpendLimit
-from blackbox_lb.api.session import Session
-from blackbox_lb.cli.commands.learning.collect import CollectOptions
 from blackbox_lb.cli.echo import echo, print_json
+from blackbox_lb.cli.grouped import COUNT, command, option
+from blackbox_lb.cli.options import TrialOptions
 from blackbox_lb.cli.resources import COLLECTING, load, open_trials, run
+from blackbox_lb.cli.terminal import command_with_same
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.reweighting import censoring_of
-from blackbox_lb.extras.batches import OfflineSession, Pending, cancel_batches, collect_batches
-from blackbox_lb.extras.batches.plan import Shard, no_batch, tokenizer_beside
-from blackbox_lb.jobs.forecast import Forecast, RequestSettings, forecast
-from blackbox_lb.jobs.plan.check import check_logprobs
-from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.rollouts.judging.trials import Trials, stage_part
-from blackbox_lb.rollouts.judging.verdict import SAMPLED
-from blackbox_lb.rollouts.positions import training_set
-from blackbox_lb.rollouts.reading import FILTERED, INCOMPLETE
-from blackbox_lb.safety.printable import shell_line
-from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.types import Example
+from blackbox_lb.jobs.plan.setting import HelpGroup
+from blackbox_lb.jobs.plan.shared import CollectionSettings, TaskSettings
 
-Summary = tuple[dict[str, Any], list[str]]
+if TYPE_CHECKING:
+    from blackbox_lb.api.limits.budget import SpendLimit
+    from blackbox_lb.api.session import Session
+    from blackbox_lb.extras.batches import Pending
+    from blackbox_lb.extras.batches.plan import Shard
+    from blackbox_lb.jobs.forecast import Forecast
+    from blackbox_lb.rollouts.judging.trials import Trials
+    from blackbox_lb.tasks import Reward, Task
+    from blackbox_lb.types import Example
+
+    Summary = tuple[dict[str, Any], list[str]]
 
 
-def execute(options: CollectOptions) -> None:
+class CollectOptions(TaskSettings, CollectionSettings, TrialOptions):
+    shard: str | None = option(
+        HelpGroup.SAMPLING,
+        "Part I of N of the prompts, from 1/N to N/N: a machine each.",
+        metavar="I/N",
+    )
+    batch: bool = option(
+        HelpGroup.BATCHES, "Ask in files, by the provider's batch API or vllm run-batch."
+    )
+    batch_requests: int | None = option(
+        HelpGroup.BATCHES, "Most requests in one file. [default: the provider's]", type=COUNT
+    )
+    no_wait: bool = option(
+        HelpGroup.BATCHES, "With --batch: one look at each job, and no waiting for its end."
+    )
+    cancel: bool = option(
+        HelpGroup.BATCHES, "With --batch: end the open jobs, and keep what they answered."
+    )
+
+
+@command(
+    "collect",
+    CollectOptions,
+    example="blb collect --provider vllm --data train.jsonl --reward length --out runs/train",
+)
+def collect_command(options: CollectOptions) -> None:
+    """Sample completions of the training prompts into the store of --out, and nothing else.
+
+    Stored completions are not asked for again, so a run that was cut off goes on where it stopped;
+    blb fit with the same --out uses these completions as its own.
+
+    With --batch the requests go out in files, at the provider's price for batches. The command
+    waits for the answers, which may take a day; stopped at any moment, the same command goes on.
+    """
+    from blackbox_lb.extras.batches import Pending
+    from blackbox_lb.extras.batches.plan import Shard
+
     shard = None if options.shard is None else Shard.parse(options.shard)
-    session_type = Session
+    session_type = None
     if options.batch:
         options, session_type = _prepared(options)
     elif named := [
@@ -49,7 +81,7 @@ def execute(options: CollectOptions) -> None:
             " drawn completion alone has a reward; run blb fit, or collect with another --reward"
         )
     try:
-        summary, notices = run(
+        (summary, notices), _ = run(
             options, lambda budget: _run(options, task, reward, shard, session_type, budget)
         )
     except Pending as pending:
@@ -63,15 +95,19 @@ def execute(options: CollectOptions) -> None:
         echo(notice)
 
 
-def _prepared(options: CollectOptions) -> tuple[CollectOptions, type[Session]]:
+def _prepared(options: CollectOptions) -> tuple[CollectOptions, type[Session] | None]:
     """Refuse a provider without batches before anything starts; a program of the user's own needs
     no server.
     """
+    from blackbox_lb.extras.batches import OfflineSession
+    from blackbox_lb.extras.batches.plan import no_batch, tokenizer_beside
+    from blackbox_lb.providers.profile import load_profile
+
     profile = load_profile(options.provider)
     if profile.batch is None:
         raise no_batch(profile.name, [])
     if profile.batch.command is None:
-        return options, Session
+        return options, None
     return (
         options.replacing(tokenizer=options.tokenizer or tokenizer_beside(options.model)),
         OfflineSession,
@@ -83,10 +119,15 @@ async def _run(
     task: Task,
     reward: Reward,
     shard: Shard | None,
-    session_type: type[Session],
+    session_type: type[Session] | None,
     budget: SpendLimit,
 ) -> Summary:
     """Collect; return the result for a program and in sentences."""
+    from blackbox_lb.jobs.forecast import RequestSettings, forecast
+    from blackbox_lb.jobs.plan.check import check_logprobs
+    from blackbox_lb.rollouts.judging.trials import stage_part
+    from blackbox_lb.rollouts.judging.verdict import SAMPLED
+
     examples = task.train[: options.limit]
     if shard is not None:
         examples = shard.of(examples)
@@ -124,6 +165,8 @@ async def _by_batch(
     options: CollectOptions, trials: Trials, examples: tuple[Example, ...]
 ) -> Summary | None:
     """Collect by batch; return the message after a cancellation."""
+    from blackbox_lb.extras.batches import cancel_batches, collect_batches
+
     budget = trials.budget
     rules = trials.session.profile.batch
     if budget.prices is not None and rules is not None:
@@ -144,6 +187,12 @@ async def _by_batch(
 async def _collected(
     trials: Trials, examples: tuple[Example, ...], samples: int, reward: Reward
 ) -> Summary:
+    from blackbox_lb.estimate.reweighting import censoring_of
+    from blackbox_lb.rollouts.judging.trials import stage_part
+    from blackbox_lb.rollouts.judging.verdict import SAMPLED
+    from blackbox_lb.rollouts.positions import training_set
+    from blackbox_lb.rollouts.reading import FILTERED, INCOMPLETE
+
     part = stage_part(trials.draw, "training", examples, SAMPLED, samples)
     [keys] = await trials.collect_all(part.name, [part])
     training = training_set(trials.store, examples, keys, reward, trials.end_tokens)
@@ -178,7 +227,8 @@ def _sentence(summary: dict[str, Any], reward: Reward) -> str:
 
 def _tell(options: CollectOptions, pending: Pending) -> None:
     """Print the open jobs, and how to go on."""
-    again = _again("no_wait", "cancel")
+    names = set(type(options).model_fields) - {"no_wait", "cancel"}
+    again = command_with_same(["blb", "collect"], names=names)
     commands = [job.command for job in pending.states if job.command]
     if options.as_json:
         jobs = [{name: getattr(job, name) for name in job.__slots__} for job in pending.states]
@@ -188,18 +238,3 @@ def _tell(options: CollectOptions, pending: Pending) -> None:
     for state in pending.states:
         echo(f"  {state}")
     echo(f"Then go on with: {again}")
-
-
-def _again(*without: str) -> str:
-    """The command line again, without these options."""
-    context = click.get_current_context()
-    words = ["blb", context.info_name or "collect"]
-    for option in context.command.params:
-        name = option.name or ""
-        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE or name in without:
-            continue
-        flag = isinstance(option, click.Option) and option.is_flag
-        words.append(option.opts[0])
-        if not flag:
-            words.append(str(context.params[name]))
-    return shell_line(*words)

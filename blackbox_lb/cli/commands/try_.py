@@ -1,29 +1,59 @@
-"""The action of ``blb try``: both answers to each prompt, the moved tokens in brackets."""
+"""``blb try``: one prompt, answered without a bias and with it."""
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from blackbox_lb.api.limits.budget import SpendLimit
-from blackbox_lb.api.limits.concurrency import run_interruptible
-from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.limits import check_bias
-from blackbox_lb.bias.request_bias import to_request_bias
-from blackbox_lb.cli.commands.using.try_ import MOST_TOKENS, TryOptions
+import click
+
+from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.cli.grouped import picked
-from blackbox_lb.cli.keys import tell_host_of_bias
+from blackbox_lb.cli.grouped import COUNT, PATH, argument, command, option, picked
+from blackbox_lb.cli.options import PrintOptions, provider
 from blackbox_lb.cli.resources import SAMPLING_WITH_A_BIAS, connect_to
-from blackbox_lb.jobs.plan.shared import ModelSettings
-from blackbox_lb.jobs.runs.answers import SideBySide, side_by_side
-from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.types import Message, Prompt, Sampling
+from blackbox_lb.jobs.plan.setting import HelpGroup
+from blackbox_lb.jobs.plan.shared import ModelSettings, ServerSettings
+
+if TYPE_CHECKING:
+    from blackbox_lb.api.limits.budget import SpendLimit
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.jobs.runs.answers import SideBySide
+
+MOST_TOKENS = 128
+"""Longest answer, where the bias file does not say with how many tokens it was learned."""
 
 
-def execute(options: TryOptions) -> None:
-    """Answer the prompts, and print each pair as it comes."""
+class TryOptions(ServerSettings, PrintOptions):
+    bias_file: Path = argument(metavar="BIAS", type=PATH, shell_complete=bias_files)
+    prompts: tuple[str, ...] = argument(metavar="[PROMPT]...", nargs=-1)
+    provider: str | None = provider(HelpGroup.FIRST, "the bias's own")
+    max_tokens: int | None = option(
+        HelpGroup.FIRST,
+        f"Longest answer, in tokens. [default: that of the fit, else {MOST_TOKENS}]",
+        type=COUNT,
+    )
+    system: str | None = option(HelpGroup.TASK, "A system message before each prompt.")
+    temperature: float = option(
+        HelpGroup.SAMPLING, "0 is greedy.", type=click.FloatRange(0, 2), default=0.0
+    )
+
+
+@command("try", TryOptions, example='blb try runs/train/bias.json "What is the capital of Peru?"')
+def try_command(options: TryOptions) -> None:
+    """Answer each PROMPT without the bias file BIAS and with it, side by side; tokens that the bias
+    moves stand in brackets.
+
+    Without PROMPT, prompts are read line by line until the end of input.
+    """
+    from blackbox_lb.api.limits.budget import SpendLimit
+    from blackbox_lb.api.limits.concurrency import run_interruptible
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.cli.keys import tell_host_of_bias
+    from blackbox_lb.providers.profile import load_profile
+
     bias = Bias.load(options.bias_file)
     tell_host_of_bias(options.bias_file, bias, options)
     name = options.provider or bias.provider
@@ -40,6 +70,11 @@ def execute(options: TryOptions) -> None:
 async def _answer_all(
     options: TryOptions, server: ModelSettings, bias: Bias, budget: SpendLimit
 ) -> list[dict[str, object]]:
+    from blackbox_lb.bias.limits import check_bias
+    from blackbox_lb.bias.request_bias import to_request_bias
+    from blackbox_lb.jobs.runs.answers import side_by_side
+    from blackbox_lb.types import Message, Prompt, Sampling
+
     longest = options.max_tokens or MOST_TOKENS
     if options.max_tokens is None and bias.sampling is not None:
         longest = bias.sampling.max_tokens
@@ -70,6 +105,8 @@ async def _answer_all(
 
 async def _prompts(options: TryOptions) -> AsyncIterator[str]:
     """The prompts of the command line, else the lines of the input that are not empty."""
+    import asyncio
+
     if options.prompts:
         for prompt in options.prompts:
             yield prompt

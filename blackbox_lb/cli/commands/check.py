@@ -1,41 +1,72 @@
-"""The action of ``blb check``: look at a few prompts, and say whether a bias can help, or whether
-the operating point of a bias still holds.
+"""``blb check``: whether a bias can help, before anything costs money, or whether the operating
+point of a bias still holds.
 """
 
 from __future__ import annotations
 
-import time
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from blackbox_lb.api.limits.budget import SpendLimit, Spent
-from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import LONGEST_LABEL
-from blackbox_lb.cli.commands.learning.check import CheckOptions
+from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, print_json
+from blackbox_lb.cli.grouped import PATH, argument, command
+from blackbox_lb.cli.options import TrialOptions, VerboseOptions
 from blackbox_lb.cli.resources import load, open_trials, run
 from blackbox_lb.cli.terminal import command_with_same, print_conclusion, reporter
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.decisions.feasibility import Answer, OpeningAnswer
-from blackbox_lb.jobs.check import LOOKED_AT, Checked, CheckedOpening, check, check_opening
-from blackbox_lb.jobs.forecast import Forecast, RequestSettings, forecast
-from blackbox_lb.jobs.point_check import PointCheck, check_point, curve_of, fresh_examples
-from blackbox_lb.jobs.runs.answers import BeforeAfter, cut
-from blackbox_lb.jobs.runs.conclusion import (
-    HELP_PAGE,
-    Conclusion,
-    NextStep,
-    spent_words,
-    understood,
-)
-from blackbox_lb.jobs.runs.loading import labels_of
-from blackbox_lb.rollouts.answers.given_answers import first_part
-from blackbox_lb.rollouts.judging.trials import Trials, stage_part
-from blackbox_lb.rollouts.judging.verdict import GREEDY
+from blackbox_lb.jobs.plan.shared import DecisionSettings, TaskSettings
 from blackbox_lb.safety.printable import printable
-from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.tasks.sets.labels import Labels, OpenLabels
+
+if TYPE_CHECKING:
+    from blackbox_lb.api.limits.budget import SpendLimit
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.estimate.decisions.feasibility import Answer, OpeningAnswer
+    from blackbox_lb.jobs.check import Checked, CheckedOpening
+    from blackbox_lb.jobs.forecast import Forecast
+    from blackbox_lb.jobs.point_check import PointCheck
+    from blackbox_lb.jobs.runs.conclusion import Conclusion
+    from blackbox_lb.rollouts.judging.trials import Trials
+    from blackbox_lb.tasks import Reward, Task
+    from blackbox_lb.tasks.sets.labels import Labels
 
 
-def execute(options: CheckOptions) -> None:
+class CheckOptions(TaskSettings, DecisionSettings, TrialOptions, VerboseOptions):
+    bias: Path | None = argument(
+        metavar="[BIAS]", required=False, type=PATH, shell_complete=bias_files
+    )
+
+
+@command(
+    "check",
+    CheckOptions,
+    example="blb check --provider vllm --data train.jsonl --reward accuracy --max-tokens 4",
+)
+def check_command(options: CheckOptions) -> None:
+    """Say whether a bias can mend a decision, before a fit is paid for.
+
+    Looks at the greedy answers of at most 60 training prompts and at one list of next tokens each,
+    120 short requests at most, and gives one of three answers: a fixed bias can, with the share of
+    right answers to expect; only one that depends on the prompt can; or none can, and why (already
+    right, the right answer is not listed, the model does not distinguish the labels). Lists tell of
+    the first token: where greedy answers that begin with a label are wrong by what follows it, it
+    says so, and what to do. blb fit --learn-from answers reads the same lists from the store of
+    --out.
+
+    With --decide only the lists are asked for, and the answers are: one shift of the opening's
+    tokens can mend the decision; it can choose another point by a --goal, but is not shown to be
+    right more often; or the model does not rank the prompts (its AUC).
+
+    With BIAS, a file with an operating point: whether that still holds on these prompts, one token
+    each, 400 at most. It compares the margins with those that the point was chosen on (DRIFTED or
+    STEADY), and rows with an answer check its promise (HOLDS, NOT SHOWN or BROKEN). Rows without
+    an answer will do, with a --reward that needs none, such as tokens. Of the data of the fit
+    itself only the test prompts are asked.
+    """
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.jobs.check import CheckedOpening
+    from blackbox_lb.jobs.runs.conclusion import understood
+    from blackbox_lb.jobs.runs.loading import labels_of
+
     if options.bias is not None:
         _check_bias(options, Bias.load(options.bias))
         return
@@ -51,43 +82,40 @@ def execute(options: CheckOptions) -> None:
             "blb check looks at decisions between few labels, and the answers of this data are not;"
             " name the labels with --labels"
         )
-    started = time.monotonic()
     reporter(quiet=options.quiet).notice(understood(task, reward, labels))
-    checked, spent, priced = run(
-        options, lambda budget: _run(options, task, reward, labels, budget)
-    )
+    checked, spent = run(options, lambda budget: _run(options, task, reward, labels, budget))
     if options.as_json:
         print_json(checked.as_json())
         return
-    words = spent_words(spent, time.monotonic() - started, priced)
     if isinstance(checked, CheckedOpening):
         if options.verbose:
             echo(checked.opening.sentence)
-        print_conclusion(opening_conclusion(checked, words))
+        print_conclusion(opening_conclusion(checked, spent))
         return
     if options.verbose:
         echo(checked.found.sentence)
         echo(checked.read)
-    print_conclusion(check_conclusion(checked, words))
+    print_conclusion(check_conclusion(checked, spent))
 
 
 def _check_bias(options: CheckOptions, bias: Bias) -> None:
     """Check the operating point of a bias file on other prompts."""
+    from blackbox_lb.jobs.point_check import curve_of
+
     curve_of(bias)
     task, reward = load(options, biases=(bias,))
-    started = time.monotonic()
-    checked, spent, priced = run(
-        options, lambda budget: _run_point(options, task, reward, bias, budget)
-    )
+    checked, spent = run(options, lambda budget: _run_point(options, task, reward, bias, budget))
     if options.as_json:
         print_json(checked.as_json())
         return
-    words = spent_words(spent, time.monotonic() - started, priced)
-    print_conclusion(point_conclusion(checked, words))
+    print_conclusion(point_conclusion(checked, spent))
 
 
 def point_conclusion(checked: PointCheck, spent: str) -> Conclusion:
     """The conclusion of a check of an operating point."""
+    from blackbox_lb.jobs.runs.answers import cut
+    from blackbox_lb.jobs.runs.conclusion import Conclusion, NextStep
+
     curve = checked.curve
     promise = checked.promise
     lines = []
@@ -120,8 +148,11 @@ def point_conclusion(checked: PointCheck, spent: str) -> Conclusion:
 
 async def _run_point(
     options: CheckOptions, task: Task, reward: Reward, bias: Bias, budget: SpendLimit
-) -> tuple[PointCheck, Spent, bool]:
-    """The check of the point, what was spent, and whether the price of a token is known."""
+) -> PointCheck:
+    from blackbox_lb.jobs.forecast import RequestSettings, forecast
+    from blackbox_lb.jobs.point_check import check_point, fresh_examples
+    from blackbox_lb.rollouts.answers.given_answers import first_part
+
     examples = fresh_examples(task, bias)
 
     def expected(trials: Trials) -> Forecast:
@@ -136,8 +167,7 @@ async def _run_point(
                 f"the bias was learned on other rows of {task.name}, or on another division of"
                 " them: make sure that none of these is one that its point was chosen on"
             )
-        checked = await check_point(trials, examples, bias, options.top_logprobs)
-        return checked, budget.spent, budget.prices is not None
+        return await check_point(trials, examples, bias, options.top_logprobs)
 
 
 VERDICTS: dict[Answer, tuple[str, str]] = {
@@ -156,6 +186,10 @@ def check_conclusion(checked: Checked, spent: str) -> Conclusion:
 
     The two examples are wrong greedy answers with their right labels.
     """
+    from blackbox_lb.bias.records import LONGEST_LABEL
+    from blackbox_lb.jobs.runs.answers import BeforeAfter, cut
+    from blackbox_lb.jobs.runs.conclusion import HELP_PAGE, Conclusion, NextStep
+
     decision = checked.found
     verdict, meaning = VERDICTS[decision.answer]
     commonest = f'always saying "{cut(printable(checked.commonest), LONGEST_LABEL)}"'
@@ -223,6 +257,8 @@ OPENING_VERDICTS: dict[OpeningAnswer, tuple[str, str]] = {
 
 def opening_conclusion(checked: CheckedOpening, spent: str) -> Conclusion:
     """The conclusion of a check of open labels."""
+    from blackbox_lb.jobs.runs.conclusion import HELP_PAGE, Conclusion, NextStep
+
     found = checked.found
     verdict, meaning = OPENING_VERDICTS[found.answer]
     area = found.area
@@ -252,8 +288,14 @@ def opening_conclusion(checked: CheckedOpening, spent: str) -> Conclusion:
 
 async def _run(
     options: CheckOptions, task: Task, reward: Reward, labels: Labels, budget: SpendLimit
-) -> tuple[Checked | CheckedOpening, Spent, bool]:
-    """The findings, what was spent, and whether the price of a token is known."""
+) -> Checked | CheckedOpening:
+    from blackbox_lb.jobs.check import LOOKED_AT, check, check_opening
+    from blackbox_lb.jobs.forecast import RequestSettings, forecast
+    from blackbox_lb.rollouts.answers.given_answers import first_part
+    from blackbox_lb.rollouts.judging.trials import stage_part
+    from blackbox_lb.rollouts.judging.verdict import GREEDY
+    from blackbox_lb.tasks.sets.labels import OpenLabels
+
     looked = task.train[:LOOKED_AT]
 
     def expected(trials: Trials) -> Forecast:
@@ -268,9 +310,6 @@ async def _run(
     async with open_trials(options, task, reward, budget, expected=expected) as trials:
         if task.note:
             trials.report.notice(task.note)
-        checked: Checked | CheckedOpening
         if isinstance(labels, OpenLabels):
-            checked = await check_opening(trials, task.train, labels, options.top_logprobs)
-        else:
-            checked = await check(trials, task.train, labels, options.top_logprobs)
-        return checked, budget.spent, budget.prices is not None
+            return await check_opening(trials, task.train, labels, options.top_logprobs)
+        return await check(trials, task.train, labels, options.top_logprobs)

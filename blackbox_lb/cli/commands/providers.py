@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +13,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.providers.packaged import profile_names
 
 if TYPE_CHECKING:
+    from blackbox_lb.providers.hosted_models import HostedModel, HostedModels
     from blackbox_lb.providers.profile import Profile
     from blackbox_lb.providers.schema import Evidence
 
@@ -46,6 +47,17 @@ GRADES = {
 """Grades of evidence in words, the best first."""
 WIDEST = 58
 """Widest row with its value, in columns, up to which the evidence is aligned."""
+OF_EACH_MODEL = "listed with both"
+OF_THE_HOST = "taken by the host; of the model unknown"
+"""Whether a list shows ``logit_bias`` and logprobs for each model, or only for the host."""
+MEASURE_FIRST = (
+    "Nobody has measured these: blb doctor --provider HOST --model NAME --tokenizer tokenizer.json"
+    " --save mine.toml asks the host, and a fit takes --provider mine.toml."
+)
+CUT_BY_DEFAULT = (
+    "cut by default: not sent by this profile, so that it may act; a profile of your own with"
+    " top_k = 0 under [neutral] sends it, and asks the hosts that take it."
+)
 
 
 @click.command("providers")
@@ -64,8 +76,21 @@ WIDEST = 58
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON on stdout.")
 def providers_command(name: str | None, models: bool, hosts: str | None, as_json: bool) -> None:
     """List the providers, or show all facts on NAME and their evidence."""
-    if models or hosts is not None:
-        _print_lists(name, models, hosts, as_json)
+    if hosts is not None:
+        if name is not None or models:
+            raise InputError(
+                "--hosts asks for the hosts of a model, and was given with"
+                f" {'--models' if name is None else name}; leave one of them out"
+            )
+        _hosts(hosts, as_json=as_json)
+        return
+    if models:
+        if name is None:
+            raise InputError(
+                "--models lists the models of one host, and none was named; give it, as in"
+                " blb providers openrouter --models"
+            )
+        _models(name, as_json=as_json)
         return
     from blackbox_lb.providers.profile import load_profile
 
@@ -78,26 +103,6 @@ def providers_command(name: str | None, models: bool, hosts: str | None, as_json
         _details(profiles[0])
     else:
         _overview(profiles)
-
-
-def _print_lists(name: str | None, models: bool, hosts: str | None, as_json: bool) -> None:
-    """Print the models of the host ``name``, or the hosts of the model ``hosts``."""
-    from blackbox_lb.cli.actions.providers import print_hosts, print_models
-
-    if hosts is not None:
-        if name is not None or models:
-            raise InputError(
-                "--hosts asks for the hosts of a model, and was given with"
-                f" {'--models' if name is None else name}; leave one of them out"
-            )
-        print_hosts(hosts, as_json=as_json)
-        return
-    if name is None:
-        raise InputError(
-            "--models lists the models of one host, and none was named; give it, as in"
-            " blb providers openrouter --models"
-        )
-    print_models(name, as_json=as_json)
 
 
 def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -271,3 +276,90 @@ def _grade(evidence: Evidence) -> str:
     if proven:
         return f"{evidence.grade} {evidence.date}"
     return f"{evidence.grade} {evidence.date} unproven"
+
+
+def _models(provider: str, *, as_json: bool) -> None:
+    """Print the list of a host's models that take a bias and return logprobs."""
+    from blackbox_lb.cli.terminal import print_table
+    from blackbox_lb.providers.hosted_models import load_models
+    from blackbox_lb.providers.profile import load_profile
+
+    hosted = load_models(provider)
+    if as_json:
+        print_json(hosted.model_dump(mode="json"))
+        return
+    sent = frozenset(load_profile(provider).neutral)
+    open_models = sum(model.open for model in hosted.models)
+    print_table(
+        f"{provider}: {len(hosted.models)} models, {open_models} of open weights, on {hosted.date}",
+        ("model", "weights", "cut by default", "$ prompt", "$ completion"),
+        (
+            (model.name, _weights(model), _cuts(model, sent), *_prices(model))
+            for model in hosted.models
+        ),
+        left_aligned=3,
+    )
+    echo(f"bias and logprobs: {_evidence(hosted)}. Prices are for a million tokens.")
+    echo(f"Source: {hosted.source}.")
+    if any(_cuts(model, sent) for model in hosted.models):
+        echo(CUT_BY_DEFAULT)
+    echo(MEASURE_FIRST)
+
+
+def _hosts(name: str, *, as_json: bool) -> None:
+    """Print which hosts serve a model with a bias and logprobs."""
+    from blackbox_lb.cli.terminal import print_table
+    from blackbox_lb.providers.hosted_models import find_hosts
+
+    matches = find_hosts(name)
+    if as_json:
+        print_json([_document(hosted, model) for hosted, model in matches])
+        return
+    print_table(
+        f"Hosts of {name}",
+        ("host", "model", "weights", "bias and logprobs", "list of", "$ prompt", "$ completion"),
+        (
+            (
+                hosted.provider,
+                model.name,
+                _weights(model),
+                _evidence(hosted),
+                str(hosted.date),
+                *_prices(model),
+            )
+            for hosted, model in matches
+        ),
+        left_aligned=5,
+    )
+    echo("Prices are for a million tokens. Open weights also run on a server of your own: vLLM,")
+    echo("SGLang, llama.cpp. " + MEASURE_FIRST)
+
+
+def _document(hosted: HostedModels, model: HostedModel) -> dict[str, Any]:
+    about_list = hosted.model_dump(mode="json", exclude={"models"})
+    return about_list | {"model": model.model_dump(mode="json")}
+
+
+def _evidence(hosted: HostedModels) -> str:
+    if hosted.fields == "each model":
+        return OF_EACH_MODEL
+    return OF_THE_HOST
+
+
+def _weights(model: HostedModel) -> str:
+    if not model.open:
+        return "closed"
+    return model.weights or "open"
+
+
+def _cuts(model: HostedModel, sent: Set[str]) -> str:
+    """The settings that truncate what is sampled from, but for those that each request sends."""
+    cuts = {name: value for name, value in model.cuts.items() if name not in sent}
+    return ", ".join(f"{name} {value}" for name, value in cuts.items())
+
+
+def _prices(model: HostedModel) -> tuple[str, str]:
+    if model.price is None:
+        return "", ""
+    prompt, completion = model.price
+    return f"{prompt:g}", f"{completion:g}"

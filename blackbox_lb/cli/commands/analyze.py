@@ -1,0 +1,129 @@
+"""``blb analyze``: the effect of a bias on each token that is generated under it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blackbox_lb.cli.echo import echo, preset_options, print_json
+from blackbox_lb.cli.grouped import COUNT, command, option
+from blackbox_lb.cli.options import StoredBiasOptions
+from blackbox_lb.cli.resources import check_folder
+from blackbox_lb.cli.terminal import print_table
+from blackbox_lb.jobs.runs.names import STORE
+from blackbox_lb.rollouts.progress import short
+
+if TYPE_CHECKING:
+    from blackbox_lb.extras.analysis.document import Analysis, TokenScore
+
+ANALYSIS = "analysis.json"
+"""The file that the command writes into the run's folder."""
+
+
+class AnalyzeOptions(StoredBiasOptions):
+    """Options of ``blb analyze``, which sends no request."""
+
+    top: int = option(None, "Rows of each table of tokens.", type=COUNT, default=15)
+    out: Path | None = option(None, f"Folder that gets {ANALYSIS}. [default: the folder of BIAS]")
+
+
+@command("analyze", AnalyzeOptions, example="blb analyze runs/train/bias.json")
+def analyze_command(options: AnalyzeOptions) -> None:
+    """Show the effect of the bias file BIAS on each token: its intervention score.
+
+    S is the mean of log p(token | with the bias) - log p(token | without it), in nats, over the
+    places where completions drawn with the bias have the token. It is read from the base model's
+    lists along the completions at temperature 1 that blb fit and blb eval left in the store; no
+    server is asked. Where the server listed its whole vocabulary (vLLM with --max-logprobs -1), the
+    scores are exact.
+    """
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.bias.limits import profile_of, vocabulary_of
+    from blackbox_lb.cli.keys import tell_host_of_bias
+    from blackbox_lb.extras.analysis.run import analyze
+    from blackbox_lb.jobs.records.run_record import provenance
+    from blackbox_lb.safety.files import write_whole
+
+    bias = Bias.load(options.bias_file)
+    file = (options.out or options.bias_file.parent) / ANALYSIS
+    check_folder(file)
+    tell_host_of_bias(options.bias_file, bias, options)
+    profile = profile_of(bias, options.provider)
+    vocabulary = vocabulary_of(bias, [profile], options.tokenizer)
+    store = options.store or options.bias_file.with_name(STORE)
+    origin = provenance(settings=preset_options())
+    analysis = analyze(bias, store, profile, vocabulary, origin)
+    write_whole(file, (analysis.model_dump_json(indent=1) + "\n").encode())
+    if not options.quiet and analysis.left_out:
+        echo(
+            f"{analysis.left_out} completions are left out: filtered, broken off by the host, or"
+            " not all of their tokens are listed",
+            err=True,
+        )
+    if options.as_json:
+        print_json(analysis.model_dump(mode="json"))
+    else:
+        _print(analysis, options.top)
+        echo(f"wrote {file}")
+
+
+def _print(analysis: Analysis, top: int) -> None:
+    for sentence in analysis.summary:
+        echo(sentence)
+    echo(
+        f"scores from the base model's lists at {analysis.positions:,} positions of"
+        f" {analysis.completions:,} completions; a share of {short(analysis.unlisted)} of the"
+        " probability is in no list, and spread as base completions have it"
+    )
+    unknown = sum(token.family == "not known" for token in analysis.tokens)
+    if unknown:
+        echo(
+            f"no stored answer has the text of {unknown:,} tokens; --tokenizer with the model's"
+            " vocabulary gives it"
+        )
+    print_table(
+        "Intervention scores S by band (nats)",
+        ("band", "what they are", "tokens"),
+        ((band.label, band.meaning, f"{band.count:,}") for band in analysis.bands),
+        left_aligned=2,
+    )
+    print_table(
+        "Families of tokens by what they look like",
+        ("side", "family", "examples", "tokens", "used", "mean S"),
+        (
+            (
+                family.side,
+                family.name,
+                " ".join(f"'{example}'" for example in family.examples[:6]),
+                f"{family.size:,}",
+                f"{family.count:,}",
+                f"{family.mean_score:+.3f}",
+            )
+            for family in analysis.families
+            if family.side != "unmoved"
+        ),
+        left_aligned=3,
+    )
+    by_share = sorted(analysis.tokens, key=lambda token: -abs(token.score) * token.count)
+    _print_tokens("Promoted tokens", [token for token in by_share if token.score > 0], top)
+    _print_tokens("Suppressed tokens", [token for token in by_share if token.score < 0], top)
+
+
+def _print_tokens(title: str, tokens: Sequence[TokenScore], top: int) -> None:
+    print_table(
+        f"{title}, by S times use: {min(top, len(tokens)):,} of {len(tokens):,}",
+        ("token", "context", "S (nats)", "standard error", "bias", "used"),
+        (
+            (
+                f"'{token.text}'",
+                token.contexts[0] if token.contexts else "",
+                f"{token.score:+.3f}",
+                "" if token.se is None else f"{token.se:.3f}",
+                f"{token.bias:+.2f}" if token.bias else "",
+                f"{token.count:,}",
+            )
+            for token in tokens[:top]
+        ),
+        left_aligned=2,
+    )

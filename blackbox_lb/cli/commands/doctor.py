@@ -1,0 +1,142 @@
+"""``blb doctor``: prove or disprove what a provider's profile claims."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from blackbox_lb.cli.echo import echo, print_json
+from blackbox_lb.cli.grouped import command, option
+from blackbox_lb.cli.options import PrintOptions
+from blackbox_lb.cli.resources import connect_to
+from blackbox_lb.cli.terminal import print_table
+from blackbox_lb.errors import InputError
+from blackbox_lb.jobs.plan.setting import HelpGroup
+from blackbox_lb.jobs.plan.shared import ModelSettings
+from blackbox_lb.safety.printable import shell_line
+
+if TYPE_CHECKING:
+    from blackbox_lb.extras.doctor.findings import Report
+    from blackbox_lb.providers.profile import Profile
+    from blackbox_lb.providers.schema import Json
+
+
+class DoctorOptions(ModelSettings, PrintOptions):
+    save: Path | None = option(
+        HelpGroup.OUTPUT,
+        "Write a profile of your own with what was found, for --provider.",
+        type=click.Path(path_type=Path, dir_okay=False),
+    )
+    thorough: bool = option(
+        HelpGroup.LIMITS,
+        "Ask more, at most 269 requests, to see a temperature within 5 percent of 1.",
+    )
+    yes: bool = option(HelpGroup.LIMITS, "Do not ask before requests that cost money.")
+
+
+@command(
+    "doctor",
+    DoctorOptions,
+    example="blb doctor --provider vllm --base-url http://127.0.0.1:8000/v1",
+)
+def doctor_command(options: DoctorOptions) -> None:
+    """Prove or disprove what a provider's profile claims, in at most 119 cheap requests (269 with
+    --thorough).
+
+    One row a claim: CONFIRMED, CONTRADICTED or NOT CHECKED, with the observation; MEASURED is a
+    fact without a claim, or a limit that could be wider. Ends with exit code 1 where anything is
+    contradicted, and 2 where nothing could be checked or --save could not be written.
+    """
+    import asyncio
+
+    from blackbox_lb.extras.doctor.run import IN_FLIGHT, examine, most_requests, most_tokens
+    from blackbox_lb.extras.doctor.save import check_target, save_profile
+    from blackbox_lb.providers.credentials import Credentials
+    from blackbox_lb.providers.profile import load_profile
+
+    profile = load_profile(options.provider)
+    # What can be refused is refused before the question whether to go on.
+    if options.save is not None:
+        check_target(options.save, options.provider)
+    if options.endpoint is not None:
+        profile.endpoint(options.endpoint)
+    profile.check_model(options.model)
+    Credentials(profile)
+    echo(
+        f"{profile.title}: at most {most_requests(thorough=options.thorough)} requests and"
+        f" {most_tokens(thorough=options.thorough):,} completion tokens, with short prompts",
+        err=True,
+    )
+    if profile.connection.api_key_required and not options.yes:
+        _ask(profile)
+
+    def watch(title: str) -> None:
+        if not options.quiet:
+            echo(f"  {title} ...", err=True)
+
+    async def findings() -> Report:
+        in_flight = options.concurrency or IN_FLIGHT
+        async with connect_to(options, concurrency=in_flight) as session:
+            return await examine(
+                session, concurrency=in_flight, thorough=options.thorough, watch=watch
+            )
+
+    report = asyncio.run(findings())
+    saved = None
+    careful: dict[str, Json] = {}
+    complaint = None
+    if options.save is not None:
+        try:
+            careful = save_profile(report, options.save, options.provider, options.base_url)
+            saved = str(options.save)
+        except InputError as error:  # the findings have cost money, and are printed in any case
+            complaint = error
+    if options.as_json:
+        print_json(report.as_json() | {"saved": saved, "careful": careful})
+    else:
+        _print(report, saved, careful)
+    if complaint is not None:
+        echo(f"Error: {complaint}", err=True)
+    incurable = any(finding.incurable for finding in report.contradicted)
+    if complaint is not None and not incurable:
+        click.get_current_context().exit(2)
+    if report.contradicted:
+        click.get_current_context().exit(1)
+
+
+def _ask(profile: Profile) -> None:
+    """Ask for consent to requests that may cost money."""
+    if not sys.stdin.isatty():
+        raise InputError(
+            f"requests to {profile.name} may cost money, and nobody can be asked here; add --yes"
+        )
+    click.confirm("Go on?", default=True, abort=True, err=True)
+
+
+def _print(report: Report, saved: str | None, careful: Mapping[str, Json]) -> None:
+    print_table(
+        f"{report.profile.name}, {report.model}, {report.endpoint} endpoint",
+        ("row", "claim", "finding", "evidence"),
+        (
+            (finding.row, finding.claim, finding.status, finding.evidence)
+            for finding in report.findings
+        ),
+        left_aligned=4,
+    )
+    echo(
+        f"{len(report.contradicted)} contradicted; {report.requests} requests,"
+        f" {report.prompt_tokens:,} prompt and {report.completion_tokens:,} completion tokens,"
+        f" {report.seconds:.1f} s"
+    )
+    if saved is not None:
+        for row, value in careful.items():
+            echo(
+                f"{row} could not be checked: saved as {json.dumps(value)}, which is right in any"
+                " case"
+            )
+        echo(f"wrote {saved}; use it with: {shell_line('--provider', saved)}")

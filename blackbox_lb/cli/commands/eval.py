@@ -1,0 +1,403 @@
+"""``blb eval``: judge biases on fresh completions, beside what one would do instead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blackbox_lb.cli.completing import bias_files
+from blackbox_lb.cli.echo import echo, preset_options, print_json
+from blackbox_lb.cli.grouped import AMOUNT, COUNT, argument, arguments_for, command, option
+from blackbox_lb.cli.options import TrialOptions, VerboseOptions
+from blackbox_lb.cli.resources import (
+    COLLECTING,
+    SAMPLING_WITH_A_BIAS,
+    load,
+    note_old_report,
+    open_trials,
+    run,
+)
+from blackbox_lb.cli.tables import comparisons_table, rate, shares_table
+from blackbox_lb.cli.terminal import command_with_same, print_conclusion, print_table, reporter
+from blackbox_lb.errors import BiasError, InputError
+from blackbox_lb.jobs.plan.setting import HelpGroup
+from blackbox_lb.jobs.plan.shared import DecisionSettings, TaskSettings
+from blackbox_lb.jobs.runs.names import REPORT
+from blackbox_lb.safety.files import explained, write_whole
+from blackbox_lb.safety.printable import printable, shell_line
+
+if TYPE_CHECKING:
+    from blackbox_lb.api.limits.budget import SpendLimit
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
+    from blackbox_lb.jobs.evaluation.run import EvalPlan
+    from blackbox_lb.rollouts.judging.trials import Trials
+    from blackbox_lb.tasks import Reward, Task
+
+FILE = "evaluation.json"
+GENERIC = "bias"
+"""The file name that ``blb fit`` uses: the folder's name says more."""
+EVAL_PLAN = "blackbox_lb.jobs.evaluation.run:EvalPlan"
+
+
+class EvalOptions(TaskSettings, DecisionSettings, TrialOptions, VerboseOptions):
+    biases: tuple[str, ...] = argument(
+        metavar="[[NAME=]BIAS]...", nargs=-1, shell_complete=bias_files
+    )
+    save: bool = option(HelpGroup.FIRST, "Write each bias's verdict into its file.")
+    rivals: bool = option(
+        HelpGroup.FIRST,
+        "Try what one would do instead of a bias, as it suits the task. Labels: labels only, batch"
+        " calibration, 4 examples, a classifier by words. Calls of tools: an instruction, and a"
+        " threshold with 2 requests. Text: an instruction by the reward, and a lower temperature.",
+    )
+    test_samples: int = option(
+        HelpGroup.JUDGING,
+        "Completions a test prompt, setting and policy.",
+        type=COUNT,
+        sets=EVAL_PLAN,
+        parameter="samples",
+    )
+    deploy: tuple[str, ...] = option(
+        HelpGroup.JUDGING,
+        "Judge at this setting, as in temperature=0.5 or greedy. Repeatable. [default: those at"
+        " which BIAS was judged; without a verdict temperature=1 and greedy]",
+    )
+    rival: tuple[str, ...] = option(
+        HelpGroup.JUDGING,
+        "Try this instead of a bias, alone and together with each BIAS. Repeatable. prompt:TEXT: an"
+        " instruction, added to the prompt. temperature:T: a lower one (of wanted shares any)."
+        " max-tokens:N: another limit of a completion. best-of:N: the likeliest of several"
+        " completions (mean logprob under the base model). words:FILE:NATS: so many nats on every"
+        " spelling that is one token of each line of FILE. close:NATS: on the first token of the"
+        " text that ends --thinking. Of a decision: labels-only (all else forbidden by the"
+        " provider's highest bias); threshold (the labels' logprobs, each with an offset learned"
+        " from the training answers); calibrate:contextual or calibrate:batch (their probabilities"
+        " divided by those without content, or by their mean over the test prompts); few-shot:K"
+        " (training examples before the prompt); classifier:tfidf or"
+        " classifier:embedding:NAME_OR_FOLDER (without the model, learned on the training rows;"
+        " needs the extra clusters). Of wanted shares: asked-shares (in words, in the prompt);"
+        " drawn-label (drawn here for each completion, and asked for in the prompt).",
+        metavar="NAME[:VALUE]",
+    )
+    effect: float | None = option(
+        HelpGroup.JUDGING,
+        "Say how many prompts would show such a difference of the reward.",
+        type=AMOUNT,
+        sets=EVAL_PLAN,
+    )
+
+
+@command(
+    "eval",
+    EvalOptions,
+    example="blb eval runs/train/bias.json --data train.jsonl --reward accuracy --rivals",
+)
+def eval_command(options: EvalOptions) -> None:
+    """Judge bias files on fresh completions of the test prompts, all on the same prompts as the
+    base.
+
+    What one would do instead goes into the same table, alone and together with each BIAS: --rival
+    names it, --rivals tries what suits the task. Where the answers are few labels, the output
+    counts which label was said for which; with --reward distribution it has the wanted and the
+    drawn share of each label, by group, too. Without BIAS, the rivals are compared with the base,
+    before a fit costs anything. NAME is the name of a bias
+    in the tables, by default the file's, or the folder's of a bias.json. A bias may come from
+    another server of the same model: only the tokenizer must be the same. Writes evaluation.json
+    into --out; a second run resumes there.
+    """
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.cli.keys import tell_host_of_bias
+    from blackbox_lb.jobs.evaluation.compare import verdicts
+    from blackbox_lb.jobs.evaluation.conclusion import eval_conclusion
+    from blackbox_lb.jobs.records.run_record import work_in
+    from blackbox_lb.jobs.runs.conclusion import HELP_PAGE, NextStep, understood
+    from blackbox_lb.jobs.runs.opening import run_folder
+
+    if options.save and not options.biases:
+        raise InputError(
+            "--save writes verdicts into bias files, and none was given; name one, or drop --save"
+        )
+    paths = _named(options.biases)
+    loaded = {name: Bias.load(path) for name, path in paths.items()}
+    for name, bias in loaded.items():
+        tell_host_of_bias(paths[name], bias, options)
+    task, reward = load(options, learns=False, biases=tuple(loaded.values()))
+    plan = _plan(options, task, reward, tuple(loaded.values()))
+    folder = run_folder(options, task)
+    with work_in(folder):
+        options = options.replacing(out=folder)
+        reporter(quiet=options.quiet).notice(understood(task, reward, plan.labels))
+        evaluation, spent = run(
+            options, lambda budget: _run(loaded, options, task, reward, plan, budget)
+        )
+        document = evaluation.model_dump(mode="json")
+        path = folder / FILE
+        if options.as_json:
+            print_json(document)
+        else:
+            _print(evaluation, everything=options.verbose)
+            report = NextStep(shell_line("blb", "report", folder), "look at every answer")
+            if paths:
+                bias_file = next(iter(paths.values()))
+                use = shell_line("blb", "export", bias_file, "--format", "openai")
+                if_helps = NextStep(use, "use it")
+                otherwise = NextStep(HELP_PAGE, "what helps, by kind of task")
+            else:
+                otherwise = NextStep(command_with_same(["blb", "fit"]), "learn a bias")
+                if_helps = otherwise
+            print_conclusion(
+                eval_conclusion(evaluation, path, spent, [report, if_helps], [report, otherwise])
+            )
+        with explained(
+            f"write {path}", "make room there, and the same command asks for no completion again"
+        ):
+            write_whole(path, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
+        if options.save:
+            for name, bias in loaded.items():
+                bias.verified(verdicts(evaluation, name)).save(paths[name])
+    if not options.as_json:
+        note_old_report(folder)
+
+
+def _named(specs: Sequence[str]) -> dict[str, Path]:
+    """Name -> file. Raises InputError where two have the same name."""
+    named: dict[str, Path] = {}
+    for spec in specs:
+        name, path = _name(spec)
+        if name in named:
+            raise InputError(
+                f"{named[name]} and {path} are both called {name!r} here; tell them apart with"
+                f" NAME=FILE, as in other={path}"
+            )
+        named[name] = path
+    return named
+
+
+def _name(spec: str) -> tuple[str, Path]:
+    name, equals, rest = spec.partition("=")
+    if equals and name and rest and "/" not in name and not Path(spec).exists():
+        return printable(name), Path(rest)
+    path = Path(spec)
+    folder = path.absolute().parent.name
+    if path.stem == GENERIC and folder:
+        return printable(folder), path
+    return printable(path.stem), path
+
+
+def _plan(options: EvalOptions, task: Task, reward: Reward, biases: Sequence[Bias]) -> EvalPlan:
+    """What is judged; says which of the usual rivals do not suit the task."""
+    from blackbox_lb.api.wire.request import takes_messages
+    from blackbox_lb.extras.rivals.case import Case
+    from blackbox_lb.extras.rivals.table import rivals, standard_rivals
+    from blackbox_lb.jobs.evaluation.run import EvalPlan, default_settings
+    from blackbox_lb.jobs.runs.loading import labels_of
+    from blackbox_lb.providers.profile import load_profile
+    from blackbox_lb.rollouts.judging.decisions import check_wanted
+    from blackbox_lb.rollouts.judging.verdict import parse_setting
+
+    labels = labels_of(options, task)
+    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy))
+    if not settings:
+        settings = default_settings(biases, reward)
+    check_wanted(reward, (*task.train, *task.validation, *task.test), settings)
+    specs: list[str] = []
+    if options.rivals:
+        first = next(iter(load_profile(options.provider).endpoints))
+        specs, notices = standard_rivals(
+            reward,
+            labels,
+            settings,
+            takes_messages=takes_messages(options.endpoint or first),
+            has_training=bool(task.train),
+        )
+        for sentence in notices:
+            reporter(quiet=options.quiet).notice(sentence)
+    specs += options.rival
+    case = Case(task, reward, settings, labels, options.seed or 0, options.top_logprobs)
+    return EvalPlan(
+        settings=settings,
+        rivals=rivals(specs, case),
+        labels=labels,
+        preset_options=preset_options(),
+        **arguments_for(EvalPlan, options),
+    )
+
+
+async def _run(
+    biases: dict[str, Bias],
+    options: EvalOptions,
+    task: Task,
+    reward: Reward,
+    plan: EvalPlan,
+    budget: SpendLimit,
+) -> Evaluation:
+    from blackbox_lb.bias.request_bias import to_request_bias
+    from blackbox_lb.jobs.evaluation.policies import HandBias
+    from blackbox_lb.jobs.evaluation.run import evaluate
+    from blackbox_lb.jobs.forecast import RequestSettings, eval_forecast
+    from blackbox_lb.jobs.runs.opening import results_of
+
+    needs: tuple[str, ...] = COLLECTING
+    if biases or any(isinstance(policy, HandBias) for policy in plan.rivals):
+        needs = SAMPLING_WITH_A_BIAS
+    longest = max(
+        (
+            sum(map(len, draw.example.prompt.sent_texts))
+            for policy in plan.rivals
+            for example in task.test
+            for draw in policy.requests(example, plan.samples)
+        ),
+        default=0,
+    )
+    values = {name: to_request_bias(bias) for name, bias in biases.items()}
+    async with open_trials(
+        options,
+        task,
+        reward,
+        budget,
+        needs=needs,
+        expected=lambda trials: eval_forecast(RequestSettings.of(trials), task, values, plan),
+        longest_prompt=longest,
+        longest_completion=max((policy.max_tokens or 0 for policy in plan.rivals), default=0),
+        results=results_of(options, reward, (FILE, REPORT)),
+    ) as trials:
+        _check(trials, biases)
+        return await evaluate(trials, task, biases, replace(plan, prices=budget.prices))
+
+
+def _check(trials: Trials, biases: dict[str, Bias]) -> None:
+    """Refuse a bias that the model's tokenizer or the provider does not take, before anything costs
+    money.
+    """
+    from blackbox_lb.bias.limits import check_bias
+
+    for name, bias in biases.items():
+        try:
+            bias.check_tokenizer(trials.tokenizer.fingerprint)
+            check_bias(bias, trials.session.profile, trials.session.highest_id)
+        except BiasError as error:
+            raise type(error)(f"{name}: {error}") from None
+
+
+def _print(evaluation: Evaluation, *, everything: bool) -> None:
+    """A table of the policies for each setting and a legend, and the shares of labels where they
+    are the reward; with ``everything`` the methods and all other numbers, too.
+    """
+    from blackbox_lb.jobs.evaluation.conclusion import short_names
+
+    names = short_names(evaluation.policies)
+    by_setting: dict[str, list[PolicyResult]] = {}
+    for row in evaluation.policies:
+        by_setting.setdefault(row.setting, []).append(row)
+    if everything:
+        for sentence in evaluation.summary:
+            echo(sentence)
+    for setting, rows in by_setting.items():
+        _print_policies(evaluation, setting, rows, names, everything=everything)
+        if everything:
+            _print_decisions(setting, rows)
+    for name, short in names.items():
+        if short != printable(name) and " + " not in short:
+            echo(f"{short}: {printable(name)}")
+    if everything and evaluation.comparisons:
+        comparisons_table("Differences, paired by prompt", evaluation.comparisons)
+    if everything:
+        for note in evaluation.notes:
+            echo(note)
+    for setting, rows in by_setting.items():
+        shares = {names[row.name]: row.shares for row in rows if row.shares}
+        if shares:
+            shares_table(setting, next(iter(shares.values())), shares)
+
+
+def _print_policies(
+    evaluation: Evaluation,
+    setting: str,
+    rows: Sequence[PolicyResult],
+    names: Mapping[str, str],
+    *,
+    everything: bool,
+) -> None:
+    """The policies at a setting, the one with the highest reward first; with ``everything`` all
+    their metrics.
+    """
+    from blackbox_lb.jobs.evaluation.conclusion import against, reference_of, with_interval
+
+    reference = reference_of(evaluation)
+    metrics = [evaluation.label]
+    if everything:
+        metrics = list(rows[0].metrics)
+    priced = any(row.cost is not None for row in rows)
+    cells = []
+    for row in sorted(rows, key=lambda row: -row.metrics[evaluation.label].mean):
+        line = [names[row.name]]
+        for metric in metrics:
+            cell = ""
+            if metric in row.metrics:
+                mean = row.metrics[metric]
+                cell = with_interval(metric, mean.mean, mean.low, mean.high)
+            line.append(cell)
+        line += [
+            *against(evaluation, row, reference),
+            f"{row.prompt_tokens:.0f} + {row.completion_tokens:.1f}",
+        ]
+        if priced:
+            line.append("" if row.cost is None else f"{row.cost:.4f}")
+        cells.append(line)
+    header = [
+        "policy",
+        *map(printable, metrics),
+        f"against {names[reference]}",
+        "that is",
+        "tokens",
+    ]
+    if priced:
+        header.append("$ for 1,000")
+    print_table(
+        f"{setting.capitalize()}, {rows[0].prompts} test prompts, 95 % intervals; tokens: prompt +"
+        " completion",
+        header,
+        cells,
+    )
+
+
+def _print_decisions(setting: str, rows: Sequence[PolicyResult]) -> None:
+    """Print each policy's table of labels with its scores; nothing where the task has no labels."""
+    decisions = [(row.name, row.decisions) for row in rows if row.decisions]
+    if not decisions:
+        return
+    print_table(
+        f"{setting.capitalize()}: decisions",
+        ("policy", "accuracy", "macro-F1", "no label"),
+        (
+            (
+                printable(name),
+                rate(decision.accuracy),
+                rate(decision.macro_f1),
+                rate(decision.no_label),
+            )
+            for name, decision in decisions
+        ),
+    )
+    labels = [printable(row.label) for row in decisions[0][1].labels]
+    print_table(
+        f"{setting.capitalize()}: decisions by right label",
+        (
+            "policy",
+            "label",
+            "precision",
+            "recall",
+            *(f"said {name}" for name in labels),
+            "said none",
+        ),
+        (
+            (printable(name), label, rate(row.precision), rate(row.recall), *map(str, cells))
+            for name, decision in decisions
+            for label, row, cells in zip(labels, decision.labels, decision.confusion, strict=True)
+        ),
+        left_aligned=2,
+    )

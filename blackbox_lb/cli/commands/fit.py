@@ -1,0 +1,276 @@
+"""``blb fit``: the main job."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from blackbox_lb.cli.echo import echo, preset_options, print_json
+from blackbox_lb.cli.grouped import COUNT, command, option
+from blackbox_lb.cli.options import TrialOptions, VerboseOptions
+from blackbox_lb.cli.resources import load, note_old_report, open_trials, run
+from blackbox_lb.cli.tables import (
+    comparisons_table,
+    findings_list,
+    print_curve,
+    rate,
+    shares_table,
+    verdict_table,
+)
+from blackbox_lb.cli.terminal import (
+    command_with_same,
+    print_conclusion,
+    print_table,
+    reporter,
+)
+from blackbox_lb.errors import InputError
+from blackbox_lb.jobs.plan.plan import Plan
+from blackbox_lb.jobs.plan.setting import HelpGroup
+from blackbox_lb.jobs.runs.names import BIAS, FIT_FILES, LEARNED, TOP_LOGPROBS
+from blackbox_lb.literals import Endpoint
+from blackbox_lb.safety.printable import printable, shell_line
+
+if TYPE_CHECKING:
+    from blackbox_lb.api.limits.budget import SpendLimit
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.jobs.fitting.document import FitResult
+    from blackbox_lb.jobs.fitting.result import Fitted
+    from blackbox_lb.jobs.runs.answers import AnswerPair
+    from blackbox_lb.records import Decisions
+    from blackbox_lb.rollouts.positions import FitEngine
+    from blackbox_lb.tasks import Reward, Task
+
+
+class FitOptions(Plan, TrialOptions, VerboseOptions):
+    """The plan of a fit, and how the command runs it."""
+
+    dry_run: bool = option(
+        HelpGroup.FIRST,
+        "Print splits, smallest effect that shows, requests, tokens and dollars; ask nothing.",
+    )
+    engine: Literal["here", "ray"] = option(
+        HelpGroup.LEARNING,
+        "Who reads and sums the training rollouts: this process, or the workers of a Ray cluster"
+        " (RAY_ADDRESS, else workers on this machine).",
+        default="here",
+    )
+    workers: int | None = option(
+        HelpGroup.LEARNING, "Workers of --engine ray. [default: one a core]", type=COUNT
+    )
+
+
+@command(
+    "fit",
+    FitOptions,
+    example="blb fit --provider vllm --data train.jsonl --reward accuracy --out runs/train",
+)
+def fit_command(options: FitOptions) -> None:
+    """Learn a bias and prove on unseen prompts whether it helps.
+
+    Collects completions of the training prompts, scores them, estimates one bias for each setting
+    of the sweep, chooses on the validation prompts by the mean over the settings that you deploy
+    with, and compares base and biased completions of the test prompts at each of those. Writes
+    bias.json, result.json, the rollouts, and learned.json (the whole learned vector, for blb
+    compile) into --out; a second run resumes there.
+    """
+    from blackbox_lb.jobs.plan.by_data import completed, pooled
+    from blackbox_lb.jobs.records.run_record import work_in
+    from blackbox_lb.jobs.runs.opening import run_folder
+
+    task, reward = load(options)
+    plan = completed(options, task, reward, needs_samples=options.engine != "here")
+    task = pooled(plan, task, reward)
+    if options.dry_run:
+        _dry_run(options, task, reward, plan)
+        return
+    folder = run_folder(options, task)
+    with work_in(folder):
+        _fit(options.replacing(out=folder), task, reward, plan, folder)
+
+
+def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: Plan) -> None:
+    """Print what the fit would ask for at most; no server is asked, and nothing is written."""
+    from blackbox_lb.jobs.fitting.demand import fit_forecast
+    from blackbox_lb.jobs.forecast import RequestSettings
+    from blackbox_lb.jobs.runs.conclusion import understood
+    from blackbox_lb.providers.prices import find_prices, parse_prices
+    from blackbox_lb.providers.profile import load_profile
+
+    profile = load_profile(options.provider)
+    profile.check_model(options.model)
+    first: Endpoint = next(iter(profile.endpoints))
+    endpoint = options.endpoint or first
+    profile.endpoint(endpoint)
+    listed = TOP_LOGPROBS if options.top_logprobs is None else options.top_logprobs
+    settings = RequestSettings(
+        profile, endpoint, reward.max_tokens, listed, options.seed, task.stop
+    )
+    total = fit_forecast(settings, task, plan, reward)
+    prices = parse_prices(options.price) if options.price is not None else None
+    if prices is None and options.model is not None:
+        prices = find_prices(profile.name, options.model, options.price_table)
+    summary = understood(task, reward, plan.decision_labels, limit=plan.limit)
+    if options.as_json:
+        dollars = None
+        if prices is not None:
+            dollars = prices.dollars(total.most_prompt_tokens, total.most_completion_tokens)
+        heading = {"understood": summary, "note": task.note}
+        print_json({**heading, **asdict(total), "most_dollars": dollars})
+        return
+    echo(summary)
+    if task.note:
+        echo(task.note)
+    settings_judged = ", ".join(setting.name for setting in plan.settings)
+    echo(f"learns from {plan.learn_from}; judges at {settings_judged}")
+    echo(total.sentence(prices, stored=0, mean=0.0))
+    if prices is None and profile.connection.api_key_required:
+        echo("the price is not known; give it with ``price=PROMPT,COMPLETION``")
+
+
+def _fit(options: FitOptions, task: Task, reward: Reward, plan: Plan, folder: Path) -> None:
+    """Learn, write and print, while nobody else works in the folder."""
+    from blackbox_lb.jobs.records.run_record import provenance
+    from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, understood
+    from blackbox_lb.jobs.runs.opening import check_written, whole_result, write_result
+
+    summary = understood(task, reward, plan.decision_labels, limit=plan.limit)
+    reporter(quiet=options.quiet).notice(summary)
+    (fitted, pairs, notices), spent = run(
+        options, lambda budget: _fitted(options, task, reward, plan, budget)
+    )
+    bias = fitted.bias
+    origin = provenance(notices, settings=preset_options())
+    result = whole_result(fitted, pairs, folder, origin)
+    unwritten = write_result(fitted, result, folder)
+    if options.as_json:
+        print_json(result.model_dump(mode="json"))
+    else:
+        if bias.operating is not None:
+            print_curve(bias.operating)
+        if options.verbose:
+            _print_everything(bias, result, folder, unwritten)
+        rivals = command_with_same(["blb", "eval", folder / BIAS], ["--rivals"])
+        steps = [
+            NextStep(shell_line("blb", "report", folder), "look at every answer"),
+            NextStep(rivals, "compare with what else one could do"),
+        ]
+        conclusion = fit_conclusion(bias, result, reward.label, pairs, folder, spent, steps)
+        if unwritten:
+            conclusion = replace(conclusion, saved=f"{folder}/  without {', '.join(unwritten)}")
+        print_conclusion(conclusion)
+        note_old_report(folder)
+    check_written(unwritten)
+
+
+async def _fitted(
+    options: FitOptions, task: Task, reward: Reward, plan: Plan, budget: SpendLimit
+) -> tuple[Fitted, tuple[AnswerPair, ...], list[str]]:
+    """Learn and judge. Two answers to each test prompt are for the screen, the remarks for the
+    record.
+    """
+    from blackbox_lb.bias.request_bias import to_request_bias
+    from blackbox_lb.jobs.fitting.demand import fit_forecast
+    from blackbox_lb.jobs.fitting.fit import fit
+    from blackbox_lb.jobs.forecast import RequestSettings
+    from blackbox_lb.jobs.records.run_record import Remembering
+    from blackbox_lb.jobs.runs.answers import answer_pairs
+    from blackbox_lb.jobs.runs.opening import results_of
+
+    async with open_trials(
+        options,
+        task,
+        reward,
+        budget,
+        expected=lambda trials: fit_forecast(RequestSettings.of(trials), task, plan, reward),
+        elsewhere=options.rollouts,
+        results=results_of(options, reward, FIT_FILES),
+    ) as trials:
+        report = Remembering(trials.report)
+        with _engine(options) as engine:
+            fitted = await fit(replace(trials, report=report, engine=engine), task, plan)
+        sent = to_request_bias(fitted.bias)
+        pairs = answer_pairs(trials, fitted.tests[-1:], sent, samples=1)
+        return fitted, pairs, report.notices
+
+
+def _engine(options: FitOptions) -> AbstractContextManager[FitEngine | None]:
+    if options.engine == "here":
+        if options.workers:
+            raise InputError(
+                f"--workers {options.workers} are those of --engine ray; give both, or neither"
+            )
+        return nullcontext()
+    from blackbox_lb.extras.ray.engine import Cluster
+
+    return Cluster(options.workers)
+
+
+def _print_everything(
+    bias: Bias, result: FitResult, folder: Path, unwritten: Collection[str]
+) -> None:
+    from blackbox_lb.bias.records import settings_text
+
+    verdict_table(bias.verdict)
+    for setting, decisions in result.decisions.items():
+        print_decisions(setting, decisions.base, decisions.biased)
+    for setting, shares in result.shares.items():
+        shares_table(setting, shares.base, {"base": shares.base, "biased": shares.biased})
+    if result.beside:
+        comparisons_table(
+            f"This bias (depends on {bias.depends_on or 'nothing'}) against what else decides, same"
+            " test prompts",
+            result.beside,
+        )
+    echo(
+        f"{bias.estimator} ({printable(settings_text(bias.settings))}), {len(bias.entries)}"
+        f" entries, learned from {bias.rollouts} rollouts, {result.kl_sentence}"
+    )
+    if bias.compiled:
+        echo(f"compiled: {bias.compiled.sentence}")
+    if bias.censoring and bias.sampling:
+        echo(bias.censoring.sentence(bias.sampling.top_logprobs))
+    findings_list(bias.findings)
+    if BIAS not in unwritten:
+        bias_file = folder / BIAS
+        echo(f"wrote {bias_file}; look into it with: {shell_line('blb', 'show', bias_file)}")
+    if LEARNED not in unwritten:
+        echo(
+            f"wrote {folder / LEARNED}: all {result.uncompiled_entries:,} learned"
+            " values, for blb compile"
+        )
+
+
+def print_decisions(setting: str, base: Decisions, biased: Decisions) -> None:
+    """Print the scores of the decisions and a row for each label: without and with the bias.
+
+    The report has the whole table of which label was said for which.
+    """
+    scores = []
+    for name, before, after in (
+        ("accuracy", base.accuracy, biased.accuracy),
+        ("macro-F1", base.macro_f1, biased.macro_f1),
+        ("no label", base.no_label, biased.no_label),
+        ("calibration error", base.calibration_error, biased.calibration_error),
+    ):
+        if before is not None and after is not None:
+            scores.append(f"{name} {before:.3f} -> {after:.3f}")
+    rows = []
+    for place, (label, label_biased) in enumerate(zip(base.labels, biased.labels, strict=True)):
+        rows.append(
+            (
+                label.label,
+                str(label.count),
+                f"{base.confusion[place][place]} -> {biased.confusion[place][place]}",
+                f"{rate(label.precision)} -> {rate(label_biased.precision)}",
+                f"{rate(label.f1)} -> {rate(label_biased.f1)}",
+            )
+        )
+    print_table(
+        f"Decisions at {setting}, base -> biased: {'; '.join(scores)}; always saying"
+        f" {printable(base.commonest.label)}: accuracy {rate(base.majority)}",
+        ("label", "prompts", "right", "precision", "F1"),
+        rows,
+    )

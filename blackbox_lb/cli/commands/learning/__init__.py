@@ -1,1 +1,0 @@
-"""Commands that draw, score, learn, choose and judge."""

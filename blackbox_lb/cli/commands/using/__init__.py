@@ -1,1 +1,0 @@
-"""Commands that read, send or pass on a learned bias."""

@@ -1,0 +1,208 @@
+"""Tables that several commands print: verdicts, comparisons, findings, shares of labels, operating
+points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from blackbox_lb.bias.records import NOT_THE_TASK
+from blackbox_lb.cli.echo import echo
+from blackbox_lb.cli.terminal import print_table
+from blackbox_lb.rollouts.progress import chance, number
+from blackbox_lb.safety.printable import printable
+
+if TYPE_CHECKING:
+    from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint
+    from blackbox_lb.bias.records import Comparison, Verdict
+    from blackbox_lb.records import Finding, SharesOfGroup
+
+MOST_ROWS = 15
+"""Points of a curve that are printed; the JSON and the bias file hold all of them."""
+
+
+def _numbers(row: Verdict) -> tuple[str, str, str, str]:
+    """Base, biased, difference and interval: two decimals, or three digits where the row is too
+    small or too large for them.
+    """
+    largest = max(map(abs, (row.base, row.biased, row.difference, row.low, row.high)))
+    form = ".3g"
+    if largest == 0 or 0.1 <= largest < 100_000:
+        form = ".2f"
+    low = f"{row.low:+{form}}"
+    high = f"{row.high:+{form}}"
+    return (
+        f"{row.base:{form}}",
+        f"{row.biased:{form}}",
+        f"{row.difference:+{form}}",
+        f"{low} to {high}",
+    )
+
+
+def verdict_table(verdicts: Iterable[Verdict]) -> None:
+    """Base against biased, one row a setting and metric; p is adjusted for the number of rows.
+
+    Where the reward is itself the share of right answers, its row is not printed twice.
+    """
+    rows = []
+    printed = set[tuple[str, float, float, float]]()
+    for row in verdicts:
+        numbers = (row.setting, row.base, row.biased, row.p)
+        if row.metric != "accuracy" or numbers not in printed:
+            rows.append(row)
+        printed.add(numbers)
+    print_table(
+        "Test prompts, base against biased",
+        ("setting", "metric", "base", "biased", "diff", "95 % interval", "p", "verdict"),
+        (
+            (
+                row.setting.replace("temperature ", "T = "),
+                printable(row.metric),
+                *_numbers(row),
+                chance(row.p),
+                row.verdict,
+            )
+            for row in rows
+        ),
+        left_aligned=2,
+    )
+    for row in rows:
+        if row.word == NOT_THE_TASK and row.commonest is not None:
+            where = f"{printable(row.metric)}, {row.setting}"
+            echo(f"{NOT_THE_TASK}: {where}: {row.commonest.sentence}")
+
+
+def findings_list(findings: Iterable[Finding], *, everything: bool = False) -> None:
+    """Print the findings on the fit: the first one, the test's, and all reasons to worry, or with
+    ``everything`` all.
+    """
+    rows = list(findings)
+    if rows:
+        echo(
+            "Checks of the fit (FAIL: a reason why the bias may not help; INCONCLUSIVE: too little"
+            " data):"
+        )
+    for rank, row in enumerate(rows):
+        if everything or rank == 0 or row.word == "FAIL" or row.code == "test":
+            remedy = ""
+            if row.remedy and row.word != "PASS":
+                remedy = f"; {row.remedy}"
+            sentence = f"{row.sentence}{remedy}"
+            echo(f"{row.word:12} {printable(row.code)}: {printable(sentence)}")
+
+
+def comparisons_table(title: str, rows: Iterable[Comparison]) -> None:
+    """Policies against others, paired by prompt, a row each."""
+    print_table(
+        title,
+        (
+            "setting",
+            "policy",
+            "against",
+            "metric",
+            "diff",
+            "95 % interval",
+            "p",
+            "sign p",
+            "needed",
+            "verdict",
+        ),
+        (
+            (
+                row.setting.replace("temperature ", "T = "),
+                printable(row.policy),
+                printable(row.against),
+                printable(row.metric),
+                number(row.difference, sign=True),
+                f"{number(row.low, sign=True)} to {number(row.high, sign=True)}",
+                chance(row.p),
+                chance(row.p_sign),
+                "" if row.needed is None else f"{row.needed:,}",
+                row.verdict,
+            )
+            for row in rows
+        ),
+        left_aligned=4,
+    )
+
+
+def shares_table(
+    setting: str,
+    target: Sequence[SharesOfGroup],
+    sampled: Mapping[str, Sequence[SharesOfGroup]],
+) -> None:
+    """The shares by label, a row for the wanted ones and each policy of ``sampled``, group after
+    group; with the total variation, the Jensen-Shannon divergence and what chance alone gives.
+    """
+    labels = list(target[0].wanted)
+    lines = []
+    for place, group in enumerate(target):
+        name = printable(group.group) or "all"
+        shares = [f"{group.wanted[label]:.2f}" for label in labels]
+        lines.append([name, "wanted", *shares, "", f"{group.chance_level:.2f}", ""])
+        for policy, groups in sampled.items():
+            if place >= len(groups):
+                continue
+            drawn_here = groups[place]
+            lines.append(
+                [
+                    name,
+                    policy,
+                    *(f"{drawn_here.drawn[label]:.2f}" for label in labels),
+                    f"{drawn_here.no_label:.2f}",
+                    f"{drawn_here.total_variation:.2f}",
+                    f"{drawn_here.jensen_shannon:.3f}",
+                ]
+            )
+    print_table(
+        f"{setting.capitalize()}, shares of the labels; TV: total variation, beside the wanted"
+        " shares that of as many draws from them; JS: Jensen-Shannon, nats",
+        ["group", "policy", *map(printable, labels), "no label", "TV", "JS"],
+        lines,
+        left_aligned=2,
+    )
+
+
+def print_curve(curve: OperatingCurve) -> None:
+    """Print the curve: precision, recall and rate with their 95 % intervals, the chosen point
+    marked.
+    """
+    points = shown_points(curve)
+    print_table(
+        f"Operating points for {printable(curve.positive)}, on"
+        f" {curve.validation.prompts} validation prompts"
+        f" ({curve.validation.positives} have it); AUC {curve.auc:.2f}"
+        f" ({curve.auc_low:.2f} to {curve.auc_high:.2f})",
+        ("shift (nats)", "precision", "recall", "rate", ""),
+        (_point_cells(curve, point) for point in points),
+    )
+
+
+def shown_points(curve: OperatingCurve, most: int = MOST_ROWS) -> list[OperatingPoint]:
+    """At most ``most`` points of different decisions, evenly spread, and the chosen one."""
+    distinct: list[OperatingPoint] = []
+    for point in curve.points:
+        if not distinct or point.validation != distinct[-1].validation:
+            distinct.append(point)
+    step = max((len(distinct) - 1) / max(most - 1, 1), 1.0)
+    places = {round(number * step) for number in range(most)}
+    points = [point for place, point in enumerate(distinct) if place in places]
+    if curve.chosen not in points:
+        points.append(curve.chosen)
+    return sorted(points, key=lambda point: point.shift)
+
+
+def _point_cells(curve: OperatingCurve, point: OperatingPoint) -> tuple[str, ...]:
+    shares = (share.text for share in curve.measured(point))
+    mark = ""
+    if point.shift == curve.shift:
+        mark = "chosen"
+    return (f"{point.shift:+.2f}", *shares, mark)
+
+
+def rate(value: float | None) -> str:
+    """A share for display; a dash where no decision was for the label, or no prompt has it."""
+    if value is None:
+        return "-"
+    return f"{value:.2f}"
