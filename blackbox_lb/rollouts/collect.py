@@ -86,7 +86,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class MissingRequest:
-    """Samples of one prompt in one request, with their keys."""
+    """Samples of one prompt in one request, numbered one after the other, with their keys."""
 
     prompt: Prompt
     samples: tuple[int, ...]
@@ -224,10 +224,7 @@ async def collect_all(
         began = time.monotonic()
         asked, request = work
         n = len(request.samples)
-        draw = asked.series.draw
-        seed = draw.sampling.seed
-        if seed is not None:
-            draw = replace(draw, sampling=replace(draw.sampling, seed=_seed(seed, request)))
+        draw = draw_of(asked.series.draw, request)
         if "prefix" in draw.bias.scopes:
             completions = [await complete_by_phase(session, request.prompt, draw)]
         else:
@@ -348,7 +345,8 @@ def missing_requests(
     keys: Sequence[Sequence[str]],
 ) -> list[MissingRequest]:
     """Requests to send for what is not ``covered``, prompt by prompt, so that a server's prefix
-    cache serves the samples of one prompt. The keys of all of them are covered afterwards.
+    cache serves the samples of one prompt. The keys of all of them are covered afterwards, so that
+    equal prompts are asked once.
 
     endpoint: of draws that name none. keys: ``keys[p][s]`` of the series.
     """
@@ -358,16 +356,25 @@ def missing_requests(
         batch = batch_of(profile, draw.endpoint or endpoint, draw.sampling)
     requests: list[MissingRequest] = []
     for prompt, row in zip(series.prompts, keys, strict=True):
-        absent = [(sample, key) for sample, key in enumerate(row) if key not in covered]
+        absent = [sample for sample, key in enumerate(row) if key not in covered]
         covered.update(row)
-        for start in range(0, len(absent), batch):
-            samples, names = zip(*absent[start : start + batch], strict=True)
-            requests.append(MissingRequest(prompt, samples, names))
+        run: list[int] = []
+        for place, sample in enumerate(absent):
+            run.append(sample)
+            goes_on = absent[place + 1 : place + 2] == [sample + 1]
+            if len(run) == batch or not goes_on:
+                samples = tuple(run)
+                requests.append(MissingRequest(prompt, samples, tuple(row[n] for n in samples)))
+                run = []
     return requests
 
 
-def _seed(seed: int, request: MissingRequest) -> int:
-    """A seed of its own for every sample, the same in every run: 31 bits, which every server
-    takes.
+def draw_of(draw: Draw, request: MissingRequest) -> Draw:
+    """``draw`` for one request: with a seed of its own for every sample, the same in every run, of
+    31 bits, which every server takes.
     """
-    return (seed + int(request.keys[0][:8], 16)) & 0x7FFFFFFF
+    seed = draw.sampling.seed
+    if seed is None:
+        return draw
+    seed = (seed + int(request.keys[0][:8], 16)) & 0x7FFFFFFF
+    return replace(draw, sampling=replace(draw.sampling, seed=seed))

@@ -353,8 +353,8 @@ class Channel(HttpService):
         )
 
     def for_files(self, timeout: httpx2.Timeout) -> openai.AsyncOpenAI:
-        """The SDK's client of the same API under the same key, for answers of any size; the caller
-        closes it.
+        """The SDK's client of the same API under the same key, for answers of any size, with the
+        SDK's own retries; the caller closes it.
 
         Raises InputError: the SDK is too old for it.
         """
@@ -376,7 +376,7 @@ class Channel(HttpService):
         return openai.AsyncOpenAI(
             base_url=self.base_url,
             api_key="the credentials hook knows",
-            max_retries=0,
+            max_retries=ATTEMPTS - 1,
             timeout=timeout,
             default_query=self.profile.connection.query,
             http_client=client,

@@ -84,7 +84,7 @@ class BatchReader:
         self._session = setup.trials.session
         self._store = setup.trials.store
         self._settings = setup.settings
-        self._sampling = setup.sampling
+        self._sampling = setup.draw.sampling
         self._job = job
         self._prices = setup.trials.budget.prices
         self._watch = watch

@@ -9,19 +9,16 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.limits.budget import prompt_bound
-from blackbox_lb.api.wire import build_request
 from blackbox_lb.errors import InputError
-from blackbox_lb.providers.profile import Profile
+from blackbox_lb.rollouts.collect import MissingRequest
 from blackbox_lb.safety.files import explained, replacing
 from blackbox_lb.store import prompt_hash, rollout_key
-from blackbox_lb.types import Prompt
 
 PREFIX = 8
 """Hexadecimal digits of the request hash in a name."""
@@ -54,6 +51,11 @@ class SampleRequest:
         return f"{prefix}.{digest}.{self.first}.{self.count}"
 
     @classmethod
+    def of(cls, request: MissingRequest) -> SampleRequest:
+        """The samples that a request of a collection asks for."""
+        return cls(prompt_hash(request.prompt), request.samples[0], len(request.samples))
+
+    @classmethod
     def parse(cls, name: object, prefix: str) -> SampleRequest | None:
         """Parse a custom_id; None where it is not of these settings."""
         if not isinstance(name, str):
@@ -78,71 +80,30 @@ class Line:
     most_prompt: int
     most_completion: int
 
+    @classmethod
+    def of(
+        cls, request: MissingRequest, prefix: str, url: str, body: Mapping[str, Any], longest: int
+    ) -> Line:
+        """The line that sends ``body``, word for word that of the live request.
 
-def asks(
-    prompts: Iterable[Prompt], samples: int, request: str, stored: Collection[str], most: int
-) -> Iterator[tuple[Prompt, SampleRequest]]:
-    """Requests for all missing samples, prompt by prompt.
-
-    Args:
-        prompts: equal ones count once.
-        samples: of each prompt.
-        request: the hash of the settings.
-        stored: the keys of samples that are not missing.
-        most: samples a request. A request asks for samples with consecutive numbers.
-    """
-    for prompt in dict.fromkeys(prompts):
-        name = prompt_hash(prompt)
-        missing = [
-            sample for sample in range(samples) if rollout_key(request, name, sample) not in stored
-        ]
-        run: list[int] = []
-        for sample in missing:
-            if run and (sample != run[-1] + 1 or len(run) == most):
-                yield prompt, SampleRequest(name, run[0], len(run))
-                run = []
-            run.append(sample)
-        if run:
-            yield prompt, SampleRequest(name, run[0], len(run))
-
-
-@dataclass(frozen=True, slots=True)
-class LineMaker:
-    """Makes lines with the same requests as live ones, word for word.
-
-    profile: that of the provider.
-    draw: how completions are drawn.
-    url: that of each line.
-    model: the name of the model.
-    request: the hash of the settings.
-    """
-
-    profile: Profile
-    draw: Draw
-    url: str
-    model: str
-    request: str
-
-    def line(self, prompt: Prompt, ask: SampleRequest) -> Line:
-        """The line that asks for samples of a prompt."""
-        sampling = self.draw.sampling
-        if sampling.seed is not None:  # a seed for every sample, as ``collect`` sends it
-            offset = int(ask.keys(self.request)[0][:8], 16)
-            sampling = replace(sampling, seed=(sampling.seed + offset) & 0x7FFFFFFF)
-        draw = replace(self.draw, sampling=sampling)
-        body = build_request(self.profile, draw, model=self.model, prompt=prompt, n=ask.count)
-        document: dict[str, Any] = {
-            "custom_id": ask.name(self.request[:PREFIX]),
+        Args:
+            request: the samples that it asks for.
+            prefix: the beginning of its custom_id.
+            url: the path of the endpoint.
+            longest: tokens of a completion at most.
+        """
+        document = {
+            "custom_id": SampleRequest.of(request).name(prefix),
             "method": "POST",
-            "url": self.url,
+            "url": url,
             "body": body,
         }
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
-        return Line(
+        return cls(
             content=text.encode(errors="backslashreplace"),
-            completions=ask.count,
-            most_prompt=prompt_bound(prompt.sent_texts),
-            most_completion=ask.count * sampling.max_tokens,
+            completions=len(request.samples),
+            most_prompt=prompt_bound(request.prompt.sent_texts),
+            most_completion=len(request.samples) * longest,
         )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -16,13 +16,12 @@ from typing import Any
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.limits.budget import SpendLimit, Spent
 from blackbox_lb.api.session import Session
+from blackbox_lb.api.wire import build_request
 from blackbox_lb.errors import BudgetExhausted, InputError, ProfileError
 from blackbox_lb.extras.batches.lines import (
     PREFIX,
     Line,
-    LineMaker,
     SampleRequest,
-    asks,
     names_in,
     split,
     write_input,
@@ -30,12 +29,19 @@ from blackbox_lb.extras.batches.lines import (
 from blackbox_lb.extras.batches.record import BatchRecord, Jobs
 from blackbox_lb.jobs.records.run_record import host_of
 from blackbox_lb.providers.schema import BatchRules
-from blackbox_lb.rollouts.collect import batch_of, settings_of
+from blackbox_lb.rollouts.collect import (
+    MissingRequest,
+    Series,
+    draw_of,
+    keys_of,
+    missing_requests,
+    settings_of,
+)
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.store import canonical, prompt_hash, request_hash
 from blackbox_lb.store.rows import messages_of
-from blackbox_lb.types import Example, Prompt, Sampling
+from blackbox_lb.types import Example, Prompt
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 DIGITS = 16
@@ -51,7 +57,7 @@ class BatchSpec:
     trials: session, store and budget.
     jobs: the jobs of the store.
     rules: what the provider says of batches.
-    sampling: how completions are drawn.
+    draw: how completions are drawn.
     settings: those of all requests.
     request: the hash of the settings.
     most: requests a file; None for no limit.
@@ -60,7 +66,7 @@ class BatchSpec:
     trials: Trials
     jobs: Jobs
     rules: BatchRules
-    sampling: Sampling
+    draw: Draw
     settings: dict[str, Any]
     request: str
     most: int | None
@@ -80,7 +86,7 @@ class BatchSpec:
             raise no_batch(session.profile.name, [])
         if session.endpoint not in rules.urls:
             raise no_batch(session.profile.name, list(rules.urls))
-        draw = trials.draw(SAMPLED)
+        draw = trials.draw(SAMPLED, endpoint=session.endpoint)
         settings = settings_of(session, trials.tokenizer, draw)
         if most is None or (rules.requests is not None and rules.requests < most):
             most = rules.requests
@@ -88,7 +94,7 @@ class BatchSpec:
             trials=trials,
             jobs=Jobs(trials.store.path),
             rules=rules,
-            sampling=draw.sampling,
+            draw=draw,
             settings=settings,
             request=request_hash(settings),
             most=most,
@@ -126,13 +132,16 @@ class BatchSpec:
         return jobs
 
     def missing(
-        self, prompts: Sequence[Prompt], samples: int, pending: Collection[str] = ()
-    ) -> Iterator[tuple[Prompt, SampleRequest]]:
-        """Requests for the samples that are neither stored nor among the ``pending`` keys."""
+        self, prompts: Sequence[Prompt], samples: int, jobs: Iterable[BatchRecord] = ()
+    ) -> list[MissingRequest]:
+        """Requests for the samples that are neither stored nor asked for by ``jobs``."""
         session = self.trials.session
-        stored = self.trials.store.keys(self.request).union(pending)
-        most = batch_of(session.profile, session.endpoint, self.sampling)
-        return asks(prompts, samples, self.request, stored, most)
+        covered = self.trials.store.keys(self.request)
+        for job in jobs:
+            covered.update(self._keys(job))
+        series = Series(prompts, self.draw, samples)
+        keys = keys_of(self.request, series)
+        return missing_requests(session.profile, session.endpoint, covered, series, keys)
 
     def write(
         self, prompts: Sequence[Prompt], samples: int, jobs: Iterable[BatchRecord]
@@ -141,18 +150,29 @@ class BatchSpec:
 
         Files and records are durable; nothing is sent.
         """
-        pending = {key for job in jobs for key in self._keys(job)}
-        requests = list(self.missing(prompts, samples, pending))
+        requests = self.missing(prompts, samples, jobs)
         if not requests:
             return []
-        rows = [{"hash": ask.prompt, "messages": messages_of(prompt)} for prompt, ask in requests]
+        rows = [
+            {"hash": prompt_hash(request.prompt), "messages": messages_of(request.prompt)}
+            for request in requests
+        ]
         row = {"hash": self.request, "settings": canonical(self.settings)}
         self.trials.store.add_rows({"prompts": rows, "requests": [row]})
-        session = self.trials.session
-        draw = Draw(self.sampling, endpoint=session.endpoint)
-        maker = LineMaker(session.profile, draw, self.url, session.model, self.request)
-        lines = (maker.line(prompt, ask) for prompt, ask in requests)
+        lines = map(self._line, requests)
         return [self._written(group) for group in split(lines, self.most, self.rules.size)]
+
+    def _line(self, request: MissingRequest) -> Line:
+        session = self.trials.session
+        body = build_request(
+            session.profile,
+            draw_of(self.draw, request),
+            model=session.model,
+            prompt=request.prompt,
+            n=len(request.samples),
+        )
+        longest = self.draw.sampling.max_tokens
+        return Line.of(request, self.request[:PREFIX], self.url, body, longest)
 
     def _written(self, group: Sequence[Line]) -> BatchRecord:
         session = self.trials.session

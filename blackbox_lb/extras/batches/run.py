@@ -1,23 +1,41 @@
 """Collection by batch in steps: write, upload, create, wait, download, ingest.
 
 Each step is in the job's record before the next one begins, so that a run that was killed goes on
-at its last step.
+at its last step. To create a batch cannot be repeated: its job is marked first, and a marked job is
+looked for among the provider's batches, by its file and by its name in their metadata, before it is
+created again. One assumption remains, that a batch whose creation was not confirmed is listed
+within ``SETTLING`` seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import shlex
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from blackbox_lb.errors import BlbError, Interrupted, ProviderError, RequestRejected, ServerFailed
+from blackbox_lb.errors import (
+    BlbError,
+    CorruptResponse,
+    Interrupted,
+    ProviderError,
+    RateLimited,
+    RequestRejected,
+    ServerFailed,
+)
 from blackbox_lb.extras.batches.ingest import BatchReader, Tally
 from blackbox_lb.extras.batches.plan import BatchSpec, check_budget
-from blackbox_lb.extras.batches.provider_api import QUEUE_FULL, BatchApi, Submission, ended, reason
+from blackbox_lb.extras.batches.provider_api import (
+    ENDED,
+    QUEUE_FULL,
+    BatchApi,
+    complaints,
+    reason,
+)
 from blackbox_lb.extras.batches.record import BatchRecord
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.http.retries import is_passing
@@ -32,6 +50,8 @@ LONGEST_PAUSE = 120.0
 """Seconds."""
 LOST_LOOKS = 20
 """Failed looks in a row that end the wait. The network may be away for a while."""
+SETTLING = 10.0
+"""Seconds until a new batch is in the provider's list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +171,7 @@ class BatchRunner:
         self.setup = setup
         self.jobs = setup.jobs
         self._report = setup.trials.report
-        self._hosted: tuple[BatchApi, Submission] | None = None
-        if api is not None:
-            self._hosted = (api, Submission(setup, api))
+        self._api = api
         self.open = setup.open_jobs()
         self.lines: Counter[str] = Counter()
         self._error: BlbError | None = None
@@ -187,7 +205,7 @@ class BatchRunner:
                 ]
             if not states:
                 return
-            if not wait or self._hosted is None:
+            if not wait or self._api is None:
                 raise Pending(states, sum(job.completions for job in self.open))
             self._announce(states)
             await self._sleep(pause)
@@ -213,21 +231,22 @@ class BatchRunner:
 
     async def _advanced(self, job: BatchRecord) -> State | None:
         """Advance a job as far as possible now, and return its state; None when it is done."""
-        if self._hosted is None:
+        api = self._api
+        if api is None:
             return await self._answered_by_command(job)
-        api, submission = self._hosted
         if job.step in ("written", "uploaded", "creating"):
             if job.status == QUEUE_FULL and self._any_submitted():
                 return State(job.name, None, "waits for the batches before it", job.requests)
-            await submission.submit(job)
+            await self._submit(api, job)
         if job.step == "running":
             document = await api.look(job.batch_id or "")
             job.status = str(document["status"])
-            if not ended(job.status):
+            if job.status not in ENDED:
                 answered = (document.get("request_counts") or {}).get("completed") or 0
                 return State(job.name, job.batch_id, job.status, job.requests, int(answered))
-            if submission.put_back(job, document):
-                return self._queued(job, document)
+            codes = [complaint.get("code") for complaint in complaints(document)]
+            if job.status == "failed" and QUEUE_FULL in codes:
+                return self._put_back(job, document)
             self._end(job, document)
         for name, path in (
             (job.output_file_id, self.jobs.output(job)),
@@ -241,7 +260,59 @@ class BatchRunner:
     def _any_submitted(self) -> bool:
         return any(job.submitted for job in self.open)
 
-    def _queued(self, job: BatchRecord, document: Mapping[str, Any]) -> State:
+    async def _submit(self, api: BatchApi, job: BatchRecord) -> None:
+        """Turn an unsubmitted job into a running batch.
+
+        Ctrl-C while the batch is created waits for the answer.
+        """
+        budget = self.setup.trials.budget
+        if job.step == "written":
+            job.file_id = await api.upload(self.jobs.input(job.name))
+            self._step(job, "uploaded")
+        budget.check()
+        budget.in_flight += 1
+        try:
+            if job.step == "creating":
+                await self._settle(api, job)
+            if job.step == "uploaded":
+                await self._create(api, job)
+        finally:
+            budget.in_flight -= 1
+        budget.check()
+
+    async def _create(self, api: BatchApi, job: BatchRecord) -> None:
+        job.tried = time.time()
+        self._step(job, "creating")
+        try:
+            job.batch_id = await api.create(job, self.setup.url)
+        except ProviderError as error:
+            # A refusal creates nothing; after other errors the batch may exist.
+            may_exist = is_passing(error) or isinstance(error, CorruptResponse)
+            if isinstance(error, RateLimited) or not may_exist:
+                self._step(job, "uploaded")
+            raise
+        self._step(job, "running")
+
+    async def _settle(self, api: BatchApi, job: BatchRecord) -> None:
+        """Find out whether the batch of a job with an unconfirmed creation exists."""
+        pause = (job.tried or 0.0) + SETTLING - time.time()
+        await asyncio.sleep(max(0.0, min(SETTLING, pause)))
+        job.batch_id = await api.find(job)
+        self._step(job, "running" if job.batch_id else "uploaded")
+
+    def _step(self, job: BatchRecord, step: Literal["uploaded", "creating", "running"]) -> None:
+        job.step = step
+        self.jobs.save(job)
+
+    def _put_back(self, job: BatchRecord, document: Mapping[str, Any]) -> State:
+        """Put the job of a batch that the provider's full queue did not take back to "uploaded": it
+        can be created again when others have ended.
+        """
+        job.refused.append(job.batch_id or "")
+        job.batch_id = None
+        job.status = QUEUE_FULL
+        job.tried = None
+        self._step(job, "uploaded")
         if not self._any_submitted():
             message = (
                 f"{job.provider} did not begin a batch of {job.requests:,} requests:"
@@ -312,7 +383,7 @@ class BatchRunner:
         """Raise the error that kept completions from the store, where any are missing."""
         if self._drifted is not None:
             raise self._drifted
-        missing = sum(ask.count for _, ask in self.setup.missing(prompts, samples))
+        missing = sum(len(request.samples) for request in self.setup.missing(prompts, samples))
         if not missing:
             return
         counts = [f"{number:,} requests {kind}" for kind, number in self.lines.items()]
@@ -328,12 +399,11 @@ class BatchRunner:
         """Ask the provider to end every open job, and close those that were never submitted."""
         for job in list(self.open):
             job.cancelled = True
-            if self._hosted is not None:
-                api, submission = self._hosted
+            if self._api is not None:
                 if job.step == "creating":  # only a batch that exists can be cancelled
-                    await submission.settle(job)
+                    await self._settle(self._api, job)
                 if job.step == "running":
-                    await api.cancel(job.batch_id or "")
+                    await self._api.cancel(job.batch_id or "")
                     self.jobs.save(job)
                     continue
             if job.step in ("written", "uploaded"):

@@ -19,11 +19,11 @@ import pytest
 from click.testing import Result
 
 from blackbox_lb.errors import InputError, ServerFailed
-from blackbox_lb.extras.batches import lines, plan, provider_api, run
-from blackbox_lb.extras.batches.lines import SampleRequest, asks
+from blackbox_lb.extras.batches import lines, plan, run
+from blackbox_lb.extras.batches.lines import SampleRequest
 from blackbox_lb.extras.batches.provider_api import BatchApi
 from blackbox_lb.extras.batches.record import BatchRecord, Jobs
-from blackbox_lb.store import RolloutStore, prompt_hash, rollout_key
+from blackbox_lb.store import RolloutStore, prompt_hash
 from blackbox_lb.types import Prompt
 from tests.encodings import register_encoding
 from tests.support.commands import blb, refusal
@@ -57,7 +57,8 @@ def _machine(monkeypatch: pytest.MonkeyPatch, engine: ExactServer) -> None:
     """
     set_keys(monkeypatch, KEYS.values(), KEY)
     monkeypatch.setattr(run, "FIRST_PAUSE", 0.0)
-    monkeypatch.setattr(provider_api, "SETTLING", 0.0)
+    monkeypatch.setattr(run, "SETTLING", 0.0)
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.0)
     monkeypatch.setattr("blackbox_lb.extras.batches.provider_api.READY_PAUSE", 0.0)
     monkeypatch.setattr("blackbox_lb.safety.http.retries.retry_pause", lambda state: 0.0)
     register_encoding(monkeypatch, "batches", engine.texts, END)
@@ -707,24 +708,6 @@ def test_a_name_tells_what_was_asked_for() -> None:
     assert [SampleRequest.parse(wrong, "0123abcd") for wrong in (None, 7, "", "x", name + "x")] == [
         None
     ] * 5
-
-
-def test_missing_samples_are_asked_for_once() -> None:
-    """In runs of at most so many of one prompt, gaps aside, and equal prompts once."""
-    prompts = [Prompt.user("a"), Prompt.user("b"), Prompt.user("a")]
-    there = {rollout_key("r", prompt_hash(prompts[0]), sample) for sample in (0, 4)}
-    found = [(prompt.text, ask.first, ask.count) for prompt, ask in asks(prompts, 7, "r", there, 2)]
-    assert found == [
-        ("a", 1, 2),
-        ("a", 3, 1),
-        ("a", 5, 2),
-        ("b", 0, 2),
-        ("b", 2, 2),
-        ("b", 4, 2),
-        ("b", 6, 1),
-    ]
-    keys = [key for _, ask in asks(prompts, 7, "r", there, 2) for key in ask.keys("r")]
-    assert len(keys) == len(set(keys)) == 12
 
 
 def test_files_hold_what_a_provider_takes() -> None:

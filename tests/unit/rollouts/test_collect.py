@@ -37,7 +37,14 @@ from blackbox_lb.errors import (
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.providers.schema import SamplingRules
-from blackbox_lb.rollouts.collect import Collection, Series, collect, collect_all
+from blackbox_lb.rollouts.collect import (
+    Collection,
+    Series,
+    collect,
+    collect_all,
+    keys_of,
+    missing_requests,
+)
 from blackbox_lb.safety.http.retries import MORE_SLIPS
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt, Sampling
@@ -169,6 +176,26 @@ def test_equal_prompts_share_their_completions(server: ExactServer, tmp_path: Pa
     done, _ = run(server, tmp_path, prompts=[PROMPTS[0], PROMPTS[0]])
     assert done.received == 2
     assert done.keys[0] == done.keys[1]
+
+
+def test_missing_samples_are_asked_for_once() -> None:
+    """In runs of at most so many of one prompt, gaps aside, and equal prompts once."""
+    prompts = [Prompt.user("a"), Prompt.user("b"), Prompt.user("a")]
+    series = Series(prompts, Draw(Sampling(1.0, 4096, 5)), 7)
+    keys = keys_of("r", series)
+    covered = {keys[0][0], keys[0][4]}
+    requests = missing_requests(load_profile("openai"), "chat", covered, series, keys)
+    assert [(request.prompt.text, request.samples) for request in requests] == [
+        ("a", (1, 2)),
+        ("a", (3,)),
+        ("a", (5, 6)),
+        ("b", (0, 1)),
+        ("b", (2, 3)),
+        ("b", (4, 5)),
+        ("b", (6,)),
+    ]
+    assert sum(len(request.keys) for request in requests) == 12
+    assert covered == {key for row in keys for key in row}
 
 
 def test_series_are_in_flight_together(tmp_path: Path) -> None:
