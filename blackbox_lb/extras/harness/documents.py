@@ -57,7 +57,7 @@ def load_leaves(name: str, data_dir: Path | None, num_fewshot: int | None) -> di
     _refuse_likelihoods(index, [leaf for leaf, _ in leaves])
     members = []
     for leaf, settings in leaves:
-        config = {**_config(index, leaf), **settings}
+        config = {**index[leaf].cfg, **settings}
         member: dict[str, Any] = {"task": leaf, **settings}
         if num_fewshot is not None:
             _check_fewshot(leaf, config, num_fewshot)
@@ -168,19 +168,11 @@ def _expand(
     return leaves
 
 
-def _config(index: dict[str, Any], leaf: str) -> dict[str, Any]:
-    return dict(
-        _lm_eval("tasks._yaml_loader").load_yaml(
-            index[leaf].yaml_path, resolve_func=False, recursive=True
-        )
-    )
-
-
 def _refuse_likelihoods(index: dict[str, Any], leaves: list[str]) -> None:
-    kinds = {leaf: _config(index, leaf).get("output_type", "generate_until") for leaf in leaves}
-    wrong = {leaf: kind for leaf, kind in kinds.items() if kind != "generate_until"}
-    if wrong:
-        leaf, kind = next(iter(wrong.items()))
+    for leaf in leaves:
+        kind = index[leaf].cfg.get("output_type", "generate_until")
+        if kind == "generate_until":
+            continue
         generative = _generative(leaf)
         remedy = "take a task of the type generate_until"
         if generative:
@@ -199,12 +191,12 @@ def _generative(leaf: str) -> list[str]:
         return []
     family = root / path.relative_to(root).parts[0]
     manager = _lm_eval("tasks").TaskManager(include_defaults=False, include_path=str(family))
-    index = manager.task_index
-    tasks = [name for name, entry in index.items() if entry.kind.name == "TASK"]
-    close = difflib.get_close_matches(leaf, tasks, len(tasks), 0.3)
-    kinds = [_config(index, name).get("output_type") for name in close]
-    pairs = zip(close, kinds, strict=True)
-    return [name for name, kind in pairs if kind == "generate_until"][:MOST_SUGGESTED]
+    tasks = [
+        name
+        for name, entry in manager.task_index.items()
+        if entry.kind.name == "TASK" and entry.cfg.get("output_type") == "generate_until"
+    ]
+    return difflib.get_close_matches(leaf, tasks, MOST_SUGGESTED, 0.3)
 
 
 def _folder(data_dir: Path, leaf: str, subset: str | None, *, alone: bool) -> Path:
