@@ -2,9 +2,7 @@
 groups.
 
 A field is an option's one declaration: of the plan of a fit and of what other commands share with
-it in ``jobs.plan``, of a command alone beside it. Where a command's own option sets a parameter of
-the library, that parameter declares the default and the values, and :func:`arguments_for` hands the
-option over.
+it in ``jobs.plan``, of a command alone beside it.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from blackbox_lb.cli.completing import COMPLETERS
-from blackbox_lb.cli.removed import refuse_removed, refuse_removed_value, with_rivals
+from blackbox_lb.cli.removed import refuse_removed, refuse_removed_value
 from blackbox_lb.jobs.plan.setting import HelpGroup, Option, Settings
 
 T = TypeVar("T", bound=Settings)
@@ -59,9 +57,7 @@ MOST_USED = (
 
 
 class GroupedOption(cloup.Option):
-    """An option whose default may be a function: the help calls it too, shell completion does
-    not. ``listed``: see ``Option``.
-    """
+    """An option that refuses values of earlier versions. ``listed``: see ``Option``."""
 
     def __init__(self, *args: Any, listed: str = "", **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -75,13 +71,6 @@ class GroupedOption(cloup.Option):
         record = super().get_help_record(ctx)
         self.help = sentence
         return record
-
-    def get_default(self, ctx: click.Context, call: bool = True) -> Any:
-        """The default, or None where a shell completes and a function would be called."""
-        completes = call and ctx.resilient_parsing and callable(self.default)
-        if completes:
-            return None
-        return super().get_default(ctx, call=True)
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         """The value as the option's type. Raises InputError: it is a value no more."""
@@ -123,8 +112,6 @@ def option(
     group: HelpGroup | None,
     help: str,
     *names: str,
-    sets: str | None = None,
-    parameter: str | None = None,
     recorded: bool = False,
     **more: Any,
 ) -> Any:
@@ -137,28 +124,12 @@ def option(
         group: the heading in the help.
         help: the text in the help, without the default.
         names: the option's names, ``--like-the-field`` by default.
-        sets: the class or function, "module:name", that gets the value as a parameter. Where the
-            option is always given, its default is that of the parameter, read when it is shown or
-            used.
-        parameter: the parameter's name there, the field's by default.
         recorded: whether the record of a run says the value.
         more: for click.
     """
     described = Field(description=help)
-    if sets is not None:
-        described.metadata.append(Sets(sets, parameter))
     described.metadata.append(Option(group, names, recorded=recorded, more=more))
     return described
-
-
-@dataclass(frozen=True, slots=True)
-class Sets:
-    """What a command's own option sets: a parameter of ``target``, "module:name"; None for the one
-    with the field's name.
-    """
-
-    target: str
-    parameter: str | None
 
 
 def argument(**more: Any) -> Any:
@@ -170,35 +141,6 @@ def argument(**more: Any) -> Any:
 
 def _argument(more: dict[str, Any], name: str) -> click.Argument:
     return click.Argument([name], **more)
-
-
-def default_of(target: str, parameter: str) -> Any:
-    """The default of a parameter of ``target``, "module:name" of a class or function."""
-    return inspect.signature(pkgutil.resolve_name(target)).parameters[parameter].default
-
-
-def arguments_for(target: Callable[..., Any], options: Settings) -> dict[str, Any]:
-    """The keyword arguments of a class or function that ``options`` set.
-
-    An option that was not given leaves its parameter out, and so at its default.
-
-    Raises:
-        TypeError: no option sets any, as where ``target`` has moved.
-    """
-    name = f"{target.__module__}:{target.__qualname__}"
-    arguments = {}
-    sets_any = False
-    for field, described in type(options).model_fields.items():
-        sets = _part(described, Sets)
-        if sets is None or sets.target != name:
-            continue
-        sets_any = True
-        value = getattr(options, field)
-        if value is not None:
-            arguments[sets.parameter or field] = value
-    if not sets_any:
-        raise TypeError(f"no option of {type(options).__name__} sets a parameter of {name}")
-    return arguments
 
 
 def _part(described: FieldInfo, kind: type[D]) -> D | None:
@@ -217,27 +159,24 @@ def picked(kind: type[T], source: Settings, **instead: Any) -> T:
 class _Kind:
     """What an annotation says of an option's values.
 
-    parts: the kinds of one value. bounds: on a number. is_optional: whether None is a value.
-    multiple: whether there can be several.
+    parts: the kinds of one value. bounds: on a number. multiple: whether there can be several.
     """
 
     parts: tuple[Any, ...]
     bounds: tuple[object, ...]
-    is_optional: bool
     multiple: bool
 
     @classmethod
     def of(cls, described: FieldInfo) -> _Kind:
         """That of a field."""
         parts = _parts(described.annotation)
-        is_optional = type(None) in parts
         values = tuple(part for part in parts if part is not type(None))
         if get_origin(values[0]) not in (tuple, Sequence):
-            return cls(values, tuple(described.metadata), is_optional, multiple=False)
+            return cls(values, tuple(described.metadata), multiple=False)
         member = get_args(values[0])[0]
         notes = getattr(member, "__metadata__", ())
         bounds = tuple(bound for note in notes for bound in getattr(note, "metadata", ()))
-        return cls(_parts(member), bounds, is_optional, multiple=True)
+        return cls(_parts(member), bounds, multiple=True)
 
     @property
     def is_flag(self) -> bool:
@@ -256,7 +195,7 @@ class _Kind:
         if self.words and float in self.parts:
             return NumberOr(self.words)
         if self.words:
-            return LateChoice(lambda: self.words)
+            return click.Choice(self.words)
         for bound in self.bounds:
             if isinstance(bound, Ge) and int in self.parts:
                 return click.IntRange(bound.ge)  # type: ignore[arg-type]  # a whole number
@@ -278,7 +217,6 @@ def _parts(annotation: Any) -> tuple[Any, ...]:
 
 def _made(name: str, described: FieldInfo, option: Option) -> GroupedOption:
     """The option of click for a field."""
-    sets = _part(described, Sets)
     kind = _Kind.of(described)
     param_type = kind.param_type
     if option.kind is not None:
@@ -292,8 +230,6 @@ def _made(name: str, described: FieldInfo, option: Option) -> GroupedOption:
         "shell_complete": COMPLETERS.get(name),
         "listed": option.listed,
     }
-    if sets is not None and not kind.is_flag and not kind.is_optional:
-        settings["default"] = functools.partial(default_of, sets.target, sets.parameter or name)
     if not described.is_required() and described.default not in (None, (), False):
         settings["default"] = described.default
     settings |= option.more
@@ -348,12 +284,6 @@ class LayeredCommand(cloup.Command):
                 name = word.partition("=")[0]
                 refuse_removed(name)
                 refuse_removed(f"{self.name} {name}")
-            if self.name == "eval":
-                args, replaced = with_rivals(args)
-                from blackbox_lb.cli.echo import echo
-
-                for sentence in replaced:
-                    echo(f"{sentence} now; the older name goes with the next version", err=True)
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,12 +1,10 @@
 """Commands, options, and values of options that users may still name, and what to use instead."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.printable import shell_line
 
 ANALYZE_SAMPLES = (
     "blb analyze draws no completions any more: blb eval BIAS --deploy temperature=1 draws them"
@@ -16,6 +14,22 @@ ANALYZE_ASKS = (
     "blb analyze asks no server any more: leave out what names the server and limits spending;"
     " --tokenizer with the model's vocabulary gives the texts of tokens"
 )
+RIVALS = {
+    "--baseline-prompt": "prompt:VALUE",
+    "--baseline-temperature": "temperature:VALUE",
+    "--baseline-max-tokens": "max-tokens:VALUE",
+    "--best-of": "best-of:VALUE",
+    "--baseline-words": "words:VALUE",
+    "--baseline-close": "close:VALUE",
+    "--labels-only": "labels-only",
+    "--threshold": "threshold",
+    "--calibrate": "calibrate:VALUE",
+    "--few-shot": "few-shot:VALUE",
+    "--classifier": "classifier:VALUE",
+    "--asked-shares": "asked-shares",
+    "--drawn-label": "drawn-label",
+}
+"""What each was of blb eval -> the value of --rival."""
 REMOVED = {
     "blb trust": (
         "blb trust is gone: a blb.toml that is found may set only data, and one that you name may"
@@ -60,73 +74,10 @@ REMOVED = {
         "--baseline-thinking-tokens is no more; compare with --rival close:NATS, so many nats on"
         " the text that ends thinking, or with an instruction by --rival prompt:TEXT"
     ),
+    **{name: f"{name} is no more; use blb eval --rival {rival}" for name, rival in RIVALS.items()},
 }
 """The command; or the option, with its command or its value where that went alone -> what went, and
 the way that remains."""
-
-RIVALS = {
-    "--baseline-prompt": "prompt:",
-    "--baseline-temperature": "temperature:",
-    "--baseline-max-tokens": "max-tokens:",
-    "--best-of": "best-of:",
-    "--baseline-words": "words:",
-    "--baseline-close": "close:",
-    "--labels-only": "labels-only",
-    "--threshold": "threshold",
-    "--calibrate": "calibrate:",
-    "--few-shot": "few-shot:",
-    "--classifier": "classifier:",
-    "--asked-shares": "asked-shares",
-    "--drawn-label": "drawn-label",
-}
-"""Older options of ``blb eval``, taken until the next version -> the beginning of the value of
---rival.
-"""
-
-
-def rivals_of_table(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``table`` of a settings file with ``rival`` in the place of older options."""
-    current = dict(table)
-    for key in table:
-        rival = RIVALS.get(f"--{key.replace('_', '-')}")
-        if rival is None:
-            continue
-        value = current.pop(key)
-        if value is False:
-            continue
-        values = [""] if value is True else _listed(value)
-        specs = [f"{rival}{single}" for single in values]
-        current["rival"] = [*_listed(current.get("rival", [])), *specs]
-    return current
-
-
-def _listed(value: Any) -> list[Any]:
-    """The values of an option that may be given several times."""
-    return value if isinstance(value, list) else [value]
-
-
-def with_rivals(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words of ``blb eval`` with --rival in the place of older options, and what was put for
-    what.
-    """
-    current = []
-    replaced = []
-    remaining = iter(words)
-    for word in remaining:
-        name, equals, value = word.partition("=")
-        if name not in RIVALS:
-            current.append(word)
-            continue
-        rival = RIVALS[name]
-        older = [name]
-        if rival.endswith(":"):
-            if not equals:
-                value = next(remaining, "")
-            rival += value
-            older.append(value)
-        current += ["--rival", rival]
-        replaced.append(f"{shell_line(*older)} is {shell_line('--rival', rival)}")
-    return current, replaced
 
 
 def refuse_removed(name: str) -> None:

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.cli.found import is_data
-from blackbox_lb.cli.removed import refuse_removed, refuse_removed_value, rivals_of_table
+from blackbox_lb.cli.removed import refuse_removed, refuse_removed_value
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.files import expanded
 from blackbox_lb.safety.printable import did_you_mean, shell_line
@@ -80,11 +80,11 @@ class SettingsFile:
         defaults = dict[str, Any]()
         away = _displaced(name, arguments) | self._of_another_provider(name, arguments)
         for table in (SHARED, name):
-            for raw, value in rivals_of_table(self.tables.get(table, {})).items():
+            for raw, value in self.tables.get(table, {}).items():
                 key = raw.replace("-", "_")
                 self._check_key(table, raw, key, options)
                 if key in options and key not in away:
-                    for rival in _other_side(key):
+                    for rival in _other_side([key]):
                         defaults.pop(rival, None)
                     option = options[key]
                     defaults[option.name or key] = self._converted(table, raw, value, option, name)
@@ -286,13 +286,7 @@ def _displaced(name: str, arguments: Sequence[str]) -> set[str]:
     keys |= {
         key for side in EITHER_OR for key in side if os.environ.get(f"BLB_{name}_{key}".upper())
     }
-    first, second = EITHER_OR
-    displaced = set[str]()
-    if keys & first:
-        displaced |= second
-    if keys & second:
-        displaced |= first
-    return displaced
+    return _other_side(keys)
 
 
 def _provider(name: str, arguments: Sequence[str]) -> str | None:
@@ -305,14 +299,15 @@ def _provider(name: str, arguments: Sequence[str]) -> str | None:
     return os.environ.get(f"BLB_{name}_PROVIDER".upper())
 
 
-def _other_side(key: str) -> set[str]:
-    """Options that no longer count in a file that gives ``key``."""
+def _other_side(keys: Collection[str]) -> set[str]:
+    """Options of a file that no longer count where one of ``keys`` is given."""
     first, second = EITHER_OR
-    if key in first:
-        return second
-    if key in second:
-        return first
-    return set()
+    away = set[str]()
+    if not first.isdisjoint(keys):
+        away |= second
+    if not second.isdisjoint(keys):
+        away |= first
+    return away
 
 
 def _all_keys() -> Iterable[set[str]]:

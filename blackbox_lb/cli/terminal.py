@@ -220,15 +220,6 @@ COLOURS = {
     "DRIFTED": "red",
 }
 """Verdict -> its colour on a terminal."""
-SAME = (
-    *("task", "data", "prompt_column", "answer_column", "messages_column", "prompt_template"),
-    *("field", "prefill", "system", "validation_data", "test_data", "reward", "correct"),
-    *("thinking", "count", "labels", "decide", "tools", "provider", "model", "base_url"),
-    *("endpoint", "tokenizer", "max_tokens", "deploy", "test_samples", "seed"),
-    *("validation_limit", "test_limit", "data_dir", "num_fewshot", "filter", "metric"),
-    "validation_size",
-)
-"""Options of the running command that the next one needs, too."""
 
 
 def print_conclusion(conclusion: Conclusion) -> None:
@@ -244,15 +235,24 @@ def print_conclusion(conclusion: Conclusion) -> None:
 
 
 def command_with_same(
-    command: Sequence[object], more: Iterable[str] = (), names: Iterable[str] = SAME
+    command: Sequence[object], more: Iterable[str] = (), names: Iterable[str] | None = None
 ) -> str:
     """The words of ``command`` in shell syntax with those options of the running command's line
     that it needs, then ``more``. Options that blb.toml or the environment gives need no repeating,
     but a file that the line names is named again.
+
+    names: of the options that it needs; None for those on the task, the model and the judging.
     """
+    from blackbox_lb.jobs.plan.shared import DecisionSettings, ModelSettings, TaskSettings
+
     program, *rest = command
     words: list[str] = []
     ctx = click.get_current_context(silent=True)
+    if names is None:
+        names = {"deploy", "test_samples", "seed"}.union(
+            TaskSettings.model_fields, DecisionSettings.model_fields, ModelSettings.model_fields
+        )
+        names.remove("concurrency")
     param_names = set(names)
     if ctx is not None:
         root = ctx.find_root()

@@ -11,6 +11,7 @@ from blackbox_lb.bias.records import Calibration
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.decisions.prediction import expected_calibration_error
+from blackbox_lb.jobs.runs.names import ABSTAIN_BELOW
 from blackbox_lb.jobs.scoring import SPLITS
 from blackbox_lb.literals import Split
 from blackbox_lb.rollouts.judging.verdict import bootstrap
@@ -18,9 +19,6 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.rewards.matching import normalise
 from blackbox_lb.types import Example, Prompt
-
-ABSTAIN_BELOW = 0.8
-"""Calibrated probability below which a decision abstains by default: right in four of five."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.cli.grouped import COUNT, arguments_for, command, option
+from blackbox_lb.cli.grouped import COUNT, command, option
 from blackbox_lb.cli.options import AT, StoredBiasOptions, VerboseOptions
 from blackbox_lb.cli.resources import check_folder
 from blackbox_lb.cli.terminal import print_conclusion, print_table
@@ -24,16 +24,12 @@ if TYPE_CHECKING:
     from blackbox_lb.providers.profile import Profile
     from blackbox_lb.rollouts.positions import Positions
 
-COMPILE = "blackbox_lb.jobs.compiling.compile:compile_bias"
-
 
 class CompileOptions(VerboseOptions, StoredBiasOptions):
     entries: int | None = option(
-        None, "Most tokens in the bias. [default: the provider's limit]", type=COUNT, sets=COMPILE
+        None, "Most tokens in the bias. [default: the provider's limit]", type=COUNT
     )
-    integers: bool = option(
-        None, "Whole numbers only, where the provider takes fractions too.", sets=COMPILE
-    )
+    integers: bool = option(None, "Whole numbers only, where the provider takes fractions too.")
     at: str | None = option(None, AT, metavar="POINT")
     out: Path | None = option(None, "Where to write. [default: as in learned-openai-300.json]")
 
@@ -94,7 +90,8 @@ def compile_command(options: CompileOptions) -> None:
         profile,
         None if prefixes is None else prefixes.next_token,
         highest_id=highest,
-        **arguments_for(compile_bias, options),
+        entries=options.entries,
+        integers=options.integers,
     )
     check_bias(compiled, profile, highest)
     compiled.save(out)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, preset_options, print_json
-from blackbox_lb.cli.grouped import AMOUNT, COUNT, argument, arguments_for, command, option
+from blackbox_lb.cli.grouped import AMOUNT, argument, command, option
 from blackbox_lb.cli.options import TrialOptions, VerboseOptions
 from blackbox_lb.cli.resources import (
     COLLECTING,
@@ -24,7 +24,7 @@ from blackbox_lb.cli.tables import comparisons_table, rate, shares_table
 from blackbox_lb.cli.terminal import command_with_same, print_conclusion, print_table, reporter
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.jobs.plan.setting import HelpGroup
-from blackbox_lb.jobs.plan.shared import DecisionSettings, TaskSettings
+from blackbox_lb.jobs.plan.shared import DecisionSettings, JudgingSettings, TaskSettings
 from blackbox_lb.jobs.runs.names import REPORT
 from blackbox_lb.safety.files import explained, write_whole
 from blackbox_lb.safety.printable import printable, shell_line
@@ -40,10 +40,9 @@ if TYPE_CHECKING:
 FILE = "evaluation.json"
 GENERIC = "bias"
 """The file name that ``blb fit`` uses: the folder's name says more."""
-EVAL_PLAN = "blackbox_lb.jobs.evaluation.run:EvalPlan"
 
 
-class EvalOptions(TaskSettings, DecisionSettings, TrialOptions, VerboseOptions):
+class EvalOptions(TaskSettings, DecisionSettings, JudgingSettings, TrialOptions, VerboseOptions):
     biases: tuple[str, ...] = argument(
         metavar="[[NAME=]BIAS]...", nargs=-1, shell_complete=bias_files
     )
@@ -53,13 +52,6 @@ class EvalOptions(TaskSettings, DecisionSettings, TrialOptions, VerboseOptions):
         "Try what one would do instead of a bias, as it suits the task. Labels: labels only, batch"
         " calibration, 4 examples, a classifier by words. Calls of tools: an instruction, and a"
         " threshold with 2 requests. Text: an instruction by the reward, and a lower temperature.",
-    )
-    test_samples: int = option(
-        HelpGroup.JUDGING,
-        "Completions a test prompt, setting and policy.",
-        type=COUNT,
-        sets=EVAL_PLAN,
-        parameter="samples",
     )
     deploy: tuple[str, ...] = option(
         HelpGroup.JUDGING,
@@ -87,7 +79,6 @@ class EvalOptions(TaskSettings, DecisionSettings, TrialOptions, VerboseOptions):
         HelpGroup.JUDGING,
         "Say how many prompts would show such a difference of the reward.",
         type=AMOUNT,
-        sets=EVAL_PLAN,
     )
 
 
@@ -223,7 +214,8 @@ def _plan(options: EvalOptions, task: Task, reward: Reward, biases: Sequence[Bia
         rivals=rivals(specs, case),
         labels=labels,
         preset_options=preset_options(),
-        **arguments_for(EvalPlan, options),
+        samples=options.test_samples,
+        effect=options.effect,
     )
 
 

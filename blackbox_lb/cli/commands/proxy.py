@@ -9,7 +9,7 @@ import click
 
 from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.cli.grouped import COUNT, arguments_for, command, option
+from blackbox_lb.cli.grouped import COUNT, command, option
 from blackbox_lb.cli.options import provider
 from blackbox_lb.deploy.proxy.limits import GRACE, MAX_BODY, TIMEOUT
 from blackbox_lb.jobs.plan.setting import Settings
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from blackbox_lb.deploy.proxy.server import Proxy
 
 
-LOAD_SERVED = "blackbox_lb.deploy.proxy.served:load_served"
-PROXY = "blackbox_lb.deploy.proxy.server:Proxy"
-BIASES = "blackbox_lb.deploy.proxy.bodies:ServedBiases"
-UPSTREAM = "blackbox_lb.deploy.proxy.upstream:Upstream"
 MIB = 2**20
 """Bytes."""
 
@@ -44,7 +40,6 @@ class ProxyOptions(Settings):
         "Another operating point, as in precision=.9, recall=.8 or rate=.2, of the biases with"
         " ALIAS, else of those without one: UNVERIFIED. Can be given several times.",
         metavar="[ALIAS=]POINT",
-        sets=LOAD_SERVED,
     )
     upstream: str = option(None, "Address of the API, with its /v1.", required=True)
     host: str = option(None, "Where to listen; 0.0.0.0 for every network.", default="127.0.0.1")
@@ -55,7 +50,6 @@ class ProxyOptions(Settings):
         "--allow-host",
         metavar="NAME",
         default=(),
-        sets=PROXY,
     )
     origins: tuple[str, ...] = option(
         None,
@@ -64,7 +58,6 @@ class ProxyOptions(Settings):
         "--allow-origin",
         metavar="ORIGIN",
         default=(),
-        sets=PROXY,
     )
     port: int = option(None, "0 takes a free one.", type=click.IntRange(0, 65535), default=8080)
     models: tuple[str, ...] = option(
@@ -72,24 +65,22 @@ class ProxyOptions(Settings):
         "The server's name of the model, where it is not the bias file's. Can be given several"
         " times.",
         "--model",
-        sets=LOAD_SERVED,
     )
     provider: str | None = provider(
         None,
         "no check",
         "Check the biases against this provider's limits, and send them in its format: ",
-        sets=LOAD_SERVED,
     )
     on_conflict: OnConflict = option(
         None,
         "A request with a logit_bias of its own: refuse it, send ours or theirs alone, or add the"
         " two.",
-        sets=LOAD_SERVED,
+        default="raise",
     )
     others: Literal["pass", "raise"] = option(
         None,
         "A request for a model without a bias: pass it on as it is, or refuse it.",
-        sets=BIASES,
+        default="pass",
     )
     max_body: int = option(
         None, "Largest request body, in MiB.", type=COUNT, default=MAX_BODY // MIB
@@ -99,14 +90,12 @@ class ProxyOptions(Settings):
         "Seconds of the upstream's silence.",
         type=click.FloatRange(0.001),
         default=TIMEOUT,
-        sets=UPSTREAM,
     )
     grace: float = option(
         None,
         "Seconds to finish answers when stopped.",
         type=click.FloatRange(0),
         default=GRACE,
-        sets=PROXY,
     )
     logs_requests: bool = option(
         None,
@@ -168,16 +157,24 @@ def _proxy(options: ProxyOptions) -> Proxy:
     from blackbox_lb.deploy.proxy.server import Proxy
     from blackbox_lb.deploy.proxy.upstream import Upstream
 
-    served = load_served(options.biases, **arguments_for(load_served, options))
+    served = load_served(
+        options.biases,
+        at=options.at,
+        models=options.models,
+        provider=options.provider,
+        on_conflict=options.on_conflict,
+    )
     for bias_argument in options.biases:
         path = parse_bias_argument(bias_argument)[1]
         tell_host_of_bias(path, Bias.load(path), options)
     return Proxy(
-        ServedBiases(served, **arguments_for(ServedBiases, options)),
-        Upstream(options.upstream, **arguments_for(Upstream, options)),
+        ServedBiases(served, options.others),
+        Upstream(options.upstream, timeout=options.timeout),
         max_body=options.max_body * MIB,
         log_request=partial(echo, err=True) if options.logs_requests else None,
-        **arguments_for(Proxy, options),
+        grace=options.grace,
+        hosts=options.hosts,
+        origins=options.origins,
     )
 
 

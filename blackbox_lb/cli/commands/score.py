@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.cli.grouped import COUNT, PATH, argument, arguments_for, command, option
+from blackbox_lb.cli.grouped import COUNT, PATH, argument, command, option
 from blackbox_lb.cli.options import PrintOptions
 from blackbox_lb.cli.resources import load, run
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import StoreError
 from blackbox_lb.jobs.plan.setting import HelpGroup
 from blackbox_lb.jobs.plan.shared import OpeningSettings, SpendingSettings, TaskSettings
-from blackbox_lb.jobs.runs.names import BIAS, STORE
+from blackbox_lb.jobs.runs.names import ABSTAIN_BELOW, BIAS, STORE
 from blackbox_lb.literals import Split
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.files import explained
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from blackbox_lb.tasks import Reward, Task
     from blackbox_lb.types import Span
 
-STORED_DECISIONS = "blackbox_lb.jobs.deciding:stored_decisions"
 EXAMPLE_WIDTH = 200
 """Characters of a prompt and of a completion that are shown."""
 
@@ -67,7 +66,7 @@ class ScoreOptions(TaskSettings, OpeningSettings, SpendingSettings, PrintOptions
         HelpGroup.STORED,
         "Of --decisions: the probability below which a decision abstains.",
         type=click.FloatRange(0, 1),
-        sets=STORED_DECISIONS,
+        default=ABSTAIN_BELOW,
     )
     per_completion: Path | None = option(
         HelpGroup.OUTPUT,
@@ -155,7 +154,7 @@ def _decisions(options: ScoreOptions, path: Path, task: Task) -> None:
             task,
             bias,
             options.split or SPLITS,
-            **arguments_for(stored_decisions, options),
+            abstain_below=options.abstain_below,
         )
     rows = [row for part in decided for row in part.rows()]
     if options.per_completion is not None:

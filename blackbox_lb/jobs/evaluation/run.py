@@ -29,6 +29,7 @@ from blackbox_lb.jobs.evaluation.results import (
     decide,
 )
 from blackbox_lb.jobs.records.run_record import Remembering, provenance
+from blackbox_lb.jobs.runs.names import TEST_SAMPLES
 from blackbox_lb.rollouts.judging.decisions import about_labels, check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting, parse_setting
@@ -51,7 +52,7 @@ class EvalPlan:
 
     settings: tuple[Setting, ...] = (SAMPLED, GREEDY)
     rivals: tuple[Policy, ...] = ()
-    samples: int = 6
+    samples: int = TEST_SAMPLES
     effect: float | None = None
     prices: Prices | None = None
     labels: Labels | None = None

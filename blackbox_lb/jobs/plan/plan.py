@@ -18,6 +18,7 @@ from blackbox_lb.jobs.plan.setting import HelpGroup, Texts, setting
 from blackbox_lb.jobs.plan.shared import (
     CollectionSettings,
     DecisionSettings,
+    JudgingSettings,
     TaskSettings,
     TrialSettings,
 )
@@ -80,7 +81,7 @@ def strength(value: object) -> object:
 Strength: TypeAlias = Annotated[float | Literal["cv"], BeforeValidator(strength)]
 
 
-class Plan(TaskSettings, DecisionSettings, CollectionSettings, TrialSettings):
+class Plan(TaskSettings, DecisionSettings, CollectionSettings, JudgingSettings, TrialSettings):
     """All settings of a fit. Counts are of completions a prompt.
 
     What was left open is decided by the data: see ``completed``.
@@ -230,9 +231,6 @@ class Plan(TaskSettings, DecisionSettings, CollectionSettings, TrialSettings):
         "Setting that you deploy with, greedy or as in temperature=0.5: the bias is chosen for it"
         " and judged at it; repeatable. [default: temperature=1 and greedy; greedy alone with"
         " --learn-from answers]",
-    )
-    test_samples: int = setting(
-        6, HelpGroup.JUDGING, "Completions a test prompt and setting.", ge=1
     )
 
     _labels: Labels | None = PrivateAttr(None)

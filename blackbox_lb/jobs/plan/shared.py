@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from blackbox_lb.api.drift import OnDrift
 from blackbox_lb.jobs.plan.setting import CommaTexts, HelpGroup, Option, Settings, setting
-from blackbox_lb.jobs.runs.names import TOP_LOGPROBS
+from blackbox_lb.jobs.runs.names import TEST_SAMPLES, TOP_LOGPROBS
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.packaged import profile_names
 
@@ -235,6 +235,14 @@ class CollectionSettings(Settings):
     samples_per_prompt: int = setting(10, HelpGroup.FIRST, "Completions a training prompt.", ge=1)
     limit: int | None = setting(
         None, HelpGroup.SAMPLING, "Use only the first N training prompts.", ge=1
+    )
+
+
+class JudgingSettings(Settings):
+    """The completions of the test prompts."""
+
+    test_samples: int = setting(
+        TEST_SAMPLES, HelpGroup.JUDGING, "Completions a test prompt, setting and policy.", ge=1
     )
 
 

@@ -13,3 +13,7 @@ RUNS = "runs"
 """The folder of all runs."""
 TOP_LOGPROBS = 20
 """Alternatives that are listed for a token, where the provider lists as many."""
+TEST_SAMPLES = 6
+"""Completions of each test prompt at each setting."""
+ABSTAIN_BELOW = 0.8
+"""Calibrated probability below which a decision abstains by default: right in four of five."""

@@ -20,7 +20,6 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.jobs.deciding import (
-    ABSTAIN_BELOW,
     LabelDecision,
     calibration_of_bias,
     label_decision,
@@ -28,7 +27,7 @@ from blackbox_lb.jobs.deciding import (
 from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, telling
 from blackbox_lb.jobs.runs.conclusion import Conclusion
-from blackbox_lb.jobs.runs.names import STORE
+from blackbox_lb.jobs.runs.names import ABSTAIN_BELOW, STORE
 from blackbox_lb.jobs.runs.opening import checked_tokenizer, trials_in
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.progress import Silent

@@ -1,55 +1,26 @@
-"""Each setting is declared once: what an option sets exists, has the option's default, and gets the
-value that the command line gives.
-"""
+"""Each setting is declared once, and its step gets the value that the command line gives."""
 
 from __future__ import annotations
 
-import inspect
-import pkgutil
 from typing import Any, get_args
 
 import click
 import pytest
 
 from blackbox_lb.cli import main
-from blackbox_lb.cli.commands.check import CheckOptions
-from blackbox_lb.cli.commands.collect import CollectOptions
-from blackbox_lb.cli.commands.compile import CompileOptions
-from blackbox_lb.cli.commands.doctor import DoctorOptions
-from blackbox_lb.cli.commands.eval import EvalOptions
 from blackbox_lb.cli.commands.fit import FitOptions, fit_command
-from blackbox_lb.cli.commands.proxy import ProxyOptions
-from blackbox_lb.cli.commands.score import ScoreOptions
 from blackbox_lb.cli.echo import option_names
 from blackbox_lb.cli.found import FLAGS, PATHS, TEXTS
-from blackbox_lb.cli.grouped import MOST_USED, Sets, _params, arguments_for, option
+from blackbox_lb.cli.grouped import MOST_USED
 from blackbox_lb.cli.resources import load
 from blackbox_lb.cli.settings import EITHER_OR, OF_THE_PROVIDER, PER_COMMAND
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2
 from blackbox_lb.jobs.plan.by_data import completed
 from blackbox_lb.jobs.plan.plan import Plan
-from blackbox_lb.jobs.plan.setting import Settings
 from blackbox_lb.literals import Endpoint
 from tests.support.errors import raises_naming
 
-KINDS = (
-    CheckOptions,
-    CollectOptions,
-    CompileOptions,
-    DoctorOptions,
-    EvalOptions,
-    FitOptions,
-    ProxyOptions,
-    ScoreOptions,
-)
-SETTINGS = [
-    (kind, name, part.target, part.parameter or name)
-    for kind in KINDS
-    for name, described in kind.model_fields.items()
-    for part in described.metadata
-    if isinstance(part, Sets)
-]
 ENOUGH = ["--task", "capitals", "--reward", "correct-and-short"]
 """What a fit is at least told."""
 
@@ -94,29 +65,6 @@ def options_of(*arguments: str) -> FitOptions:
     program = click.Context(main, **main.context_settings)
     context = fit_command.make_context("fit", [*ENOUGH, *arguments], parent=program)
     return FitOptions(**context.params)
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "target", "parameter"),
-    SETTINGS,
-    ids=[f"{kind.__name__}.{name}-{target}" for kind, name, target, _ in SETTINGS],
-)
-def test_what_an_option_sets_has_its_default(
-    kind: type[Settings], name: str, target: str, parameter: str
-) -> None:
-    """An option that is None when it is not given leaves the parameter at its default; any other
-    default is the parameter's.
-    """
-    default = inspect.signature(pkgutil.resolve_name(target)).parameters[parameter].default
-    param = next(param for param in _params(kind) if param.name == name)
-    chosen = param.get_default(click.Context(click.Command(kind.__name__)))
-    is_optional = type(None) in get_args(kind.model_fields[name].annotation)
-    if isinstance(param, click.Option) and param.is_flag:
-        assert default is False
-    elif is_optional:
-        assert chosen is None or str(chosen).startswith("Sentinel")
-    else:
-        assert chosen == default
 
 
 def test_the_plan_of_a_fit_without_options_is_the_default_plan() -> None:
@@ -199,31 +147,6 @@ def test_what_is_said_of_options_by_name_is_said_of_options() -> None:
     keys = {*PER_COMMAND, *OF_THE_PROVIDER, *TEXTS, *FLAGS, *PATHS}
     keys = keys.union(MOST_USED, *EITHER_OR)
     assert keys <= option_names()
-
-
-def scale(*, size: int = 3, unit: str = "m") -> None:
-    """What the options below set."""
-
-
-HERE = f"{__name__}:scale"
-
-
-class Lengths(Settings):
-    """Two options that set parameters, and one that sets none."""
-
-    length: int | None = option(None, "", sets=HERE, parameter="size")
-    unit: str = option(None, "", sets=HERE, recorded=True)
-    color: str | None = option(None, "")
-
-
-def test_options_are_handed_over_under_their_parameters_names() -> None:
-    """One that was not given leaves its parameter out; the record says what it is to say."""
-    given = Lengths(length=5, unit="km", color="red")
-    assert arguments_for(scale, given) == {"size": 5, "unit": "km"}
-    assert arguments_for(scale, Lengths(length=None, unit="m", color="red")) == {"unit": "m"}
-    assert given.recorded() == {"unit": "km"}
-    with pytest.raises(TypeError):
-        arguments_for(options_of, given)
 
 
 def test_values_are_those_of_the_literal() -> None:

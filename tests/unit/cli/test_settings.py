@@ -13,7 +13,6 @@ import pytest
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.cli.found import is_data
-from blackbox_lb.cli.removed import with_rivals
 from blackbox_lb.cli.settings import (
     PER_COMMAND,
     SettingsFile,
@@ -358,20 +357,6 @@ def test_a_command_that_is_not_there() -> None:
         assert gone.exit_code == 2
         assert "blb --config" in gone.stderr
         assert isinstance(gone.exception, SystemExit)
-
-
-def test_older_options_name_rivals_until_the_next_version(tmp_path: Path) -> None:
-    """On the command line and in a file, with a sentence; the file's stand beside each other."""
-    words = ["eval", "--few-shot", "8", "--calibrate=batch", "--labels-only", "--baseline-prompt"]
-    current, replaced = with_rivals([*words, "Be brief."])
-    rivals = ["few-shot:8", "calibrate:batch", "labels-only", "prompt:Be brief."]
-    assert current == ["eval", *(word for rival in rivals for word in ("--rival", rival))]
-    assert replaced[0] == "--few-shot 8 is --rival few-shot:8"
-    assert replaced[-1] == "--baseline-prompt 'Be brief.' is --rival 'prompt:Be brief.'"
-    table = {"few_shot": [2, 4], "threshold": True, "labels-only": False, "rival": "best-of:3"}
-    settings = SettingsFile(tmp_path / "blb.toml", {"eval": table})
-    given = settings.of("eval", command_of("eval"))
-    assert given == {"rival": ("best-of:3", "few-shot:2", "few-shot:4", "threshold")}
 
 
 @pytest.mark.parametrize(
