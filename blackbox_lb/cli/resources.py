@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -77,38 +76,18 @@ COLLECTING = ("tokens.id", "neutral")
 SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")
 
 
-def load(
-    options: TaskSettings, *, learns: bool = True, biases: Sequence[Bias] = ()
-) -> tuple[Task, Reward]:
+def load(options: TaskSettings, *, learns: bool = True) -> tuple[Task, Reward]:
     """The task and the reward of the options; says which key a judge's file sends where.
 
     learns: whether the command learns from the task; see ``load_task``. Where it does not, rivals
-    that learn get all rows that a fit of few rows learns from. biases: to be judged on
-    the task. One that was learned on these rows as earlier versions divided them is judged on that
-    division, since other test rows would be among those it was learned from.
-
-    Raises InputError: some biases were learned on the one division, and some on the other.
+    that learn get all rows that a fit of few rows learns from.
     """
     from blackbox_lb.cli.keys import tell_keys_of_judge
     from blackbox_lb.jobs.plan.by_data import has_few_rows
-    from blackbox_lb.jobs.runs.loading import checked_reward, labels_of, task_of
+    from blackbox_lb.jobs.runs import loading
 
-    task = task_of(options, learns=learns, stratified=True)
-    of_rows = [bias for bias in biases if bias.task == task.name and bias.data_hash is not None]
-    if any(bias.data_hash != task.data_hash for bias in of_rows):
-        older = task_of(options, learns=learns, stratified=False)
-        is_older = [bias.data_hash == older.data_hash for bias in of_rows]
-        if all(is_older):
-            note = "divided as when the bias was learned, by an earlier version"
-            task = replace(older, note="; ".join(filter(None, [older.note, note])))
-        elif any(is_older):
-            raise InputError(
-                f"some of these biases were learned on {task.name} as earlier versions divided it,"
-                " and others were not, so no test row is unseen by all; evaluate them in two"
-                " commands, or fit the older ones again"
-            )
-    reward = checked_reward(options, task)
-    if not learns and has_few_rows(task, labels_of(options, task)):
+    task, reward = loading.load(options, learns=learns)
+    if not learns and has_few_rows(task, loading.labels_of(options, task)):
         task = task.pooled()
     tell_keys_of_judge(reward, options)
     return task, reward

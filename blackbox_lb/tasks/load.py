@@ -168,7 +168,6 @@ def load_task(
     harness: HarnessOptions | None = None,
     decide: str | None = None,
     learns: bool = True,
-    stratified: bool = True,
     validation_size: int | None = None,
 ) -> Task:
     """A task by its name in ``spec``, or the task in ``data``, named after it.
@@ -184,10 +183,9 @@ def load_task(
     the task's ``unlabelled`` ones where others have one. ``decide``: the decision with open labels,
     whose answers may stand in the column want. ``learns``: whether something is learned from the
     task; where it is False, all rows may be test rows, of ``test`` alone or by their split column,
-    and the other splits are empty. ``stratified``: whether
-    each split gets its share of every label, where the answers are few labels; False divides as
-    earlier versions did. ``validation_size``: rows of ``data`` to choose on, beside those to judge
-    by; None for a share, or, where labels have few rows, for all of them by cross-fitting.
+    and the other splits are empty. Each split gets its share of every label, where the answers are
+    few labels. ``validation_size``: rows of ``data`` to choose on, beside those to judge by; None
+    for a share, or, where labels have few rows, for all of them by cross-fitting.
     InputError: an unknown name, both a name and files, or neither.
     DataError: see :func:`load_examples`, and one id in two splits.
     """
@@ -245,12 +243,10 @@ def load_task(
             seed=seed,
             fractions=fractions,
             require_answers=require_answers,
-            stratified=stratified,
             validation_size=validation_size,
         )
     rows, unlabelled = _by_answer(data, columns, require_answers)
-    if stratified:
-        rows = _with_labels(rows)
+    rows = _with_labels(rows)
     if not learns and not file_splits and all(row.split == "test" for row in rows):
         return _task_of_rows(str(data), {"test": rows})
     splits = rest(str(data), rows, seed, fractions, set(file_splits)) | file_splits
@@ -349,7 +345,6 @@ def load_dataset(
     seed: int,
     fractions: Sequence[float],
     require_answers: bool,
-    stratified: bool = True,
     validation_size: int | None = None,
 ) -> Task:
     """The task in ``spec``, hf:NAME[/CONFIG][@SPLIT] or a folder; ``whole`` are splits that have
@@ -401,8 +396,7 @@ def load_dataset(
     unused = [name for name in records if not single and name not in NAMES]
     own_splits = {split: join_repeats(rows) for split, rows in rows_by_split.items()} | whole
     train = own_splits.pop("train")
-    if stratified:
-        train = _with_labels(train)
+    train = _with_labels(train)
     divided = "validation" not in own_splits
     splits = rest(spec, train, seed, fractions, set(own_splits)) | own_splits
     if validation_size is not None:

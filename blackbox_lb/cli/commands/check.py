@@ -103,7 +103,7 @@ def _check_bias(options: CheckOptions, bias: Bias) -> None:
     from blackbox_lb.jobs.point_check import curve_of
 
     curve_of(bias)
-    task, reward = load(options, biases=(bias,))
+    task, reward = load(options)
     checked, spent = run(options, lambda budget: _run_point(options, task, reward, bias, budget))
     if options.as_json:
         print_json(checked.as_json())

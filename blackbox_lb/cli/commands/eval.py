@@ -116,7 +116,7 @@ def eval_command(options: EvalOptions) -> None:
     loaded = {name: Bias.load(path) for name, path in paths.items()}
     for name, bias in loaded.items():
         tell_host_of_bias(paths[name], bias, options)
-    task, reward = load(options, learns=False, biases=tuple(loaded.values()))
+    task, reward = load(options, learns=False)
     plan = _plan(options, task, reward, tuple(loaded.values()))
     folder = run_folder(options, task)
     with work_in(folder):

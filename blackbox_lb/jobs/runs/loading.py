@@ -15,18 +15,15 @@ from blackbox_lb.tasks.sets.labels import Labels, check_answers, labels_of_task
 from blackbox_lb.tasks.sets.task import HarnessOptions
 
 
-def load(settings: TaskSettings) -> tuple[Task, Reward]:
-    """The task to learn from and the reward of the settings, checked against each other.
+def load(settings: TaskSettings, *, learns: bool = True) -> tuple[Task, Reward]:
+    """The task and the reward of the settings, checked against each other.
+
+    learns: whether something is learned from the task; see ``load_task``.
 
     Raises:
         InputError: they name none, or do not go together. DataError: the rows cannot be used.
     """
-    task = task_of(settings, learns=True, stratified=True)
-    return task, checked_reward(settings, task)
-
-
-def checked_reward(settings: TaskSettings, task: Task) -> Reward:
-    """The reward of the settings, which can score ``task``."""
+    task = _task_of(settings, learns=learns)
     labels = labels_of(settings, task)
     reward = parse_reward(
         settings.reward,
@@ -38,11 +35,10 @@ def checked_reward(settings: TaskSettings, task: Task) -> Reward:
     )
     check_answers(task, labels)
     reward.check(task, needs_answers=_needs_answers(settings))
-    return reward
+    return task, reward
 
 
-def task_of(settings: TaskSettings, *, learns: bool, stratified: bool) -> Task:
-    """The task of the settings; see ``load_task``."""
+def _task_of(settings: TaskSettings, *, learns: bool) -> Task:
     task = settings.data
     if isinstance(task, Task):
         if settings.task or settings.validation_data or settings.test_data:
@@ -51,7 +47,7 @@ def task_of(settings: TaskSettings, *, learns: bool, stratified: bool) -> Task:
                 " ``validation_data`` and ``test_data``"
             )
     else:
-        task = _loaded(settings, learns=learns, stratified=stratified)
+        task = _loaded(settings, learns=learns)
     task = task.first(validation=settings.validation_limit, test=settings.test_limit)
     if settings.system is not None:
         task = task.with_system(settings.system)
@@ -60,7 +56,7 @@ def task_of(settings: TaskSettings, *, learns: bool, stratified: bool) -> Task:
     return task
 
 
-def _loaded(settings: TaskSettings, *, learns: bool, stratified: bool) -> Task:
+def _loaded(settings: TaskSettings, *, learns: bool) -> Task:
     data = settings.data
     if data is not None and not isinstance(data, str | Path):
         raise InputError(
@@ -82,7 +78,6 @@ def _loaded(settings: TaskSettings, *, learns: bool, stratified: bool) -> Task:
         require_answers=judged.needs_answer and _needs_answers(settings),
         harness=_harness(settings),
         learns=learns,
-        stratified=stratified,
         validation_size=None if _is_harness(settings) else settings.validation_size,
     )
 

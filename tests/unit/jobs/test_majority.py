@@ -161,35 +161,6 @@ def test_an_evaluation_judges_where_the_bias_was_judged(fitted: Fitted, tmp_path
     assert {row["metric"] for row in secondary} == {"accuracy"}
 
 
-def older_bias(fitted: Fitted, path: Path) -> blackbox_lb.Task:
-    """Write the bias as if it had been learned on the division of an earlier version; return that
-    division.
-    """
-    older = blackbox_lb.load_task(data=fitted.folder.parent / "data.jsonl", stratified=False)
-    bias = Bias.load(fitted.bias_file).replacing(data_hash=older.data_hash)
-    path.parent.mkdir(parents=True)
-    bias.save(path)
-    return older
-
-
-def test_an_older_bias_is_judged_on_rows_that_it_has_not_seen(
-    fitted: Fitted, tmp_path: Path
-) -> None:
-    """A bias of the division of earlier versions is judged on the test rows of that one; beside a
-    bias of today's division it is refused, since each was learned on test rows of the other.
-    """
-    path = tmp_path / "older" / "bias.json"
-    older = older_bias(fitted, path)
-    done = blb("eval", path, *fitted.words, "--out", tmp_path / "eval", "--json")
-    assert done.exit_code == 0, done.output
-    shown = {row["id"] for row in json.loads(done.stdout)["examples"]}
-    assert shown <= {example.id for example in older.test}
-    assert len(shown) == min(len(older.test), 200)
-    both = blb("eval", path, fitted.bias_file, *fitted.words, "--out", tmp_path / "both")
-    assert both.exit_code == 2
-    assert "earlier versions" in both.stderr
-
-
 def test_comparisons_that_cannot_show_anything_are_named_before_a_request(
     fitted: Fitted, tmp_path: Path
 ) -> None:

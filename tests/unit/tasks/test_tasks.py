@@ -808,18 +808,6 @@ def test_further_rows_of_a_label_move_only_those_at_a_cut(tmp_path: Path) -> Non
     assert moved <= 2 * 5
 
 
-def test_answers_that_are_no_labels_are_divided_by_their_hashes_alone(tmp_path: Path) -> None:
-    """Free answers, and rows with a split of their own, stay where they were."""
-    rows = [{"prompt": f"q {number}", "answer": f"answer {number}"} for number in range(60)]
-    own = [{**row, "answer": "ab"[number % 2]} for number, row in enumerate(rows)]
-    for number, row in enumerate(own):
-        row["split"] = ("train", "validation", "test")[number % 3]
-    for name, content in (("free", rows), ("own", own)):
-        path = tmp_path / f"{name}.jsonl"
-        path.write_text("\n".join(map(json.dumps, content)))
-        assert load_task(data=path) == load_task(data=path, stratified=False)
-
-
 def test_spellings_of_one_prompt_stay_in_one_split_of_a_label(tmp_path: Path) -> None:
     """Prompts that differ in white space alone are one where labels are divided, too."""
     rows = [
