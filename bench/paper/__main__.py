@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from blackbox_lb.cli import Commands
-from blackbox_lb.cli.grouped import COUNT, command, option
+from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import TrialOptions
-from blackbox_lb.jobs.plan.setting import HelpGroup
+from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 
 __all__ = ["PaperOptions", "main"]
 
@@ -19,36 +19,43 @@ NAME = "bench.paper"
 class PaperOptions(TrialOptions):
     """Options of ``python -m bench.paper``."""
 
-    table: str = option(
+    table: str = setting(
+        ...,
         HelpGroup.FIRST,
         "Which of its tables.",
         type=click.Choice(["accuracy", "compression"]),
         required=True,
     )
-    benchmark: tuple[str, ...] = option(
+    benchmark: tuple[str, ...] = setting(
+        (),
         HelpGroup.FIRST,
         "Only this benchmark; repeatable. [default: all of the table]",
         type=click.Choice(["math", "gsm8k", "gpqa"]),
     )
-    scale: float = option(
+    scale: float = setting(
+        0.01,
         HelpGroup.FIRST,
         "Share of the paper's rollouts; problems and rollouts of each shrink by its square root.",
         type=click.FloatRange(0, 1, min_open=True),
-        default=0.01,
     )
-    dry_run: bool = option(HelpGroup.FIRST, "Say what would be asked for at most, and ask nothing.")
-    data_dir: Path | None = option(
-        HelpGroup.TASK, "Folder with the benchmark's data, for a machine without the hub."
+    dry_run: bool = setting(
+        False, HelpGroup.FIRST, "Say what would be asked for at most, and ask nothing."
     )
-    data: Path | None = option(
+    data_dir: Path | None = setting(
+        None, HelpGroup.TASK, "Folder with the benchmark's data, for a machine without the hub."
+    )
+    data: Path | None = setting(
+        None,
         HelpGroup.TASK,
         "JSONL or CSV of your own problems, with prompt and answer, in place of the benchmark's.",
     )
-    lora: tuple[Path, ...] = option(
-        HelpGroup.TASK, "A result of bench/paper/lora_grpo.py for the row LoRA-GRPO; repeatable."
+    lora: tuple[Path, ...] = setting(
+        (),
+        HelpGroup.TASK,
+        "A result of bench/paper/lora_grpo.py for the row LoRA-GRPO; repeatable.",
     )
-    top_logprobs: int | None = option(
-        HelpGroup.SAMPLING, "Alternatives listed a token. [default: 20, or the limit]", type=COUNT
+    top_logprobs: int | None = setting(
+        None, HelpGroup.SAMPLING, "Alternatives listed a token. [default: 20, or the limit]", ge=1
     )
 
 

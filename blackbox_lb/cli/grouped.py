@@ -108,30 +108,6 @@ class LateChoice(click.Choice[str]):
         return tuple(self._find())
 
 
-def option(
-    group: HelpGroup | None,
-    help: str,
-    *names: str,
-    recorded: bool = False,
-    **more: Any,
-) -> Any:
-    """A field of one command, given by an option.
-
-    The field's annotation sets the kind: a bool is a flag, a tuple can be given several times, a
-    Path is one.
-
-    Args:
-        group: the heading in the help.
-        help: the text in the help, without the default.
-        names: the option's names, ``--like-the-field`` by default.
-        recorded: whether the record of a run says the value.
-        more: for click.
-    """
-    described = Field(description=help)
-    described.metadata.append(Option(group, names, recorded=recorded, more=more))
-    return described
-
-
 def argument(**more: Any) -> Any:
     """A field given by an argument of click."""
     described = Field()
@@ -230,8 +206,10 @@ def _made(name: str, described: FieldInfo, option: Option) -> GroupedOption:
         "shell_complete": COMPLETERS.get(name),
         "listed": option.listed,
     }
-    if not described.is_required() and described.default not in (None, (), False):
-        settings["default"] = described.default
+    default = described.default
+    says_nothing = default is None or default is False or default == ()
+    if not described.is_required() and not says_nothing:
+        settings["default"] = default
     settings |= option.more
     settings.setdefault("show_default", "default" in settings)
     names = option.names or (f"--{name.replace('_', '-')}",)
@@ -258,8 +236,7 @@ def _params(kind: type[Settings]) -> list[click.Parameter]:
             continue
         if option is None and name not in kind.python_only:
             raise TypeError(
-                f"{kind.__name__}.{name} has no option; make it with setting(), option() or"
-                " argument()"
+                f"{kind.__name__}.{name} has no option; make it with setting() or argument()"
             )
         if option is None:
             continue
@@ -346,7 +323,7 @@ def command(
 
     example: a command line for the end of its help.
 
-    TypeError: a field that neither :func:`option` nor :func:`argument` made.
+    TypeError: a field that neither ``setting`` nor :func:`argument` made.
     """
 
     def decorate(function: Callable[[T], None]) -> click.Command:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.cli.completing import bias_files
-from blackbox_lb.cli.grouped import PATH, argument, option
-from blackbox_lb.jobs.plan.setting import HelpGroup, Settings
+from blackbox_lb.cli.grouped import PATH, argument
+from blackbox_lb.jobs.plan.setting import HelpGroup, Settings, setting
 from blackbox_lb.jobs.plan.shared import (
     FolderSettings,
     LimitSettings,
@@ -24,28 +24,32 @@ def provider(group: HelpGroup | None, unless: str, text: str = "", **more: Any) 
     """The option --provider; ``unless`` is shown as its default, ``text`` before the names."""
     names = ", ".join(profile_names())
     explanation = f"{text}{names}, or a path to your own TOML. [default: {unless}]"
-    return option(group, explanation, **more)
+    return setting(None, group, explanation, **more)
 
 
 class LimitOptions(LimitSettings):
     """The limits, and whether a command asks first."""
 
-    yes: bool = option(
-        HelpGroup.LIMITS, "Do not ask on a terminal before the first request that costs money."
+    yes: bool = setting(
+        False,
+        HelpGroup.LIMITS,
+        "Do not ask on a terminal before the first request that costs money.",
     )
 
 
 class PrintOptions(QuietSettings):
     """The form of the output."""
 
-    as_json: bool = option(HelpGroup.OUTPUT, "Print the result as JSON on stdout.", "--json")
+    as_json: bool = setting(
+        False, HelpGroup.OUTPUT, "Print the result as JSON on stdout.", "--json"
+    )
 
 
 class VerboseOptions(Settings):
     """How much is printed."""
 
-    verbose: bool = option(
-        HelpGroup.OUTPUT, "Print every table and number behind the conclusion, too."
+    verbose: bool = setting(
+        False, HelpGroup.OUTPUT, "Print every table and number behind the conclusion, too."
     )
 
 
@@ -62,9 +66,9 @@ class StoredBiasOptions(Settings):
 
     bias_file: Path = argument(metavar="BIAS", type=PATH, shell_complete=bias_files)
     provider: str | None = provider(None, "the bias's own")
-    store: Path | None = option(None, "Rollout store. [default: rollouts.db beside BIAS]")
-    tokenizer: str | None = option(
-        None, "The model's vocabulary, where its name is not enough: as in blb fit."
+    store: Path | None = setting(None, None, "Rollout store. [default: rollouts.db beside BIAS]")
+    tokenizer: str | None = setting(
+        None, None, "The model's vocabulary, where its name is not enough: as in blb fit."
     )
-    as_json: bool = option(None, "Print the result as JSON on stdout.", "--json")
-    quiet: bool = option(None, "No remarks.")
+    as_json: bool = setting(False, None, "Print the result as JSON on stdout.", "--json")
+    quiet: bool = setting(False, None, "No remarks.")

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blackbox_lb.cli.echo import echo, preset_options, print_json
-from blackbox_lb.cli.grouped import COUNT, command, option
+from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import StoredBiasOptions
 from blackbox_lb.cli.resources import check_folder
 from blackbox_lb.cli.terminal import print_table
+from blackbox_lb.jobs.plan.setting import setting
 from blackbox_lb.jobs.runs.names import STORE
 from blackbox_lb.rollouts.progress import short
 
@@ -24,8 +25,10 @@ ANALYSIS = "analysis.json"
 class AnalyzeOptions(StoredBiasOptions):
     """Options of ``blb analyze``, which sends no request."""
 
-    top: int = option(None, "Rows of each table of tokens.", type=COUNT, default=15)
-    out: Path | None = option(None, f"Folder that gets {ANALYSIS}. [default: the folder of BIAS]")
+    top: int = setting(15, None, "Rows of each table of tokens.", ge=1)
+    out: Path | None = setting(
+        None, None, f"Folder that gets {ANALYSIS}. [default: the folder of BIAS]"
+    )
 
 
 @command("analyze", AnalyzeOptions, example="blb analyze runs/train/bias.json")

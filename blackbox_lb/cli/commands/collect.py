@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.cli.grouped import COUNT, command, option
+from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import TrialOptions
 from blackbox_lb.cli.resources import COLLECTING, load, open_trials, run
 from blackbox_lb.cli.terminal import command_with_same
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.plan.setting import HelpGroup
+from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 from blackbox_lb.jobs.plan.shared import CollectionSettings, TaskSettings
 
 if TYPE_CHECKING:
@@ -27,22 +27,23 @@ if TYPE_CHECKING:
 
 
 class CollectOptions(TaskSettings, CollectionSettings, TrialOptions):
-    shard: str | None = option(
+    shard: str | None = setting(
+        None,
         HelpGroup.SAMPLING,
         "Part I of N of the prompts, from 1/N to N/N: a machine each.",
         metavar="I/N",
     )
-    batch: bool = option(
-        HelpGroup.BATCHES, "Ask in files, by the provider's batch API or vllm run-batch."
+    batch: bool = setting(
+        False, HelpGroup.BATCHES, "Ask in files, by the provider's batch API or vllm run-batch."
     )
-    batch_requests: int | None = option(
-        HelpGroup.BATCHES, "Most requests in one file. [default: the provider's]", type=COUNT
+    batch_requests: int | None = setting(
+        None, HelpGroup.BATCHES, "Most requests in one file. [default: the provider's]", ge=1
     )
-    no_wait: bool = option(
-        HelpGroup.BATCHES, "With --batch: one look at each job, and no waiting for its end."
+    no_wait: bool = setting(
+        False, HelpGroup.BATCHES, "With --batch: one look at each job, and no waiting for its end."
     )
-    cancel: bool = option(
-        HelpGroup.BATCHES, "With --batch: end the open jobs, and keep what they answered."
+    cancel: bool = setting(
+        False, HelpGroup.BATCHES, "With --batch: end the open jobs, and keep what they answered."
     )
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.cli.grouped import COUNT, command, option
+from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import AT, StoredBiasOptions, VerboseOptions
 from blackbox_lb.cli.resources import check_folder
 from blackbox_lb.cli.terminal import print_conclusion, print_table
 from blackbox_lb.errors import InputError
+from blackbox_lb.jobs.plan.setting import setting
 from blackbox_lb.jobs.runs.names import LEARNED, STORE
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.safety.printable import printable, shell_line
@@ -26,12 +27,16 @@ if TYPE_CHECKING:
 
 
 class CompileOptions(VerboseOptions, StoredBiasOptions):
-    entries: int | None = option(
-        None, "Most tokens in the bias. [default: the provider's limit]", type=COUNT
+    entries: int | None = setting(
+        None, None, "Most tokens in the bias. [default: the provider's limit]", ge=1
     )
-    integers: bool = option(None, "Whole numbers only, where the provider takes fractions too.")
-    at: str | None = option(None, AT, metavar="POINT")
-    out: Path | None = option(None, "Where to write. [default: as in learned-openai-300.json]")
+    integers: bool = setting(
+        False, None, "Whole numbers only, where the provider takes fractions too."
+    )
+    at: str | None = setting(None, None, AT, metavar="POINT")
+    out: Path | None = setting(
+        None, None, "Where to write. [default: as in learned-openai-300.json]"
+    )
 
 
 @command(

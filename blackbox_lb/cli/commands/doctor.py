@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.cli.grouped import command, option
+from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import PrintOptions
 from blackbox_lb.cli.resources import connect_to
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.plan.setting import HelpGroup
+from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 from blackbox_lb.jobs.plan.shared import ModelSettings
 from blackbox_lb.safety.printable import shell_line
 
@@ -27,16 +27,18 @@ if TYPE_CHECKING:
 
 
 class DoctorOptions(ModelSettings, PrintOptions):
-    save: Path | None = option(
+    save: Path | None = setting(
+        None,
         HelpGroup.OUTPUT,
         "Write a profile of your own with what was found, for --provider.",
         type=click.Path(path_type=Path, dir_okay=False),
     )
-    thorough: bool = option(
+    thorough: bool = setting(
+        False,
         HelpGroup.LIMITS,
         "Ask more, at most 269 requests, to see a temperature within 5 percent of 1.",
     )
-    yes: bool = option(HelpGroup.LIMITS, "Do not ask before requests that cost money.")
+    yes: bool = setting(False, HelpGroup.LIMITS, "Do not ask before requests that cost money.")
 
 
 @command(

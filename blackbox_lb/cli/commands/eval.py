@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, preset_options, print_json
-from blackbox_lb.cli.grouped import AMOUNT, argument, command, option
+from blackbox_lb.cli.grouped import argument, command
 from blackbox_lb.cli.options import TrialOptions, VerboseOptions
 from blackbox_lb.cli.resources import (
     COLLECTING,
@@ -23,7 +23,7 @@ from blackbox_lb.cli.resources import (
 from blackbox_lb.cli.tables import comparisons_table, rate, shares_table
 from blackbox_lb.cli.terminal import command_with_same, print_conclusion, print_table, reporter
 from blackbox_lb.errors import BiasError, InputError
-from blackbox_lb.jobs.plan.setting import HelpGroup
+from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 from blackbox_lb.jobs.plan.shared import DecisionSettings, JudgingSettings, TaskSettings
 from blackbox_lb.jobs.runs.names import REPORT
 from blackbox_lb.safety.files import explained, write_whole
@@ -46,19 +46,22 @@ class EvalOptions(TaskSettings, DecisionSettings, JudgingSettings, TrialOptions,
     biases: tuple[str, ...] = argument(
         metavar="[[NAME=]BIAS]...", nargs=-1, shell_complete=bias_files
     )
-    save: bool = option(HelpGroup.FIRST, "Write each bias's verdict into its file.")
-    rivals: bool = option(
+    save: bool = setting(False, HelpGroup.FIRST, "Write each bias's verdict into its file.")
+    rivals: bool = setting(
+        False,
         HelpGroup.FIRST,
         "Try what one would do instead of a bias, as it suits the task. Labels: labels only, batch"
         " calibration, 4 examples, a classifier by words. Calls of tools: an instruction, and a"
         " threshold with 2 requests. Text: an instruction by the reward, and a lower temperature.",
     )
-    deploy: tuple[str, ...] = option(
+    deploy: tuple[str, ...] = setting(
+        (),
         HelpGroup.JUDGING,
         "Judge at this setting, as in temperature=0.5 or greedy. Repeatable. [default: those at"
         " which BIAS was judged; without a verdict temperature=1 and greedy]",
     )
-    rival: tuple[str, ...] = option(
+    rival: tuple[str, ...] = setting(
+        (),
         HelpGroup.JUDGING,
         "Try this instead of a bias, alone and together with each BIAS. Repeatable. prompt:TEXT: an"
         " instruction, added to the prompt. temperature:T: a lower one (of wanted shares any)."
@@ -75,10 +78,11 @@ class EvalOptions(TaskSettings, DecisionSettings, JudgingSettings, TrialOptions,
         " drawn-label (drawn here for each completion, and asked for in the prompt).",
         metavar="NAME[:VALUE]",
     )
-    effect: float | None = option(
+    effect: float | None = setting(
+        None,
         HelpGroup.JUDGING,
         "Say how many prompts would show such a difference of the reward.",
-        type=AMOUNT,
+        gt=0,
     )
 
 
@@ -288,10 +292,10 @@ def _print(evaluation: Evaluation, *, everything: bool) -> None:
     if everything:
         for sentence in evaluation.summary:
             echo(sentence)
-    for setting, rows in by_setting.items():
-        _print_policies(evaluation, setting, rows, names, everything=everything)
+    for name_of_setting, rows in by_setting.items():
+        _print_policies(evaluation, name_of_setting, rows, names, everything=everything)
         if everything:
-            _print_decisions(setting, rows)
+            _print_decisions(name_of_setting, rows)
     for name, short in names.items():
         if short != printable(name) and " + " not in short:
             echo(f"{short}: {printable(name)}")
@@ -300,10 +304,10 @@ def _print(evaluation: Evaluation, *, everything: bool) -> None:
     if everything:
         for note in evaluation.notes:
             echo(note)
-    for setting, rows in by_setting.items():
+    for name_of_setting, rows in by_setting.items():
         shares = {names[row.name]: row.shares for row in rows if row.shares}
         if shares:
-            shares_table(setting, next(iter(shares.values())), shares)
+            shares_table(name_of_setting, next(iter(shares.values())), shares)
 
 
 def _print_policies(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from blackbox_lb.cli.echo import echo, preset_options, print_json
-from blackbox_lb.cli.grouped import COUNT, command, option
+from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import TrialOptions, VerboseOptions
 from blackbox_lb.cli.resources import load, note_old_report, open_trials, run
 from blackbox_lb.cli.tables import (
@@ -28,7 +28,7 @@ from blackbox_lb.cli.terminal import (
 )
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.plan.plan import Plan
-from blackbox_lb.jobs.plan.setting import HelpGroup
+from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 from blackbox_lb.jobs.runs.names import BIAS, FIT_FILES, LEARNED, TOP_LOGPROBS
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.safety.printable import printable, shell_line
@@ -47,18 +47,19 @@ if TYPE_CHECKING:
 class FitOptions(Plan, TrialOptions, VerboseOptions):
     """The plan of a fit, and how the command runs it."""
 
-    dry_run: bool = option(
+    dry_run: bool = setting(
+        False,
         HelpGroup.FIRST,
         "Print splits, smallest effect that shows, requests, tokens and dollars; ask nothing.",
     )
-    engine: Literal["here", "ray"] = option(
+    engine: Literal["here", "ray"] = setting(
+        "here",
         HelpGroup.LEARNING,
         "Who reads and sums the training rollouts: this process, or the workers of a Ray cluster"
         " (RAY_ADDRESS, else workers on this machine).",
-        default="here",
     )
-    workers: int | None = option(
-        HelpGroup.LEARNING, "Workers of --engine ray. [default: one a core]", type=COUNT
+    workers: int | None = setting(
+        None, HelpGroup.LEARNING, "Workers of --engine ray. [default: one a core]", ge=1
     )
 
 
@@ -214,10 +215,10 @@ def _print_everything(
     from blackbox_lb.bias.records import settings_text
 
     verdict_table(bias.verdict)
-    for setting, decisions in result.decisions.items():
-        print_decisions(setting, decisions.base, decisions.biased)
-    for setting, shares in result.shares.items():
-        shares_table(setting, shares.base, {"base": shares.base, "biased": shares.biased})
+    for title, decisions in result.decisions.items():
+        print_decisions(title, decisions.base, decisions.biased)
+    for title, shares in result.shares.items():
+        shares_table(title, shares.base, {"base": shares.base, "biased": shares.biased})
     if result.beside:
         comparisons_table(
             f"This bias (depends on {bias.depends_on or 'nothing'}) against what else decides, same"

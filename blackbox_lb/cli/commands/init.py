@@ -12,12 +12,12 @@ import click
 from blackbox_lb.cli.completing import known, reward_names, task_names
 from blackbox_lb.cli.echo import echo, shown
 from blackbox_lb.cli.found import is_data
-from blackbox_lb.cli.grouped import command, option
+from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import provider
 from blackbox_lb.cli.resources import check_folder
 from blackbox_lb.cli.settings import FILE, SHARED
 from blackbox_lb.errors import BlbError, InputError
-from blackbox_lb.jobs.plan.setting import Settings
+from blackbox_lb.jobs.plan.setting import Settings, setting
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.safety.printable import shell_line
 
@@ -42,20 +42,26 @@ class InitOptions(Settings):
     """Options of ``blb init``: answers, None for each question to ask."""
 
     provider: str | None = provider(None, "asked for")
-    model: str | None = option(None, "Model name. [default: asked for]")
-    base_url: str | None = option(None, "Address of the API, with its /v1. [default: asked for]")
-    task: str | None = option(
+    model: str | None = setting(None, None, "Model name. [default: asked for]")
+    base_url: str | None = setting(
+        None, None, "Address of the API, with its /v1. [default: asked for]"
+    )
+    task: str | None = setting(
+        None,
         None,
         "A built-in task, or what else --task takes. [default: asked for]",
         shell_complete=known(task_names),
     )
-    data: Path | None = option(None, "Data file. [default: asked for]")
-    reward: str | None = option(
-        None, "What a completion is worth. [default: asked for]", shell_complete=known(reward_names)
+    data: Path | None = setting(None, None, "Data file. [default: asked for]")
+    reward: str | None = setting(
+        None,
+        None,
+        "What a completion is worth. [default: asked for]",
+        shell_complete=known(reward_names),
     )
-    out: Path = option(None, "Where to write.", default=FILE)
-    yes: bool = option(None, "Ask nothing: defaults for what no option says.")
-    force: bool = option(None, "Overwrite the file.")
+    out: Path = setting(FILE, None, "Where to write.")
+    yes: bool = setting(False, None, "Ask nothing: defaults for what no option says.")
+    force: bool = setting(False, None, "Overwrite the file.")
 
 
 @command("init", InitOptions, example="blb init")

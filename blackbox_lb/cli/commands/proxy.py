@@ -9,10 +9,10 @@ import click
 
 from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.cli.grouped import COUNT, command, option
+from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import provider
 from blackbox_lb.deploy.proxy.limits import GRACE, MAX_BODY, TIMEOUT
-from blackbox_lb.jobs.plan.setting import Settings
+from blackbox_lb.jobs.plan.setting import Settings, setting
 from blackbox_lb.literals import OnConflict
 from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.safety.printable import printable
@@ -26,7 +26,8 @@ MIB = 2**20
 
 
 class ProxyOptions(Settings):
-    biases: tuple[str, ...] = option(
+    biases: tuple[str, ...] = setting(
+        ...,
         None,
         "A bias file. Without ALIAS it applies to its model's name, with one to MODEL@ALIAS. Can be"
         " given several times.",
@@ -35,32 +36,34 @@ class ProxyOptions(Settings):
         metavar="[ALIAS=]FILE",
         required=True,
     )
-    at: tuple[str, ...] = option(
+    at: tuple[str, ...] = setting(
+        (),
         None,
         "Another operating point, as in precision=.9, recall=.8 or rate=.2, of the biases with"
         " ALIAS, else of those without one: UNVERIFIED. Can be given several times.",
         metavar="[ALIAS=]POINT",
     )
-    upstream: str = option(None, "Address of the API, with its /v1.", required=True)
-    host: str = option(None, "Where to listen; 0.0.0.0 for every network.", default="127.0.0.1")
-    hosts: tuple[str, ...] = option(
+    upstream: str = setting(..., None, "Address of the API, with its /v1.", required=True)
+    host: str = setting("127.0.0.1", None, "Where to listen; 0.0.0.0 for every network.")
+    hosts: tuple[str, ...] = setting(
+        (),
         None,
         "A name besides localhost that clients call a loopback proxy by, as host.docker.internal."
         " Can be given several times.",
         "--allow-host",
         metavar="NAME",
-        default=(),
     )
-    origins: tuple[str, ...] = option(
+    origins: tuple[str, ...] = setting(
+        (),
         None,
         "A web page's origin that may call the proxy, besides pages of this machine, as"
         " https://app.example; * for all. Can be given several times.",
         "--allow-origin",
         metavar="ORIGIN",
-        default=(),
     )
-    port: int = option(None, "0 takes a free one.", type=click.IntRange(0, 65535), default=8080)
-    models: tuple[str, ...] = option(
+    port: int = setting(8080, None, "0 takes a free one.", type=click.IntRange(0, 65535))
+    models: tuple[str, ...] = setting(
+        (),
         None,
         "The server's name of the model, where it is not the bias file's. Can be given several"
         " times.",
@@ -71,42 +74,33 @@ class ProxyOptions(Settings):
         "no check",
         "Check the biases against this provider's limits, and send them in its format: ",
     )
-    on_conflict: OnConflict = option(
+    on_conflict: OnConflict = setting(
+        "raise",
         None,
         "A request with a logit_bias of its own: refuse it, send ours or theirs alone, or add the"
         " two.",
-        default="raise",
     )
-    others: Literal["pass", "raise"] = option(
-        None,
-        "A request for a model without a bias: pass it on as it is, or refuse it.",
-        default="pass",
+    others: Literal["pass", "raise"] = setting(
+        "pass", None, "A request for a model without a bias: pass it on as it is, or refuse it."
     )
-    max_body: int = option(
-        None, "Largest request body, in MiB.", type=COUNT, default=MAX_BODY // MIB
+    max_body: int = setting(MAX_BODY // MIB, None, "Largest request body, in MiB.", ge=1)
+    timeout: float = setting(
+        TIMEOUT, None, "Seconds of the upstream's silence.", type=click.FloatRange(0.001)
     )
-    timeout: float = option(
-        None,
-        "Seconds of the upstream's silence.",
-        type=click.FloatRange(0.001),
-        default=TIMEOUT,
+    grace: float = setting(
+        GRACE, None, "Seconds to finish answers when stopped.", type=click.FloatRange(0)
     )
-    grace: float = option(
-        None,
-        "Seconds to finish answers when stopped.",
-        type=click.FloatRange(0),
-        default=GRACE,
-    )
-    logs_requests: bool = option(
+    logs_requests: bool = setting(
+        False,
         None,
         "Write a line for each request to stderr: time, client, method, path, status, seconds; no"
         " query, key or prompt.",
         "--access-log",
     )
-    as_json: bool = option(
-        None, "Print the address and what is applied as JSON on stdout.", "--json"
+    as_json: bool = setting(
+        False, None, "Print the address and what is applied as JSON on stdout.", "--json"
     )
-    quiet: bool = option(None, "Say nothing at the end.")
+    quiet: bool = setting(False, None, "Say nothing at the end.")
 
 
 @command(

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.cli.grouped import COUNT, PATH, argument, command, option
+from blackbox_lb.cli.grouped import PATH, argument, command
 from blackbox_lb.cli.options import PrintOptions
 from blackbox_lb.cli.resources import load, run
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import StoreError
 from blackbox_lb.jobs.plan.setting import HelpGroup
+from blackbox_lb.jobs.plan.setting import setting as option
 from blackbox_lb.jobs.plan.shared import OpeningSettings, SpendingSettings, TaskSettings
 from blackbox_lb.jobs.runs.names import ABSTAIN_BELOW, BIAS, STORE
 from blackbox_lb.literals import Split
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from blackbox_lb.jobs.deciding import DecidedSplit
     from blackbox_lb.jobs.scoring import Group, ScoredCompletion
     from blackbox_lb.jobs.scoring import Settings as StoredSettings
-    from blackbox_lb.tasks import Reward, Task
+    from blackbox_lb.tasks import Task
     from blackbox_lb.types import Span
 
 EXAMPLE_WIDTH = 200
@@ -40,35 +41,39 @@ EXAMPLE_WIDTH = 200
 class ScoreOptions(TaskSettings, OpeningSettings, SpendingSettings, PrintOptions):
     where: Path = argument(metavar="STORE_OR_RUN", type=PATH)
     max_tokens: int | None = option(
-        HelpGroup.FIRST, "T of the reward. [default: the limit each was drawn with]", type=COUNT
+        None, HelpGroup.FIRST, "T of the reward. [default: the limit each was drawn with]", ge=1
     )
-    split: tuple[Split, ...] = option(HelpGroup.STORED, "Only this split; repeatable.")
+    split: tuple[Split, ...] = option((), HelpGroup.STORED, "Only this split; repeatable.")
     setting: tuple[str, ...] = option(
-        HelpGroup.STORED, "Only this setting, as in temperature=0.5 or greedy; repeatable."
+        (), HelpGroup.STORED, "Only this setting, as in temperature=0.5 or greedy; repeatable."
     )
     policy: str | None = option(
+        None,
         HelpGroup.STORED,
         "Only completions without, or with, a bias.",
         type=click.Choice(["base", "biased"]),
     )
     examples: int | None = option(
+        None,
         HelpGroup.FIRST,
         "Print the best and the worst N completions, for writing a reward.",
-        type=COUNT,
+        ge=1,
         metavar="N",
     )
     decisions: bool = option(
+        False,
         HelpGroup.STORED,
         "Calibrated probabilities of the labels instead, from the stored first lists of the model"
         " without a bias, by bias.json beside the store.",
     )
     abstain_below: float = option(
+        ABSTAIN_BELOW,
         HelpGroup.STORED,
         "Of --decisions: the probability below which a decision abstains.",
         type=click.FloatRange(0, 1),
-        default=ABSTAIN_BELOW,
     )
     per_completion: Path | None = option(
+        None,
         HelpGroup.OUTPUT,
         "Write every completion with its reward, and where it was earned, a JSON line each.",
     )

@@ -11,10 +11,10 @@ import click
 
 from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.cli.grouped import COUNT, PATH, argument, command, option, picked
+from blackbox_lb.cli.grouped import PATH, argument, command, picked
 from blackbox_lb.cli.options import PrintOptions, provider
 from blackbox_lb.cli.resources import SAMPLING_WITH_A_BIAS, connect_to
-from blackbox_lb.jobs.plan.setting import HelpGroup
+from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 from blackbox_lb.jobs.plan.shared import ModelSettings, ServerSettings
 
 if TYPE_CHECKING:
@@ -30,14 +30,15 @@ class TryOptions(ServerSettings, PrintOptions):
     bias_file: Path = argument(metavar="BIAS", type=PATH, shell_complete=bias_files)
     prompts: tuple[str, ...] = argument(metavar="[PROMPT]...", nargs=-1)
     provider: str | None = provider(HelpGroup.FIRST, "the bias's own")
-    max_tokens: int | None = option(
+    max_tokens: int | None = setting(
+        None,
         HelpGroup.FIRST,
         f"Longest answer, in tokens. [default: that of the fit, else {MOST_TOKENS}]",
-        type=COUNT,
+        ge=1,
     )
-    system: str | None = option(HelpGroup.TASK, "A system message before each prompt.")
-    temperature: float = option(
-        HelpGroup.SAMPLING, "0 is greedy.", type=click.FloatRange(0, 2), default=0.0
+    system: str | None = setting(None, HelpGroup.TASK, "A system message before each prompt.")
+    temperature: float = setting(
+        0.0, HelpGroup.SAMPLING, "0 is greedy.", type=click.FloatRange(0, 2)
     )
 
 

@@ -57,7 +57,7 @@ class Option:
 
 def setting(
     default: Any,
-    group: HelpGroup,
+    group: HelpGroup | None,
     help: str,
     *names: str,
     kind: type | None = None,
@@ -67,10 +67,11 @@ def setting(
     gt: float | None = None,
     **more: Any,
 ) -> Any:
-    """A field of :class:`Settings`; see :class:`Option`.
+    """A field of :class:`Settings`; see :class:`Option`. Its annotation sets the kind of option: a
+    bool is a flag, a tuple can be given several times, a Path is one.
 
     Args:
-        default: the value where nobody gives one.
+        default: the value where nobody gives one; ... where somebody has to.
         help: the text in the help, without the default.
         ge: the least value.
         gt: what the value must be above.

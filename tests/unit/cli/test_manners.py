@@ -25,10 +25,10 @@ from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main, terminal
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.cli.echo import print_json
-from blackbox_lb.cli.grouped import command, option
+from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.settings import find_settings
 from blackbox_lb.errors import BiasError
-from blackbox_lb.jobs.plan.setting import HelpGroup, Settings
+from blackbox_lb.jobs.plan.setting import HelpGroup, Settings, setting
 from blackbox_lb.rollouts.progress import Lines
 from blackbox_lb.safety.files import explained
 from blackbox_lb.types import Completion
@@ -494,7 +494,7 @@ def test_every_field_of_a_commands_options_has_its_option() -> None:
     """A field that no option gives is an error as soon as the command is imported."""
 
     class Fields(Settings):
-        here: str = option(HelpGroup.OUTPUT, "A text.")
+        here: str = setting(..., HelpGroup.OUTPUT, "A text.")
         nowhere: str
 
     with raises_naming(TypeError, "Fields.nowhere"):

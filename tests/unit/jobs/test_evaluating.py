@@ -35,7 +35,6 @@ from blackbox_lb.jobs.evaluation.run import unranked
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting, bootstrap
-from blackbox_lb.rollouts.progress import number
 from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.types import Example, Message, Prompt
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
