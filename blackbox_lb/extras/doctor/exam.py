@@ -3,9 +3,9 @@ know so far.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Awaitable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -40,6 +40,8 @@ EVERYTHING = -1
 """Read with this many alternatives asked for, a list is not cut to those that are sure to be the
 likeliest.
 """
+
+Answer = TypeVar("Answer")
 
 
 class NotChecked(Exception):
@@ -344,6 +346,14 @@ class Exam:
         if self.session.vocabulary is not None:
             return self.session.vocabulary.ordinary.keys()
         return self.spelled
+
+
+async def attempt(answer: Awaitable[Answer], *faults: type[Exception]) -> Answer | Exception:
+    """The answer, or in its place the error where it is one of ``faults``."""
+    try:
+        return await answer
+    except faults as error:
+        return error
 
 
 def first_token(completion: Completion) -> int | None:

@@ -18,7 +18,6 @@ from blackbox_lb.errors import (
     ConnectionFailed,
     CorruptResponse,
     InputError,
-    ProviderError,
     RequestRejected,
     ServerFailed,
 )
@@ -27,6 +26,7 @@ from blackbox_lb.extras.doctor.exam import (
     WORDS,
     Exam,
     NotChecked,
+    attempt,
     first_token,
     listed,
 )
@@ -103,22 +103,18 @@ def compare_n(exam: Exam, completions: Sequence[Completion]) -> Iterator[RowFind
         yield measured(row, evidence)
 
 
-async def ask_seed(exam: Exam) -> list[Completion] | ProviderError:
+async def ask_seed(exam: Exam) -> list[Completion] | Exception:
     """Two completions with a seed."""
     if not exam.profile.sampling.seed:
         raise NotChecked("none is sent where the profile says that none is taken")
-    try:
-        return await exam.repeat(2, WORDS, seed=SEED, max_tokens=SEEDED_TOKENS)
-    except (ConnectionFailed, ServerFailed) as error:
-        return error
+    seeded = exam.repeat(2, WORDS, seed=SEED, max_tokens=SEEDED_TOKENS)
+    return await attempt(seeded, ConnectionFailed, ServerFailed)
 
 
-def compare_seed(
-    exam: Exam, completions: Sequence[Completion] | ProviderError
-) -> Iterator[RowFinding]:
+def compare_seed(exam: Exam, completions: Sequence[Completion] | Exception) -> Iterator[RowFinding]:
     """A seed is accepted; whether it repeats the completion is told, and no host promises it."""
     row = "sampling.seed"
-    if isinstance(completions, ProviderError):
+    if isinstance(completions, Exception):
         evidence = f"the server failed at a request with a seed: {completions}"
         yield agreement(row, False, evidence, False)
         return
@@ -153,7 +149,7 @@ class Given:
 
     before: Completion
     text: str
-    answer: Completion | ProviderError
+    answer: Completion | Exception
 
 
 async def ask_continues(exam: Exam) -> Given:
@@ -187,7 +183,7 @@ def compare_continues(exam: Exam, given: Given) -> Iterator[RowFinding]:
     row = "answers.continues"
     claims = exam.profile.answers
     claimed = claims.continues is not False
-    if isinstance(given.answer, ProviderError):
+    if isinstance(given.answer, Exception):
         yield _along(exam, row, claimed, np.inf, f"refused: {given.answer}")
         return
     if first_token(given.answer) is None:
@@ -224,17 +220,14 @@ async def ask_prompt_logprobs(exam: Exam) -> Given | None:
     prompt, before = draw
     exam.count(3)
     request = Draw(Sampling(1.0, 1, exam.top), endpoint=rules.endpoint, fields={field: exam.top})
-    try:
-        prefix = tuple(before.token_ids[:GIVEN].tolist())
-        return Given(before, "", await scored_along(session, request, prompt, prefix))
-    except (CorruptResponse, RequestRejected) as error:
-        return Given(before, "", error)
+    scored = scored_along(session, request, prompt, tuple(before.token_ids[:GIVEN].tolist()))
+    return Given(before, "", await attempt(scored, CorruptResponse, RequestRejected))
 
 
 def compare_prompt_logprobs(exam: Exam, given: Given) -> Iterator[RowFinding]:
     """They are the completion's own lists."""
     row = "answers.prompt_logprobs"
-    if isinstance(given.answer, ProviderError):
+    if isinstance(given.answer, Exception):
         yield _along(exam, row, True, np.inf, str(given.answer))
         return
     distances = [

@@ -3,12 +3,12 @@ and act.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from blackbox_lb.errors import ConnectionFailed, RequestRejected, ServerFailed
-from blackbox_lb.extras.doctor.exam import BudgetSpent, Exam, NotChecked, Withheld
+from blackbox_lb.extras.doctor.exam import BudgetSpent, Exam, NotChecked, Withheld, attempt
 from blackbox_lb.extras.doctor.findings import RowFinding, agreement, unchecked
 
 LEAST_HINT = 50
@@ -35,37 +35,25 @@ def hinted(refusal: Exception) -> list[int]:
 
 
 async def most_accepted(
-    refusal_of: Callable[[int], Awaitable[Exception | None]],
-    accepted: int,
-    refused: int,
-    hints: Sequence[int] = (),
+    ask: Callable[[int], Awaitable[object]], accepted: int, refused: int, hints: Sequence[int] = ()
 ) -> int:
-    """The largest number that is accepted, by halving, as far as the budget goes; ``hints`` are
-    tried first.
+    """The largest number to which ``ask`` gives no error, by halving, as far as the budget goes;
+    ``hints`` are tried first.
     """
     with suppress(BudgetSpent, Withheld):
         while refused - accepted > 1:
             inside = [hint for hint in hints if accepted < hint < refused]
             number = [*inside, (accepted + refused) // 2][0]
-            if await refusal_of(number) is None:
-                accepted = number
-            else:
+            if isinstance(await ask(number), Exception):
                 refused = number
+            else:
+                accepted = number
     return accepted
 
 
-async def _refusal(exam: Exam, bias: dict[int, float]) -> Exception | None:
-    """Why a bias is refused; None where it is accepted."""
-    try:
-        await exam.winners(bias, temperature=1.0, endpoint=exam.session.biased_endpoint)
-    except REFUSALS as error:
-        return error
-    return None
-
-
-async def ask_highest_id(exam: Exam) -> list[tuple[int, Exception | None]]:
-    """A bias on the highest id that may be named, or that was listed, and its refusal; then one on
-    a lower id that the refusal names. Those above are never tried.
+async def ask_highest_id(exam: Exam) -> list[tuple[int, object]]:
+    """A bias on the highest id that may be named, or that was listed, and its answer or refusal;
+    then one on a lower id that the refusal names. Those above are never tried.
     """
     if exam.works is False:
         raise NotChecked("no bias can be seen to act here")
@@ -74,25 +62,28 @@ async def ask_highest_id(exam: Exam) -> list[tuple[int, Exception | None]]:
         highest = max(exam.listed_ids(), default=-1)  # a bias must be able to name what is listed
     if highest < 0:
         raise NotChecked(UNTOLD)
-    refusal = await _refusal(exam, {highest: 1.0})
-    if isinstance(refusal, RequestRejected):
-        for lower in hinted(refusal):
+    answer = await _answer(exam, {highest: 1.0}, RequestRejected)
+    if isinstance(answer, Exception):
+        for lower in hinted(answer):
             if LEAST_HINT < lower < highest:
-                return [(highest, refusal), (lower, await _refusal(exam, {lower: 1.0}))]
-    elif refusal is not None:
-        raise refusal
-    return [(highest, refusal)]
+                second = await _answer(exam, {lower: 1.0}, RequestRejected)
+                return [(highest, answer), (lower, second)]
+    return [(highest, answer)]
 
 
-def compare_highest_id(
-    exam: Exam, answers: Sequence[tuple[int, Exception | None]]
-) -> Iterator[RowFinding]:
+async def _answer(exam: Exam, bias: Mapping[int, float], *faults: type[Exception]) -> object:
+    """What comes of a bias, or in its place the error where it is one of ``faults``."""
+    where = exam.session.biased_endpoint
+    return await attempt(exam.winners(bias, temperature=1.0, endpoint=where), *faults)
+
+
+def compare_highest_id(exam: Exam, answers: Sequence[tuple[int, object]]) -> Iterator[RowFinding]:
     """It is accepted."""
     row = "bias.highest_id"
-    token, refusal = answers[0]
-    if refusal is not None:
-        accepted = [lower for lower, reason in answers if reason is None]
-        evidence = f"{token:,} refused ({refusal})"
+    token, answer = answers[0]
+    if isinstance(answer, Exception):
+        accepted = [lower for lower, answer in answers if not isinstance(answer, Exception)]
+        evidence = f"{token:,} refused ({answer})"
         yield agreement(row, False, evidence, next(iter(accepted), None))
     elif exam.highest_id is None:
         yield unchecked(row, f"{UNTOLD}; the highest that was listed, {token:,}, is accepted")
@@ -131,16 +122,16 @@ async def ask_entries(exam: Exam) -> Entries:
     if claimed is not None:
         sizes = [min(claimed, ids)]
 
-    async def refusal_of(size: int) -> Exception | None:
-        return await _refusal(exam, dict.fromkeys(range(size), FILLER))
+    async def answer(size: int) -> object:
+        return await _answer(exam, dict.fromkeys(range(size), FILLER), *REFUSALS)
 
     accepted = 1
     for size in sizes:
-        refusal = await refusal_of(size)
+        refusal = await answer(size)
         if isinstance(refusal, RequestRejected):
             hints = [entries for number in hinted(refusal) for entries in (number, number + 1)]
-            accepted = await most_accepted(refusal_of, accepted, size, hints)
-        if refusal is not None:
+            accepted = await most_accepted(answer, accepted, size, hints)
+        if isinstance(refusal, Exception):
             return Entries(size, refusal, accepted)
         accepted = size
     ends = _ends(exam)

@@ -10,13 +10,14 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.errors import CorruptResponse, ProviderError, RequestRejected, ServerFailed
+from blackbox_lb.errors import CorruptResponse, RequestRejected, ServerFailed
 from blackbox_lb.extras.doctor.checks.limits import hinted, most_accepted
 from blackbox_lb.extras.doctor.exam import (
     WORDS,
     Exam,
     NotChecked,
     Withheld,
+    attempt,
     first_token,
     mean_logprobs,
 )
@@ -55,7 +56,7 @@ class Lists:
 
     count: int
     refusal: RequestRejected | None
-    wide: Completion | ProviderError | NotChecked | None
+    wide: list[Completion] | Exception | None
 
 
 async def ask_lists(exam: Exam) -> Lists:
@@ -90,36 +91,30 @@ async def _first(exam: Exam, count: int) -> RequestRejected | None:
     """
     exam.alternatives = count
     exam.top = count
-    try:
-        await exam.ask(WORDS)
-    except RequestRejected as refusal:
-        if count <= 1 or type(refusal) is not RequestRejected:
-            raise
-        await exam.ask(WORDS, top=1)
-
-        async def refusal_of(top: int) -> RequestRejected | None:
-            try:
-                await exam.ask(WORDS, top=top)
-            except RequestRejected as refusal:
-                return refusal
-            return None
-
-        exam.alternatives = await most_accepted(refusal_of, 1, count)
-        return refusal
-    return None
+    refusal = await attempt(exam.ask(WORDS), RequestRejected)
+    if not isinstance(refusal, Exception):
+        return None
+    if count <= 1 or type(refusal) is not RequestRejected:
+        raise refusal
+    await exam.ask(WORDS, top=1)
+    exam.alternatives = await most_accepted(
+        lambda top: attempt(exam.ask(WORDS, top=top), RequestRejected), 1, count
+    )
+    return refusal
 
 
-async def _wide(exam: Exam) -> Completion | ProviderError | NotChecked:
+async def _wide(exam: Exam) -> list[Completion] | Exception:
     """One wide list; asked for again where the answer ends at once, with a token that is not
     listed.
     """
-    try:
-        (completion,) = await exam.ask(WORDS, top=_wide_count(exam))
-        if first_token(completion) is None:
-            (completion,) = await exam.ask(WORDS, top=_wide_count(exam))
-    except (RequestRejected, ServerFailed, Withheld) as refusal:
-        return refusal
-    return completion
+    wide: list[Completion] | Exception = []
+    for _ in range(2):
+        wide = await attempt(
+            exam.ask(WORDS, top=_wide_count(exam)), RequestRejected, ServerFailed, Withheld
+        )
+        if isinstance(wide, Exception) or first_token(wide[0]) is not None:
+            break
+    return wide
 
 
 def _wide_count(exam: Exam) -> int:
@@ -154,16 +149,16 @@ def compare_lists(exam: Exam, lists: Lists) -> Iterator[RowFinding]:
     yield measured("logprobs.step", f"{len(_gaps(exam))} gaps to the likeliest: {evidence}")
 
 
-def _no_limit(exam: Exam, row: str, wide: Completion | ProviderError | NotChecked) -> RowFinding:
+def _no_limit(exam: Exam, row: str, wide: list[Completion] | Exception) -> RowFinding:
     """Whether a wide list came in full."""
     count = _wide_count(exam)
     if isinstance(wide, NotChecked):
         return unchecked(row, str(wide))
-    if isinstance(wide, ProviderError):
+    if isinstance(wide, Exception):
         hints = [number for number in hinted(wide) if exam.alternatives <= number < count]
         limit = [*hints, exam.alternatives][0]
         return agreement(row, False, f"{count} refused ({wide})", limit)
-    size = _longest([wide])
+    size = _longest(wide)
     if not size:
         return unchecked(row, "the answers end at once")
     evidence = f"{count:,} asked for, {size:,} listed"
@@ -210,7 +205,7 @@ def _gaps(exam: Exam) -> npt.NDArray[np.float64]:
     return np.concatenate([*distances, np.zeros(0)])
 
 
-Outside: TypeAlias = Completion | CorruptResponse | NotChecked
+Outside: TypeAlias = list[Completion] | Exception
 """A token forced outside every list, or why there is none."""
 
 
@@ -226,11 +221,8 @@ async def ask_outside(exam: Exam) -> tuple[Completion, Outside]:
     (inside,) = await exam.ask(WORDS, top=2, bias={tokens[-1]: exam.high}, as_sent=True)
     if not exam.outside():
         return inside, NotChecked("no token outside the list is known")
-    try:
-        (outside,) = await exam.ask(WORDS, bias={exam.outside()[0]: exam.high})
-    except (CorruptResponse, NotChecked) as error:
-        return inside, error
-    return inside, outside
+    forced = exam.ask(WORDS, bias={exam.outside()[0]: exam.high})
+    return inside, await attempt(forced, CorruptResponse, NotChecked)
 
 
 def compare_outside(exam: Exam, answer: tuple[Completion, Outside]) -> Iterator[RowFinding]:
@@ -268,15 +260,16 @@ def _censored(exam: Exam, answer: Outside) -> RowFinding:
     row = "logprobs.censored"
     if isinstance(answer, NotChecked):
         return unchecked(row, str(answer))
-    if isinstance(answer, CorruptResponse):
+    if isinstance(answer, Exception):
         return agreement(row, False, str(answer))
-    if first_token(answer) != exam.outside()[0] or answer.logprobs[0] > SETTLED:
+    (completion,) = answer
+    if first_token(completion) != exam.outside()[0] or completion.logprobs[0] > SETTLED:
         return unchecked(row, "no token outside the list could be forced")
     place = f"a sampled token outside the {len(exam.openings()[0])} listed"
-    if answer.bounded is not None and answer.bounded[0]:
+    if completion.bounded is not None and completion.bounded[0]:
         evidence = f"{place} came with {exam.profile.logprobs.censored:g}"
         return agreement(row, True, evidence)
-    evidence = f"{place} came with its logprob, {answer.logprobs[0]:.2f}"
+    evidence = f"{place} came with its logprob, {completion.logprobs[0]:.2f}"
     if exam.profile.logprobs.censored is None:
         return agreement(row, True, evidence)
     return unchecked(row, evidence)

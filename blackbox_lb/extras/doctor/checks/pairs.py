@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from blackbox_lb.errors import RequestRejected
-from blackbox_lb.extras.doctor.exam import Exam, NotChecked, mean_logprobs
+from blackbox_lb.extras.doctor.exam import Exam, NotChecked, attempt, mean_logprobs
 from blackbox_lb.extras.doctor.findings import RowFinding, agreement, measured, unchecked
 from blackbox_lb.types import NO_TOKEN
 
@@ -163,7 +163,7 @@ def _duelists(exam: Exam) -> Pair | None:
     return max(inside, key=lambda pair: pair.margin, default=None)
 
 
-async def ask_fractions(exam: Exam) -> tuple[Pair, list[int] | RequestRejected]:
+async def ask_fractions(exam: Exam) -> tuple[Pair, list[int] | Exception]:
     """A duel of two tokens, decided by less than half a nat either way, that whole numbers cannot
     tell: how often the token behind came first, on either side of the tie.
     """
@@ -173,24 +173,22 @@ async def ask_fractions(exam: Exam) -> tuple[Pair, list[int] | RequestRejected]:
     if pair is None:
         raise NotChecked("no two tokens that a bias may name are listed close enough to each other")
     wins = []
-    try:
-        for side in (-1, 1):
-            bias = pair.duel(side, _base(exam))
-            came = await exam.winners(bias, DUELS)
-            wins.append(came.count(pair.behind))
-    except RequestRejected as refusal:
-        return pair, refusal
+    for side in (-1, 1):
+        came = await attempt(exam.winners(pair.duel(side, _base(exam)), DUELS), RequestRejected)
+        if isinstance(came, Exception):
+            return pair, came
+        wins.append(came.count(pair.behind))
     return pair, wins
 
 
 def compare_fractions(
-    exam: Exam, answer: tuple[Pair, list[int] | RequestRejected]
+    exam: Exam, answer: tuple[Pair, list[int] | Exception]
 ) -> Iterator[RowFinding]:
     """The token behind must lose below the tie, and win above it."""
     row = "bias.fractions"
     claimed = exam.profile.bias.fractions
     pair, wins = answer
-    if isinstance(wins, RequestRejected):
+    if isinstance(wins, Exception):
         yield agreement(row, not claimed, f"refused ({wins})", False)
         return
     evidence = (
