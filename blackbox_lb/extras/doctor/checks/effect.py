@@ -34,7 +34,7 @@ class Forced(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class ForcedTokens:
     """What the largest bias did. reach: how far its range was seen to act; None for not seen."""
 
     forced: Sequence[Forced]
@@ -62,7 +62,7 @@ class Effect:
         )
 
 
-async def ask_effect(exam: Exam) -> Effect:
+async def ask_effect(exam: Exam) -> ForcedTokens:
     """The largest bias on unlikely tokens, and near the top of the range."""
     high = exam.profile.bias.high
     tokens = exam.biasable()
@@ -87,21 +87,21 @@ async def ask_effect(exam: Exam) -> Effect:
         in_turn = (unlikely[-1], unlikely[-1], unlikely[-2:][0])
         forced = [await force(token, temperature=1.0) for token in in_turn]
     reach = await find_range(exam) if exam.rules.bias else None
-    effect = Effect(forced, reach)
+    effect = ForcedTokens(forced, reach)
     if reach is not None and reach.clipped:
         exam.works = True
         exam.clip = reach.highest
     elif effect.is_obeyed:
         exam.works = True
     elif forced:
-        effect = Effect([*forced, await force(forced[0].token, temperature=0.0)], reach)
+        effect = ForcedTokens([*forced, await force(forced[0].token, temperature=0.0)], reach)
         answered = any(attempt.came is not None for attempt in effect.forced)
         if answered and not effect.names_other_ids(exam):
             exam.works = False
     return effect
 
 
-def compare_effect(exam: Exam, effect: Effect) -> Iterator[RowFinding]:
+def compare_effect(exam: Exam, effect: ForcedTokens) -> Iterator[RowFinding]:
     """The raised tokens must come first, up to the top of the range.
 
     Where others did, a server that ignores the bias answers now this, now that, and one of the
@@ -133,7 +133,7 @@ def compare_effect(exam: Exam, effect: Effect) -> Iterator[RowFinding]:
     raise NotChecked("the bias is ignored")
 
 
-def _obeyed(exam: Exam, effect: Effect) -> Iterator[RowFinding]:
+def _obeyed(exam: Exam, effect: ForcedTokens) -> Iterator[RowFinding]:
     evidence = []
     if effect.forced:
         tokens = exam.biasable()

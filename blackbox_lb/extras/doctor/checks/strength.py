@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from blackbox_lb.extras.doctor.checks.neutral import draws_of
-from blackbox_lb.extras.doctor.checks.uniformity import Score
+from blackbox_lb.extras.doctor.checks.uniformity import ScoreTest
 from blackbox_lb.extras.doctor.exam import STORY, Exam
 from blackbox_lb.extras.doctor.findings import RowFinding, agreement, measured, unchecked
 from blackbox_lb.types import NO_TOKEN, Completion
@@ -53,7 +53,7 @@ def compare_strength(exam: Exam, completions: Sequence[Completion]) -> Iterator[
             weights = draw.probabilities[:-1] * np.exp(values)
             if draw.cell < len(values):
                 draws.append((weights / weights.sum(), values, draw.cell))
-    score = Score.of(draws)
+    score = ScoreTest.of(draws)
     if not np.isfinite(score.error):
         return
     acts = f"acts {score.strength:.2f} times as strongly as sent"

@@ -77,7 +77,7 @@ class CellDraw:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class ScoreTest:
     """The score test of a strength of 1 for draws from ``p exp((strength - 1) values)``: the sum of
     the drawn values less their expectations, over the sum of their variances, tells how far the
     strength is from 1.
@@ -92,7 +92,7 @@ class Score:
     error: float
 
     @classmethod
-    def of(cls, draws: Iterable[tuple[Vector, Vector, int]]) -> Score:
+    def of(cls, draws: Iterable[tuple[Vector, Vector, int]]) -> ScoreTest:
         """The test of draws as probabilities (c,), values (c,) and the cell that was drawn."""
         gain = 0.0
         variance = 0.0
@@ -144,7 +144,7 @@ def judge(draws: Sequence[CellDraw], seed: int = 0, step: float = 0.0) -> Unifor
         "unlisted tokens never drawn, as top_k truncates": _events(draws, is_unlisted, step),
         AGAIN: _events(draws, [draw.again for draw in draws]),
     }
-    score = Score.of((draw.probabilities, _logs(draw), draw.cell) for draw in draws)
+    score = ScoreTest.of((draw.probabilities, _logs(draw), draw.cell) for draw in draws)
     heat = "flatter than returned"
     if score.strength > 1:
         heat = "sharper than returned, as a temperature below 1"
