@@ -185,13 +185,15 @@ async def _ask(
         return answer
 
     async def once() -> list[str | CorruptResponse]:
-        if remote.most_tokens is None:
+        judge = remote.judge
+        if judge is None:
             answer = await reply()
         else:
             answer = await budget.metered(
-                reply, prompt_bound([content.decode()]), remote.most_tokens, budget.judge_prices
+                reply, prompt_bound([content.decode()]), judge.most_tokens, budget.judge_prices
             )
-        answers = remote.answers(answer, items, _words_of)
+            answer = _words_of(judge, answer)
+        answers = remote.answers(answer, items)
         malformed.good += 1
         return answers
 

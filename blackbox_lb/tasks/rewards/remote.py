@@ -7,20 +7,15 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 from blackbox_lb.errors import CorruptResponse, InputError
 from blackbox_lb.tasks.rewards.reward import Reward, Score
 from blackbox_lb.types import Completion, Example
 
 KEPT = "the rewards that came are kept, the same command goes on from there"
-
-WordsOf: TypeAlias = Callable[["Remote", Any], tuple[str, str]]
-"""Reads the words of a chat API's reply to a reward, and its finish reason. CorruptResponse: it is
-no chat completion.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +54,6 @@ class Remote(Reward):
         self.headers()
 
     @property
-    def most_tokens(self) -> int | None:
-        """Most tokens of one answer, which a limit on what is spent reserves; None where answers
-        have none.
-        """
-        return None
-
-    @property
     @abstractmethod
     def identity(self) -> Any:
         """All else that determines the answer to an item, as JSON; no credentials."""
@@ -79,12 +67,10 @@ class Remote(Reward):
         """The body of one request."""
 
     @abstractmethod
-    def answers(
-        self, reply: Any, items: Sequence[dict[str, Any]], words_of: WordsOf
-    ) -> list[str | CorruptResponse]:
+    def answers(self, reply: Any, items: Sequence[dict[str, Any]]) -> list[str | CorruptResponse]:
         """The answer for each item, to be kept, or why it is no reward.
 
-        words_of: reads the words of a chat API's reply.
+        reply: as JSON; of a judge its words and its finish reason.
 
         Raises CorruptResponse: the reply has another shape.
         """

@@ -31,7 +31,7 @@ from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.safety.network import read_address
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.secrets import watch
-from blackbox_lb.tasks.rewards.remote import Remote, WordsOf
+from blackbox_lb.tasks.rewards.remote import Remote
 from blackbox_lb.tasks.rewards.reward import Form
 from blackbox_lb.types import Completion, Example
 
@@ -94,11 +94,8 @@ class EndpointReward(Remote):
     def body(self, items: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return {"items": list(items)}
 
-    def answers(
-        self, reply: Any, items: Sequence[dict[str, Any]], words_of: WordsOf
-    ) -> list[str | CorruptResponse]:
+    def answers(self, reply: Any, items: Sequence[dict[str, Any]]) -> list[str | CorruptResponse]:
         """See ``Remote``."""
-        del words_of
         came = reply.get("rewards") if isinstance(reply, dict) else None
         if not isinstance(came, list):
             raise CorruptResponse(

@@ -45,7 +45,7 @@ from blackbox_lb.safety.network import read_address
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.secrets import watch
 from blackbox_lb.safety.untrusted import read_settings
-from blackbox_lb.tasks.rewards.remote import KEPT, Remote, WordsOf
+from blackbox_lb.tasks.rewards.remote import KEPT, Remote
 from blackbox_lb.tasks.rewards.reward import Credit, Form, Score
 from blackbox_lb.tasks.rewards.spans import find_quote
 from blackbox_lb.types import Completion, Example, Prompt, Span
@@ -179,12 +179,10 @@ class Judge(Remote):
             return max(self.file.max_tokens, completion_limit)
         return self.file.max_tokens
 
-    def answers(
-        self, reply: Any, items: Sequence[dict[str, Any]], words_of: WordsOf
-    ) -> list[str | CorruptResponse]:
+    def answers(self, reply: Any, items: Sequence[dict[str, Any]]) -> list[str | CorruptResponse]:
         """See ``Remote``: the words of the only answer, marked where it is not whole."""
         del items
-        words, finish_reason = words_of(self, reply)
+        words, finish_reason = reply
         words = words.encode("utf-8", "replace").decode()
         if finish_reason in ("length", "content_filter"):
             words = f"{words}\n[not whole: finish_reason {finish_reason}]"
