@@ -10,24 +10,19 @@ import inspect
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from blackbox_lb.api.connect import connect
-from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit
-from blackbox_lb.bias.document import Bias
+from blackbox_lb.api.limits.budget import SpendingLimits
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.jobs.fitting.demand import fit_forecast
-from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.fitting.fit import fit as fit_plan
-from blackbox_lb.jobs.fitting.result import Fitted
 from blackbox_lb.jobs.forecast import RequestSettings, announcement
 from blackbox_lb.jobs.plan.by_data import completed, pooled
 from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.jobs.plan.shared import DataSource
 from blackbox_lb.jobs.records.run_record import Remembering, provenance, work_in
-from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
+from blackbox_lb.jobs.runs.answers import answer_pairs
 from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, spent_words, understood
 from blackbox_lb.jobs.runs.loading import load
 from blackbox_lb.jobs.runs.names import FIT_FILES
@@ -44,7 +39,6 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Calling, Printing, Reporter, Silent
 from blackbox_lb.safety.printable import legible, shell_line
 from blackbox_lb.safety.secrets import redacted
-from blackbox_lb.tasks import Reward, Task
 
 NEEDS = ("tokens.id", "neutral", "bias")
 """Rows of a profile that a fit needs."""
@@ -115,94 +109,51 @@ async def _fit(plan: Plan) -> Run:
     """
     task, reward = load(plan)
     folder = run_folder(plan, task)
-    decided = completed(plan.replacing(out=folder), task, reward)
-    task = pooled(decided, task, reward)
+    plan = completed(plan.replacing(out=folder), task, reward)
+    task = pooled(plan, task, reward)
     report = Remembering(_reporter(plan))
-    report.notice(understood(task, reward, decided.decision_labels, limit=plan.limit))
+    report.notice(understood(task, reward, plan.decision_labels, limit=plan.limit))
     budget = running_budget()
     budget.limits = SpendingLimits(plan.max_requests, plan.max_tokens_total, plan.max_cost)
-    return await _Job(task, reward, decided, folder, report, budget).run()
+    started = time.monotonic()
 
+    def announce(trials: Trials) -> None:
+        total = fit_forecast(RequestSettings.of(trials), task, plan, reward)
+        if total.requests:
+            trials.report.notice(announcement(trials, total))
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """One call of ``fit``, read and checked."""
-
-    task: Task
-    reward: Reward
-    plan: Plan
-    folder: Path
-    report: Remembering
-    budget: SpendLimit
-
-    async def run(self) -> Run:
-        """Connect, learn, judge, write, while nobody else works in the folder."""
-        started = time.monotonic()
-        with work_in(self.folder):
-            fitted, result, pairs = await self._written()
-        budget = self.budget
-        priced = budget.prices is not None
-        spent = spent_words(budget.spent, time.monotonic() - started, priced)
-        return self._run_of(fitted.bias, result, pairs, spent)
-
-    async def _written(self) -> tuple[Fitted, FitResult, tuple[AnswerPair, ...]]:
-        """The result of the plan, which is in its files, and all answers to the test prompts."""
-        budget = self.budget
-        plan = self.plan
+    with work_in(folder):
         async with (
             connect(
                 **plan.server,
-                max_tokens=self.reward.max_tokens,
-                longest_prompt=self.task.longest_prompt,
+                max_tokens=reward.max_tokens,
+                longest_prompt=task.longest_prompt,
                 needs=NEEDS,
                 budget=budget,
             ) as session,
             open_run(
                 plan,
                 session,
-                self.task,
-                self.reward,
+                task,
+                reward,
                 command="fit",
-                report=self.report,
+                report=report,
                 budget=budget,
                 elsewhere=tuple(plan.rollouts),
-                results=results_of(plan, self.reward, FIT_FILES),
-                announce=self._announce,
+                results=results_of(plan, reward, FIT_FILES),
+                announce=announce,
             ) as trials,
         ):
-            fitted = await fit_plan(trials, self.task, plan)
+            fitted = await fit_plan(trials, task, plan)
             pairs = answer_pairs(trials, fitted.tests, to_request_bias(fitted.bias))
-        origin = provenance(self.report.notices, command="blackbox_lb.fit(...)")
-        result = whole_result(fitted, pairs, self.folder, origin)
-        check_written(write_result(fitted, result, self.folder))
-        return fitted, result, pairs
-
-    def _announce(self, trials: Trials) -> None:
-        """Say what will be asked for."""
-        settings = RequestSettings.of(trials)
-        total = fit_forecast(settings, self.task, self.plan, self.reward)
-        if total.requests:
-            trials.report.notice(announcement(trials, total))
-
-    def _run_of(
-        self, bias: Bias, result: FitResult, pairs: tuple[AnswerPair, ...], spent: str
-    ) -> Run:
-        report = NextStep(shell_line("blb", "report", self.folder), "look at every answer")
-        conclusion = fit_conclusion(
-            bias, result, self.reward.label, pairs, self.folder, spent, [report]
-        )
-        notices = tuple(self.report.notices)
-        return Run(
-            self.folder,
-            bias,
-            result,
-            self.task,
-            self.reward,
-            pairs,
-            notices,
-            conclusion,
-            self.plan.server,
-        )
+        origin = provenance(report.notices, command="blackbox_lb.fit(...)")
+        result = whole_result(fitted, pairs, folder, origin)
+        check_written(write_result(fitted, result, folder))
+    spent = spent_words(budget.spent, time.monotonic() - started, budget.prices is not None)
+    steps = [NextStep(shell_line("blb", "report", folder), "look at every answer")]
+    conclusion = fit_conclusion(fitted.bias, result, reward.label, pairs, folder, spent, steps)
+    notices = tuple(report.notices)
+    return Run(folder, fitted.bias, result, task, reward, pairs, notices, conclusion, plan.server)
 
 
 fit_async = _taking(Plan, _fit, "fit_async")
