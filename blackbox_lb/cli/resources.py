@@ -93,6 +93,16 @@ def load(options: TaskSettings, *, learns: bool = True) -> tuple[Task, Reward]:
     return task, reward
 
 
+def load_bias(path: Path, options: object) -> Bias:
+    """The bias in a file; says where its features send prompts."""
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.cli.keys import tell_host_of_bias
+
+    bias = Bias.load(path)
+    tell_host_of_bias(path, bias, options)
+    return bias
+
+
 def check_folder(path: Path) -> None:
     """Raise InputError: the folder of the file ``path`` is not there."""
     if not path.parent.is_dir():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from blackbox_lb.cli.echo import echo, preset_options, print_json
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import StoredBiasOptions
-from blackbox_lb.cli.resources import check_folder
+from blackbox_lb.cli.resources import check_folder, load_bias
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.jobs.plan.setting import setting
 from blackbox_lb.jobs.runs.names import STORE
@@ -41,17 +41,14 @@ def analyze_command(options: AnalyzeOptions) -> None:
     server is asked. Where the server listed its whole vocabulary (vLLM with --max-logprobs -1), the
     scores are exact.
     """
-    from blackbox_lb.bias.document import Bias
     from blackbox_lb.bias.limits import profile_of, vocabulary_of
-    from blackbox_lb.cli.keys import tell_host_of_bias
     from blackbox_lb.extras.analysis.run import analyze
     from blackbox_lb.jobs.records.run_record import provenance
     from blackbox_lb.safety.files import write_whole
 
-    bias = Bias.load(options.bias_file)
     file = (options.out or options.bias_file.parent) / ANALYSIS
     check_folder(file)
-    tell_host_of_bias(options.bias_file, bias, options)
+    bias = load_bias(options.bias_file, options)
     profile = profile_of(bias, options.provider)
     vocabulary = vocabulary_of(bias, [profile], options.tokenizer)
     store = options.store or options.bias_file.with_name(STORE)

@@ -16,6 +16,7 @@ from blackbox_lb.cli.resources import (
     COLLECTING,
     SAMPLING_WITH_A_BIAS,
     load,
+    load_bias,
     note_old_report,
     open_trials,
     run,
@@ -104,8 +105,6 @@ def eval_command(options: EvalOptions) -> None:
     another server of the same model: only the tokenizer must be the same. Writes evaluation.json
     into --out; a second run resumes there.
     """
-    from blackbox_lb.bias.document import Bias
-    from blackbox_lb.cli.keys import tell_host_of_bias
     from blackbox_lb.jobs.evaluation.compare import verdicts
     from blackbox_lb.jobs.evaluation.conclusion import eval_conclusion
     from blackbox_lb.jobs.records.run_record import work_in
@@ -117,9 +116,7 @@ def eval_command(options: EvalOptions) -> None:
             "--save writes verdicts into bias files, and none was given; name one, or drop --save"
         )
     paths = _named(options.biases)
-    loaded = {name: Bias.load(path) for name, path in paths.items()}
-    for name, bias in loaded.items():
-        tell_host_of_bias(paths[name], bias, options)
+    loaded = {name: load_bias(path, options) for name, path in paths.items()}
     task, reward = load(options, learns=False)
     plan = _plan(options, task, reward, tuple(loaded.values()))
     folder = run_folder(options, task)

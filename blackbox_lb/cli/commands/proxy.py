@@ -11,6 +11,7 @@ from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import provider
+from blackbox_lb.cli.resources import load_bias
 from blackbox_lb.deploy.proxy.limits import GRACE, MAX_BODY, TIMEOUT
 from blackbox_lb.jobs.plan.setting import Settings, setting
 from blackbox_lb.literals import OnConflict
@@ -144,8 +145,6 @@ def proxy_command(options: ProxyOptions) -> None:
 
 
 def _proxy(options: ProxyOptions) -> Proxy:
-    from blackbox_lb.bias.document import Bias
-    from blackbox_lb.cli.keys import tell_host_of_bias
     from blackbox_lb.deploy.proxy.bodies import ServedBiases
     from blackbox_lb.deploy.proxy.served import load_served, parse_bias_argument
     from blackbox_lb.deploy.proxy.server import Proxy
@@ -159,8 +158,7 @@ def _proxy(options: ProxyOptions) -> Proxy:
         on_conflict=options.on_conflict,
     )
     for bias_argument in options.biases:
-        path = parse_bias_argument(bias_argument)[1]
-        tell_host_of_bias(path, Bias.load(path), options)
+        load_bias(parse_bias_argument(bias_argument)[1], options)
     return Proxy(
         ServedBiases(served, options.others),
         Upstream(options.upstream, timeout=options.timeout),

@@ -13,7 +13,7 @@ from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import PATH, argument, command, picked
 from blackbox_lb.cli.options import PrintOptions, provider
-from blackbox_lb.cli.resources import SAMPLING_WITH_A_BIAS, connect_to
+from blackbox_lb.cli.resources import SAMPLING_WITH_A_BIAS, connect_to, load_bias
 from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 from blackbox_lb.jobs.plan.shared import ModelSettings, ServerSettings
 
@@ -51,12 +51,9 @@ def try_command(options: TryOptions) -> None:
     """
     from blackbox_lb.api.limits.budget import SpendLimit
     from blackbox_lb.api.limits.concurrency import run_interruptible
-    from blackbox_lb.bias.document import Bias
-    from blackbox_lb.cli.keys import tell_host_of_bias
     from blackbox_lb.providers.profile import load_profile
 
-    bias = Bias.load(options.bias_file)
-    tell_host_of_bias(options.bias_file, bias, options)
+    bias = load_bias(options.bias_file, options)
     name = options.provider or bias.provider
     embedded = load_profile(name).connection.embedded
     model = options.model if embedded else options.model or bias.model
