@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from openai.types import completion_create_params as legacy_params
-from openai.types.chat import completion_create_params as chat_params
 from pydantic import TypeAdapter, ValidationError
 
-from tests.support.gateway.fields import SERVED, STOPS, Endpoint, Field, Fields
+from tests.support.gateway.fields import PARAMS, SERVED, STOPS, Endpoint, Field, Fields
 from tests.support.gateway.refusals import JSON, Refusal, refusal
 
 __all__ = ["InvalidRequest", "ModelLimits", "broken_rules", "invalid_fields"]
@@ -36,11 +34,6 @@ NEUTRAL_WHILE_REASONING: Mapping[str, float] = {
     "top_p": 1,
 }
 BIAS = Field("number", -100, 100)
-PARAMS: Mapping[Endpoint, Any] = {
-    "chat": chat_params.CompletionCreateParamsNonStreaming,
-    "completions": legacy_params.CompletionCreateParamsNonStreaming,
-}
-"""OpenAI's official schema, as types of its package."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,19 +7,18 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Literal, Protocol, Unpack
 from urllib.parse import parse_qsl, urlsplit
 
-from blackbox_lb.errors import InputError
 from tests.support.exact import ExactServer
 from tests.support.exact.listener import Listener, Reply, Request
 from tests.support.gateway.batches import BatchDesk
 from tests.support.gateway.checks import InvalidRequest, invalid_fields
 from tests.support.gateway.engine.completion_view import CompletionView, read
 from tests.support.gateway.engine.from_request import stops_of, want_of
-from tests.support.gateway.engine.settings import Fault, Options, RequestSettings
+from tests.support.gateway.engine.settings import Fault, Options
 from tests.support.gateway.engine.upstream import UpstreamEngine, UpstreamFailed
 from tests.support.gateway.fields import Endpoint
 from tests.support.gateway.refusals import JSON, Refusal, first_of, refusal
@@ -103,12 +102,8 @@ class RulesGateway:
         concurrency: int = 16,
         **options: Unpack[Options],
     ) -> None:
-        """InputError for options that make no sense, or not for this provider."""
-        if rules not in PROVIDERS:
-            raise InputError(f"no rules called {rules!r}; known: {', '.join(PROVIDERS)}")
         self._provider, self._upstream, self._concurrency = PROVIDERS[rules], upstream, concurrency
-        self._settings = self._provider.defaults.changed(options)
-        _check(rules, self._provider, self._settings, quota, requests_per_minute, tokens_per_minute)
+        self._settings = replace(self._provider.defaults, **options)
         self.quota, self.faults = quota, faults
         self.requests: list[JSON] = []
         self.calls: list[Call] = []
@@ -310,24 +305,6 @@ class RulesGateway:
         except UpstreamFailed as error:
             reason = f"the engine behind the gateway failed ({error.status}): {error}"
             raise refusal(rules.name, "server error", reason=reason) from error
-
-
-def _check(
-    rules: str,
-    provider: type[OpenAIRules],
-    settings: RequestSettings,
-    quota: int | None,
-    requests: int,
-    tokens: int,
-) -> None:
-    if settings.filter_prompts and not provider.has_filter:
-        raise InputError(f"{rules} has no recorded content filter; use the rules azure")
-    if quota is not None and not provider.has_quota:
-        raise InputError(f"{rules} has no recorded insufficient_quota; use the rules openai")
-    if requests < 1 or tokens < 1:
-        raise InputError(
-            f"a budget of {requests} requests and {tokens} tokens a minute; both must be at least 1"
-        )
 
 
 def _parsed(body: bytes) -> JSON | None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias, TypedDict, get_args
-
-from blackbox_lb.errors import InputError
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, TypedDict
 
 __all__ = ["Fault", "Lie", "Options", "RequestSettings"]
 
@@ -61,22 +59,6 @@ class RequestSettings:
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lie: Lie | None = None
     seed: int = 0
-
-    def changed(self, options: Options) -> RequestSettings:
-        """With ``options``.
-
-        Raises:
-            InputError: a value outside its range.
-        """
-        new = replace(self, **options)
-        if new.lie is not None and new.lie not in get_args(Lie):
-            raise InputError(f"no lie called {new.lie!r}; known: {', '.join(get_args(Lie))}")
-        if new.quantise is not None and not 0 < new.quantise < 10:
-            raise InputError(
-                f"quantise is {new.quantise}; it is a step in nats above 0 and below 10, or None"
-                " for none"
-            )
-        return new
 
     def applied(self, bias: Mapping[int, float]) -> dict[int, float]:
         """The bias that really reaches the engine."""

@@ -33,8 +33,6 @@ class AzureRules(OpenAIRules):
 
     prefix: ClassVar[str] = "/openai/v1"
     name: ClassVar[str] = "azure"
-    has_filter: ClassVar[bool] = True
-    has_quota: ClassVar[bool] = False
     batches: ClassVar[BatchLimits | None] = BatchLimits(
         requests=100_000, expires=False, slow_files=2, endpoints=("/chat/completions",)
     )

@@ -38,7 +38,7 @@ class FireworksRules(OpenWeightsRules):
 
     prefix: ClassVar[str] = "/inference/v1"
     name: ClassVar[str] = "fireworks"
-    tables: ClassVar[Mapping[fields.Endpoint, fields.Fields]] = fields.FIREWORKS
+    tables: ClassVar[Mapping[fields.Endpoint, fields.Fields]] = fields.fields_of("fireworks")
     defaults: ClassVar[RequestSettings] = RequestSettings(
         models=("accounts/fireworks/models/gateway",)
     )

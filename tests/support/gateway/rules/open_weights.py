@@ -25,7 +25,6 @@ class OpenWeightsRules(OpenAIRules):
 
     official_schema: ClassVar[bool] = False
     properties: ClassVar[int | None] = None
-    has_quota: ClassVar[bool] = False
     batches: ClassVar[BatchLimits | None] = None
     usage_details: ClassVar[JSON] = {}
     beside: ClassVar[JSON] = {}

@@ -45,7 +45,7 @@ class OpenAIRules:
 
     prefix: ClassVar[str] = "/v1"
     name: ClassVar[str] = "openai"
-    tables: ClassVar[Mapping[fields.Endpoint, fields.Fields]] = fields.OPENAI
+    tables: ClassVar[Mapping[fields.Endpoint, fields.Fields]] = fields.fields_of("openai")
     official_schema: ClassVar[bool] = True
     defaults: ClassVar[RequestSettings] = RequestSettings(
         models=("gpt-4o-mini",),
@@ -55,8 +55,6 @@ class OpenAIRules:
         quantise=1 / 16,
     )
     properties: ClassVar[int | None] = 1024
-    has_filter: ClassVar[bool] = False
-    has_quota: ClassVar[bool] = True
     batches: ClassVar[BatchLimits | None] = BatchLimits()
     usage_details: ClassVar[JSON] = {
         "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},

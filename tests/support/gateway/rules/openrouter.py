@@ -24,8 +24,8 @@ class OpenRouterRules(OpenAIRules):
     name: ClassVar[str] = "openrouter"
     prefix: ClassVar[str] = "/api/v1"
     tables: ClassVar[Mapping[fields.Endpoint, fields.Fields]] = {
-        "chat": {**fields.OPENAI["chat"], "provider": fields.Field("object")},
-        "completions": fields.OPENAI["completions"],
+        "chat": {**OpenAIRules.tables["chat"], "provider": fields.Field("object")},
+        "completions": OpenAIRules.tables["completions"],
     }
     official_schema: ClassVar[bool] = False
     defaults: ClassVar[RequestSettings] = RequestSettings(
@@ -34,7 +34,6 @@ class OpenRouterRules(OpenAIRules):
         quantise=1 / 16,
         hosts={"Bare": ("logit_bias",), "Full": ()},
     )
-    has_quota: ClassVar[bool] = False
     batches: ClassVar[BatchLimits | None] = None
 
     def routed(self, body: JSON) -> JSON:

@@ -25,7 +25,7 @@ class TogetherRules(OpenWeightsRules):
     """``logprobs`` is a number on chat too, and no logprob is withheld."""
 
     name: ClassVar[str] = "together"
-    tables: ClassVar[Mapping[fields.Endpoint, fields.Fields]] = fields.TOGETHER
+    tables: ClassVar[Mapping[fields.Endpoint, fields.Fields]] = fields.fields_of("together")
     defaults: ClassVar[RequestSettings] = RequestSettings(
         models=("Qwen/Qwen3.5-9B", "openai/gpt-oss-20b"), legacy_models=("Qwen/Qwen3.5-9B",)
     )
