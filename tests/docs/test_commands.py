@@ -25,6 +25,7 @@ from tests.encodings import register_encoding
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
+from tests.support.installed import MODULE, documented, put_package
 from tests.support.questions import write_rows
 
 pytestmark = pytest.mark.needs("lm_eval")
@@ -164,10 +165,14 @@ def save_tokenizer(folder: Path) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folder(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A working directory of one's own with all of it."""
     shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    names = {"polite": f"{MODULE}:Polite"}
+    monkeypatch.syspath_prepend(put_package(tmp_path, documented(), "polite-rewards", names))
+    yield
+    sys.modules.pop(MODULE, None)
 
 
 def run(words: list[str]) -> None:

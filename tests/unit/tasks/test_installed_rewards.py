@@ -19,11 +19,10 @@ from blackbox_lb.tasks.rewards.registry import find, reward_list
 from blackbox_lb.types import Example, Prompt, Span
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
+from tests.support.installed import MODULE, documented, put_package
 from tests.support.questions import write_rows
 from tests.support.stored import text_completion as completion
 
-DOCS = Path(__file__).parents[3] / "docs" / "own-rewards.md"
-MODULE = "polite_rewards"
 EXAMPLE = Example("q1", Prompt.user("Hello?"))
 Install = Callable[..., None]
 
@@ -33,24 +32,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     """Put a package of one module on the path, as pip does, with names of rewards in it."""
 
     def put(code: str, package: str = "polite-rewards", **names: str) -> None:
-        site = tmp_path / "site" / package
-        site.mkdir(parents=True)
-        (site / f"{MODULE}.py").write_text(code)
-        facts = site / f"{package.replace('-', '_')}-1.0.dist-info"
-        facts.mkdir()
-        (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        rows = [f"{name} = {target}" for name, target in names.items()]
-        (facts / "entry_points.txt").write_text("\n".join(["[blackbox_lb.rewards]", *rows]))
-        monkeypatch.syspath_prepend(site)
+        monkeypatch.syspath_prepend(put_package(tmp_path, code, package, names))
 
     yield put
     sys.modules.pop(MODULE, None)
-
-
-def documented() -> str:
-    """The module that docs/own-rewards.md shows."""
-    section = DOCS.read_text(encoding="utf-8").partition("## A reward of a package")[2]
-    return section.partition("```python\n")[2].partition("```")[0]
 
 
 def test_the_documented_package_scores_by_the_command_line(
