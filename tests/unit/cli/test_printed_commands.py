@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from blackbox_lb.store import RolloutStore
@@ -16,10 +17,17 @@ NAMES = (
     "results of Anna's experiment with the customer tickets of the third quarter",
     'a; b & `c` "d" *',
 )
-ROWS = "".join(
-    json.dumps({"prompt": f"question {number}", "answer": "abcd"[number * number // 3 % 4]}) + "\n"
-    for number in range(60)
-)
+MODEL = ExactModel(4, 1, seed=3, prompts=512)
+
+
+def row(number: int) -> dict[str, str]:
+    """A question whose right answer is what the model says with 4 nats more on the last label."""
+    prompt = f"question {number}"
+    logits = MODEL.logprobs([], MODEL.prompt_of(prompt)) + np.array([0.0, 0.0, 0.0, 4.0])
+    return {"prompt": prompt, "answer": "abcd"[int(logits.argmax())]}
+
+
+ROWS = "".join(json.dumps(row(number)) + "\n" for number in range(60))
 
 
 def printed_words(output: str) -> set[str]:
@@ -37,7 +45,7 @@ def printed_words(output: str) -> set[str]:
 @pytest.fixture
 def server() -> Iterator[ExactServer]:
     """A model of four labels whose every probability is known."""
-    with ExactServer(ExactModel(4, 1, seed=3, prompts=512)) as listening:
+    with ExactServer(MODEL) as listening:
         yield listening
 
 

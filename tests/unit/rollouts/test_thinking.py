@@ -190,7 +190,7 @@ def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:
     with ExactServer(MODEL) as server:
         where = asking(server, data=data, out=tmp_path, max_tokens=8)
         task = (*where, *options(reward="correct-and-short", thinking="until: f", count="thinking"))
-        arms = options(baseline_words=f"{words}:-4", baseline_close=5)
+        arms = ("--rival", f"words:{words}:-4", "--rival", "close:5")
         told = blb("eval", *task, *arms, "--deploy", "greedy", "--seed", 1, "--json")
         assert told.exit_code == 0, told.output
         assert (
