@@ -252,17 +252,28 @@ def load_task(
     splits = rest(str(data), rows, seed, fractions, set(file_splits)) | file_splits
     divided = "validation" not in file_splits and not any(row.split for row in rows)
     if validation_size is not None:
-        if not divided:
-            raise InputError(_SPLIT_ALREADY.format(size=validation_size, source=data))
-        splits = chosen_on(str(data), splits, validation_size, seed)
+        splits = _set_apart(str(data), splits, validation_size, seed, divided=divided)
         divided = False
     return _task_of_rows(str(data), splits, unlabelled, divided=divided)
 
 
-_SPLIT_ALREADY = (
-    "``validation_size={size}`` draws the rows to choose on, and the rows of {source} have a split"
-    " of their own; leave it out, or that column"
-)
+def _set_apart(
+    source: str,
+    splits: Mapping[Split, Sequence[SourcedExample]],
+    size: int,
+    seed: int,
+    *,
+    divided: bool,
+) -> dict[Split, list[SourcedExample]]:
+    """The splits with ``size`` rows to choose on. Raises InputError: the rows were not ``divided``
+    here but have splits of their own.
+    """
+    if not divided:
+        raise InputError(
+            f"``validation_size={size}`` draws the rows to choose on, and the rows of {source} have"
+            " a split of their own; leave it out, or that column"
+        )
+    return chosen_on(source, splits, size, seed)
 
 
 def _task_of_rows(
@@ -400,9 +411,7 @@ def load_dataset(
     divided = "validation" not in own_splits
     splits = rest(spec, train, seed, fractions, set(own_splits)) | own_splits
     if validation_size is not None:
-        if not divided:
-            raise InputError(_SPLIT_ALREADY.format(size=validation_size, source=spec))
-        splits = chosen_on(spec, splits, validation_size, seed)
+        splits = _set_apart(spec, splits, validation_size, seed, divided=divided)
         divided = False
     distinct, left_out = _apart(splits)
     source = f"{spec}: splits {', '.join(records)}"

@@ -94,11 +94,11 @@ def _error(parts: Iterable[tuple[Calibration | None, LabelledLists]]) -> float |
     confidence = []
     is_right = []
     for calibration, judged in parts:
+        if calibration is None:
+            continue
         for number, listed in zip(judged.labels.tolist(), judged.lists.mappings(), strict=True):
-            probabilities = None
-            if calibration is not None:
-                probabilities = calibration.probabilities(listed)
-            if calibration is None or probabilities is None:
+            probabilities = calibration.probabilities(listed)
+            if probabilities is None:
                 continue
             decided = max(probabilities, key=lambda label: probabilities[label])
             confidence.append(probabilities[decided])
