@@ -24,6 +24,7 @@ ROOMS = (
         "safety",
         "providers",
         "vocabulary",
+        "questions",
         "bias",
         "store",
         "estimate",

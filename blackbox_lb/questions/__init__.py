@@ -1,0 +1,3 @@
+"""Questions with few options: what is asked, how servers of decisions speak, and how a chat model
+is asked the same.
+"""
