@@ -100,6 +100,17 @@ def prose(value: Json, loc: Loc) -> Json:
     raise RequestFault(loc, f"it is {kind_of(value)}; give a text, an object or a list")
 
 
+def needed_prose(value: Json, loc: Loc) -> Json:
+    """Prose that must be there, as the text of a score's level.
+
+    Raises:
+        RequestFault: it is null, empty, or something else.
+    """
+    if value is None or value == "":
+        raise RequestFault(loc, "it has no text; give one")
+    return prose(value, loc)
+
+
 def kind_of(value: object) -> str:
     """What a JSON value is, in words."""
     if value is None or isinstance(value, bool):

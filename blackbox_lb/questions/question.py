@@ -23,6 +23,7 @@ from blackbox_lb.questions.fields import (
     fields_of,
     kind_of,
     list_field,
+    needed_prose,
     prose,
     text_field,
     unknown_type,
@@ -354,7 +355,7 @@ def question_of_system_one(raw: object, id: str, loc: Loc) -> Question:
         ]
     else:
         options = [
-            Option(name=str(level), description=prose(description, (*place, level)))
+            Option(name=str(level), description=needed_prose(description, (*place, level)))
             for level, description in enumerate(list_field(fields, "criteria", loc))
         ]
     return checked_question(id, cast("Kind", kind), instructions, options, place)
