@@ -25,7 +25,8 @@ from bench.gallery.results import model_name
 from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint, lower_bound, upper_bound
+from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint
+from blackbox_lb.binomial import lower_bound, upper_bound
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.decisions.prediction import roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Ids

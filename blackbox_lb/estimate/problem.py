@@ -11,7 +11,7 @@ right answers. Values are in nats.
 | projection, compiled bias | (s,) | log pi_0 at each position | the token |
 | projection with features | (1 + f, s) | log pi_0 at each position | the token, times a context |
 | offsets of labels, shift of an opening | (l,) | logprobs of the labels | the label |
-| calibration of labels | (1 + l,) | none | the label's logprob, the label |
+| calibration of labels, mended decisions | (1 + l,) | none | the label's logprob, the label |
 
 The solver is L-BFGS (Nocedal and Wright 2006, algorithm 7.5) with a bisection for the weak Wolfe
 conditions. It begins with the curvature of each coordinate, because frequencies of tokens differ by
@@ -108,8 +108,8 @@ class Problem:
         lifted: indices of coordinates that move together for nothing: the penalty counts their
             distances to the center less the mean of these.
         free: (k,) sorted flat indices of what may differ from 0, everything if None.
-        low, high: the range of x, which holds 0. Without ``l2`` what is never counted runs off to
-            ``low``.
+        low, high: the range of x, which holds 0, of all coordinates or of each. Without ``l2`` what
+            is never counted runs off to ``low``.
         curvature: estimate of that of the potential, in the shape of x. None takes half of what is
             counted and expected at 0.
     """
@@ -121,8 +121,8 @@ class Problem:
     center: Vector | None = None
     lifted: Ids | None = None
     free: Ids | None = None
-    low: float = -np.inf
-    high: float = np.inf
+    low: float | Vector = -np.inf
+    high: float | Vector = np.inf
     curvature: Vector | None = None
 
     def loss(self, x: Vector) -> tuple[float, Vector]:

@@ -13,10 +13,9 @@ from blackbox_lb.bias.operating import (
     OperatingCurve,
     OperatingPoint,
     PromptCounts,
-    lower_bound,
     promised,
-    upper_bound,
 )
+from blackbox_lb.binomial import lower_bound, upper_bound
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits
 from blackbox_lb.estimate.choice.goal import Goal, Objective

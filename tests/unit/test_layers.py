@@ -19,6 +19,7 @@ ROOMS = (
         "_version",
         "errors",
         "literals",
+        "binomial",
         "types",
         "records",
         "safety",
@@ -44,6 +45,7 @@ ESTIMATE = (
     ("inputs",),
     ("next_token",),
     ("problem",),
+    ("mending", "promising"),
     ("counting", "decisions", "reweighting"),
     ("projection",),
     ("sparse",),
@@ -57,10 +59,10 @@ SENTENCES = (
     ("deploy reaches no estimator", "blackbox_lb.deploy", "blackbox_lb.estimate", ()),
     ("wire reaches no session", "blackbox_lb.api.wire", "blackbox_lb.api.session", ()),
     (
-        "estimate reaches only errors, types and records",
+        "estimate reaches only errors, bounds, types and records",
         "blackbox_lb.estimate",
         HOUSE,
-        ("estimate", "errors", "literals", "types", "records"),
+        ("estimate", "errors", "literals", "binomial", "types", "records"),
     ),
     ("bias reaches no estimator", "blackbox_lb.bias", "blackbox_lb.estimate", ()),
 )

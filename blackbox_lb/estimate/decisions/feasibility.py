@@ -19,6 +19,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.first_lists import FirstLists, begins_right
 from blackbox_lb.estimate.decisions.prediction import RocArea, roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.estimate.mending import FREE_SLOPE, label_fit, log_sums
 from blackbox_lb.estimate.next_token.sparse_table import dot
 from blackbox_lb.estimate.problem import Problem
 
@@ -48,10 +49,6 @@ NOBODY = np.array([-2], np.int64)
 """The tokens of a label without a prompt."""
 KEPT = 0.9
 """Share of the answers that begin with a label below which only their beginning is predicted."""
-L2 = 0.1
-"""Pull of an offset to 0, in prompts: a tenth of one keeps an offset finite where every prompt
-wants it larger.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,55 +345,9 @@ def _predicted(scores: Vector, rivals: Vector, labels: Ids) -> tuple[Bools, Bool
         _, offsets = label_fit(scores[train], labels[train], rivals[train])
         tilted = scores[test] + offsets
         fixed[test] = (tilted.argmax(axis=1) == labels[test]) & (tilted.max(axis=1) > rivals[test])
-        slope, weighed = label_fit(scores[train], labels[train], weighed=True)
+        slope, weighed = label_fit(scores[train], labels[train], slope=FREE_SLOPE)
         informed[test] = (slope * scores[test] + weighed).argmax(axis=1) == labels[test]
     return fixed, informed
-
-
-def label_fit(
-    scores: Vector,
-    labels: Ids,
-    rivals: Vector | None = None,
-    *,
-    weighed: bool = False,
-    l2: float = L2,
-    weights: Vector | None = None,
-) -> tuple[float, Vector]:
-    """The maximum-likelihood weight of ``scores`` (p, l), 1 unless ``weighed``, and (l,) offsets in
-    nats: the fit to ``softmax(weight * scores + offsets)`` of the right ``labels`` (p,).
-
-    rivals: (p,) the logprob of one alternative more, number l, without an offset. l2: pull of all
-    of them to 0, in prompts. weights: (p,) what each prompt counts, 1 if None.
-    """
-    counts = np.ones(len(labels)) if weights is None else weights
-    size = scores.shape[1]
-    is_ours = labels < size
-
-    def potential(x: Vector) -> tuple[float, Vector]:
-        weight = x[0] if weighed else 1.0
-        logits = weight * scores + x[-size:]
-        alternatives = logits
-        if rivals is not None:
-            alternatives = np.column_stack([logits, rivals])
-        log_sums = _log_sums(alternatives)
-        shares = np.exp(logits - log_sums[:, None]) * counts[:, None]
-        slope = shares.sum(axis=0)
-        if weighed:
-            slope = np.append(np.einsum("pl,pl->", shares, scores), slope)
-        return dot(counts, log_sums), slope
-
-    total = float(counts.sum())
-    # The same for all labels: a step then moves no offsets together, which only the pull resists.
-    curvature = np.full(size, total / size)
-    linear = np.bincount(labels[is_ours], counts[is_ours], size).astype(np.float64)
-    if weighed:
-        right = scores[is_ours, labels[is_ours]]
-        linear = np.append(dot(counts[is_ours], right), linear)
-        curvature = np.append(dot(counts, scores.var(axis=1)), curvature)
-    x = Problem(potential, linear, total, l2=l2, curvature=curvature).solve().x
-    if weighed:
-        return (float(x[0]), x[1:])
-    return (1.0, x)
 
 
 def pulled_shifts(
@@ -423,7 +374,7 @@ def pulled_shifts(
         scale = np.exp(x[0])
         shifts = x[1:] - x[1:].mean()
         logits = scale * (scores + shifts)
-        logs = logits - _log_sums(logits)[:, None]
+        logs = logits - log_sums(logits)[:, None]
         away = np.exp(logs)
         away[rows, labels] -= 1.0
         away *= counts[:, None]
@@ -441,11 +392,3 @@ def pulled_shifts(
     )
     shifts = problem.solve().x[1:]
     return np.asarray(shifts - shifts.mean())
-
-
-def _log_sums(rows: Vector) -> Vector:
-    """(p,) the logarithm of the sum of exp of each row: scipy's takes longer than all else of a
-    step.
-    """
-    top = rows.max(axis=1)
-    return np.asarray(top + np.log(np.exp(rows - top[:, None]).sum(axis=1)))

@@ -12,12 +12,13 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.decisions.feasibility import label_fit, pulled_shifts
+from blackbox_lb.estimate.decisions.feasibility import pulled_shifts
 from blackbox_lb.estimate.decisions.first_lists import FirstLists, among, begins_right
 from blackbox_lb.estimate.decisions.prediction import (
     decisions_of,
     expected_calibration_error,
 )
+from blackbox_lb.estimate.mending import label_fit
 from tests.support.errors import raises_naming
 
 NAMES = ("a", "b", "c")

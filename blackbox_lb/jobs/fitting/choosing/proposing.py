@@ -21,12 +21,13 @@ from blackbox_lb.estimate.choice.candidates import (
     rules,
 )
 from blackbox_lb.estimate.choice.estimator import Proposal
-from blackbox_lb.estimate.decisions.feasibility import label_fit, pulled_shifts
+from blackbox_lb.estimate.decisions.feasibility import pulled_shifts
 from blackbox_lb.estimate.decisions.first_lists import FirstLists, among
 from blackbox_lb.estimate.decisions.prediction import expected_calibration_error
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.mending import FREE_SLOPE, label_fit
 from blackbox_lb.estimate.next_token.next_token import NextToken, aligned
 from blackbox_lb.estimate.projection.projection import DEFAULT_STRENGTHS, Prior
 from blackbox_lb.jobs.fitting.choosing.operating import LabelledLists
@@ -80,7 +81,7 @@ def _calibration(
     if len(set(numbers)) < FEWEST:
         return None
     weight, offsets = label_fit(
-        np.array(scores, np.float64), np.array(numbers, np.int64), weighed=True
+        np.array(scores, np.float64), np.array(numbers, np.int64), slope=FREE_SLOPE
     )
     rows = [
         LabelTokens(label=name, token_ids=ids, offset=offset)

@@ -1,0 +1,523 @@
+"""Mending probabilities over options: one slope and an offset an option, learned from few answers.
+
+    p_mended = softmax(slope * (v + center) + offsets),   v = log p in nats
+
+``center`` reads no answer: it is 0, or minus the mean of v over rows, which divides out what the
+reader says of every row alike ("batch prior", after Zhou et al. 2023, "Batch Calibration"). Slope
+and offsets maximise
+
+    sum_i log p_mended(answer_i) - l2_slope / 2 (slope - 1)^2 - l2_offsets / 2 |offsets|^2,
+
+the ``Problem`` of the house (Platt 1999 and Guo et al. 2017 without a penalty). The slope's own
+square is penalised, and not its logarithm's, so that the problem stays concave; the slope is
+bounded above 0, so that it alone never changes the largest option. Options of a score are in an
+order: there the squares are those of the second differences of neighbours, and a tenth of those of
+the offsets themselves.
+
+Index letters: ``n`` rows, ``c`` options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.estimate.next_token.sparse_table import dot
+from blackbox_lb.estimate.problem import Problem
+
+MendingName: TypeAlias = Literal[
+    "as it is",
+    "temperature",
+    "batch prior",
+    "slope and offsets",
+    "slope and offsets from the batch prior",
+    "offsets for the goal",
+]
+MendingGoal: TypeAlias = Literal["accuracy", "log loss"]
+Learns: TypeAlias = Literal["nothing", "slope", "slope and offsets", "goal"]
+"""What of a mending the answers teach; "goal": offsets by the worth of decisions, then a slope."""
+
+FEWEST_ANSWERS = 5
+"""Answers below which nothing is learned: there is not one for each fold."""
+FOLDS = 5
+SLOPE_L2 = (0.3, 3.0, 30.0)
+OFFSETS_L2 = (0.1, 0.5, 2.0, 8.0)
+"""Strengths that cross-validation chooses among, in answered rows."""
+LEAST_SLOPE = 0.01
+LEVEL_SHARE = 0.1
+"""Weight of the offsets' own squares beside those of their second differences: it keeps a tilt of
+all levels finite.
+"""
+MOST_MOVES = 200
+SAME = 1e-9
+"""Worth of a sum of rows that is no gain."""
+SAME_DECIMALS = 9
+BEYOND = 0.5
+"""Nats beyond the outermost flip of a decision."""
+LABEL_L2 = 0.1
+"""Pull of an offset to 0, in prompts: a tenth of one keeps an offset finite where every prompt
+wants it larger.
+"""
+
+
+class SlopePull(NamedTuple):
+    """A slope is pulled to ``center`` by ``l2`` rows and is at least ``least``."""
+
+    center: float
+    l2: float
+    least: float = -np.inf
+
+
+FREE_SLOPE = SlopePull(0.0, LABEL_L2)
+"""For labels whose lists may say nothing at all."""
+
+
+def label_fit(
+    scores: Vector,
+    labels: Ids,
+    rivals: Vector | None = None,
+    *,
+    slope: SlopePull | None = None,
+    l2: float = LABEL_L2,
+    basis: Vector | None = None,
+    weights: Vector | None = None,
+) -> tuple[float, Vector]:
+    """Fit ``softmax(slope * scores + offsets)`` to the right labels by maximum likelihood.
+
+    Args:
+        scores: (n, c) nats.
+        labels: (n,) numbers of the right ones.
+        rivals: (n,) the logprob of one alternative more, number c, without slope and offset.
+        slope: its pull; None keeps it at 1.
+        l2: pull of the offsets' coordinates to 0, in rows.
+        basis: (c, k) offsets are ``basis @ coordinates``; None for an offset a label.
+        weights: (n,) what each row counts, 1 if None.
+
+    Returns:
+        The slope, and (c,) offsets in nats.
+    """
+    counts = np.ones(len(labels)) if weights is None else weights
+    size = scores.shape[1]
+    is_ours = labels < size
+    if basis is None:
+        basis = np.eye(size)
+    columns = basis.shape[1]
+    # The slope in the unit in which its pull is as strong as that of the offsets.
+    unit = 1.0
+    if slope is not None and columns:
+        unit = float(np.sqrt(l2 / slope.l2))
+    if slope is not None and not columns:
+        l2 = slope.l2
+
+    def logits_at(x: Vector) -> Vector:
+        scale = 1.0 if slope is None else unit * x[0]
+        return np.asarray(scale * scores + basis @ x[len(x) - columns :])
+
+    def potential(x: Vector) -> tuple[float, Vector]:
+        logits = logits_at(x)
+        alternatives = logits
+        if rivals is not None:
+            alternatives = np.column_stack([logits, rivals])
+        log_totals = log_sums(alternatives)
+        shares = np.exp(logits - log_totals[:, None]) * counts[:, None]
+        gradient = basis.T @ shares.sum(axis=0)
+        if slope is not None:
+            gradient = np.append(unit * np.einsum("nc,nc->", shares, scores), gradient)
+        return dot(counts, log_totals), gradient
+
+    total = float(counts.sum())
+    right_counts = np.bincount(labels[is_ours], counts[is_ours], size).astype(np.float64)
+    linear = basis.T @ right_counts
+    # The same for all labels: a step then moves no offsets together, which only the pull resists.
+    curvature = (basis**2).sum(axis=0) * (total / size)
+    center = None
+    low: float | Vector = -np.inf
+    if slope is not None:
+        right = dot(counts[is_ours], scores[is_ours, labels[is_ours]])
+        linear = np.append(unit * right, linear)
+        curvature = np.append(unit**2 * dot(counts, scores.var(axis=1)), curvature)
+        center = np.zeros(1 + columns)
+        center[0] = slope.center / unit
+        low = np.full(1 + columns, -np.inf)
+        low[0] = slope.least / unit
+    problem = Problem(potential, linear, total, l2=l2, center=center, low=low, curvature=curvature)
+    x = problem.solve().x
+    offsets = basis @ x[len(x) - columns :]
+    if slope is None:
+        return 1.0, offsets
+    return float(unit * x[0]), offsets
+
+
+def log_sums(rows: Vector) -> Vector:
+    """(n,) the logarithm of the sum of exp of each row: scipy's takes longer than all else of a
+    step.
+    """
+    top = rows.max(axis=1)
+    return np.asarray(top + np.log(np.exp(rows - top[:, None]).sum(axis=1)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mending:
+    """``softmax(slope * (v + center) + offsets)``.
+
+    Attributes:
+        slope: above 0.
+        center: (c,) nats, sum 0.
+        offsets: (c,) nats.
+    """
+
+    slope: float
+    center: Vector
+    offsets: Vector
+
+    def probabilities(self, logprobs: Vector) -> Vector:
+        """(n, c) mended ones of ``logprobs`` (n, c) in nats."""
+        logits = self.slope * (logprobs + self.center) + self.offsets
+        return np.asarray(np.exp(logits - log_sums(logits)[:, None]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MendingRows:
+    """What a reader says of rows, and the right options where they are known.
+
+    Attributes:
+        logprobs: (n, c) nats; a value that was printed as 0 stands at its bound.
+        answers: (n,) numbers of the right options, -1 without an answer.
+        floored: (n, c) whether the value is below the bound that stands for it.
+        is_ordered: whether the options are the levels of a score.
+    """
+
+    logprobs: Vector
+    answers: Ids
+    floored: Bools
+    is_ordered: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise InputError: shapes that do not fit, values that are not finite, no such option."""
+        shape = self.logprobs.shape
+        if len(shape) != 2 or shape[1] < 2:
+            raise InputError(f"``logprobs`` has shape {shape}; give rows of at least two options")
+        if self.answers.shape != shape[:1] or self.floored.shape != shape:
+            raise InputError(
+                f"``answers`` of shape {self.answers.shape} and ``floored`` of shape"
+                f" {self.floored.shape} do not fit ``logprobs`` of shape {shape}"
+            )
+        if not np.isfinite(self.logprobs).all():
+            raise InputError(
+                "``logprobs`` holds a value that is not finite; put the bound of what was printed"
+                " as 0 in its place"
+            )
+        if len(self.answers) and not -1 <= self.answers.min() <= self.answers.max() < shape[1]:
+            raise InputError(
+                f"``answers`` holds {self.answers.min()} to {self.answers.max()}; options are"
+                f" numbered 0 to {shape[1] - 1}, and -1 says that the answer is unknown"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class CrossValidated:
+    """Means over the answered rows, of what was learned without each row's fold.
+
+    Attributes:
+        accuracy: share of rows whose likeliest option is right.
+        worth: mean worth of the decisions, the accuracy unless worths were given.
+        log_loss: nats a row.
+    """
+
+    accuracy: float
+    worth: float
+    log_loss: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CandidateMending:
+    """One way to mend, learned from all answers.
+
+    Attributes:
+        name: of it.
+        mending: learned from all answers.
+        slope_l2, offsets_l2: strengths that cross-validation chose; None where there is none.
+        left_out: (n, c) probabilities of each row by what was learned without its fold; those of
+            ``mending`` where it has no answer.
+        worths, log_losses: (a,) of the answered rows, by ``left_out``.
+        scores: their means.
+    """
+
+    name: MendingName
+    mending: Mending
+    slope_l2: float | None
+    offsets_l2: float | None
+    left_out: Vector
+    worths: Vector
+    log_losses: Vector
+    scores: CrossValidated
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChosenMending:
+    """The mending that cross-validation finds best.
+
+    Attributes:
+        name: of the candidate.
+        mending: learned from all answers.
+        scores: name -> cross-validated scores of every candidate.
+        left_out: (n, c) probabilities of each row by what was learned without its fold.
+    """
+
+    name: MendingName
+    mending: Mending
+    scores: Mapping[MendingName, CrossValidated]
+    left_out: Vector
+
+
+class Way(NamedTuple):
+    """How a candidate is learned: around the batch prior or not, and what the answers teach."""
+
+    name: MendingName
+    is_centered: bool
+    learns: Learns
+
+    @property
+    def strengths(self) -> list[tuple[float | None, float | None]]:
+        """Pairs of strengths of the slope and of the offsets to choose among."""
+        if self.learns == "nothing":
+            return [(None, None)]
+        if self.learns == "slope and offsets":
+            return [(slope, offsets) for slope in SLOPE_L2 for offsets in OFFSETS_L2]
+        return [(slope, None) for slope in SLOPE_L2]
+
+
+WAYS = (
+    Way("as it is", is_centered=False, learns="nothing"),
+    Way("temperature", is_centered=False, learns="slope"),
+    Way("batch prior", is_centered=True, learns="slope"),
+    Way("slope and offsets", is_centered=False, learns="slope and offsets"),
+    Way("slope and offsets from the batch prior", is_centered=True, learns="slope and offsets"),
+    Way("offsets for the goal", is_centered=True, learns="goal"),
+)
+"""The candidates, the simplest first."""
+
+
+def chosen_mending(
+    rows: MendingRows, goal: MendingGoal, seed: int = 0, worth: Vector | None = None
+) -> ChosenMending:
+    """The mending with the best cross-validated goal; the simpler one of equals.
+
+    Args:
+        rows: with at least five answers, of at least two options.
+        goal: "accuracy": the mean worth of the decisions; "log loss".
+        seed: of the folds.
+        worth: (c, c) worth of each decision (columns) where each option is right (rows), as minus
+            a cost; None for 1 where it is right and 0 elsewhere.
+
+    Raises:
+        InputError: too few answers, or all of one option.
+    """
+    candidates = mending_candidates(rows, seed, worth)
+    best = candidates[0]
+    for candidate in candidates[1:]:
+        if _goal_value(candidate, goal) > _goal_value(best, goal):
+            best = candidate
+    scores = {candidate.name: candidate.scores for candidate in candidates}
+    return ChosenMending(best.name, best.mending, scores, best.left_out)
+
+
+def _goal_value(candidate: CandidateMending, goal: MendingGoal) -> float:
+    if goal == "accuracy":
+        return candidate.scores.worth
+    return -candidate.scores.log_loss
+
+
+def mending_candidates(
+    rows: MendingRows, seed: int = 0, worth: Vector | None = None
+) -> tuple[CandidateMending, ...]:
+    """Every candidate, the simplest first; see ``chosen_mending``."""
+    has_answer = rows.answers >= 0
+    answers = rows.answers[has_answer]
+    count = len(answers)
+    if count < FEWEST_ANSWERS:
+        raise InputError(
+            f"{count} rows have an answer; mending takes at least {FEWEST_ANSWERS}, and about 30"
+            " to gain by it"
+        )
+    if answers.min() == answers.max():
+        raise InputError(
+            f"all {count} answers are option {answers[0]}; mending takes answers of at least two"
+            " options"
+        )
+    size = rows.logprobs.shape[1]
+    if worth is None:
+        worth = np.eye(size)
+    logprobs = rows.logprobs[has_answer]
+    folds = stratified_folds(answers, seed)
+    prior = batch_prior(rows.logprobs)
+    basis = np.eye(size)
+    if rows.is_ordered:
+        basis = ordered_basis(size)
+    candidates = []
+    for way in WAYS:
+        center = prior if way.is_centered else np.zeros(size)
+        learner = _Learner(way.learns, center, basis, worth)
+        candidates.append(_cross_validated(way, learner, rows, logprobs, answers, folds))
+    return tuple(candidates)
+
+
+def batch_prior(logprobs: Vector) -> Vector:
+    """(c,) minus the mean of ``logprobs`` (n, c) over rows, with sum 0: it reads no answer."""
+    logs = logprobs - log_sums(logprobs)[:, None]
+    mean = logs.mean(axis=0)
+    return np.asarray(mean.mean() - mean)
+
+
+def ordered_basis(size: int) -> Vector:
+    """(c, c) coordinates of offsets whose squares sum up to those of the second differences of
+    neighbouring offsets, and a tenth of those of the offsets.
+    """
+    differences = np.diff(np.eye(size), n=2, axis=0)
+    penalty = differences.T @ differences + LEVEL_SHARE * np.eye(size)
+    values, vectors = np.linalg.eigh(penalty)
+    return np.asarray((vectors / np.sqrt(values)) @ vectors.T)
+
+
+def stratified_folds(answers: Ids, seed: int) -> Ids:
+    """(a,) the fold of each answered row: each option's rows are dealt to the folds in turn. How
+    the options are numbered changes nothing.
+    """
+    order = np.random.default_rng(seed).permutation(len(answers))
+    _, first, option = np.unique(answers[order], return_index=True, return_inverse=True)
+    dealt = order[np.argsort(first[option], kind="stable")]
+    folds = np.empty(len(answers), np.int64)
+    folds[dealt] = np.arange(len(answers)) % FOLDS
+    return folds
+
+
+class _Learner(NamedTuple):
+    """Learns a mending from answered rows."""
+
+    learns: Learns
+    center: Vector
+    basis: Vector
+    worth: Vector
+
+    def fit(
+        self, logprobs: Vector, answers: Ids, strengths: Sequence[tuple[float | None, float | None]]
+    ) -> list[Mending]:
+        """A mending for each pair of strengths."""
+        size = len(self.center)
+        scores = logprobs + self.center
+        scores = scores - scores.mean(axis=1, keepdims=True)
+        shift = np.zeros(size)
+        basis = self.basis
+        if self.learns != "slope and offsets":
+            basis = np.zeros((size, 0))
+        if self.learns == "goal":
+            shift = best_offsets(scores, self.worth[answers])
+        mendings = []
+        for slope_l2, offsets_l2 in strengths:
+            slope = 1.0
+            offsets = np.zeros(size)
+            if slope_l2 is not None:
+                slope, offsets = label_fit(
+                    scores + shift,
+                    answers,
+                    slope=SlopePull(1.0, slope_l2, LEAST_SLOPE),
+                    l2=offsets_l2 or 0.0,
+                    basis=basis,
+                )
+            mendings.append(Mending(slope, self.center, offsets + slope * shift))
+        return mendings
+
+
+def _cross_validated(
+    way: Way, learner: _Learner, rows: MendingRows, logprobs: Vector, answers: Ids, folds: Ids
+) -> CandidateMending:
+    """A candidate at the strengths with the smallest log loss."""
+    strengths = way.strengths
+    by_strength = np.empty((len(strengths), *logprobs.shape))
+    for fold in range(FOLDS):
+        is_left_out = folds == fold
+        mendings = learner.fit(logprobs[~is_left_out], answers[~is_left_out], strengths)
+        for number, mending in enumerate(mendings):
+            by_strength[number, is_left_out] = mending.probabilities(logprobs[is_left_out])
+    places = np.arange(len(answers))
+    losses = -np.log(np.maximum(by_strength[:, places, answers], np.finfo(np.float64).tiny))
+    best = int(losses.mean(axis=1).argmin())
+    mending = learner.fit(logprobs, answers, [strengths[best]])[0]
+    decided = by_strength[best].argmax(axis=1)
+    worths = learner.worth[answers, decided]
+    left_out = mending.probabilities(rows.logprobs)
+    left_out[rows.answers >= 0] = by_strength[best]
+    slope_l2, offsets_l2 = strengths[best]
+    scores = CrossValidated(
+        accuracy=float((decided == answers).mean()),
+        worth=float(worths.mean()),
+        log_loss=float(losses[best].mean()),
+    )
+    return CandidateMending(
+        name=way.name,
+        mending=mending,
+        slope_l2=slope_l2,
+        offsets_l2=offsets_l2,
+        left_out=left_out,
+        worths=worths,
+        log_losses=losses[best],
+        scores=scores,
+    )
+
+
+def best_offsets(scores: Vector, worths: Vector) -> Vector:
+    """Offsets of the options with the largest worth of the likeliest option, one option after the
+    other: always the one that gains most, between the two scores at which decisions flip that are
+    nearest to where it is. It ends where no option gains.
+
+    Args:
+        scores: (n, c) nats.
+        worths: (n, c) worth of deciding each row for each option.
+
+    Returns:
+        (c,) nats.
+    """
+    size = scores.shape[1]
+    offsets = np.zeros(size)
+    for _ in range(MOST_MOVES):
+        moves = [_best_move(scores + offsets, worths, option) for option in range(size)]
+        gains = np.array([move[0] for move in moves])
+        option = int(gains.argmax())
+        if gains[option] <= SAME:
+            break
+        offsets[option] += moves[option][1]
+    return offsets
+
+
+def _best_move(logits: Vector, worths: Vector, option: int) -> tuple[float, float]:
+    """The largest gain in worth by moving one option, and its smallest move in nats."""
+    rows = np.arange(len(logits))
+    others = logits.copy()
+    others[:, option] = -np.inf
+    rival = others.argmax(axis=1)
+    # A row is the option's above its flip. Values of two decimals are equal up to rounding.
+    flips = np.round(others[rows, rival] - logits[:, option], SAME_DECIMALS)
+    order = np.argsort(flips, kind="stable")
+    gains = np.cumsum(worths[order, option] - worths[rows, rival][order])
+    ends, last = np.unique(flips[order][::-1], return_index=True)
+    totals = np.append(0.0, gains[len(flips) - 1 - last])
+    now = int(np.searchsorted(ends, 0.0, side="left"))
+    middles = np.concatenate([ends[:1] - BEYOND, (ends[:-1] + ends[1:]) / 2, ends[-1:] + BEYOND])
+    improvements = totals - totals[now]
+    best = np.flatnonzero(improvements >= improvements.max() - SAME)
+    nearest = best[np.abs(middles[best]).argmin()]
+    return float(improvements[nearest]), float(middles[nearest])
+
+
+def changed_by_floors(mending: Mending, rows: MendingRows) -> Bools:
+    """(n,) rows whose likeliest option changes to one that was printed as 0: how far below its
+    bound it is, nobody knows.
+    """
+    before = rows.logprobs.argmax(axis=1)
+    after = mending.probabilities(rows.logprobs).argmax(axis=1)
+    return np.asarray((before != after) & rows.floored[np.arange(len(after)), after])
