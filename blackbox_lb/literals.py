@@ -2,7 +2,9 @@
 
 from typing import Literal, TypeAlias
 
-Endpoint: TypeAlias = Literal["chat", "completions", "responses"]
+Endpoint: TypeAlias = Literal["chat", "completions", "responses", "decisions"]
+DecisionShape: TypeAlias = Literal["systemone", "openai", "sglang"]
+"""The shapes of requests to an endpoint that decides between labels."""
 Split: TypeAlias = Literal["train", "validation", "test"]
 OnConflict: TypeAlias = Literal["raise", "ours", "theirs", "add"]
 """What is done where a request has a bias of its own."""

@@ -78,6 +78,8 @@ Of what is not listed, these are known: error (OpenRouter, Mistral, vLLM), netwo
 insufficient_system_resource (DeepSeek), abort (vLLM, SGLang).
 """
 
+STATE = "state"
+"""The role of a message whose text is JSON, of what a question is about; and its column in data."""
 CALL_BEGIN = "<tool_call>"
 CALL_END = "</tool_call>"
 CALL_MARKS = (CALL_BEGIN, "[TOOL_CALLS]", "<|python_tag|>")

@@ -48,7 +48,8 @@ RANK_FILES = {
 ADDRESS = "https://openaipublic.blob.core.windows.net/encodings/{}.tiktoken"
 
 COMPANY = re.compile(
-    r"ExactServer|GivenServer|RulesGateway|LocalEngine|Chaos|\bsubprocess\b|\bPopen\b|\bray\b|\bsocket|http\.server"
+    r"ExactServer|DecidingServer|GivenServer|RulesGateway|LocalEngine|Chaos|\bsubprocess\b|\bPopen\b"
+    r"|\bray\b|\bsocket|http\.server"
     r"|recording_server|proxy_upstream|\bListener\b"
 )
 """The words of a test that starts a server, an engine or another process."""

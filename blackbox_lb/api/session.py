@@ -82,9 +82,10 @@ class Session:
         self._prompt_ids: dict[Prompt, list[int]] = {}
         self._lists: dict[Endpoint, AnswerReader] = {}
         self._bytes: dict[int, bytes] = {}
-        self.endpoint = next(iter(profile.endpoints)) if endpoint is None else endpoint
+        self.endpoint = endpoint or profile.first_endpoint
         profile.endpoint(self.endpoint)
-        profile.check_model(model)
+        if self.endpoint != "decisions":
+            profile.check_model(model)
         if model is None and tokenizer is None and profile.tokenizer.source == "openai names":
             raise ProfileError(
                 f"{profile.name} serves many models, and the tokenizer is found by the model's"
@@ -153,7 +154,8 @@ class Session:
 
     async def __aenter__(self) -> Self:
         try:
-            self.vocabulary = _vocabulary(self.profile, self._model, self._tokenizer)
+            if self.endpoint != "decisions":  # which lists no tokens
+                self.vocabulary = _vocabulary(self.profile, self._model, self._tokenizer)
             served = await self._served()
             if self._model is None:
                 if len(served) != 1:
@@ -162,7 +164,8 @@ class Session:
                         f" {', '.join(served)}"
                     )
                 self._model = served[0]
-                self.profile.check_model(self._model)
+                if self.endpoint != "decisions":
+                    self.profile.check_model(self._model)
         except BaseException:
             await self.channel.close()
             raise
@@ -281,7 +284,7 @@ class Session:
         else:
             size = len(prompt)
         generated = n * sampling.max_tokens
-        most = self._most_tokens(prompt, where)
+        most = self._most_tokens(prompt, where) + prompt_bound(draw.sent_texts)
         answer, result = await self.channel.post(
             path,
             body,
@@ -362,7 +365,7 @@ class Session:
 
         Raises InputError: ``tokenizer`` names another tokenizer than the server's.
         """
-        if self.profile.tokenizer.source != "server":
+        if self.profile.tokenizer.source != "server" or self.endpoint == "decisions":
             if self.vocabulary is None:
                 return Tokenizer(f"model:{self.model}", None)
             return Tokenizer(self.vocabulary.fingerprint, self.vocabulary.size)

@@ -30,6 +30,7 @@ from pydantic import (
 )
 
 from blackbox_lb._version import __version__
+from blackbox_lb.bias.decisions import MendedQuestion
 from blackbox_lb.bias.features import Scope
 from blackbox_lb.bias.operating import OperatingCurve, Promise
 from blackbox_lb.bias.phases import Boundary, Prefix
@@ -66,7 +67,7 @@ VERSION: Literal[4] = 4
 MAX_BYTES = 64 * 2**20
 MAX_ENTRIES = 1_000_000
 MAX_VERDICT_ROWS = 1_000
-OPTIONAL = ("sent", "features", "operating", "calibration")
+OPTIONAL = ("sent", "features", "operating", "calibration", "decisions")
 """Fields that a file holds only where there is something in them."""
 DIGITS = 4
 """Decimals of a nat that a shifted entry keeps."""
@@ -91,8 +92,9 @@ class Bias(Row):
     task's examples in their splits. rollouts, tokens: counts of the training data. settings: the
     estimator's (tau, l2, alpha, positions ...). verdict: none means UNVERIFIED. operating: the
     points of a decision for or against one label, which ``at_point`` picks from. calibration: the
-    probabilities of labels. features: what the bias depends on beside its entries. sent: the range
-    of a request's values, where there are features.
+    probabilities of labels. features: what the bias depends on beside its entries. decisions:
+    questions whose probabilities are mended where they are read, since no request takes that. sent:
+    the range of a request's values, where there are features.
     """
 
     format: Literal["blackbox-lb/bias"] = FORMAT
@@ -120,6 +122,7 @@ class Bias(Row):
     features: tuple[AnyFeature, ...] = ()
     operating: OperatingCurve | None = None
     calibration: Calibration | None = None
+    decisions: tuple[MendedQuestion, ...] = ()
     entries: Annotated[tuple[Entry, ...], FailFast(), Field(max_length=MAX_ENTRIES)]
 
     if (

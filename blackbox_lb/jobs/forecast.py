@@ -196,11 +196,12 @@ def _missing(settings: RequestSettings, part: StagePart, covered: set[str]) -> F
         most = MOST_PARTS if phases.back else PARTS
         sent_again = longest  # a later part has the earlier ones in its prompt
     completions = sum(len(missing.samples) for missing in requests)
-    bounds = sum(prompt_bound(missing.prompt.sent_texts) for missing in requests)
+    texts = part.draw.sent_texts
+    bounds = sum(prompt_bound([*missing.prompt.sent_texts, *texts]) for missing in requests)
     return Forecast(
         requests=likely * len(requests),
         completions=completions,
-        prompt_tokens=likely * sum(_likely_tokens(missing.prompt) for missing in requests),
+        prompt_tokens=likely * sum(_likely_tokens(missing.prompt, texts) for missing in requests),
         most_prompt_tokens=most * (bounds + sent_again * len(requests)),
         most_completion_tokens=completions * longest,
     )
@@ -228,8 +229,9 @@ def _along_answers(settings: RequestSettings, part: AnswerLists) -> Forecast:
     return Forecast(requests, requests, likely, most, sum(part.sizes))
 
 
-def _likely_tokens(prompt: Prompt) -> int:
-    return sum(map(len, prompt.sent_texts)) // CHARACTERS_A_TOKEN + 1
+def _likely_tokens(prompt: Prompt, texts: Sequence[str] = ()) -> int:
+    """Those of a prompt, and of ``texts`` that go out with it."""
+    return sum(map(len, [*prompt.sent_texts, *texts])) // CHARACTERS_A_TOKEN + 1
 
 
 def announcement(trials: Trials, total: Forecast) -> str:

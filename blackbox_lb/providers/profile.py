@@ -22,6 +22,7 @@ from blackbox_lb.providers.schema import (
     BatchRules,
     BiasRules,
     Connection,
+    DecisionRules,
     EndpointRules,
     Evidence,
     Json,
@@ -64,6 +65,7 @@ OF_A_HOST = frozenset(
 class Profile(ProfileRow):
     """One provider.
 
+    decisions: None where no endpoint decides between labels.
     reference: None where distributions over the whole vocabulary are not available.
     batch: None where requests cannot be sent in files.
     neutral: request fields that make sampling exactly softmax(logits + bias) at temperature 1.
@@ -76,7 +78,8 @@ class Profile(ProfileRow):
     title: str
     homepage: str
     connection: Connection
-    endpoints: Annotated[dict[Endpoint, EndpointRules], Field(min_length=1)]
+    endpoints: dict[Endpoint, EndpointRules] = Field(default_factory=dict)
+    decisions: DecisionRules | None = None
     logprobs: LogprobRules
     tokens: TokenRules
     tokenizer: TokenizerRules
@@ -101,6 +104,12 @@ class Profile(ProfileRow):
                 raise ValueError(
                     f"row unknown names {guess!r}, which is no row or table of a profile"
                 )
+        if not self.endpoints and self.decisions is None:
+            raise ValueError("there is no endpoint; give one under [endpoints] or [decisions]")
+        if "decisions" in self.endpoints:
+            raise ValueError(
+                "the endpoint of decisions has rows of its own; move it to the table [decisions]"
+            )
         if self.answers.prompt_logprobs is not False and self.reference is None:
             raise ValueError(
                 "row answers.prompt_logprobs needs prompts of token ids; give the rows under"
@@ -118,11 +127,44 @@ class Profile(ProfileRow):
         Raises:
             ProfileError: the provider lacks it. The message lists its endpoints.
         """
+        if name == "decisions" and self.decisions is not None:
+            return EndpointRules(
+                path=self.decisions.path,
+                dialect="content",
+                ask_logprobs="no",
+                sampled_in_list="no",
+                bias=False,
+                stop=False,
+            )
         if name not in self.endpoints:
             raise ProfileError(
-                f"{self.name} has no {name} endpoint; its profile lists {', '.join(self.endpoints)}"
+                f"{self.name} has no {name} endpoint; its profile lists"
+                f" {', '.join(self.endpoint_names)}"
             )
         return self.endpoints[name]
+
+    @property
+    def endpoint_names(self) -> tuple[Endpoint, ...]:
+        """All endpoints, the first one first; that of decisions is the last."""
+        if self.decisions is None:
+            return tuple(self.endpoints)
+        return (*self.endpoints, "decisions")
+
+    @property
+    def first_endpoint(self) -> Endpoint:
+        """The endpoint where none is named."""
+        return self.endpoint_names[0]
+
+    def decides(self, model: str | None) -> bool:
+        """Whether questions go to the endpoint of decisions unless another one is named: it is the
+        only one, or the one that ``model`` has.
+        """
+        if self.decisions is None:
+            return False
+        if not self.endpoints:
+            return True
+        patterns = self.decisions.models
+        return model is not None and any(fnmatchcase(model, pattern) for pattern in patterns)
 
     def most_logprobs(self, endpoint: Endpoint) -> int | None:
         """Most alternatives a token that the endpoint lists; None for no known limit."""

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-from blackbox_lb.literals import Endpoint
+from blackbox_lb.literals import DecisionShape, Endpoint
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.secrets import SECRET_WORD, redacted
 
@@ -147,6 +147,28 @@ class EndpointRules(ProfileRow):
     bias: bool = True
     stop: bool = True
     max_tokens: str = "max_tokens"
+
+
+class DecisionRules(ProfileRow):
+    """The endpoint that decides between labels: it gives a probability for each and takes no bias.
+
+    shape: the shape of its requests (see ``questions.shapes``).
+    path: under the base URL.
+    decimals: of the probabilities that it prints; None for all.
+    options, levels, questions: most options of a choice, levels of a score, and questions of a
+        request; None for no known limit.
+    models: patterns of the models that it answers for; none where every model does.
+    input_price: US dollars for a million tokens of input; None for not known.
+    """
+
+    shape: DecisionShape
+    path: str
+    decimals: Annotated[int, Field(ge=1)] | None = None
+    options: Annotated[int, Field(ge=2)] | None = None
+    levels: Annotated[int, Field(ge=2)] | None = None
+    questions: Annotated[int, Field(ge=1)] | None = None
+    models: list[str] = []
+    input_price: Annotated[float, Field(ge=0)] | None = None
 
 
 class LogprobRules(ProfileRow):

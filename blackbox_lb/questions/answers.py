@@ -18,6 +18,8 @@ UNROUNDED_FLOOR = 1e-6
 SLACK = 0.01
 """Difference of a sum of unrounded probabilities from 1, and of one from 0 or 1, that is rounding.
 """
+FEWEST_DECIMALS = (2, 3, 4)
+"""Roundings that are seen in the values themselves, where the host tells none."""
 _REMEDY = "see whether the address is a decision endpoint, and ask again"
 
 
@@ -63,7 +65,8 @@ def read_answer(
     Args:
         answer: the parsed body.
         questions: those of the request, in its order.
-        decimals: that the endpoint rounds probabilities to, None for no rounding.
+        decimals: that the endpoint rounds probabilities to; None where that is not known, and then
+            values of at most four decimals count as rounded.
 
     Raises:
         CorruptResponse: it is no such answer; the message says what is wrong.
@@ -110,9 +113,6 @@ class _Reader:
 
     def __init__(self, decimals: int | None) -> None:
         self.decimals = decimals
-        self.floor = UNROUNDED_FLOOR
-        if decimals is not None:
-            self.floor = 10.0**-decimals / 2
 
     def listed(
         self, answers: Sequence[Any], questions: Sequence[Question]
@@ -243,14 +243,24 @@ class _Reader:
 
     def _scores(self, values: Sequence[float], question: Question, mass: object) -> OptionScores:
         total = math.fsum(values)
-        rounding = 0.0 if self.decimals is None else self.floor * len(values)
+        decimals = self.decimals if self.decimals is not None else _printed_decimals(values)
+        floor = UNROUNDED_FLOOR if decimals is None else 10.0**-decimals / 2
+        rounding = 0.0 if decimals is None else floor * len(values)
         if abs(total - 1) > SLACK + rounding:
             _corrupt(f"the probabilities of {shorten(question.id)} sum to {total:.4g}, not to 1")
         return OptionScores(
-            tuple(math.log(value) if value > 0 else math.log(self.floor) for value in values),
+            tuple(math.log(value) if value > 0 else math.log(floor) for value in values),
             tuple(value <= 0 for value in values),
             None if mass is None else self._probability(mass, question),
         )
+
+
+def _printed_decimals(values: Sequence[float]) -> int | None:
+    """The decimals to which all values look rounded; None where they look like none."""
+    for decimals in FEWEST_DECIMALS:
+        if all(round(value, decimals) == value for value in values):
+            return decimals
+    return None
 
 
 def _corrupt(reason: str) -> NoReturn:

@@ -126,7 +126,7 @@ def request_settings(
     sampling = asdict(draw.sampling)
     if not draw.sampling.stop:
         del sampling["stop"]  # stores from before there were stop texts keep their hashes
-    return {
+    settings: dict[str, Any] = {
         "provider": profile.name,
         "model": model,
         "tokenizer": tokenizer,
@@ -135,6 +135,12 @@ def request_settings(
         "sampling": sampling,
         "bias": draw.bias.store_key,
     }
+    if draw.questions:  # the fingerprint tells the order of options, which JSON's keys do not
+        settings["questions"] = [
+            {"id": question.id, "fingerprint": question.fingerprint, **question.as_json()}
+            for question in draw.questions
+        ]
+    return settings
 
 
 async def collect(
@@ -245,6 +251,8 @@ async def collect_all(
         asked.notes.update(completion.note for completion in completions if completion.note)
         now = time.monotonic()
         token_count = sum(len(completion.token_ids) for completion in completions)
+        if draw.questions:
+            token_count = len(draw.questions)  # of each answer: no tokens are listed
         pace.ended(token_count, session.refusals, now)
         tokens = tokens + token_count
         under_way = under_way + now - began

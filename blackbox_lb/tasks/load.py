@@ -169,6 +169,7 @@ def load_task(
     decide: str | None = None,
     learns: bool = True,
     validation_size: int | None = None,
+    state: bool = False,
 ) -> Task:
     """A task by its name in ``spec``, or the task in ``data``, named after it.
 
@@ -185,12 +186,19 @@ def load_task(
     task; where it is False, all rows may be test rows, of ``test`` alone or by their split column,
     and the other splits are empty. Each split gets its share of every label, where the answers are
     few labels. ``validation_size``: rows of ``data`` to choose on, beside those to judge by; None
-    for a share, or, where labels have few rows, for all of them by cross-fitting.
-    InputError: an unknown name, both a name and files, or neither.
+    for a share, or, where labels have few rows, for all of them by cross-fitting. ``state``: rows
+    may have the column state, a text or JSON, in place of a prompt. InputError: an unknown name,
+    both a name and files, or neither.
     DataError: see :func:`load_examples`, and one id in two splits.
     """
     columns = ColumnNames(
-        prompt_column, answer_column, messages_column, prompt_template, field, prefill
+        prompt_column,
+        answer_column,
+        messages_column,
+        prompt_template,
+        field,
+        prefill,
+        state=state,
     )
     if spec is not None:
         if data or validation or test or columns != ColumnNames():

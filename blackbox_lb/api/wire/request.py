@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blackbox_lb.api.draw import Draw
+from blackbox_lb.api.wire.decisions import decision_body
 from blackbox_lb.api.wire.dialects import DIALECTS
 from blackbox_lb.errors import InputError, ProfileError
 from blackbox_lb.literals import Endpoint
@@ -16,6 +17,7 @@ PROMPT_FIELDS: Mapping[Endpoint, tuple[str, bool]] = {
     "chat": ("messages", True),
     "completions": ("prompt", False),
     "responses": ("input", True),
+    "decisions": ("state", True),
 }
 """The field of a body that holds the prompt, and whether it takes messages rather than one text or
 token ids.
@@ -41,7 +43,7 @@ def most_completions(profile: Profile, endpoint: Endpoint, top_logprobs: int) ->
     tokens it is one, too: only their sum over all completions of a request is known.
     """
     rules = profile.endpoint(endpoint)
-    if DIALECTS[rules.dialect].several and asks_logprobs(rules, top_logprobs):
+    if asks_logprobs(rules, top_logprobs) and DIALECTS[rules.dialect].several:
         return profile.sampling.n
     return 1
 
@@ -62,7 +64,10 @@ def build_request(
     InputError: a prompt of several messages on the completions endpoint, one of token ids on
     another, or one with tools, their calls or results on another endpoint than chat.
     """
-    endpoint = next(iter(profile.endpoints)) if draw.endpoint is None else draw.endpoint
+    endpoint = draw.endpoint or profile.first_endpoint
+    if endpoint == "decisions":
+        assert isinstance(prompt, Prompt)  # an endpoint of decisions takes no token ids
+        return decision_body(profile, draw, model=model, prompt=prompt)
     sampling = draw.sampling
     rules = profile.endpoint(endpoint)
     _check(profile, endpoint, sampling, n)

@@ -12,6 +12,7 @@ import numpy as np
 
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.drift import SYSTEM_PARTS
+from blackbox_lb.api.wire.decisions import decision_completion
 from blackbox_lb.api.wire.dialects import DIALECTS, AnswerDialect
 from blackbox_lb.api.wire.envelope import (
     CUT,
@@ -66,7 +67,9 @@ def read_answer(
     Raises CorruptResponse: more or fewer than ``n``, and their tokens differ from the provider's
     count.
     """
-    endpoint = next(iter(profile.endpoints)) if draw.endpoint is None else draw.endpoint
+    endpoint = draw.endpoint or profile.first_endpoint
+    if endpoint == "decisions":
+        return [decision_completion(profile, draw, answer)]
     completions = parse_response(profile, endpoint, answer, draw.sampling, vocabulary)
     if len(completions) != n and not all(completion.whole for completion in completions):
         raise CorruptResponse(

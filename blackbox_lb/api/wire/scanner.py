@@ -90,7 +90,8 @@ class AnswerReader:
         self._about = (profile, rules, vocabulary)
         kind = (rules.id or profile.tokens.id).partition(" ")[0]
         self._plain = (
-            not DIALECTS[rules.dialect].scanned
+            rules.ask_logprobs == "no"
+            or not DIALECTS[rules.dialect].scanned
             or kind == "field"
             or profile.logprobs.propensity != "logprob"
         )

@@ -198,7 +198,7 @@ def _plan(options: EvalOptions, task: Task, reward: Reward, biases: Sequence[Bia
     check_wanted(reward, (*task.train, *task.validation, *task.test), settings)
     specs: list[str] = []
     if options.rivals:
-        first = next(iter(load_profile(options.provider).endpoints))
+        first = load_profile(options.provider).first_endpoint
         specs, notices = standard_rivals(
             reward,
             labels,

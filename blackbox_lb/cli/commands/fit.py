@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from blackbox_lb.cli.echo import echo, preset_options, print_json
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import TrialOptions, VerboseOptions
-from blackbox_lb.cli.resources import load, note_old_report, open_trials, run
+from blackbox_lb.cli.resources import SAMPLING_WITH_A_BIAS, load, note_old_report, open_trials, run
 from blackbox_lb.cli.tables import (
     comparisons_table,
     findings_list,
@@ -84,6 +84,7 @@ def fit_command(options: FitOptions) -> None:
     task, reward = load(options)
     plan = completed(options, task, reward, needs_samples=options.engine != "here")
     task = pooled(plan, task, reward)
+    options = options.replacing(endpoint=plan.endpoint)
     if options.dry_run:
         _dry_run(options, task, reward, plan)
         return
@@ -101,9 +102,9 @@ def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: Plan) -> Non
     from blackbox_lb.providers.profile import load_profile
 
     profile = load_profile(options.provider)
-    profile.check_model(options.model)
-    first: Endpoint = next(iter(profile.endpoints))
-    endpoint = options.endpoint or first
+    endpoint: Endpoint = options.endpoint or profile.first_endpoint
+    if endpoint != "decisions":
+        profile.check_model(options.model)
     profile.endpoint(endpoint)
     listed = TOP_LOGPROBS if options.top_logprobs is None else options.top_logprobs
     settings = RequestSettings(
@@ -134,7 +135,12 @@ def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: Plan) -> Non
 def _fit(options: FitOptions, task: Task, reward: Reward, plan: Plan, folder: Path) -> None:
     """Learn, write and print, while nobody else works in the folder."""
     from blackbox_lb.jobs.records.run_record import provenance
-    from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, understood
+    from blackbox_lb.jobs.runs.conclusion import (
+        NextStep,
+        decision_steps,
+        fit_conclusion,
+        understood,
+    )
     from blackbox_lb.jobs.runs.opening import check_written, whole_result, write_result
 
     summary = understood(task, reward, plan.decision_labels, limit=plan.limit)
@@ -158,6 +164,8 @@ def _fit(options: FitOptions, task: Task, reward: Reward, plan: Plan, folder: Pa
             NextStep(shell_line("blb", "report", folder), "look at every answer"),
             NextStep(rivals, "compare with what else one could do"),
         ]
+        if bias.decisions:
+            steps = decision_steps(folder)
         conclusion = fit_conclusion(bias, result, reward.label, pairs, folder, spent, steps)
         if unwritten:
             conclusion = replace(conclusion, saved=f"{folder}/  without {', '.join(unwritten)}")
@@ -180,11 +188,13 @@ async def _fitted(
     from blackbox_lb.jobs.runs.answers import answer_pairs
     from blackbox_lb.jobs.runs.opening import results_of
 
+    needs = () if plan.question is not None else SAMPLING_WITH_A_BIAS
     async with open_trials(
         options,
         task,
         reward,
         budget,
+        needs=needs,
         expected=lambda trials: fit_forecast(RequestSettings.of(trials), task, plan, reward),
         elsewhere=options.rollouts,
         results=results_of(options, reward, FIT_FILES),

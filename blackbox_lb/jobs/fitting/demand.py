@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
 from blackbox_lb.estimate.choice.goal import Rung, race_cost
 from blackbox_lb.estimate.choice.table import most_candidates
+from blackbox_lb.jobs.decisions.fit import decision_parts
 from blackbox_lb.jobs.fitting.choosing.proposing import most_beside
 from blackbox_lb.jobs.fitting.choosing.scorers import foreseeable
 from blackbox_lb.jobs.fitting.choosing.select import FORESEEN, Search
@@ -43,6 +44,9 @@ and every other sign.
 
 def fit_forecast(settings: RequestSettings, task: Task, plan: Plan, reward: Reward) -> Forecast:
     """What a fit asks for as is likely, and its tokens at most."""
+    if plan.question is not None:
+        parts = decision_parts(settings.profile, settings.endpoint, settings.draw, task, plan)
+        return forecast(settings, parts)
     likely = forecast(settings, _Demand(settings, task, plan, reward).parts())
     bound = forecast(settings, _Demand(settings, task, plan, reward, at_most=True).parts())
     return replace(

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from blackbox_lb.bias.records import Comparison, Verdict, settings_text
 from blackbox_lb.estimate.choice.table import ROWS
+from blackbox_lb.jobs.decisions.document import DecidedQuestion
 from blackbox_lb.jobs.evaluation.document import ShownAnswers
 from blackbox_lb.records import (
     Censoring,
@@ -144,8 +145,9 @@ class FitResult(Row):
     those of a stop text, so that it is the KL of the tokens given that the completion goes on,
     which is less than the whole. ``decisions``, ``shares``: setting -> those of the test prompts,
     where there are labels, or wanted shares. ``beside``: a bias that depends on the prompt against
-    the fixed one, and against a classifier on the same features, on the test prompts. ``answers``:
-    of both models to test prompts. ``bias``, ``uncompiled``: paths of the files.
+    the fixed one, and against a classifier on the same features, on the test prompts.
+    ``decided``: questions whose probabilities are mended. ``answers``: of both models to test
+    prompts. ``bias``, ``uncompiled``: paths of the files.
     """
 
     format: Literal["blackbox-lb/result"] = "blackbox-lb/result"
@@ -169,6 +171,7 @@ class FitResult(Row):
     shares: dict[str, BothShares] = Field(default_factory=dict)
     operating: dict[str, Any] | None = None
     beside: tuple[Comparison, ...] = ()
+    decided: tuple[DecidedQuestion, ...] = ()
     usage: FitUsage
     answers: ShownAnswers | None = None
     bias: str | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from blackbox_lb.bias.request_bias import RequestBias
+from blackbox_lb.jobs.decisions.fit import fit_decisions
 from blackbox_lb.jobs.fitting.evidence import answers, opening, samples, unlabelled
 from blackbox_lb.jobs.fitting.evidence.selection import FitEvidence
 from blackbox_lb.jobs.fitting.explain import explain
@@ -31,6 +32,8 @@ async def fit(trials: Trials, task: Task, plan: Plan) -> Fitted:
         ProviderError: the API failed; what was received is kept.
         InputError: nothing can be learned, for instance because no completion earned a reward.
     """
+    if plan.question is not None:
+        return await fit_decisions(trials, task, plan)
     job = FitJob.of(trials, task, plan)
     evidence = await collect(job)
     selected = await evidence.choose(job)

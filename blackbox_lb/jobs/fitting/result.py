@@ -37,7 +37,7 @@ class Fitted:
 
     Attributes:
         bias: as it is sent, with its verdict.
-        uncompiled: the learned vector before the compile.
+        uncompiled: the learned vector before the compile; where decisions are mended, ``bias``.
         result: every number of the fit.
         tests: the completions of the test prompts with their scores.
     """

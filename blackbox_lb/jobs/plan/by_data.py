@@ -6,9 +6,14 @@ import math
 import shlex
 from typing import TypeVar
 
+from blackbox_lb.api.wire.decisions import check_questions
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, DEFAULT_L2, Sweep
+from blackbox_lb.jobs.decisions.goal import DecisionGoal
+from blackbox_lb.jobs.decisions.reading import ways_to_read
+from blackbox_lb.jobs.decisions.rows import DecisionRows, questions_of
 from blackbox_lb.jobs.plan.plan import LearnFrom, Plan
+from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.decisions import check_wanted
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.tasks import Reward, Task
@@ -18,6 +23,20 @@ P = TypeVar("P", bound=Plan)
 
 CORRECTNESS = frozenset({"exact-match", "contains", "accuracy", "log-accuracy"})
 """Rewards that only depend on whether the answer is right."""
+OF_COMPLETIONS = (
+    "learn_from",
+    "rollouts",
+    "only_stored",
+    "depends_on",
+    "phases",
+    "deploy",
+    "decide",
+    "positive",
+    "thinking",
+    "tools",
+    "prefill",
+)
+"""Settings that a question has no use for."""
 SEEN_ERRORS = 1.84
 """Standard errors of a loss that is seen in four of five cases where one standard error is
 allowed: 1 and the 80th percentile of a normal distribution.
@@ -47,6 +66,10 @@ def completed(plan: P, task: Task, reward: Reward, *, needs_samples: bool = Fals
             and the data, the source or a setting has none.
     """
     labels = labels_of_task(plan.decide, plan.labels, task)
+    if plan.question is not None:
+        return _for_question(plan, task, reward, labels)
+    if plan.layout is not None:
+        raise InputError("``layout`` is about a ``question``, and there is none; give both")
     if reward.of_shares:
         return _for_shares(plan, task, reward, labels)
     notices = []
@@ -96,6 +119,9 @@ def pooled(plan: Plan, task: Task, reward: Reward) -> Task:
 
     plan: completed.
     """
+    if plan.question is not None:
+        # A promise is certified on rows that taught nothing.
+        return task if DecisionGoal.parse(plan.objective).error else task.pooled()
     needs_rows = bool(plan.limit or plan.parsed_features) or plan.goal.positive is not None
     if needs_rows or reward.of_shares or not plan.selects_offline:
         return task
@@ -127,6 +153,34 @@ def unseen_loss(prompts: int) -> float:
     50 / sqrt(prompts) points.
     """
     return min(SEEN_ERRORS * 50 / math.sqrt(max(prompts, 1)), 100)
+
+
+def _for_question(plan: P, task: Task, reward: Reward, labels: Labels | None) -> P:
+    """``plan`` for a question whose probabilities are mended, at the endpoint that decides it."""
+    if reward.name not in CORRECTNESS:
+        raise InputError(
+            f"``question`` is judged by right answers, and ``reward={reward.name}`` has none; use"
+            " ``reward=accuracy``"
+        )
+    DecisionGoal.parse(plan.objective)  # raises where it is none
+    senseless = [name for name in OF_COMPLETIONS if getattr(plan, name)]
+    if senseless:
+        raise InputError(
+            f"``{senseless[0]}`` is about completions, and ``question`` reads probabilities of"
+            f" options; leave out ``{senseless[0]}``"
+        )
+    profile = load_profile(plan.provider)
+    endpoint = plan.endpoint
+    if endpoint is None and profile.decides(plan.model):
+        endpoint = "decisions"
+    completed_plan = plan.for_data(
+        labels, (), learn_from="answers", deploy=("greedy",), endpoint=endpoint
+    )
+    decision_rows = DecisionRows.of(task, questions_of(str(plan.question), labels), plan.limit)
+    if endpoint == "decisions":
+        check_questions(profile, decision_rows.questions)
+    ways_to_read(profile, endpoint or profile.first_endpoint, plan.layout or ())
+    return completed_plan
 
 
 def _for_shares(plan: P, task: Task, reward: Reward, labels: Labels | None) -> P:

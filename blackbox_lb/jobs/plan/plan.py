@@ -14,8 +14,9 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.sweep import AlphaScale, Scale, Sweep, Unobserved
-from blackbox_lb.jobs.plan.setting import HelpGroup, Texts, setting
+from blackbox_lb.jobs.plan.setting import CommaTexts, HelpGroup, Texts, setting
 from blackbox_lb.jobs.plan.shared import (
+    AnyPath,
     CollectionSettings,
     DecisionSettings,
     JudgingSettings,
@@ -88,6 +89,25 @@ class Plan(TaskSettings, DecisionSettings, CollectionSettings, JudgingSettings, 
     """
 
     python_only = frozenset({"on_progress"})
+
+    question: AnyPath | None = setting(
+        None,
+        HelpGroup.FIRST,
+        "Decide between labels by their probabilities and learn how to mend these: a JSON file with"
+        " the question in System One's form, or the question itself, whose options are --labels.",
+        kind=str,
+        metavar="FILE|TEXT",
+    )
+    layout: CommaTexts | None = setting(
+        None,
+        HelpGroup.LEARNING,
+        "How --question is put to a model without an endpoint for it: letters (vLLM's layout),"
+        " words, and both-orders for the mean over both orders of the options, too. [default:"
+        " letters,words]",
+        kind=str,
+        metavar="NAME,...",
+        multiple=False,
+    )
 
     on_progress: ProgressCallback = None
     rollouts: Texts = setting(
@@ -272,7 +292,11 @@ class Plan(TaskSettings, DecisionSettings, CollectionSettings, JudgingSettings, 
         return self._goal or self._parsed_goal(None)
 
     def _parsed_goal(self, labels: Labels | None) -> Goal:
+        from blackbox_lb.estimate.choice.goal import Goal
         from blackbox_lb.jobs.plan.goal import parse_goal
+
+        if self.question is not None:
+            return Goal()
 
         return parse_goal(self.objective, self.positive, labels)
 

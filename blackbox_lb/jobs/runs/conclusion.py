@@ -16,6 +16,7 @@ from blackbox_lb.api.limits.budget import Spent
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.operating import OperatingCurve
 from blackbox_lb.bias.records import NOT_THE_TASK, Verdict, overall
+from blackbox_lb.jobs.decisions.conclusion import question_lines, shown_rows, verdict_word
 from blackbox_lb.jobs.fitting.document import BothDecisions, FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, BeforeAfter, cut, example_lines, telling
 from blackbox_lb.records import Finding
@@ -263,6 +264,8 @@ def fit_conclusion(
         label: the reward's name among the metrics.
         steps: what to do next where the bias helps.
     """
+    if result.decided:
+        return _decision_conclusion(bias, result, folder, spent, steps)
     check = None
     if bias.operating is not None:
         check = bias.operating.check
@@ -306,6 +309,42 @@ def fit_conclusion(
         examples=examples,
         spent=spent,
         saved=saved,
+        steps=tuple(steps),
+    )
+
+
+def decision_steps(folder: Path) -> list[NextStep]:
+    """What to do next with a file that mends decisions."""
+    return [
+        NextStep(shell_line("blb", "report", folder), "look at every changed decision"),
+        NextStep(
+            shell_line("blb", "proxy", "--decide", folder, "--upstream", "URL"),
+            "mend an endpoint's answers",
+        ),
+    ]
+
+
+def _decision_conclusion(
+    bias: Bias, result: FitResult, folder: Path, spent: str, steps: Sequence[NextStep]
+) -> Conclusion:
+    """The conclusion of a fit that mends decisions."""
+    rows = shown_rows(bias.verdict)
+    is_alone = len(result.decided) == 1
+    statements = effect_lines(rows, rows[0].metric) if rows else ["not judged"]
+    for row in rows:
+        if row.commonest is not None:
+            beaten = "beaten" if row.commonest.is_beaten else "NOT shown to be beaten"
+            statements.append(f"{row.commonest.sentence}: {beaten}")
+    if rows:
+        statements.append(f"{rows[0].n_prompts:,} unseen rows, the same answers before and after")
+    for question in result.decided:
+        statements += question_lines(question, is_alone=is_alone)
+    noun = "1 question" if is_alone else f"{len(result.decided)} questions"
+    return Conclusion(
+        verdict_word(bias, result.decided),
+        tuple(statements),
+        spent=spent,
+        saved=f"{folder}/  (bias.json: {noun})",
         steps=tuple(steps),
     )
 

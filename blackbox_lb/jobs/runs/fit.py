@@ -23,7 +23,13 @@ from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.jobs.plan.shared import DataSource
 from blackbox_lb.jobs.records.run_record import Remembering, provenance, work_in
 from blackbox_lb.jobs.runs.answers import answer_pairs
-from blackbox_lb.jobs.runs.conclusion import NextStep, fit_conclusion, spent_words, understood
+from blackbox_lb.jobs.runs.conclusion import (
+    NextStep,
+    decision_steps,
+    fit_conclusion,
+    spent_words,
+    understood,
+)
 from blackbox_lb.jobs.runs.loading import load
 from blackbox_lb.jobs.runs.names import FIT_FILES
 from blackbox_lb.jobs.runs.opening import (
@@ -128,7 +134,7 @@ async def _fit(plan: Plan) -> Run:
                 **plan.server,
                 max_tokens=reward.max_tokens,
                 longest_prompt=task.longest_prompt,
-                needs=NEEDS,
+                needs=() if plan.question is not None else NEEDS,
                 budget=budget,
             ) as session,
             open_run(
@@ -151,6 +157,8 @@ async def _fit(plan: Plan) -> Run:
         check_written(write_result(fitted, result, folder))
     spent = spent_words(budget.spent, time.monotonic() - started, budget.prices is not None)
     steps = [NextStep(shell_line("blb", "report", folder), "look at every answer")]
+    if fitted.bias.decisions:
+        steps = decision_steps(folder)
     conclusion = fit_conclusion(fitted.bias, result, reward.label, pairs, folder, spent, steps)
     notices = tuple(report.notices)
     return Run(folder, fitted.bias, result, task, reward, pairs, notices, conclusion, plan.server)

@@ -79,6 +79,7 @@ def _loaded(settings: TaskSettings, *, learns: bool) -> Task:
         harness=_harness(settings),
         learns=learns,
         validation_size=None if _is_harness(settings) else settings.validation_size,
+        state=_question_of(settings) is not None,
     )
 
 
@@ -112,7 +113,14 @@ def labels_of(settings: TaskSettings, task: Task) -> Labels | None:
 
 def _needs_answers(settings: TaskSettings) -> bool:
     """Whether rows without an answer are of no use."""
+    if _question_of(settings) is not None:
+        return False  # of several questions each has a column of its own
     return getattr(settings, "learn_from", None) != "unlabelled"
+
+
+def _question_of(settings: TaskSettings) -> object:
+    """The question of a plan; None where the settings have none."""
+    return getattr(settings, "question", None)
 
 
 def _tools(tools: str | Path | Sequence[Mapping[str, Any]]) -> str:

@@ -56,6 +56,9 @@ def prices_of(session: Session, price: str | None, table: Path | None) -> Prices
     """
     if price is not None:
         return parse_prices(price)
+    rules = session.profile.decisions
+    if session.endpoint == "decisions" and rules is not None and rules.input_price is not None:
+        return Prices(rules.input_price, 0.0)
     return find_prices(session.profile.name, session.model, table)
 
 
@@ -135,7 +138,7 @@ def whole_result(
     return fitted.result.replacing(
         answers=shown_answers(pairs),
         bias=str(folder / BIAS),
-        uncompiled=str(folder / LEARNED),
+        uncompiled=None if fitted.bias.decisions else str(folder / LEARNED),
         provenance=provenance,
     )
 
@@ -149,6 +152,8 @@ def write_result(fitted: Fitted, result: FitResult, folder: Path) -> dict[str, s
     except OSError as error:
         unwritten[RESULT] = f"{folder / RESULT}: cannot be written ({error.strerror or error})"
     for name, bias in ((BIAS, fitted.bias), (LEARNED, fitted.uncompiled)):
+        if name == LEARNED and bias.decisions:  # nothing was compiled
+            continue
         try:
             bias.save(folder / name)
         except BiasError as error:
@@ -172,7 +177,8 @@ async def checked_tokenizer(session: Session, bias: Bias | None = None) -> Token
         ProfileError: nothing says which token ends a completion.
         BiasError: the tokenizer or the provider does not take ``bias``.
     """
-    _require_end_tokens(session)
+    if session.endpoint != "decisions":
+        _require_end_tokens(session)
     tokenizer = await session.tokenizer()
     if bias is not None:
         bias.check_tokenizer(tokenizer.fingerprint)

@@ -56,7 +56,7 @@ from blackbox_lb.tasks.records.shares import (
 )
 from blackbox_lb.tasks.records.tools import tools_text
 from blackbox_lb.tasks.rewards.matching import parse_matcher
-from blackbox_lb.types import Example, Prompt
+from blackbox_lb.types import STATE, Example, Message, Prompt
 
 Words: TypeAlias = tuple[tuple[str, ...], ...]
 MOST_PADDING = 1_000
@@ -259,6 +259,7 @@ class ColumnNames:
     field: the path to the array of rows in a file that is one JSON object; None: the file itself.
     prefill: messages may end with the beginning of the completion, which is sent.
     otherwise: the column of the answer in rows that lack ``answer``; "" for none.
+    state: whether a row may have a ``state`` in place of its prompt, a text or JSON.
     """
 
     prompt: str = PROMPT
@@ -268,6 +269,7 @@ class ColumnNames:
     field: str | None = None
     prefill: bool = False
     otherwise: str = ""
+    state: bool = False
 
 
 def read_rows(
@@ -546,6 +548,8 @@ def _prompt(record: Record, columns: ColumnNames) -> Prompt:
         return _filled(record, columns.template)
     text = record.get(columns.prompt)
     messages = record.get(columns.messages)
+    if text is None and messages is None and columns.state and record.get(STATE) is not None:
+        return _state(record)
     if text is not None and messages is not None:
         raise record.error(
             f"has both {columns.prompt!r} and {columns.messages!r}; keep one of them"
@@ -561,6 +565,16 @@ def _prompt(record: Record, columns: ColumnNames) -> Prompt:
     if not text.strip():
         raise record.error(f"{columns.prompt} is empty; write one or delete the row")
     return Prompt.user(text)
+
+
+def _state(record: Record) -> Prompt:
+    """The state that a question is about: a text, or JSON, which stays JSON."""
+    state = record.get(STATE)
+    if isinstance(state, str) and state.strip():
+        return Prompt.user(state)
+    if not isinstance(state, dict | list):
+        raise record.error(f"{STATE} is {shorten(state)}; it must be a text, an object or a list")
+    return Prompt((Message(STATE, json.dumps(state, ensure_ascii=False)),))
 
 
 def _answer_value(record: Record, column: str) -> Any:

@@ -42,6 +42,7 @@ NEW = [
     "together",
 ]
 GUESSED = ["lmstudio", *NEW]
+DECIDING = ["ollama", "perplexity", "typesafe", "upstage"]
 NAMES = sorted(
     [
         "azure",
@@ -53,6 +54,7 @@ NAMES = sorted(
         "sglang",
         "vllm",
         *GUESSED,
+        *DECIDING,
     ]
 )
 ACME = Path(__file__).parent / "acme.toml"
@@ -480,7 +482,7 @@ def test_a_profile_without_endpoints_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     head, _, _ = ACME.read_text(encoding="utf-8").partition("[endpoints.chat]")
     path.write_text(head.replace("[connection]", "endpoints = {}\n[connection]"))
-    with raises_naming(ProfileError, "row endpoints", "1"):
+    with raises_naming(ProfileError, "no endpoint", "[decisions]"):
         load_profile(str(path))
 
 

@@ -1,0 +1,60 @@
+"""The end of a fit of decisions, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Verdict, overall
+from blackbox_lb.jobs.decisions.document import DecidedQuestion
+from blackbox_lb.safety.printable import printable
+
+UNCHANGED = "as it is"
+MOST_WAYS = 4
+"""Ways to read whose accuracy a line names."""
+
+
+def verdict_word(bias: Bias, decided: Sequence[DecidedQuestion]) -> str:
+    """The word for all questions: of the accuracy, else of the probabilities."""
+    if all(row.mending == UNCHANGED and row.way == row.tried[0].way for row in decided):
+        return "LEAVE IT AS IT IS"
+    accuracies = [row for row in bias.verdict if row.metric.startswith("accuracy")]
+    losses = [row for row in bias.verdict if row.metric.startswith("log loss")]
+    word = overall(accuracies)
+    if word == "NO EVIDENCE" and overall(losses) == "HELPS":
+        return "HELPS THE PROBABILITIES"
+    return word
+
+
+def question_lines(question: DecidedQuestion, *, is_alone: bool) -> list[str]:
+    """What was chosen for a question, and what else there is to say of it."""
+    name = "" if is_alone else f"{printable(question.question)}: "
+    ways: dict[str, float] = {}
+    for row in question.tried:
+        ways[row.way] = max(ways.get(row.way, 0.0), row.accuracy)
+    lines = [f"{name}read by {question.way}, mended by {question.mending!r}"]
+    if len(ways) > 1:
+        listed = ", ".join(
+            f"{way} {100 * share:.0f} %" for way, share in list(ways.items())[:MOST_WAYS]
+        )
+        lines.append(f"{name}accuracy by cross-fitting, best mending of each way: {listed}")
+    if question.flipped is not None and question.flip_rows:
+        lines.append(
+            f"{name}{question.flipped} of {question.flip_rows} decisions change where the options"
+            " are listed in reverse"
+        )
+    if question.refused:
+        lines.append(f"{name}{question.refused:,} rows came back as refusals or without an option")
+    if question.floored:
+        text = f"{name}{100 * question.floored:.0f} % of the probabilities are below what is shown"
+        if question.changed_by_floors:
+            text += f", and {question.changed_by_floors} decisions rest on them"
+        lines.append(text)
+    if question.promise:
+        lines.append(f"{name}{question.promise}")
+    return lines
+
+
+def shown_rows(rows: Sequence[Verdict]) -> list[Verdict]:
+    """The rows of the verdict, accuracy first."""
+    return sorted(rows, key=lambda row: not row.metric.startswith("accuracy"))

@@ -1,0 +1,234 @@
+"""``blb fit --question``: decisions of endpoints, read, mended and judged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blackbox_lb.bias.document import Bias
+from tests.support.commands import blb, options, refused
+from tests.support.deciding import DecidingServer
+from tests.support.questions import write_rows
+
+NAMES = ("billing", "repair", "other")
+QUESTION = {"type": "choice", "instructions": "Which team?", "criteria": dict.fromkeys(NAMES)}
+OFFSETS = np.array([2.0, 0.0, -1.0])
+"""What the endpoint adds to the log-probabilities of the truth: it says billing too often."""
+
+
+def truth(state: str) -> np.ndarray:
+    """(3,) true log-probabilities of a row, by its number."""
+    generator = np.random.default_rng(int(state.split()[-1]))
+    return np.log(generator.dirichlet([0.4, 0.4, 0.4]) + 1e-4)
+
+
+def says(state: Any, name: str, names: Sequence[str]) -> Sequence[float]:
+    """The endpoint's: half the truth's log-odds, and its own offsets."""
+    values = 0.5 * truth(state) + OFFSETS
+    return [values[NAMES.index(option)] for option in names]
+
+
+def rows_of(number: int) -> list[dict[str, str]]:
+    """Rows whose right answers are drawn from the truth."""
+    rows = []
+    for place in range(number):
+        state = f"ticket {place}"
+        odds = np.exp(truth(state))
+        answer = np.random.default_rng(10_000 + place).choice(3, p=odds / odds.sum())
+        rows.append({"prompt": state, "answer": NAMES[answer]})
+    return rows
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made-up keys of the hosts."""
+    monkeypatch.setenv("TYPESAFE_API_KEY", "made-up")
+    monkeypatch.setenv("OPENAI_API_KEY", "made-up")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 rows and a question file."""
+    folder = tmp_path_factory.mktemp("decisions")
+    (folder / "team.json").write_text(json.dumps({"team": QUESTION}))
+    return write_rows(folder / "tickets.jsonl", rows_of(300))
+
+
+def fit(data: Path, server: DecidingServer, out: Path, **values: object) -> Any:
+    given = {
+        "provider": "ollama",
+        "base_url": server.base_url,
+        "model": "decider-1",
+        "data": data,
+        "question": data.parent / "team.json",
+        "reward": "accuracy",
+        "out": out,
+        **values,
+    }
+    return blb("fit", *options(**given), "--quiet")
+
+
+def test_offsets_and_slope_of_an_endpoint_are_found_and_help(data: Path, tmp_path: Path) -> None:
+    with DecidingServer(says) as server:
+        result = fit(data, server, tmp_path / "run", objective="log-loss")
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("HELPS")
+    [question] = Bias.load(tmp_path / "run" / "bias.json").decisions
+    logits = np.array(question.slope) * np.array(question.center) + question.offsets
+    learned = logits - logits.mean()
+    expected = -2 * (OFFSETS - OFFSETS.mean())
+    assert question.slope == pytest.approx(2.0, abs=0.5)
+    assert learned == pytest.approx(expected, abs=1.0)
+    rows = {row.metric: row for row in Bias.load(tmp_path / "run" / "bias.json").verdict}
+    assert rows["accuracy"].verdict == rows["log loss"].verdict == "HELPS"
+    assert rows["log loss"].biased < 0.8 * rows["log loss"].base
+
+
+def test_a_second_run_asks_for_nothing(data: Path, tmp_path: Path) -> None:
+    with DecidingServer(says) as server:
+        first = fit(data, server, tmp_path / "run")
+        asked = len(server.requests)
+        second = fit(data, server, tmp_path / "run")
+        assert len(server.requests) == asked == 330  # 30 of them with the options in reverse
+    assert first.exit_code == second.exit_code == 0
+    assert first.output.splitlines()[0] == second.output.splitlines()[0]
+
+
+def test_two_decimals_are_counted_and_cost_little(data: Path, tmp_path: Path) -> None:
+    with DecidingServer(says, decimals=2) as server:
+        result = fit(data, server, tmp_path / "run", provider="typesafe", objective="log-loss")
+    assert result.exit_code == 0, result.output
+    [question] = Bias.load(tmp_path / "run" / "bias.json").decisions
+    assert question.decimals == 2
+    assert 0 < question.floored < 0.5
+    assert "% of the probabilities are below what is shown" in result.output
+    assert result.output.startswith("HELPS")
+
+
+def test_an_endpoint_that_is_right_is_left_as_it_is(data: Path, tmp_path: Path) -> None:
+    def right(state: Any, name: str, names: Sequence[str]) -> Sequence[float]:
+        return [truth(state)[NAMES.index(option)] for option in names]
+
+    with DecidingServer(right) as server:
+        result = fit(data, server, tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "HELPS" not in result.output.splitlines()[0]
+
+
+def test_refusals_are_no_labels_and_are_counted(data: Path, tmp_path: Path) -> None:
+    refused_states = [f"ticket {place}" for place in range(0, 300, 10)]
+    with DecidingServer(says, refused=refused_states, model="gpt-6-luna") as server:
+        result = fit(
+            data,
+            server,
+            tmp_path / "run",
+            provider="openai",
+            model="gpt-6-luna",
+        )
+    assert result.exit_code == 0, result.output
+    assert "30 rows came back as refusals" in result.output
+
+
+def test_several_questions_share_a_request(tmp_path: Path) -> None:
+    rows = [
+        {**row, "danger": "yes" if place % 3 else "no"} for place, row in enumerate(rows_of(60))
+    ]
+    for row in rows:
+        row["team"] = row.pop("answer")
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    questions = {"team": QUESTION, "danger": {"type": "noul", "instructions": "In danger?"}}
+    (tmp_path / "team.json").write_text(json.dumps(questions))
+
+    def both(state: Any, name: str, names: Sequence[str]) -> Sequence[float]:
+        if name == "team":
+            return says(state, name, names)
+        return [0.3, 0.1]
+
+    with DecidingServer(both) as server:
+        result = fit(data, server, tmp_path / "run")
+        assert result.exit_code == 0, result.output
+        assert len(server.requests) == 60 + 30
+        assert set(server.requests[0]["questions"]) == {"team", "danger"}
+    names = [row.question.id for row in Bias.load(tmp_path / "run" / "bias.json").decisions]
+    assert names == ["team", "danger"]
+    assert "of danger" in result.output
+
+
+def test_a_state_in_json_stays_json(tmp_path: Path) -> None:
+    rows = [
+        {"state": {"ticket": row["prompt"], "rang": "Köln"}, "answer": row["answer"]}
+        for row in rows_of(60)
+    ]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    (tmp_path / "team.json").write_text(json.dumps(QUESTION))
+
+    def of_object(state: Any, name: str, names: Sequence[str]) -> Sequence[float]:
+        return says(state["ticket"], name, names)
+
+    with DecidingServer(of_object) as server:
+        result = fit(data, server, tmp_path / "run")
+        assert server.requests[0]["state"]["rang"] == "Köln"
+    assert result.exit_code == 0, result.output
+
+
+def test_a_promise_is_certified_or_said_to_be_not_certifiable(data: Path, tmp_path: Path) -> None:
+    with DecidingServer(says) as server:
+        kept = fit(data, server, tmp_path / "a", objective="error<=.4")
+        missed = fit(data, server, tmp_path / "b", objective="error<=.01")
+    assert "right in at least 60 % of what it answers" in kept.output
+    assert "not certifiable" in missed.output
+    [question] = Bias.load(tmp_path / "a" / "bias.json").decisions
+    assert question.promise is not None
+    assert question.promise.bound <= 0.4
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "words"),
+    [
+        ({"type": "choice", "criteria": {}}, "a", "options"),
+        ({"type": "choice", "criteria": {"Yes": None, "yes ": None}}, "yes", "alike"),
+        (QUESTION, "sales", "billing"),
+        ({"type": "score", "criteria": ["calm", "cross"]}, "7", "calm"),
+    ],
+)
+def test_bad_questions_and_answers_are_refused_before_anything_is_asked(
+    question: dict[str, Any], answer: str, words: str, tmp_path: Path
+) -> None:
+    data = write_rows(
+        tmp_path / "rows.jsonl", [{"prompt": f"t {place}", "answer": answer} for place in range(9)]
+    )
+    (tmp_path / "q.json").write_text(json.dumps(question))
+    with DecidingServer(says) as server:
+        given = options(
+            provider="ollama",
+            base_url=server.base_url,
+            model="m",
+            data=data,
+            question=tmp_path / "q.json",
+            reward="accuracy",
+            out=tmp_path / "run",
+        )
+        assert words in refused("fit", *given)
+        assert not server.requests
+
+
+def test_more_options_than_the_host_takes_are_refused(tmp_path: Path) -> None:
+    names = [f"label {place}" for place in range(30)]
+    data = write_rows(
+        tmp_path / "rows.jsonl",
+        [{"prompt": f"t {place}", "answer": names[place % 30]} for place in range(60)],
+    )
+    (tmp_path / "q.json").write_text(
+        json.dumps({"type": "choice", "criteria": dict.fromkeys(names)})
+    )
+    given = options(
+        provider="ollama", model="m", data=data, question=tmp_path / "q.json", reward="accuracy"
+    )
+    text = refused("fit", *given)
+    assert "30 options" in text
+    assert "at most 26" in text
