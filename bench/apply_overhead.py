@@ -24,8 +24,7 @@ import numpy as np
 import openai
 from numpy.typing import NDArray
 
-from bench.exact import markdown
-from bench.measuring import OUT, row, write
+from bench.measuring import OUT, markdown, row, write
 from blackbox_lb import Bias, apply
 from blackbox_lb.bias.features import FeatureVector, Words, bucket_of, grams
 from blackbox_lb.bias.records import Entry

@@ -13,11 +13,7 @@ import os
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from functools import partial, reduce
-from multiprocessing import get_context
-from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +25,18 @@ from rich.table import Table
 from scipy import sparse
 
 from bench.measuring import OUT, REPEATS, Measured, alternately, apart, ratio, row, write
-from bench.sampled import sampled
+
+# The estimator alone is measured, without the collection before it.
 from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.store import RolloutStore
-from blackbox_lb.store.rows import Arrays
-from blackbox_lb.types import Completion, Prompt
 
 ROLLOUTS, VOCABULARY, POSITIONS, SAMPLES = 480_000, 128_256, 128, 64
 TAUS = tuple(float(tau) for tau in np.linspace(0.3, 1.2, 10))
 ALPHAS = (0.007, 0.052, 0.11, 0.465, 0.738)
 """Those that the paper reports; with ten taus 50 settings."""
 CHUNK = 1 << 14
-"""Rollouts that are made, or read from a store, at a time."""
+"""Rollouts that are made at a time."""
 BLOCK = BLOCK_POSITIONS // POSITIONS
 """Rollouts that are read from the columns at a time."""
 COLUMNS = {
@@ -82,42 +76,6 @@ def made(folder: Path, scale: float) -> int:
     for file in files.values():
         file.close()
     return total
-
-
-def stored(folder: Path, top: int) -> list[str]:
-    """The same rollouts in a store, with ``top`` listed alternatives at each position. Returns
-    their keys in order.
-    """
-    rng, settings = np.random.default_rng(1), {"model": "synthetic", "tokenizer": "synthetic"}
-    keys: list[str] = []
-    with RolloutStore(folder / "store.db") as store:
-        for block in blocks(folder):
-            ends = np.cumsum(block.lengths)
-            batch: list[tuple[dict[str, str], Prompt, dict[int, Completion]]] = []
-            for end, length in zip(ends, block.lengths, strict=True):
-                listed = rng.integers(0, VOCABULARY, (length, top), dtype=np.int32)
-                logprobs = -np.cumsum(rng.exponential(0.7, (length, top)), axis=1, dtype=np.float32)
-                arrays = Arrays(
-                    block.token_ids[end - length : end],
-                    block.logprobs[end - length : end],
-                    listed,
-                    logprobs,
-                )
-                one = Completion(
-                    text="",
-                    finish_reason="stop",
-                    prompt_tokens=80,
-                    model="synthetic",
-                    **arrays._asdict(),
-                )
-                number = len(keys) + len(batch)
-                batch.append(
-                    (settings, Prompt.user(f"problem {number // SAMPLES}"), {number % SAMPLES: one})
-                )
-            for begin in range(0, len(batch), 256):
-                rows = [store.rows_of(*each) for each in batch[begin : begin + 256]]
-                keys += [key for each in store.add_answers(rows) for key in each]
-    return keys
 
 
 def blocks(folder: Path) -> Iterator[Rollouts]:
@@ -190,38 +148,6 @@ def ours(folder: Path) -> Vector:
     return swept(Statistics.gather(blocks(folder), Recipe(TAUS, highest_reward(folder))))
 
 
-def from_store(folder: Path, workers: int) -> Vector:
-    """The same from the store, a part of its keys in each process, added up at the end."""
-    keys = (folder / "keys").read_text(encoding="utf-8").split()
-    edges = [len(keys) * each // workers for each in range(workers + 1)]
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        parts = pool.map(partial(part_of_store, folder), itertools.pairwise(edges))
-        return swept(reduce(add, parts))
-
-
-def part_of_store(folder: Path, between: tuple[int, int]) -> Statistics:
-    """Statistics of some of the stored completions."""
-    keys = (folder / "keys").read_text(encoding="utf-8").split()[slice(*between)]
-    recipe = Recipe(TAUS, highest_reward(folder))
-
-    def read() -> Iterator[Rollouts]:
-        first, rewards = 0, np.fromfile(folder / "rewards")[slice(*between)]
-        with RolloutStore(folder / "store.db", read_only=True) as store:
-            parts = sampled(store, keys)
-            while some := list(itertools.islice(parts, CHUNK)):
-                last = first + len(some)
-                yield rollouts(
-                    keys[first:last],
-                    np.array([len(one.token_ids) for one in some]),
-                    rewards[first:last],
-                    np.concatenate([one.token_ids for one in some]),
-                    np.concatenate([one.logprobs for one in some]),
-                )
-                first = last
-
-    return Statistics.gather(read(), recipe, threads=1)
-
-
 def with_scipy(folder: Path) -> Vector:
     """The matrix form of the paper as anyone would write it: a sparse M, and ``v ** (1 / tau) @ M``
     for each tau.
@@ -275,7 +201,7 @@ def cold(*paths: Path) -> None:
 Run = Callable[[], Measured[object]]
 
 
-def runs_of(folder: Path, peers: bool, store: bool) -> dict[str, Run]:
+def runs_of(folder: Path, peers: bool) -> dict[str, Run]:
     """What is measured, by name."""
     columns = [folder / name for name in COLUMNS]
 
@@ -295,32 +221,17 @@ def runs_of(folder: Path, peers: bool, store: bool) -> dict[str, Run]:
     if peers:
         runs["scipy.sparse, columns, warm"] = lambda: apart(with_scipy, folder)
         runs["numpy, columns, warm"] = lambda: apart(with_numpy, folder)
-    if store:
-        database, workers = folder / "store.db", len(os.sched_getaffinity(0))
-        runs["read the store's file once, cold"] = forgetting(
-            [database], lambda: apart(bytes_read, database)
-        )
-        runs["read the store's file once, warm"] = lambda: apart(bytes_read, database)
-        runs["blb, store, cold"] = forgetting(
-            [database], lambda: apart(from_store, folder, workers)
-        )
-        runs["blb, store, warm"] = lambda: apart(from_store, folder, workers)
     return runs
 
 
 RATIOS = {
     "blb over scipy.sparse": ("blb, columns, warm", "scipy.sparse, columns, warm"),
     "blb over numpy": ("blb, columns, warm", "numpy, columns, warm"),
-    "blb from the store over blb from the columns": ("blb, store, warm", "blb, columns, warm"),
 }
 DISK = {
     "blb over reading the columns once, cold": (
         "blb, columns, cold",
         "read the columns once, cold",
-    ),
-    "blb from the store over reading its file once, cold": (
-        "blb, store, cold",
-        "read the store's file once, cold",
     ),
 }
 """Told and not kept: what a disk gives from one minute to the next differs twofold."""
@@ -345,22 +256,12 @@ DISK = {
     show_default=True,
     help="scipy.sparse and numpy, which hold everything at once.",
 )
-@click.option("--store/--no-store", default=True, show_default=True, help="Also from a store.")
-@click.option(
-    "--top",
-    default=20,
-    show_default=True,
-    type=click.IntRange(0),
-    help="Alternatives listed in the store.",
-)
 @REPEATS
 @OUT
 def main(
     scale: float,
     folder: Path | None,
     peers: bool,
-    store: bool,
-    top: int,
     repeats: int,
     out: Path | None,
 ) -> None:
@@ -368,8 +269,8 @@ def main(
     with tempfile.TemporaryDirectory() as temporary:
         where = folder or Path(temporary)
         where.mkdir(parents=True, exist_ok=True)
-        positions = _prepared(where, scale, store, top)
-        found = alternately(runs_of(where, peers, store), repeats)
+        positions = _prepared(where, scale)
+        found = alternately(runs_of(where, peers), repeats)
         files = {path.name: path.stat().st_size for path in where.iterdir()}
     seconds = {
         name: statistics.median(each.seconds for each in measured)
@@ -399,8 +300,7 @@ def main(
     kept = quotients(RATIOS)
     console.print(
         f"{round(ROLLOUTS * scale):,} rollouts, {positions:,} positions, {len(TAUS) * len(ALPHAS)}"
-        f" settings; columns {sum(files[name] for name in COLUMNS) / 1e6:,.0f} MB, store"
-        f" {files.get('store.db', 0) / 1e6:,.0f} MB"
+        f" settings; columns {sum(files[name] for name in COLUMNS) / 1e6:,.0f} MB"
     )
     console.print(table)
     for name, quotient in {**kept, **quotients(DISK)}.items():
@@ -413,14 +313,12 @@ def main(
     write(out, [*rows, row("largest relative difference between the biases", apart_by, "1")], kept)
 
 
-def _prepared(folder: Path, scale: float, store: bool, top: int) -> int:
+def _prepared(folder: Path, scale: float) -> int:
     """Make the files that are not there yet, in processes whose memory is not measured. Returns the
     positions.
     """
     if not (folder / "logprobs").exists():
         apart(made, folder, scale)
-    if store and not (folder / "keys").exists():
-        (folder / "keys").write_text("\n".join(apart(stored, folder, top).value), encoding="utf-8")
     return (folder / "logprobs").stat().st_size // 4
 
 

@@ -49,11 +49,6 @@ class PaperOptions(TrialOptions):
         HelpGroup.TASK,
         "JSONL or CSV of your own problems, with prompt and answer, in place of the benchmark's.",
     )
-    lora: tuple[Path, ...] = setting(
-        (),
-        HelpGroup.TASK,
-        "A result of bench/paper/lora_grpo.py for the row LoRA-GRPO; repeatable.",
-    )
     top_logprobs: int | None = setting(
         None, HelpGroup.SAMPLING, "Alternatives listed a token. [default: 20, or the limit]", ge=1
     )

@@ -15,7 +15,7 @@ import click
 from bench.paper.configuration import Configuration, load_configuration
 from bench.paper.notes import differences, plan_sentences
 from bench.paper.problems import load_problems
-from bench.paper.results import BenchmarkResult, Reproduction, load_lora
+from bench.paper.results import BenchmarkResult, Reproduction
 from bench.paper.run import BenchmarkRun, rewards_of, run
 from bench.paper.scaling import Scaled, scaled
 from bench.paper.tables import TextTable, comparison, details, markdown
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 def execute(options: PaperOptions) -> None:
     """Everything that the command does."""
     configuration = load_configuration(options.table)
-    lora = [load_lora(path, configuration.table) for path in options.lora]
     parts = _parts(configuration, options)
     plan = plan_sentences(configuration, parts, options.scale)
     if options.dry_run:
@@ -65,7 +64,6 @@ def execute(options: PaperOptions) -> None:
         model=model,
         provider=options.provider,
         endpoint=endpoint,
-        lora=lora,
     )
     document = Reproduction(
         table=configuration.table,
@@ -77,8 +75,8 @@ def execute(options: PaperOptions) -> None:
         provenance=provenance(remembering.notices),
     )
     tables = [
-        comparison(configuration, results, Path(model).name, lora),
-        *(details(configuration, result, lora) for result in results),
+        comparison(configuration, results, Path(model).name),
+        *(details(configuration, result) for result in results),
     ]
     (folder / "reproduction.json").write_text(
         document.model_dump_json(indent=2) + "\n", encoding="utf-8"

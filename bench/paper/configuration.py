@@ -20,32 +20,6 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class LoraRates(_Section):
-    """What LoRA-GRPO has for one benchmark; ``max_completion`` and ``test_cap`` in tokens,
-    ``accumulation`` in batches.
-    """
-
-    learning_rate: Above
-    accumulation: Count
-    max_completion: Count
-    test_cap: Count
-
-
-class LoraSettings(_Section):
-    """What LoRA-GRPO has for all benchmarks of a table; ``batch`` in completions, ``evaluations``
-    of validation in all.
-    """
-
-    reward: Literal["accuracy", "correct-and-short"]
-    rank: Count
-    alpha: Count
-    dropout: Annotated[float, Field(ge=0, lt=1)]
-    modules: tuple[str, ...]
-    epochs: Count
-    evaluations: Count
-    batch: Count
-
-
 class Benchmark(_Section):
     """One benchmark as the paper used it: problems in each split, ``rollouts`` a training problem,
     ``positions`` drawn of each, caps in tokens. ``harness``: the task's name in
@@ -63,7 +37,6 @@ class Benchmark(_Section):
     train_cap: Count
     test_cap: Count
     chosen: str
-    lora: LoraRates
 
 
 class ProjectionSettings(_Section):
@@ -103,7 +76,6 @@ class Configuration(_Section):
     not_told: tuple[str, ...]
     projection: ProjectionSettings
     benchmarks: dict[str, Benchmark]
-    lora: LoraSettings
     columns: dict[str, str]
     rows: tuple[PaperRow, ...]
 

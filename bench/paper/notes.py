@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.paper.configuration import Configuration
-from bench.paper.results import BenchmarkResult, LoraResult
+from bench.paper.results import BenchmarkResult
 from bench.paper.scaling import Scaled, ScalingStage
 
 
@@ -47,7 +47,6 @@ def differences(
     model: str,
     provider: str,
     endpoint: str,
-    lora: Sequence[LoraResult] = (),
 ) -> list[str]:
     """Everything that makes a number of ours another thing than the paper's beside it."""
     told = [
@@ -72,7 +71,8 @@ def differences(
         "projection is not in the paper; a bias of ours is sent with each request as logit_bias"
         " within the provider's limits, the paper's through a logits processor, whole"
     )
-    return [*told, _about_lora(lora)]
+    told.append("LoRA-GRPO needs the weights and was not run")
+    return told
 
 
 def _of_benchmark(part: Scaled, result: BenchmarkResult) -> list[str]:
@@ -85,17 +85,3 @@ def _of_benchmark(part: Scaled, result: BenchmarkResult) -> list[str]:
         if own.compiled is not None:
             told.append(f"{title}, {own.method}: {own.compiled}")
     return told
-
-
-def _about_lora(lora: Sequence[LoraResult]) -> str:
-    if not lora:
-        return (
-            "LoRA-GRPO needs the weights: bench/paper/lora_grpo.py trains it, and --lora FILE"
-            " puts its result into this table"
-        )
-    told = "; ".join(
-        f"{each.benchmark}: {each.model}, {each.steps} steps from {each.rollouts:,} rollouts,"
-        f" {each.test:,} test problems"
-        for each in lora
-    )
-    return f"LoRA-GRPO, ours, by bench/paper/lora_grpo.py: {told}"

@@ -1,20 +1,16 @@
-"""What a reproduction found, as a document: the methods on each benchmark, the LoRA reference, and
-what differs from the paper.
+"""What a reproduction found, as a document: the methods on each benchmark, and what differs from
+the paper.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from blackbox_lb.bias.records import Verdict
-from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.document import Mean
 from blackbox_lb.records import Finite, Row
 
-Name = Literal["base", "clusters", "ips", "projection", "lora"]
+Name = Literal["base", "clusters", "ips", "projection"]
 
 
 class MethodResult(Row):
@@ -70,59 +66,3 @@ class Reproduction(Row):
     benchmarks: tuple[BenchmarkResult, ...]
     notes: tuple[str, ...]
     provenance: dict[str, Any]
-
-
-class LoraResult(Row):
-    """The file of ``bench/paper/lora_grpo.py``: the reference with weights, with the same test
-    problems, reward and matcher.
-
-    ``params``: trained numbers; ``steps``: done; ``selected``: the step of the checkpoint that
-    validation chose; ``validation``: every evaluation that chose; ``log``: the trainer's own
-    numbers. ``base``: the model before training.
-    """
-
-    format: Literal["blackbox-lb/lora-grpo"] = "blackbox-lb/lora-grpo"
-    version: Literal[1] = 1
-    table: Literal["accuracy", "compression"]
-    benchmark: str
-    model: str
-    params: int
-    steps: int
-    selected: int
-    rollouts: int
-    train: int
-    test: int
-    accuracy: Mean
-    tokens: Mean
-    base: dict[str, Mean]
-    verdict: tuple[Verdict, ...]
-    validation: tuple[dict[str, Finite], ...]
-    log: tuple[dict[str, Any], ...]
-    settings: dict[str, Any]
-    provenance: dict[str, Any]
-
-
-def load_lora(path: Path, table: str) -> LoraResult:
-    """The result that ``bench/paper/lora_grpo.py`` wrote to ``path``.
-
-    Raises:
-        InputError: the file is unreadable, something else, or of the other table.
-    """
-    try:
-        found = LoraResult.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror}; give a file that bench/paper/lora_grpo.py wrote"
-        ) from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise InputError(
-            f"{path} is not a result of bench/paper/lora_grpo.py: {where}: {first['msg']}"
-        ) from error
-    if found.table != table:
-        raise InputError(
-            f"{path} is of the table {found.table!r}, not {table!r}; run bench/paper/lora_grpo.py"
-            " with the other --reward"
-        )
-    return found

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.paper.configuration import Configuration, PaperRow
-from bench.paper.results import BenchmarkResult, LoraResult, MethodResult, Reproduction
+from bench.paper.results import BenchmarkResult, MethodResult, Reproduction
 from blackbox_lb.jobs.evaluation.document import Mean
 
 NONE = ""
@@ -35,7 +35,6 @@ def comparison(
     configuration: Configuration,
     results: Sequence[BenchmarkResult],
     model: str,
-    lora: Sequence[LoraResult] = (),
 ) -> TextTable:
     """The paper's table with our columns: beside each benchmark that was run, or, where its columns
     are models, after them.
@@ -46,7 +45,7 @@ def comparison(
         header.append(f"{configuration.columns[key]}, paper" if key else f"{model}, ours")
         if key and result:
             header.append(f"{configuration.columns[key]}, ours")
-    rows = [_row(configuration, row, places, results, lora) for row in configuration.rows]
+    rows = [_row(configuration, row, places, results) for row in configuration.rows]
     ours = _projection(configuration, places, results)
     return TextTable(configuration.caption, tuple(header), (*rows, *ours))
 
@@ -67,15 +66,14 @@ def _row(
     paper: PaperRow,
     places: Sequence[tuple[str, BenchmarkResult | None]],
     results: Sequence[BenchmarkResult],
-    lora: Sequence[LoraResult],
 ) -> tuple[str, ...]:
-    cells = [paper.title, paper.params, _params(paper.method, results, lora)]
+    cells = [paper.title, paper.params, _params(paper.method, results)]
     for key, result in places:
         if key:
             mean, offset = paper.values[key]
             cells.append(f"{mean:.2f} ± {offset:.2f}")
         if result:
-            cells.append(_ours(configuration, paper.method, result, lora))
+            cells.append(_ours(configuration, paper.method, result))
     return tuple(cells)
 
 
@@ -87,11 +85,11 @@ def _projection(
     if not any(result.method("projection") for result in results):
         return []
     cells = [f"projection, {_share(results)} of the rollouts", NONE]
-    cells.append(_params("projection", results, ()))
+    cells.append(_params("projection", results))
     for key, result in places:
         cells += [NONE] * bool(key)
         if result:
-            cells.append(_ours(configuration, "projection", result, ()))
+            cells.append(_ours(configuration, "projection", result))
     return [tuple(cells)]
 
 
@@ -107,12 +105,7 @@ def _share(results: Sequence[BenchmarkResult]) -> str:
     )
 
 
-def _ours(
-    configuration: Configuration, method: str, result: BenchmarkResult, lora: Sequence[LoraResult]
-) -> str:
-    if method == "lora":
-        found = next((each for each in lora if each.benchmark == result.benchmark), None)
-        return "not run" if found is None else _cell(configuration, found.accuracy, found.tokens)
+def _ours(configuration: Configuration, method: str, result: BenchmarkResult) -> str:
     own = result.method(method)
     if own is None or own.missing is not None:
         return "not run"
@@ -128,12 +121,11 @@ def _cell(configuration: Configuration, accuracy: Mean | None, tokens: Mean | No
     )
 
 
-def _params(method: str, results: Sequence[BenchmarkResult], lora: Sequence[LoraResult]) -> str:
+def _params(method: str, results: Sequence[BenchmarkResult]) -> str:
     """Trained numbers of ours; from smallest to largest where benchmarks differ."""
     if method == "base":
         return "--"
-    found = [each.params for each in lora] if method == "lora" else []
-    found += [
+    found = [
         own.params
         for result in results
         if (own := result.method(method)) and own.params is not None
@@ -142,19 +134,12 @@ def _params(method: str, results: Sequence[BenchmarkResult], lora: Sequence[Lora
     return NONE if not found else f"{low:,}" if low == high else f"{low:,}–{high:,}"
 
 
-def details(
-    configuration: Configuration, result: BenchmarkResult, lora: Sequence[LoraResult] = ()
-) -> TextTable:
+def details(configuration: Configuration, result: BenchmarkResult) -> TextTable:
     """What each method learned from and chose, and both metrics with their paired difference to the
     base.
     """
     title = configuration.benchmarks[result.benchmark].title
     rows = [_detail(own) for own in result.methods]
-    rows += [
-        _detail(MethodResult(method="lora", **{name: getattr(each, name) for name in _SHARED}))
-        for each in lora
-        if each.benchmark == result.benchmark
-    ]
     caption = (
         f"{title}: {result.test:,} test problems, greedy, each against the base on the same"
         " problems"
@@ -172,7 +157,6 @@ def details(
     return TextTable(caption, header, tuple(rows))
 
 
-_SHARED = ("rollouts", "accuracy", "tokens", "verdict")
 _COMPARED = ("difference", "verdict")
 
 

@@ -31,8 +31,7 @@ from typing import Any
 import click
 import numpy as np
 
-from bench.exact import markdown
-from bench.measuring import machine, read_rows, today
+from bench.measuring import machine, markdown, read_rows, today
 from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
 from blackbox_lb.bias.features import Embedding, parse_feature
 from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias

@@ -4,21 +4,14 @@ the paper's estimator.
 
 from __future__ import annotations
 
-import asyncio
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bench.curves import Curve, Point
-from bench.exact import PEER, SUBJECT, Plan, compare, curve, measure
-from bench.problems import PROBLEMS
-from bench.studies import local
-from blackbox_lb import RolloutStore, Trials, connect, load_task, parse_reward
-from blackbox_lb.rollouts.progress import Silent
-from tests.support.exact import ExactModel, ExactServer
-from tests.support.questions import questions, write_rows
+from tests.support.frontier.curves import Curve, Point
+from tests.support.frontier.exact import PEER, SUBJECT, Plan, compare, curve, measure
+from tests.support.frontier.problems import PROBLEMS
 
 
 def point(kl: float, reward: float) -> Point:
@@ -97,48 +90,3 @@ def test_what_depends_on_content_needs_a_fifth_of_the_rollouts(name: str) -> Non
     found = compare(PROBLEMS[name], base, points)
     assert found.fifth_suffices == 1
     assert found.kl_ratio <= 0.25
-
-
-@pytest.mark.parametrize("limit", [None, 2])
-def test_the_run_on_a_real_model_resumes_and_reports(tmp_path: Path, limit: int | None) -> None:
-    """Against an exact server: every planned bias is judged, and a second run asks for no
-    completion.
-    """
-    splits = (("train", range(6)), ("validation", range(6, 9)), ("test", range(9, 13)))
-    rows = questions(6, 3, 4, answer="a")
-    data, profile = tmp_path / "data.jsonl", tmp_path / "own.toml"
-    write_rows(data, rows)
-    profile.write_text('extends = "llamacpp"\nname = "own"\n')
-    plan = local.Plan(samples=5, test_samples=2, limit=limit, top_logprobs=8)
-
-    async def run(server: ExactServer) -> tuple[local.Measured, list[local.Measured]]:
-        async with connect(str(profile), base_url=server.base_url, max_tokens=8) as session:
-            with RolloutStore(tmp_path / "rollouts.db") as store:
-                reward = parse_reward("length", max_tokens=8)
-                trials = Trials(
-                    session, store, await session.tokenizer(), reward, Silent(), plan.top_logprobs
-                )
-                return await local.measure(trials, load_task(data=data), plan)
-
-    def drawn(server: ExactServer) -> int:
-        return sum(path.endswith("completions") for path, _ in server.calls)
-
-    with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
-        base, found = asyncio.run(run(server))
-        asked = drawn(server)
-        again = asyncio.run(run(server))
-        assert drawn(server) == asked > 0
-    assert again[1] == found
-    train, test = (limit or len(list(numbers)) for _, numbers in (splits[0], splits[2]))
-    assert asked == train * plan.samples + test * plan.test_samples * (1 + len(local.PLANNED))
-    assert [each.point.rollouts for each in found if each.point.estimator == PEER] == [
-        train * plan.samples
-    ] * 3
-    assert {each.point.rollouts for each in found} == {
-        train * plan.samples,
-        train * plan.samples // 5,
-    }
-    assert base.point.kl == 0
-    table = local.table(base, found, "T/len")
-    assert len(table.splitlines()) == 3 + len(local.PLANNED)
-    assert "fifth" in local.comparison(base, found)

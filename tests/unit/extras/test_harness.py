@@ -195,7 +195,7 @@ def test_every_score_is_the_harnesss(gsm: Path, name: str) -> None:
     """Over a spread of answers and every filter, extracted answer and score are those of the
     harness's own ``evaluate``.
     """
-    from bench.studies.harness_agreement import agreement
+    from tests.support.harness_agreement import agreement
 
     task = load_harness(name, HarnessOptions(gsm, num_fewshot=0 if name == "gsm8k" else None))
     answers = []

@@ -1,30 +1,19 @@
-"""Does the package score the stored completions of a run as lm-evaluation-harness does? Both are
-run on every one of them.
+"""The package's scores of answers beside those of lm-evaluation-harness's own ``evaluate``.
 
-    uv run python -m bench.studies.harness_agreement runs/gsm8k_cot/rollouts.db gsm8k_cot --data-dir
-    data/gsm8k
-
-The harness's side is its own ``evaluate``: a model that answers with the stored completions, a task
-whose test split has the document of each completion once. Every filter of the task is compared,
-extracted answers and scores. Completions of prompts that the task does not have are counted and
-left out.
+The harness's side is a model that answers with given texts, and a task whose test split has the
+document of each text once. Every filter of the task is compared, extracted answers and scores.
 """
 
 from __future__ import annotations
 
-import argparse
 import collections
 import importlib
 from pathlib import Path
 from typing import Any
 
 from blackbox_lb.extras.harness import HarnessMetric, HarnessOptions, load_harness
-from blackbox_lb.extras.harness.documents import load_leaves, working
-from blackbox_lb.store import RolloutStore
+from blackbox_lb.extras.harness.documents import load_leaves
 from blackbox_lb.types import Example
-
-__all__ = ["agreement", "main", "stored"]
-
 
 LM: Any = importlib.import_module("lm_eval.api.model").LM
 
@@ -49,23 +38,6 @@ class Stored(LM):  # type: ignore[misc]
     def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
         """Never asked for."""
         raise NotImplementedError
-
-
-def stored(path: Path, examples: dict[Any, Example]) -> tuple[list[tuple[Example, str]], int]:
-    """The completions in a store with the examples they answer, and how many answer none of
-    them.
-    """
-    found, others = [], 0
-    with RolloutStore(path) as store:
-        for request in store.requests():
-            prompts = store.prompts(request)
-            for key, completion in zip(prompts, store.completions(prompts), strict=True):
-                example = examples.get(prompts[key])
-                if example is None:
-                    others += 1
-                else:
-                    found.append((example, completion.text))
-    return found, others
 
 
 def agreement(
@@ -148,38 +120,3 @@ def _compared(
         counts["same score"] += float(ours) == float(sample[judge.metric])
         counts["correct"] += ours
     return counts
-
-
-def main() -> None:
-    """Print the agreement for each filter; exit code 1 where one completion is scored
-    differently.
-    """
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("store", type=Path)
-    parser.add_argument("task")
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--num-fewshot", type=int)
-    given = parser.parse_args()
-    options = HarnessOptions(given.data_dir, given.num_fewshot)
-    task = load_harness(given.task, options)
-    examples = {example.prompt: example for example in (*task.train, *task.validation, *task.test)}
-    answers, others = stored(given.store, examples)
-    print(f"{len(answers)} stored completions of {given.task}, {others} of other prompts left out")
-    if not answers:
-        raise SystemExit(1)
-    with working():
-        counts = agreement(given.task, answers, options)
-    for name, count in counts.items():
-        print(
-            f"{name}: same extracted answer {count['same answer']} of {count['completions']}, same"
-            f" score {count['same score']} of {count['completions']}, correct {count['correct']}"
-        )
-    if any(
-        not count["same answer"] == count["same score"] == count["completions"]
-        for count in counts.values()
-    ):
-        raise SystemExit(1)
-
-
-if __name__ == "__main__":
-    main()

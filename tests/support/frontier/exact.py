@@ -13,26 +13,22 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from bench.curves import Curve, Point, average
 from bench.estimators import ESTIMATORS
-from bench.problems import PROBLEMS, Problem
+from tests.support.frontier.curves import Curve, Point, average
+from tests.support.frontier.problems import PROBLEMS, Problem
 from tests.support.policy import estimate_policy
 
 __all__ = [
     "PEER",
-    "PEERS",
     "SUBJECT",
     "Comparison",
     "Plan",
     "compare",
     "curve",
-    "markdown",
     "measure",
-    "table",
 ]
 
 SUBJECT, PEER = "projection, top-5", "ips"
-PEERS = (PEER, "ips, heavy smoothing")
 LEVELS = (0.25, 0.5, 0.75, 0.9)
 """Shares of the largest gain of ips at which KLs are compared."""
 
@@ -122,47 +118,6 @@ def _ratio(ours: Curve, theirs: Curve, level: float) -> float:
     reward = theirs.level(level)
     spent = theirs.kl_at(reward)
     return ours.kl_at(reward) / spent if spent > 0 else math.inf
-
-
-def table(problem: Problem, base: float, points: Sequence[Point]) -> str:
-    """Markdown: for each estimator the largest ``E[r] - tau KL`` by rollouts, then the KL that a
-    reward costs.
-    """
-    numbers = sorted({point.rollouts for point in points})
-    names = list(dict.fromkeys(point.estimator for point in points))
-    names = [name for name in ESTIMATORS if name in names]
-    head = ["estimator", "tau", *(f"N = {n}" for n in numbers)]
-    rows = [
-        [name, f"{tau:g}", *(f"{curve(points, base, name, n).objective(tau):.3f}" for n in numbers)]
-        for tau in problem.tau
-        for name in names
-    ]
-    gains = f"Largest E[r] - tau KL (nats) over all settings; the base model has {base:.3f}."
-    return f"{gains}\n\n{markdown(head, rows)}\n\n{_costs(base, points, names, numbers)}"
-
-
-def _costs(
-    base: float, points: Sequence[Point], names: Sequence[str], numbers: Sequence[int]
-) -> str:
-    """What the rewards that ips reaches cost each estimator in KL."""
-    n = 1000 if 1000 in numbers else numbers[-1]
-    theirs = curve(points, base, PEER, n)
-    rewards = [theirs.level(level) for level in LEVELS]
-    head = ["estimator", *(f"E[r] = {reward:.3f}" for reward in rewards)]
-    rows = [
-        [name, *(f"{curve(points, base, name, n).kl_at(reward):.3f}" for reward in rewards)]
-        for name in names
-    ]
-    title = (
-        f"KL to the base (nats a completion) at {LEVELS[0]:.0%} to {LEVELS[-1]:.0%} of the largest"
-        f" gain of {PEER}, N = {n}."
-    )
-    return f"{title}\n\n{markdown(head, rows)}"
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A markdown table."""
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
 
 
 def _base(problem: Problem, plan: Plan) -> float:
