@@ -8,8 +8,8 @@ on the page with what it said.
 
 from __future__ import annotations
 
+import importlib
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -17,8 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
+from bench.commands import Place
 from bench.gallery.data import FOLDER
 from bench.gallery.data import MODEL as SECOND_MODEL
 from bench.gallery.index import COLUMNS, index, rows
@@ -31,14 +32,11 @@ from bench.gallery.results import (
     evaluation_of,
     fit_of,
 )
-from bench.gallery.use import Place, Step, Use
-from bench.gallery.uses import USES
+from bench.gallery.use import USES, Step, Use
 from bench.measuring import machine, today
 from blackbox_lb.cli import main as blb
 
 __all__ = ["collect_results", "main", "run", "why_not"]
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(step: Step, place: Place) -> Outcome:
@@ -50,39 +48,35 @@ def run(step: Step, place: Place) -> Outcome:
         stored_words = tuple(portable(word, place) for word in stored.words)
         if stored_words == words and stored.code == 0:
             return stored
-    click.echo(f"$ {' '.join(step.program or ('blb',))} {' '.join(step.words)}", err=True)
+    click.echo(f"$ {step.program or 'blb'} {' '.join(step.words)}", err=True)
     started = time.monotonic()
-    if step.program:
-        code, output, error = _run_program(step)
-    else:
-        code, output, error = _run_blb(step)
+    ended = _call(step)
     seconds = time.monotonic() - started
-    if code == 0:
-        outcome = Outcome(words=words, code=0, seconds=seconds, document=json.loads(output))
+    if ended.exit_code == 0:
+        # A library may print before the program's last line, which is its JSON.
+        text = ended.stdout.splitlines()[-1] if step.program else ended.stdout
+        outcome = Outcome(words=words, code=0, seconds=seconds, document=json.loads(text))
     else:
-        last = tuple(error.strip().splitlines()[-1:])
-        outcome = Outcome(words=words, code=code, seconds=seconds, error=last)
+        last = tuple(ended.stderr.strip().splitlines()[-1:])
+        outcome = Outcome(words=words, code=ended.exit_code, seconds=seconds, error=last)
     path.write_text(outcome.model_dump_json(), encoding="utf-8")
-    click.echo(f"  {seconds:.0f} s, exit code {code} {' '.join(outcome.error)}", err=True)
+    click.echo(f"  {seconds:.0f} s, exit code {outcome.code} {' '.join(outcome.error)}", err=True)
     return outcome
 
 
-def _run_blb(step: Step) -> tuple[int, str, str]:
-    """Exit code, JSON and errors of ``blb``."""
-    result = CliRunner().invoke(blb, [*step.words, "--json"])
-    if result.exit_code == 130:
+def _call(step: Step) -> Result:
+    """Run the command in this process."""
+    program = blb
+    words = [*step.words, "--json"]
+    if step.program:
+        program = importlib.import_module(f"bench.gallery.{step.program}").main
+        words = list(step.words)
+    ended = CliRunner().invoke(program, words)
+    if ended.exit_code == 130:
         raise SystemExit(130)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout, result.stderr
-
-
-def _run_program(step: Step) -> tuple[int, str, str]:
-    """The same of another program, whose last line is its JSON: a library may print before it."""
-    finished = subprocess.run(
-        [*step.program, *step.words], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return finished.returncode, "".join(finished.stdout.splitlines()[-1:]), finished.stderr
+    if ended.exception is not None and not isinstance(ended.exception, SystemExit):
+        raise ended.exception
+    return ended
 
 
 def collect_results(
@@ -196,6 +190,7 @@ def main(
     has_model = second_model is not None or not (is_all or is_usual)
     at_model = Place(_model_options(provider, model, base_url), out, data, small)
     at_second = replace(at_model, model=_model_options(provider, second_model or model, base_url))
+    pages.mkdir(parents=True, exist_ok=True)
     failed = False
     lines: list[tuple[str, ...]] = []
     skipped = []

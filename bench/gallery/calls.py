@@ -22,9 +22,21 @@ import numpy as np
 from scipy.special import softmax
 
 from bench.gallery.results import model_name
-from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
-from blackbox_lb.api.session import Session
-from blackbox_lb.bias.document import Bias
+from blackbox_lb import (
+    Bias,
+    Completion,
+    Example,
+    Message,
+    RolloutStore,
+    Session,
+    Task,
+    Trials,
+    connect,
+    load_task,
+    parse_reward,
+)
+
+# First lists and their decisions are read once more, beside prompts that ``blb eval`` does not ask.
 from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint
 from blackbox_lb.binomial import lower_bound, upper_bound
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
@@ -36,7 +48,7 @@ from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.tasks.sets.labels import CALLS_TOOL, OpenLabels
-from blackbox_lb.types import Completion, Example, Message, ToolCall, with_calls
+from blackbox_lb.types import ToolCall, with_calls
 
 __all__ = ["Decided", "at_false_calls", "decided", "main"]
 

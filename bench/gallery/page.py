@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from bench.commands import Place
 from bench.gallery.index import number
 from bench.gallery.pictures import draw
 from bench.gallery.results import (
@@ -19,7 +20,7 @@ from bench.gallery.results import (
     headline,
     rival_name,
 )
-from bench.gallery.use import COMPLETIONS, Place, Step, Use
+from bench.gallery.use import COMPLETIONS, Step, Use
 
 __all__ = ["page", "portable", "what_came", "write_page"]
 
@@ -33,7 +34,6 @@ def write_page(
     results: PageResults, use: Use, steps: Sequence[Step], place: Place, pages: Path
 ) -> None:
     """Write NAME.md, NAME.json and NAME.svg into ``pages``."""
-    pages.mkdir(parents=True, exist_ok=True)
     name = results.use
     text = results.model_dump_json(indent=1, exclude_defaults=True)
     (pages / f"{name}.json").write_text(text + "\n", encoding="utf-8")
@@ -371,4 +371,5 @@ def portable(word: str, place: Place) -> str:
 def _command(step: Step, place: Place) -> str:
     """The command as a reader would type it, without this machine's folders."""
     words = (re.sub(r"(?<![\w.:/])/\S*/", "", portable(word, place)) for word in step.words)
-    return " ".join((*(step.program or ("blb",)), *(shlex.quote(word) for word in words)))
+    program = f"uv run python -m bench.gallery.{step.program}" if step.program else "blb"
+    return " ".join((program, *(shlex.quote(word) for word in words)))

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from bench.gallery.rewards import contradicts, record_of
 from bench.gallery.texts import Evaluated, difference, reading_program
-from bench.gpu.rewards import contradicts, record_of
 from blackbox_lb.extras.rivals.case import Case
 from blackbox_lb.extras.rivals.classifier import Classifier
 from blackbox_lb.jobs.evaluation.policies import BASE

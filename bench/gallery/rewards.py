@@ -1,30 +1,36 @@
-"""Rewards of the gallery's uses."""
+"""Rewards of the gallery's uses and of ``bench.gpu``."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
+from blackbox_lb import Completion, Example, Score, Span
+
+# The list of a reward ``avoid:FILE``, without a file.
 from blackbox_lb.tasks.rewards.forms.avoid import AvoidList, count_words
-from blackbox_lb.tasks.rewards.reward import Score
 from blackbox_lb.tasks.rewards.spans import sum_of
-from blackbox_lb.types import Completion, Example, Span
 
 __all__ = [
-    *(
-        "DASHES",
-        "FAMILIES",
-        "LETTERS_HAN",
-        "PHRASES",
-        "STOCK",
-        "little_slop",
-        "one_script",
-        "quoted",
-        "record",
-    ),
-    *("slop", "stripped_record", "words_of"),
+    "DASHES",
+    "FAMILIES",
+    "LETTERS_HAN",
+    "PHRASES",
+    "STOCK",
+    "as_its_group_wants",
+    "contradicts",
+    "little_slop",
+    "one_script",
+    "quoted",
+    "record",
+    "record_of",
+    "right_record",
+    "slop",
+    "stripped_record",
+    "words_of",
 ]
 
 LETTERS_HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
@@ -91,6 +97,8 @@ FEWEST, WORST = 20, -10.0
 """Words below which a text is no opening, and the reward of one: as bad as ten stock words in a
 hundred.
 """
+SENTENCE = 6
+"""Words of a sentence, at least."""
 FENCE = re.compile(r"^```(?:json)?\s*|\s*```$")
 
 
@@ -168,3 +176,42 @@ def one_script(example: Example, completion: Completion) -> float:
 def quoted(example: Example, completion: Completion) -> float:
     """1 where the text holds the quote that was asked for, else 0."""
     return float(example.answers[0] in completion.text)
+
+
+def record_of(text: str) -> tuple[str, str] | None:
+    """The label and the reason of the JSON object that is the whole text, less a Markdown fence;
+    None where it is no such thing.
+    """
+    inner = FENCE.sub("", text.strip())
+    try:
+        found = json.loads(inner)
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or not all(
+        isinstance(found.get(key), str) for key in ("label", "reason")
+    ):
+        return None
+    return found["label"].strip().lower(), found["reason"]
+
+
+def right_record(example: Example, completion: Completion) -> float:
+    """1 for a record with the right label, else 0."""
+    found = record_of(completion.text)
+    return float(found is not None and found[0] in {answer.lower() for answer in example.answers})
+
+
+def contradicts(label: str, reason: str, labels: Collection[str]) -> bool:
+    """Whether the reason names another of the labels, and not this one (fixed before any run)."""
+    named = {each for each in labels if re.search(rf"\b{re.escape(each)}", reason.lower())}
+    return bool(named - {label}) and label not in named
+
+
+def as_its_group_wants(example: Example, completion: Completion | str) -> float:
+    """1 for the answer in at most two words where the row's ``group`` is "word", for a sentence
+    that holds it where it is "sentence"; else 0."""
+    text = (completion if isinstance(completion, str) else completion.text).strip()
+    words = text.split()
+    holds = any(answer.lower() in text.lower() for answer in example.answers)
+    if example.prompt.columns["group"] == "word":
+        return float(holds and len(words) <= 2)
+    return float(holds and len(words) >= SENTENCE and text.endswith("."))

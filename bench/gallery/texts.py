@@ -16,8 +16,19 @@ from typing import Any, TypeAlias
 import click
 import numpy as np
 
-from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
-from blackbox_lb.bias.document import Bias
+from blackbox_lb import (
+    Bias,
+    Completion,
+    Example,
+    RolloutStore,
+    Task,
+    Trials,
+    connect,
+    load_task,
+    parse_reward,
+)
+
+# Which completions of the store are whose, ``blb eval`` alone knows.
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals.case import Case
@@ -26,7 +37,6 @@ from blackbox_lb.jobs.evaluation.policies import Policy, policies_at
 from blackbox_lb.jobs.runs.names import TOP_LOGPROBS
 from blackbox_lb.rollouts.judging.verdict import Setting, bootstrap, parse_setting
 from blackbox_lb.rollouts.progress import Silent
-from blackbox_lb.types import Completion, Example
 
 __all__ = ["Evaluated", "Texts", "difference", "reading_program", "stored_texts"]
 

@@ -1,66 +1,54 @@
-"""What a use of the gallery is made of: where it runs, its commands, and its words."""
+"""A page of the gallery as a table of settings (``pages/NAME.toml``), and its commands at a place.
+
+The tables: ``title`` and ``intro``; ``files`` that the folder of tasks must hold; ``second_model``,
+where the page is made for Qwen2.5-Coder-0.5B; ``values``, with ``full`` and ``small`` for the two
+sizes; ``parts`` of commands; ``rows`` for the data that are made (``bench.gallery.rows``); and
+``steps``, the commands in their order. ``like`` names a page whose tables are taken where this one
+has none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-__all__ = [
-    "COMPLETIONS",
-    "Place",
-    "Step",
-    "Use",
-    "by_completions",
-    "by_rows",
-    "data_file",
-    "options",
-    "split_column",
-]
+from bench.commands import Commands, Place, data_file
+from bench.gallery.rows import made
+
+__all__ = ["COMPLETIONS", "USES", "Step", "Use"]
 
 COMPLETIONS = "completions"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a use runs.
-
-    model: options of ``blb`` that name the model.
-    out: folder of the use's runs.
-    data: folder of tasks as JSONL, or None.
-    small: fewer samples and prompts, for uses that take more than a quarter of an hour.
-    """
-
-    model: tuple[str, ...]
-    out: Path
-    data: Path | None = None
-    small: bool = False
-
-    def bias(self, name: str, fit: str = "") -> str:
-        """The argument of ``blb eval`` for the bias of the fit ``fit``, by default ``name``."""
-        return f"{name}={self.out / (fit or name) / 'bias.json'}"
+PAGES = Path(__file__).with_name("pages")
+NAMES = (
+    *("decisions", "labels", "records", "news", "openers", "script", "shorter", "school", "slop"),
+    *("tools", "margins", "limits"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """A command of ``blb``, or of another program.
 
-    name: of its result.
-    words: of the command.
-    title: of an evaluation, under which the page shows it.
-    program: another program than ``blb``, in words.
-    labels: labelled examples that the policies of an evaluation had; evaluations of one title that
-        have them make a curve.
-    learned_from: bias of an evaluation -> number of examples that it was learned from; they are a
-        curve beside the evaluation of the same title.
-    examples: what ``learned_from`` counts: completions, labels or prompts.
-    repeats: the command is like an earlier one, and a page does not show it.
+    Attributes:
+        name: of its result.
+        words: of the command.
+        title: of an evaluation, under which the page shows it.
+        program: a module of ``bench.gallery`` that is run instead of ``blb``.
+        labels: labelled examples that the policies of an evaluation had; evaluations of one title
+            that have them make a curve.
+        learned_from: bias of an evaluation -> number of examples that it was learned from; they are
+            a curve beside the evaluation of the same title.
+        examples: what ``learned_from`` counts: completions, labels or prompts.
+        repeats: the command is like an earlier one, and a page does not show it.
     """
 
     name: str
     words: tuple[str, ...]
     title: str = ""
-    program: tuple[str, ...] = ()
+    program: str = ""
     labels: int | None = None
     learned_from: Mapping[str, int] = field(default_factory=dict)
     examples: str = COMPLETIONS
@@ -69,144 +57,128 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A page of the gallery.
+    """A page of the gallery. table: its settings."""
 
-    intro: at most five sentences: data, reward, rivals, settings.
-    steps: the commands at a place.
-    files: what the folder of tasks must hold.
-    second_model: the use is made for Qwen2.5-Coder-0.5B.
-    """
+    table: Mapping[str, Any]
 
-    title: str
-    intro: str
-    steps: Callable[[Place], list[Step]]
-    files: tuple[str, ...] = ()
-    second_model: bool = False
+    @property
+    def title(self) -> str:
+        """Of the page."""
+        return str(self.table["title"])
+
+    @property
+    def intro(self) -> str:
+        """At most five sentences: data, reward, rivals, settings."""
+        return self._commands(Place((), Path())).text(self.table["intro"]).strip()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What the folder of tasks must hold."""
+        return tuple(self.table.get("files", ()))
+
+    @property
+    def second_model(self) -> bool:
+        """Whether the page is made for Qwen2.5-Coder-0.5B."""
+        return bool(self.table.get("second_model"))
 
     def lacks(self, place: Place) -> tuple[str, ...]:
         """The files that the folder of tasks does not hold."""
         return tuple(name for name in self.files if data_file(place, name) is None)
 
+    def steps(self, place: Place) -> list[Step]:
+        """Write the page's own data, and return its commands."""
+        commands = self._commands(place)
+        for entry in self.table.get("rows", ()):
+            for turn in commands.loops(entry):
+                made(turn, entry)
+        return [
+            step
+            for group in self.table["steps"]
+            for turn in commands.loops(group)
+            for entry in group.get("steps", [group])
+            for step in _steps(turn, entry)
+        ]
 
-def options(*words: object, **values: object) -> tuple[str, ...]:
-    """Words of a command: ``words`` as they are, then ``--name value`` for each of ``values``.
+    def _commands(self, place: Place) -> Commands:
+        size = "small" if place.small else "full"
+        values = {**self.table.get("values", {}), **self.table.get(size, {})}
+        values["model_file"] = "".join(place.model[-1:])
+        return Commands(place, self.table.get("parts", {}), values)
 
-    A sequence repeats its option for each value. True is an option without a value.
+
+def _steps(commands: Commands, entry: Mapping[str, Any]) -> Iterator[Step]:
+    """The step of an entry, or those of a curve; none where it is for the other size, for other
+    values of the loops, or lacks its file.
     """
-    spelled = [str(word) for word in words]
-    for name, value in values.items():
-        option = f"--{name.replace('_', '-')}"
-        if value is True:
-            spelled.append(option)
-            continue
-        repeated = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-        for item in repeated:
-            spelled += [option, str(item)]
-    return tuple(spelled)
+    is_other_size = entry.get("size") == ("full" if commands.place.small else "small")
+    is_other_turn = any(
+        commands.value(name) not in kept for name, kept in entry.get("where", {}).items()
+    )
+    file = entry.get("file", "")
+    lacks_file = file and data_file(commands.place, commands.text(file)) is None
+    if is_other_size or is_other_turn or lacks_file:
+        return
+    if "curve" in entry:
+        yield from _curve(commands, entry)
+        return
+    shown = entry.get("shown", True)
+    if isinstance(shown, Mapping):
+        shown = all(commands.value(name) == value for name, value in shown.items())
+    yield Step(
+        commands.text(entry["name"]),
+        commands.words(entry["run"]),
+        commands.text(entry.get("title", "")),
+        entry.get("program", ""),
+        commands.value("number") if entry.get("labelled") else None,
+        repeats=not shown,
+    )
 
 
-def by_completions(
-    place: Place,
-    task: Sequence[str],
-    parts: Sequence[tuple[int, int]],
-    *,
-    tau: float,
-    title: str,
-    learning: Sequence[str] = (),
-    bias: str = "bias",
-) -> list[Step]:
-    """The curve by completions: fits of fewer completions from the same store, without a search,
-    and one evaluation of them.
+def _curve(commands: Commands, entry: Mapping[str, Any]) -> Iterator[Step]:
+    """The curve by examples: a fit (``run``) of fewer of them for each pair of ``curve`` but the
+    last, which is what ``bias`` of the evaluation ``title`` learned from, and one evaluation
+    (``judged``) of these fits.
 
-    task: the words of fits and evaluations; ``learning``: those of fits alone.
-    parts: training prompts and completions of each, fewest first; the last is what ``bias`` of the
-        evaluation ``title`` learned from, which is not fitted again.
+    A pair is ``$first`` and ``$second``: prompts and completions of each, or training and
+    validation rows.
     """
-    from_store = options("fit", *task, *learning, only_stored=True)
-    fits = {
-        prompts * samples: options(
-            *from_store,
-            limit=prompts,
-            samples_per_prompt=samples,
-            tau=tau,
-            l2="cv",
-            entries=300,
-        )
-        for prompts, samples in parts[:-1]
-    }
-    prompts, samples = parts[-1]
-    return _curve(place, fits, task, title, {bias: prompts * samples}, COMPLETIONS)
-
-
-def by_rows(
-    place: Place,
-    fit: Sequence[str],
-    judged: Sequence[str],
-    parts: Sequence[tuple[int, int]],
-    *,
-    title: str,
-    bias: str,
-    examples: str = "labels",
-) -> list[Step]:
-    """The curve by rows with an answer: the same fit of fewer rows, and one evaluation of them.
-
-    fit: the words of the fit; ``judged``: those of the evaluation.
-    parts: training and validation rows, fewest first; the last are those of ``bias`` of the
-        evaluation ``title``, which is not fitted again.
-    """
-    fits = {
-        sum(part): options("fit", *fit, limit=part[0], validation_limit=part[1])
-        for part in parts[:-1]
-    }
-    return _curve(place, fits, judged, title, {bias: sum(parts[-1])}, examples)
-
-
-def _curve(
-    place: Place,
-    fits: Mapping[int, tuple[str, ...]],
-    judged: Sequence[str],
-    title: str,
-    whole: Mapping[str, int],
-    examples: str,
-) -> list[Step]:
-    """The fits by their number of examples, and one evaluation; ``whole``: the bias that was
-    learned from all.
-    """
-    names = {f"of {number}": number for number in fits}
-    steps = [
-        Step(
+    examples = entry["examples"]
+    pairs = entry["curve"]
+    if isinstance(pairs, str):
+        pairs = commands.value(pairs)
+    learned_from = {}
+    for first, second in pairs:
+        number = first * second if examples == COMPLETIONS else first + second
+        learned_from[f"of {number}"] = number
+    *fewer, whole = learned_from
+    biases = []
+    for name, (first, second) in zip(fewer, pairs, strict=False):
+        number = learned_from[name]
+        run = f"{entry['run']} --out OUT/few-{number}"
+        yield Step(
             f"few-{number}",
-            options(*words, out=place.out / f"few-{number}"),
-            repeats=examples != COMPLETIONS or number != min(fits),
+            commands.having(first=first, second=second).words(run),
+            repeats=examples != COMPLETIONS or name != fewer[0],
         )
-        for number, words in fits.items()
-    ]
-    biases = [place.bias(name, f"few-{number}") for name, number in names.items()]
-    evaluation = options("eval", *biases, *judged, out=place.out / "few-eval")
-    learned_from = {**names, **whole}
-    return [
-        *steps,
-        Step(
-            "few-eval",
-            evaluation,
-            title,
-            learned_from=learned_from,
-            examples=examples,
-            repeats=True,
-        ),
-    ]
+        biases.append(f"'{name}=OUT/few-{number}/bias.json'")
+    learned_from[entry["bias"]] = learned_from.pop(whole)
+    judged = commands.words(f"eval {' '.join(biases)} {entry['judged']} --out OUT/few-eval")
+    yield Step(
+        "few-eval",
+        judged,
+        commands.text(entry["title"]),
+        learned_from=learned_from,
+        examples=examples,
+        repeats=True,
+    )
 
 
-def split_column(splits: Mapping[str, int]) -> list[str]:
-    """The split of each row, for so many rows of each."""
-    return [split for split, number in splits.items() for _ in range(number)]
+def _table(name: str) -> dict[str, Any]:
+    table = tomllib.loads((PAGES / f"{name}.toml").read_text(encoding="utf-8"))
+    if "like" in table:
+        return {**_table(table["like"]), **table}
+    return table
 
 
-def data_file(place: Place, name: str) -> Path | None:
-    """A file in the folder of tasks or beside it, None where it is in neither."""
-    if place.data is None:
-        return None
-    for folder in (place.data, place.data.parent):
-        if (folder / name).exists():
-            return folder / name
-    return None
+USES: Mapping[str, Use] = {name: Use(_table(name)) for name in NAMES}
+"""The pages by name; all settings are fixed in their tables before any run."""

@@ -16,8 +16,8 @@ import numpy as np
 
 from bench.gallery.rewards import slop, words_of
 from bench.gallery.texts import Evaluated, Texts, difference, reading_program
+from blackbox_lb import Completion
 from blackbox_lb.jobs.evaluation.policies import BASE
-from blackbox_lb.types import Completion
 
 __all__ = ["MEASURES", "compared", "main", "repetition"]
 

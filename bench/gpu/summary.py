@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from bench.gallery.rewards import as_its_group_wants, contradicts, record_of
 from bench.gpu.jobs import IN_TEXT, LAST, RIGHT, TASKS
-from bench.gpu.rewards import as_its_group_wants, contradicts, record_of
 from bench.measuring import markdown, read_rows
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.request_bias import to_request_bias

@@ -1,0 +1,257 @@
+"""Data that pages of the gallery make: rows of prompts, and lists of words.
+
+An entry of ``rows`` in a page's table names the ``file``, the function that makes it (``by``) and
+its arguments, in which a text that names a value is that value.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from bench.commands import NAME, Commands, data_file
+from bench.gallery.rewards import FAMILIES, LETTERS_HAN
+from bench.measuring import read_rows, write_rows
+
+# The tokens of a model's file are no part of the public API.
+from blackbox_lb.vocabulary import load_vocabulary
+
+__all__ = ["made", "problems", "school_problem"]
+
+Row = Mapping[str, Any]
+
+
+def made(commands: Commands, entry: Mapping[str, Any]) -> None:
+    """Write the file of an entry of ``rows``; none where its source is not there."""
+    arguments = {
+        name: _argument(commands, value)
+        for name, value in entry.items()
+        if name not in ("file", "by", "for")
+    }
+    for name in ("source", "test_source"):
+        if name in arguments:
+            source = data_file(commands.place, arguments[name])
+            if source is None:
+                return
+            arguments[name] = read_rows(source)
+    content = MAKERS[entry["by"]](**arguments)
+    path = commands.place.out / commands.text(entry["file"])
+    if isinstance(content, str):
+        path.write_text(content, encoding="utf-8")
+    elif content is not None:
+        write_rows(path, content)
+
+
+def _argument(commands: Commands, value: Any) -> Any:
+    """The value of a name, or a text with the values of the names in it."""
+    if not isinstance(value, str):
+        return value
+    name = NAME.fullmatch(value)
+    return commands.value(name[2]) if name else commands.text(value)
+
+
+def split_column(splits: Mapping[str, int]) -> list[str]:
+    """The split of each row, for so many rows of each."""
+    return [split for split, number in splits.items() for _ in range(number)]
+
+
+def crossed(
+    blocks: Sequence[Mapping[str, Any]],
+    cross: Sequence[str],
+    *,
+    lists: Mapping[str, Sequence[str]] | None = None,
+    splits: Mapping[str, int] | None = None,
+    columns: Sequence[str] = (),
+    answer: Any = None,
+) -> Iterator[Row]:
+    """Prompts of every combination of lists.
+
+    Args:
+        blocks: the lists by name, of which ``frame`` has the templates; ``splits``, the numbers of
+            rows of each split; and whether the rows are ``shuffled`` before.
+        cross: names of the lists, the outermost first.
+        lists: those that all blocks share.
+        splits: of blocks that name none.
+        columns: lists whose value is a column of the row, too.
+        answer: of all rows; or by the value of the first of ``columns``; or the name of a list.
+    """
+    for block in blocks:
+        known = {**(lists or {}), **block}
+        rows = []
+        for values in itertools.product(*(known[name] for name in cross)):
+            named = dict(zip(cross, values, strict=True))
+            row: dict[str, Any] = {"prompt": named["frame"].format(**named)}
+            if columns:
+                row["answer"] = answer[named[columns[0]]]
+            elif answer is not None:
+                row["answer"] = named[answer] if isinstance(answer, str) else answer
+            rows.append(row | {name: named[name] for name in columns})
+        if block.get("shuffled"):
+            random.Random(0).shuffle(rows)
+        column = split_column(block.get("splits") or splits or {})
+        for row, split in zip(rows, column, strict=False):
+            yield row | {"split": split}
+
+
+def hand_list() -> str:
+    """The stock words in one form each, and dashes."""
+    return "\n".join((*FAMILIES, "—", "–", "--")) + "\n"
+
+
+def lines(words: Iterable[str]) -> str:
+    """A list of words, one a line."""
+    return "\n".join(words) + "\n"
+
+
+def han_ban(model: str) -> str | None:
+    """Every token of a model's file that holds a Chinese character, one a line; None without such
+    a file.
+    """
+    if not model.endswith(".gguf"):
+        return None
+    tokens = load_vocabulary(model).ordinary.values()
+    texts = {raw.decode(errors="replace").strip() for raw in tokens}
+    return "".join(f"{text}\n" for text in sorted(texts) if LETTERS_HAN.search(text))
+
+
+def openers(
+    people: Sequence[str], cities: Sequence[str], prompt: str, splits: Mapping[str, int]
+) -> Iterator[Row]:
+    """Sentences about people that are to be turned into JSON."""
+    rng = random.Random(0)
+    pairs = list(itertools.product(people, cities))
+    rng.shuffle(pairs)
+    for (name, city), split in zip(pairs, split_column(splits), strict=False):
+        age = rng.randint(18, 80)
+        answer = json.dumps({"name": name, "age": age, "city": city})
+        sentence = prompt.format(name=name, age=age, city=city)
+        yield {"prompt": sentence, "answer": answer, "split": split}
+
+
+def problems(names: Sequence[str], things: Sequence[str], number: int) -> dict[str, int]:
+    """Different word problems of one or two steps, with their answers."""
+    rng = random.Random(0)
+    totals: dict[str, int] = {}
+    while len(totals) < number:
+        name = rng.choice(names)
+        thing = rng.choice(things)
+        total = rng.randint(3, 12)
+        text = f"{name} has {total} {thing}."
+        for _ in range(rng.choice((1, 2))):
+            kind = rng.choice(("buys", "finds", "loses"))
+            size = rng.randint(2, 6)
+            if kind == "loses" and total <= size:
+                kind = "finds"
+            total += -size if kind == "loses" else size
+            text += f" Then {name} {kind} {size} {'of them' if kind == 'loses' else 'more'}."
+        totals[f"{text} How many {thing} does {name} have now?"] = total
+    return totals
+
+
+def word_problems(
+    names: Sequence[str], things: Sequence[str], prompt: str, splits: Mapping[str, int]
+) -> Iterator[Row]:
+    """Generated problems, asked for with their reasoning."""
+    column = split_column(splits)
+    totals = problems(names, things, len(column)).items()
+    for (text, total), split in zip(totals, column, strict=True):
+        yield {"prompt": prompt.format(text), "answer": str(total), "split": split}
+
+
+REASONED = "{} Reason step by step, then end with 'The answer is' and the number."
+
+
+def school_problem(row: Row, split: str, prompt: str = REASONED) -> dict[str, str]:
+    """A row of GSM8K's own files as one of ours; its answer ends in ``#### 1,234``."""
+    number = row["answer"].rpartition("#### ")[2].replace(",", "")
+    return {"prompt": prompt.format(row["question"]), "answer": number, "split": split}
+
+
+def school(source: Sequence[Row], splits: Mapping[str, int]) -> Iterator[Row]:
+    """The first problems of a file of GSM8K."""
+    for row, split in zip(source, split_column(splits), strict=False):
+        yield school_problem(row, split)
+
+
+def reasoned_school(
+    source: Sequence[Row], test_source: Sequence[Row], prompt: str, splits: Mapping[str, int]
+) -> Iterator[Row]:
+    """Those of its training file, then of its test file; 1,234 is right with its comma, too."""
+    parts = {
+        "train": source,
+        "validation": source[splits["train"] :],
+        "test": test_source,
+    }
+    for split, rows in parts.items():
+        for row in rows[: splits[split]]:
+            problem: dict[str, Any] = school_problem(row, split, prompt)
+            number = problem["answer"]
+            if len(number) > 3:
+                problem["answer"] = [number, f"{int(number):,}"]
+            yield problem
+
+
+def remainders(splits: Mapping[str, int]) -> Iterator[Row]:
+    """Products modulo 4, which the model does not know."""
+    pairs = [(left, right) for left in range(2, 16) for right in range(2, 16)]
+    random.Random(0).shuffle(pairs)
+    question = "What is {} times {} modulo 4? Answer with one digit: 0, 1, 2 or 3."
+    for (left, right), split in zip(pairs, split_column(splits), strict=False):
+        answer = str(left * right % 4)
+        yield {"prompt": question.format(left, right), "answer": answer, "split": split}
+
+
+def labelled(source: Sequence[Row], number: int) -> list[Row]:
+    """The first rows of training, and all others as they are."""
+    train, rest = _training(source)
+    return [*train[:number], *rest]
+
+
+def learned_from(source: Sequence[Row], number: int, unlabelled: int) -> list[Row]:
+    """The same rows of training, the last third of them to choose on; so many others without
+    their answers; and the test rows.
+    """
+    train, rest = _training(source)
+    learned = train[: number - number // 3]
+    chosen_on = [{**row, "split": "validation"} for row in train[len(learned) : number]]
+    others = [row for row in (*train[number:], *rest) if row["split"] != "test"]
+    prompts = [{"prompt": row["prompt"], "split": "train"} for row in others[:unlabelled]]
+    test = [row for row in rest if row["split"] == "test"]
+    return [*learned, *prompts, *chosen_on, *test]
+
+
+def _training(source: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """The training rows, and all others."""
+    train = [row for row in source if row["split"] == "train"]
+    return train, [row for row in source if row["split"] != "train"]
+
+
+def records(
+    source: Sequence[Row], splits: Mapping[str, int], request: str, begun: str = ""
+) -> Iterator[Row]:
+    """The first rows of each split, asked for as a record; with ``begun`` as conversations whose
+    answer has begun so.
+    """
+    for split, number in splits.items():
+        for row in [row for row in source if row["split"] == split][:number]:
+            prompt = row["prompt"].replace("Answer with one word.", request)
+            if not begun:
+                yield {**row, "prompt": prompt}
+                continue
+            messages = [
+                {"role": "user", "content": prompt},
+                {"role": "assistant", "content": begun},
+            ]
+            yield {"messages": messages, "answer": row["answer"], "split": split}
+
+
+MAKERS: Mapping[str, Callable[..., str | Iterable[Row] | None]] = {
+    maker.__name__: maker
+    for maker in (
+        *(crossed, hand_list, han_ban, labelled, learned_from, lines, openers, reasoned_school),
+        *(records, remainders, school, word_problems),
+    )
+}
