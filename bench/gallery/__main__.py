@@ -95,7 +95,15 @@ def collect_results(
             small=place.small,
         ),
         evaluations=tuple(
-            evaluation_of(step, document) for step, document in documents if step.title and document
+            evaluation_of(
+                document,
+                step.title,
+                labels=step.labels,
+                learned_from=step.learned_from,
+                examples=step.examples,
+            )
+            for step, document in documents
+            if step.title and document
         ),
         fits=tuple(fit for fit in fits if fit is not None),
         tables=tuple(

@@ -22,7 +22,7 @@ from bench.gallery.results import (
 )
 from bench.gallery.use import COMPLETIONS, Step, Use
 
-__all__ = ["page", "portable", "what_came", "write_page"]
+__all__ = ["page", "policies_table", "portable", "program_table", "write_page"]
 
 MADE = "<!-- written by `python -m bench.gallery`, not by hand -->"
 WIDTH = 120
@@ -56,7 +56,7 @@ def page(
     parts = [f"# {results.title}\n\n{MADE}\n", _wrapped(intro), _wrapped(made)]
     if picture:
         parts.append(f"![The reward of every policy with its 95 % interval]({picture})\n")
-    parts += [_policies(evaluation) for evaluation in results.judged]
+    parts += [policies_table(evaluation) for evaluation in results.judged]
     if results.labelled:
         parts.append(_by_labels(results.labelled))
     sentences = what_came(results)
@@ -67,7 +67,7 @@ def page(
         for evaluation in results.evaluations
         if evaluation.learned_from
     ]
-    parts += [_table(table) for table in results.tables]
+    parts += [program_table(table) for table in results.tables]
     ends = [f"{line}." for line in _fit_lines(results)]
     if ends:
         parts.append("## How the fits ended\n\n" + _bullets(ends))
@@ -132,7 +132,7 @@ def _head(cells: Sequence[str]) -> str:
     return _row(cells) + f"|{'---|' * len(cells)}\n"
 
 
-def _policies(evaluation: Evaluation) -> str:
+def policies_table(evaluation: Evaluation) -> str:
     """A table for each setting, the highest reward first; of rivals that a bias joins, those with
     the best bias.
     """
@@ -219,7 +219,7 @@ def _by_examples(results: PageResults, curve: Evaluation) -> str:
     return text
 
 
-def _table(table: Table) -> str:
+def program_table(table: Table) -> str:
     """A table that a program printed, and its notes."""
     rows = "".join(_row(_named(cell).replace("|", "\\|") for cell in row) for row in table.rows)
     notes = "\n" + _wrapped(" ".join(_named(note) for note in table.notes)) if table.notes else ""

@@ -219,7 +219,14 @@ def _mean(policy: Policy) -> float:
     return float("-inf") if policy.mean is None else policy.mean
 
 
-def evaluation_of(step: Step, document: Mapping[str, Any]) -> Evaluation:
+def evaluation_of(
+    document: Mapping[str, Any],
+    title: str,
+    *,
+    labels: int | None = None,
+    learned_from: Mapping[str, int] | None = None,
+    examples: str = COMPLETIONS,
+) -> Evaluation:
     """The evaluation in a document of ``blb eval``."""
     label = document["label"]
     verdicts = {
@@ -260,14 +267,14 @@ def evaluation_of(step: Step, document: Mapping[str, Any]) -> Evaluation:
         }
         policies.append(Policy.model_validate(policy | reward))
     return Evaluation(
-        title=step.title,
+        title=title,
         model=model_name(document["model"]),
         reward=_reward_name(label),
         prompts=document["policies"][0]["prompts"],
         policies=tuple(policies),
-        labels=step.labels,
-        learned_from=dict(step.learned_from),
-        examples=step.examples,
+        labels=labels,
+        learned_from=dict(learned_from or {}),
+        examples=examples,
     )
 
 

@@ -15,11 +15,12 @@ from typing import Any
 from bench.commands import NAME, Commands, data_file
 from bench.gallery.rewards import FAMILIES, LETTERS_HAN
 from bench.measuring import read_rows, write_rows
+from blackbox_lb import load_task
 
 # The tokens of a model's file are no part of the public API.
 from blackbox_lb.vocabulary import load_vocabulary
 
-__all__ = ["made", "problems", "school_problem"]
+__all__ = ["made"]
 
 Row = Mapping[str, Any]
 
@@ -164,34 +165,59 @@ def word_problems(
 REASONED = "{} Reason step by step, then end with 'The answer is' and the number."
 
 
-def school_problem(row: Row, split: str, prompt: str = REASONED) -> dict[str, str]:
-    """A row of GSM8K's own files as one of ours; its answer ends in ``#### 1,234``."""
-    number = row["answer"].rpartition("#### ")[2].replace(",", "")
-    return {"prompt": prompt.format(row["question"]), "answer": number, "split": split}
-
-
-def school(source: Sequence[Row], splits: Mapping[str, int]) -> Iterator[Row]:
-    """The first problems of a file of GSM8K."""
-    for row, split in zip(source, split_column(splits), strict=False):
-        yield school_problem(row, split)
-
-
-def reasoned_school(
-    source: Sequence[Row], test_source: Sequence[Row], prompt: str, splits: Mapping[str, int]
+def school(
+    source: Sequence[Row],
+    splits: Mapping[str, int],
+    test_source: Sequence[Row] | None = None,
+    prompt: str = REASONED,
+    with_comma: bool = False,
 ) -> Iterator[Row]:
-    """Those of its training file, then of its test file; 1,234 is right with its comma, too."""
-    parts = {
-        "train": source,
-        "validation": source[splits["train"] :],
-        "test": test_source,
-    }
-    for split, rows in parts.items():
-        for row in rows[: splits[split]]:
-            problem: dict[str, Any] = school_problem(row, split, prompt)
-            number = problem["answer"]
-            if len(number) > 3:
-                problem["answer"] = [number, f"{int(number):,}"]
-            yield problem
+    """The first problems of GSM8K's own files, whose answers end in ``#### 1,234``.
+
+    Args:
+        source: rows of one file, for one split after the other.
+        splits: numbers of problems.
+        test_source: rows of the file for the split test, where it is another.
+        prompt: how a question is asked.
+        with_comma: 1,234 is right with its comma, too.
+    """
+    begin = 0
+    rows = source
+    for split, number in splits.items():
+        if split == "test" and test_source is not None:
+            begin = 0
+            rows = test_source
+        for row in rows[begin : begin + number]:
+            answer = row["answer"].rpartition("#### ")[2].replace(",", "")
+            accepted: str | list[str] = answer
+            if with_comma and len(answer) > 3:
+                accepted = [answer, f"{int(answer):,}"]
+            question = prompt.format(row["question"])
+            yield {"prompt": question, "answer": accepted, "split": split}
+        begin += number
+
+
+def boxed(source: Sequence[Row], number: int, prompt: str) -> Iterator[Row]:
+    """Problems of MATH, to judge on."""
+    for row in source[:number]:
+        yield {"prompt": prompt.format(row["problem"]), "answer": row["answer"], "split": "test"}
+
+
+def drawn(source: Sequence[Row], seed: str, number: int) -> list[Row]:
+    """All rows of validation and test, and so many of training, drawn anew for each seed."""
+    train, rest = _training(source)
+    return [*rest, *random.Random(seed).sample(train, min(number, len(train)))]
+
+
+def mixture(groups: Mapping[str, str]) -> Iterator[Row]:
+    """Opposite wants in one file: the rows of a built-in task for each group."""
+    for group, name in groups.items():
+        task = load_task(name)
+        for split in ("train", "validation", "test"):
+            for example in getattr(task, split):
+                answers = list(example.answers)
+                prompt = example.prompt.text
+                yield {"prompt": prompt, "answer": answers, "split": split, "group": group}
 
 
 def remainders(splits: Mapping[str, int]) -> Iterator[Row]:
@@ -230,28 +256,32 @@ def _training(source: Sequence[Row]) -> tuple[list[Row], list[Row]]:
 
 
 def records(
-    source: Sequence[Row], splits: Mapping[str, int], request: str, begun: str = ""
+    source: Sequence[Row], request: str, splits: Mapping[str, int] | None = None, begun: str = ""
 ) -> Iterator[Row]:
-    """The first rows of each split, asked for as a record; with ``begun`` as conversations whose
-    answer has begun so.
+    """The first rows of each split (all without ``splits``), asked for as a record; with ``begun``
+    as conversations whose answer has begun so.
     """
-    for split, number in splits.items():
-        for row in [row for row in source if row["split"] == split][:number]:
-            prompt = row["prompt"].replace("Answer with one word.", request)
-            if not begun:
-                yield {**row, "prompt": prompt}
-                continue
-            messages = [
-                {"role": "user", "content": prompt},
-                {"role": "assistant", "content": begun},
-            ]
-            yield {"messages": messages, "answer": row["answer"], "split": split}
+    chosen = list(source)
+    if splits is not None:
+        chosen = []
+        for split, number in splits.items():
+            chosen += [row for row in source if row["split"] == split][:number]
+    for row in chosen:
+        prompt = row["prompt"].replace("Answer with one word.", request)
+        if not begun:
+            yield {**row, "prompt": prompt}
+            continue
+        messages = [
+            {"role": "user", "content": prompt},
+            {"role": "assistant", "content": begun},
+        ]
+        yield {"messages": messages, "answer": row["answer"], "split": row["split"]}
 
 
 MAKERS: Mapping[str, Callable[..., str | Iterable[Row] | None]] = {
     maker.__name__: maker
     for maker in (
-        *(crossed, hand_list, han_ban, labelled, learned_from, lines, openers, reasoned_school),
-        *(records, remainders, school, word_problems),
+        *(boxed, crossed, drawn, hand_list, han_ban, labelled, learned_from, lines, mixture),
+        *(openers, records, remainders, school, word_problems),
     )
 }

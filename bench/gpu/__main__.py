@@ -24,8 +24,9 @@ from typing import NamedTuple
 
 import click
 
-from bench.gpu import jobs, servers, summary
-from bench.gpu.jobs import Job, Place
+from bench.commands import Place
+from bench.gpu import servers, summary
+from bench.gpu.jobs import TABLE, Job, Model, jobs_of
 
 __all__ = ["main"]
 
@@ -64,16 +65,15 @@ ONE_THREAD = dict.fromkeys(
 )
 
 
-def planned(at: Sequence[Place], parts: Sequence[str]) -> list[Job]:
+def planned(models: Sequence[Model], parts: Sequence[str]) -> list[Job]:
     """All jobs, in the order in which they begin."""
     found: list[Job] = []
     for part in parts:
-        for place in at:
-            if part == "mixture" and place is not at[0]:
-                continue
-            if part in ("records", "gsm8k", "math") and place is not at[-1]:
-                continue
-            found += getattr(jobs, part)(place)
+        for model in models:
+            which = {"first"} if model is models[0] else set[str]()
+            if model is models[-1]:
+                which.add("last")
+            found += jobs_of(part, model, which)
     return sorted(found, key=lambda job: bool(job.needs))
 
 
@@ -202,8 +202,9 @@ def _call(job: Job, log: Path, until: float) -> int | None:
 @click.option(
     "--cpu",
     is_flag=True,
-    help=f"So few problems of GSM8K and MATH as two cores answer in two hours: {jobs.ON_CPU.train}"
-    f" to learn from, {jobs.ON_CPU.test} and {jobs.ON_CPU.math} to judge on.",
+    help="So few problems of GSM8K and MATH as two cores answer in two hours:"
+    f" {TABLE['small']['problems']['train']} to learn from, {TABLE['small']['problems']['test']}"
+    f" and {TABLE['small']['math']} to judge on.",
 )
 @click.option("--keep", is_flag=True, help="Leave the servers running; the next call finds them.")
 @click.option("--summary", "only", is_flag=True, help="Run nothing.")
@@ -232,18 +233,12 @@ def main(
             f"{' and '.join(alone)} start a vLLM of their own: no --keep, no --here"
         )
     out.mkdir(parents=True, exist_ok=True)
-    at = [
-        Place(
-            name,
-            _options(name, folder, FIRST_PORT + number, here),
-            out.resolve(),
-            data.resolve(),
-            embedding,
-            folder,
-            jobs.ON_CPU if cpu else jobs.ON_GPU,
-        )
-        for number, (name, folder) in enumerate(model.partition("=")[::2] for model in models)
-    ]
+    at = []
+    for number, model in enumerate(models):
+        name, _, folder = model.partition("=")
+        options = _options(name, folder, FIRST_PORT + number, here)
+        place = Place(options, out.resolve(), data.resolve(), small=cpu)
+        at.append(Model(name, place, embedding, folder))
     try:
         if asking and not only:
             began = time.perf_counter()
@@ -255,7 +250,7 @@ def main(
         if alone and not only:
             _run_all(planned(at, alone), out, time.monotonic() + 60 * chosen.alone, workers=1)
     finally:  # also where it is interrupted: the machine may be gone before the next call
-        summary.write(out, data)
+        summary.write(out)
         click.echo(f"{pack(out)}")
 
 
@@ -270,14 +265,14 @@ def _size(name: str | None, parts: tuple[str, ...], minutes: float | None) -> Si
     return SIZES[name]
 
 
-def _start_servers(at: Sequence[Place], out: Path, stack: ExitStack, *, keep: bool) -> None:
+def _start_servers(at: Sequence[Model], out: Path, stack: ExitStack, *, keep: bool) -> None:
     """Start a server a model where none answers at its port, and wait for all; without ``keep``
     they end with ``stack``.
     """
     started = {}
-    for number, place in enumerate(at):
+    for number, model in enumerate(at):
         if not _answers(FIRST_PORT + number):
-            server = servers.start(place.model, Path(place.folder), FIRST_PORT + number, out)
+            server = servers.start(model.name, Path(model.folder), FIRST_PORT + number, out)
             started[number] = server
             if not keep:
                 stack.callback(servers.stop, server)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -12,29 +12,12 @@ from pathlib import Path
 
 __all__ = ["start", "stop", "wait"]
 
-FLAGS = (
-    *(
-        "--host",
-        "127.0.0.1",
-        "--generation-config",
-        "vllm",
-        "--max-logprobs",
-        "-1",
-        "--max-num-seqs",
-        "512",
-        "--api-server-count",
-        "4",
-    ),
-    *(
-        "--max-model-len",
-        "2048",
-        "--gpu-memory-utilization",
-        "0.2",
-        "--kv-cache-memory-bytes",
-        "8000000000",
-    ),
-    *("--compilation-config", json.dumps({"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})),
+FLAGS = shlex.split(
+    "--host 127.0.0.1 --generation-config vllm --max-logprobs -1 --max-num-seqs 512"
+    " --api-server-count 4 --max-model-len 2048 --gpu-memory-utilization 0.2"
+    " --kv-cache-memory-bytes 8000000000"
 )
+COMPILED = ("--compilation-config", '{"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}')
 OFFLINE = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "VLLM_NO_USAGE_STATS": "1",
@@ -45,18 +28,11 @@ OFFLINE = {
 
 def start(name: str, folder: Path, port: int, out: Path) -> subprocess.Popen[bytes]:
     """Start vLLM with this model, in a session of its own; its log is OUT/NAME.server.log."""
-    command = [
-        sys.executable,
-        "-m",
-        "vllm.entrypoints.cli.main",
-        "serve",
-        str(folder),
-        "--served-model-name",
-        name,
-    ]
+    vllm = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder)]
+    command = [*vllm, "--served-model-name", name]
     with (out / f"{name}.server.log").open("wb") as log:
         return subprocess.Popen(
-            [*command, "--port", str(port), *FLAGS],
+            [*command, "--port", str(port), *FLAGS, *COMPILED],
             env=os.environ | OFFLINE,
             stdout=log,
             stderr=log,
