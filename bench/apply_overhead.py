@@ -24,13 +24,11 @@ import numpy as np
 import openai
 from numpy.typing import NDArray
 
+from bench.biases import by_words, fixed, text_of
 from bench.measuring import OUT, markdown, row, write
-from blackbox_lb import Bias, apply
-from blackbox_lb.bias.features import FeatureVector, Words, bucket_of, grams
-from blackbox_lb.bias.records import Entry
-from blackbox_lb.bias.request_bias import SentRange
+from blackbox_lb import apply
 
-__all__ = ["by_words", "compare", "ratio", "words_of"]
+__all__ = ["compare", "quotient"]
 
 GOAL = 1.02
 """The most that a biased round trip may take, as a ratio to a plain one."""
@@ -100,69 +98,31 @@ def _server() -> Iterator[str]:
     process.join()
 
 
-WORDS = 50
-"""Features of the prompt that a bias by words knows, in the arm ``by words``."""
-
-
-def _bias(entries: int) -> Bias:
-    rng = np.random.default_rng(0)
-    ids = rng.choice(200_000, entries, replace=False)
-    rows = tuple(Entry(id=int(token), bias=float(rng.normal())) for token in ids)
-    return Bias(
-        provider="local", model="m", tokenizer="t", reward="r", estimator="projection", entries=rows
-    )
-
-
-def words_of(size: int) -> str:
-    """A text of ``size`` bytes whose words differ."""
-    return " ".join(f"{word} of times" for word in range(size // 12 + 1))[:size]
-
-
-def by_words(bias: Bias, text: str) -> Bias:
-    """The same entries with vectors for words of ``text``, ``WORDS`` of them where it has so
-    many.
-    """
-    rng = np.random.default_rng(3)
-    buckets = list(dict.fromkeys(map(bucket_of, grams(text))))[:WORDS]
-    vectors = tuple(
-        FeatureVector(
-            name=str(bucket),
-            bucket=bucket,
-            values=tuple(rng.normal(size=len(bias.entries)).round(4).tolist()),
-        )
-        for bucket in buckets
-    )
-    sent = SentRange(low=-100.0, high=100.0)
-    return bias.replacing(features=(Words(vectors=vectors),), sent=sent)
-
-
 def compare(url: str, entries: int, prompt: int, rounds: int) -> dict[str, NDArray[np.float64]]:
     """Seconds of each counted round trip with a prompt of ``prompt`` bytes, by arm.
 
     plain; applied; by words (a bias that depends on the prompt); by hand (the plain client with
     ``logit_bias=`` in every call, which is what ``apply`` spares the caller).
     """
-    bias = _bias(entries)
-    text = words_of(prompt)
+    bias = fixed(entries)
+    text = text_of(prompt)
     by_hand: Any = {str(token): value for token, value in bias.logit_bias.items()}
     with openai.OpenAI(api_key="k", base_url=url) as client:
-        biased, depending = apply(client, bias), apply(client, by_words(bias, text))
-        messages: Any = [{"role": "user", "content": text}]
-        arms: dict[str, Callable[[], object]] = {
-            "plain": lambda: client.chat.completions.create(
-                model="m", messages=messages, temperature=1
-            ),
-            "applied": lambda: biased.chat.completions.create(
-                model="m", messages=messages, temperature=1
-            ),
-            "by words": lambda: depending.chat.completions.create(
-                model="m", messages=messages, temperature=1
-            ),
-            "by hand": lambda: client.chat.completions.create(
-                model="m", messages=messages, temperature=1, logit_bias=by_hand
-            ),
+        biased = apply(client, bias)
+        depending = apply(client, by_words(bias, [text]))
+        request: Any = {
+            "model": "m",
+            "messages": [{"role": "user", "content": text}],
+            "temperature": 1,
         }
-        rng, taken = np.random.default_rng(1), {name: np.empty(rounds) for name in arms}
+        arms: dict[str, Callable[[], object]] = {
+            "plain": lambda: client.chat.completions.create(**request),
+            "applied": lambda: biased.chat.completions.create(**request),
+            "by words": lambda: depending.chat.completions.create(**request),
+            "by hand": lambda: client.chat.completions.create(**request, logit_bias=by_hand),
+        }
+        rng = np.random.default_rng(1)
+        taken = {name: np.empty(rounds) for name in arms}
         for turn in range(-WARM_UP, rounds):
             for name in rng.permutation(list(arms)):
                 for _ in range(TURN - 1):
@@ -174,7 +134,7 @@ def compare(url: str, entries: int, prompt: int, rounds: int) -> dict[str, NDArr
     return taken
 
 
-def ratio(
+def quotient(
     arm: NDArray[np.float64], plain: NDArray[np.float64], draws: int = 1000
 ) -> tuple[float, float, float]:
     """Ratio of medians, and the 2.5 and 97.5 % quantiles of it when rounds are drawn anew with
@@ -203,45 +163,31 @@ def ratio(
 @OUT
 def main(entries: int, rounds: int, prompts: tuple[int, ...], out: Path | None) -> None:
     """Ratios of round trips at ENTRIES entries, per size of the prompt."""
-    rows, met, ratios, kept = [], True, {}, []
+    table, rows = [], []
+    ratios = {}
     with _server() as url:
         for prompt in prompts:
             taken = compare(url, entries, prompt, rounds)
-            shown = {
-                name: ratio(arm, taken["plain"]) for name, arm in taken.items() if name != "plain"
-            }
-            met &= shown["applied"][0] <= GOAL
-            ratios[f"apply/round trip over plain, {prompt:,} bytes"] = round(shown["applied"][0], 4)
-            kept += [
-                row(f"{name}, {prompt:,} bytes", float(np.median(arm)), "s")
-                for name, arm in taken.items()
-            ]
-            cells = [
-                f"{point:.3f} ({low:.3f} to {high:.3f})" for point, low, high in shown.values()
-            ]
-            more = (np.median(taken["by words"]) - np.median(taken["applied"])) * 1e6
-            rows.append(
-                [f"{prompt:,}", f"{np.median(taken['plain']) * 1e3:.3f}", *cells, f"{more:.0f}"]
-            )
+            plain = taken["plain"]
+            applied = round(quotient(taken["applied"], plain)[0], 4)
+            ratios[f"apply/round trip over plain, {prompt:,} bytes"] = applied
+            cells = [f"{prompt:,}", f"{np.median(plain) * 1e3:.3f}"]
+            for name in ("applied", "by words", "by hand"):
+                point, low, high = quotient(taken[name], plain)
+                cells.append(f"{point:.3f} ({low:.3f} to {high:.3f})")
+            more = np.median(taken["by words"]) - np.median(taken["applied"])
+            table.append([*cells, f"{more * 1e6:.0f}"])
+            for name, arm in taken.items():
+                rows.append(row(f"{name}, {prompt:,} bytes", float(np.median(arm)), "s"))
     click.echo(
         f"openai {openai.__version__}, {entries} entries, {rounds:,} counted requests an arm; ratio"
         " of medians (95 %)\n"
     )
-    click.echo(
-        markdown(
-            [
-                "prompt, bytes",
-                "plain, ms",
-                "applied / plain",
-                "by words / plain",
-                "by hand / plain",
-                "by words - applied, us",
-            ],
-            rows,
-        )
-    )
+    head = ["prompt, bytes", "plain, ms", "applied / plain", "by words / plain", "by hand / plain"]
+    click.echo(markdown([*head, "by words - applied, us"], table))
+    met = max(ratios.values()) <= GOAL
     click.echo(f"\napplied at most {GOAL}: {'MET' if met else 'NOT MET'}")
-    write(out, kept, ratios)
+    write(out, rows, ratios)
 
 
 if __name__ == "__main__":

@@ -38,9 +38,7 @@ VOCABULARY = 50_000
 tokens as much.
 """
 ASKED = re.compile(rb'"n":\s*(\d+)')
-STREAMED = re.compile(rb'"stream":\s*true')
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-EVENTS = HEAD.replace(b"application/json", b"text/event-stream")
 
 
 def rank_file(encoding: str = "o200k_base") -> bytes:
@@ -144,7 +142,6 @@ class _Server:
     def __init__(self, prepared: list[bytes]) -> None:
         self._prepared = prepared
         self._several: dict[int, Iterator[bytes]] = {}
-        self._streams: Iterator[bytes] | None = None
         models = json.dumps(
             {"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "bench"}]}
         ).encode()
@@ -173,13 +170,11 @@ class _Server:
                         return
                     received += some
                 line, asked = received[: received.find(b"\r\n")], ASKED.search(received, end)
-                streamed = STREAMED.search(received, end) is not None
                 received = received[end + 4 + _length(received[:end]) :]
-                await loop.sock_sendall(
-                    connection, self._answered(line, int(asked[1]) if asked else 1, streamed)
-                )
+                answer = self._answered(line, int(asked[1]) if asked else 1)
+                await loop.sock_sendall(connection, answer)
 
-    def _answered(self, line: bytes, n: int, streamed: bool) -> bytes:
+    def _answered(self, line: bytes, n: int) -> bytes:
         if line.startswith(b"POST /tiny"):
             return HEAD % 1 + b"1"
         if line.startswith(b"GET /cpu"):
@@ -187,37 +182,10 @@ class _Server:
             return HEAD % len(spent) + spent
         if line.startswith(b"GET"):
             return self._models
-        if streamed:
-            if self._streams is None:
-                self._streams = itertools.cycle(
-                    [EVENTS % len(body) + body for body in map(_stream, self._prepared)]
-                )
-            return next(self._streams)
         if n not in self._several:
             bodies = self._prepared if n == 1 else _joined(self._prepared, n)
             self._several[n] = itertools.cycle([HEAD % len(body) + body for body in bodies])
         return next(self._several[n])
-
-
-def _stream(body: bytes) -> bytes:
-    """The answer as server-sent events, one a token, the usage, and the end."""
-    whole = json.loads(body)
-    (choice,) = whole.pop("choices")
-    whole |= {"object": "chat.completion.chunk"}
-    usage, events = whole.pop("usage"), list[Any]()
-    for entry in choice["logprobs"]["content"]:
-        delta = {
-            "index": 0,
-            "delta": {"content": entry["token"]},
-            "logprobs": {"content": [entry]},
-            "finish_reason": None,
-        }
-        events.append({**whole, "choices": [delta]})
-    events.append({**whole, "choices": [], "usage": usage})
-    told = [
-        json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode() for event in events
-    ]
-    return b"".join(b"data: %b\n\n" % each for each in [*told, b"[DONE]"])
 
 
 def _joined(bodies: list[bytes], n: int) -> list[bytes]:
@@ -247,18 +215,17 @@ def serving(tokens: int, top: int, dialect: Dialect = "openai", count: int = 8) 
     command = [sys.executable, "-m", "bench.collector_server"]
     for name, value in options.items():
         command += [name, str(value)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise RuntimeError(
-                f"the server ended with exit code {process.wait()} before it listened"
-            )
-        yield f"http://127.0.0.1:{int(line.split()[0])}"
-    finally:
-        process.terminate()
-        process.wait()
+        try:
+            line = process.stdout.readline()
+            if not line:
+                raise RuntimeError(
+                    f"the server ended with exit code {process.wait()} before it listened"
+                )
+            yield f"http://127.0.0.1:{int(line.split()[0])}"
+        finally:
+            process.terminate()
 
 
 @click.command()

@@ -10,7 +10,6 @@ that does not count has written it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -26,10 +25,9 @@ from typing import Any
 
 import click
 
-from bench.collector_server import MODEL, rank_file, serving
+from bench.collector_clients import Job, command, with_ranks
+from bench.collector_server import MODEL, serving
 from bench.measuring import OUT, REPEATS, alternately, markdown, ratio, row, write
-from bench.peers.blb import RANKS
-from bench.peers.timed import Job, options
 
 __all__ = ["main"]
 
@@ -99,9 +97,9 @@ def _bare(base_url: str, env: Mapping[str, str]) -> dict[str, float]:
     """
     with tempfile.TemporaryDirectory() as folder:
         job = Job("bare", base_url, MODEL, TOKENS, TOP, CONCURRENCY, 1.0, folder, "openai")
-        command = [sys.executable, "-m", "bench.peers.plain", *options(job)]
+        words = [sys.executable, *command(job)]
         found: dict[str, Any] = json.loads(
-            subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
+            subprocess.run(words, capture_output=True, text=True, check=True, env=env).stdout
         )
     return {"in all": found["seconds"] / found["completions"] * PROMPTS["train"] * SAMPLES}
 
@@ -112,9 +110,7 @@ def _bare(base_url: str, env: Mapping[str, str]) -> dict[str, float]:
 def main(repeats: int, out: Path | None) -> None:
     """The table, and the ratio to bare fetching."""
     with tempfile.TemporaryDirectory() as ranks, serving(TOKENS, TOP, count=64) as base_url:
-        Path(ranks, hashlib.sha1(RANKS.encode(), usedforsecurity=False).hexdigest()).write_bytes(
-            rank_file()
-        )
+        with_ranks(ranks)
         env = {
             **os.environ,
             "OPENAI_API_KEY": "bench",

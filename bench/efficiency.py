@@ -164,8 +164,11 @@ def medians_of(
     work: Callable[[tuple[str, int]], dict[tuple[str, int, str], float]] = partial(
         _draw, numbers=numbers
     )
-    with get_context("spawn").Pool(processes) as pool:
-        done = pool.map(work, jobs, chunksize=1)
+    if processes > 1:
+        with get_context("spawn").Pool(processes) as pool:
+            done = pool.map(work, jobs, chunksize=1)
+    else:
+        done = [work(job) for job in jobs]
     found = {}
     for name in names:
         gains = [gain for (of, _), gain in zip(jobs, done, strict=True) if of == name]

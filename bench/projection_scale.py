@@ -8,9 +8,10 @@ completions of 128 tokens a prompt, and a reward that some tokens earn.
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -18,16 +19,17 @@ from typing import TypeVar
 import click
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize
 
 from bench.measuring import OUT, apart, markdown, ratio, row, write
+
+# The estimator alone is measured, without the collection before it.
 from blackbox_lb.estimate.inputs.rollouts import Rollouts, weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.rollouts.scratch import Scratch
 from tests.support.fits import choose_l2, projection, standard_errors
 
-__all__ = ["Dense", "Synthetic"]
+__all__ = ["Synthetic"]
 
 T = TypeVar("T")
 
@@ -40,8 +42,8 @@ BLOCK = 512
 """Rollouts that are made at a time: 10 MB of lists, about as much as is read from a store at a
 time.
 """
-SUBSAMPLE = 16
-"""Rollouts, 2,048 positions, that the dense reference is fitted to."""
+MEMORY = 1 << 28
+"""Bytes of lists in memory; the rest is in a scratch file."""
 TAU, L2 = 0.5, 5.0
 ENTRIES = 300
 """Of the compile."""
@@ -118,161 +120,47 @@ class Synthetic:
         )
 
 
-@dataclass(frozen=True)
-class Dense:
-    """The same problem with an (m, s) matrix of float64, written from the definition: what the
-    lists say, and the tail's rule.
-    """
-
-    token_ids: npt.NDArray[np.int64]
-    base: npt.NDArray[np.float64]
-    sampled: npt.NDArray[np.int64]
-    weights: npt.NDArray[np.float64]
-    linear: npt.NDArray[np.float64]
-
-    @classmethod
-    def of(cls, rollouts: Rollouts, tau: float) -> Dense:
-        """Of rollouts that have their lists, none complete and all tokens with ids."""
-        ids = np.union1d(rollouts.top_ids, rollouts.token_ids).astype(np.int64)
-        m, rows = len(rollouts.token_ids), np.arange(len(rollouts.token_ids))
-        base, held = np.zeros((m, len(ids))), np.zeros((m, len(ids)), np.bool_)
-        columns = np.searchsorted(ids, rollouts.top_ids)
-        base[rows[:, None], columns] = np.exp(rollouts.top_logprobs.astype(np.float64))
-        held[rows[:, None], columns] = True
-        sampled = np.searchsorted(ids, rollouts.token_ids)
-        tail = 1 - base.sum(axis=1)
-        outside = ~held[rows, sampled]
-        counts = np.bincount(sampled[outside], minlength=len(ids))
-        missed = tail @ ~held
-        rates = np.divide(
-            counts, np.maximum(missed, counts), out=np.zeros(len(ids)), where=counts > 0
-        )
-        shares = np.where(held, 0.0, rates)
-        base += tail[:, None] * shares / shares.sum(axis=1, keepdims=True)
-        weights = weighting(tau).weights(rollouts)
-        counts = np.bincount(sampled, weights.values - weights.baseline, len(ids))
-        linear = counts + weights.baseline @ base
-        return cls(ids, base, sampled, weights.values, linear)
-
-    def loss(
-        self, delta: npt.NDArray[np.float64], l2: float
-    ) -> tuple[float, npt.NDArray[np.float64]]:
-        """The negative objective in nats, and its gradient."""
-        tilted = self.base * np.exp(delta)
-        z = tilted.sum(axis=1)
-        value = self.weights @ np.log(z) - self.linear @ delta + l2 / 2 * (delta @ delta)
-        return float(value), (self.weights / z) @ tilted - self.linear + l2 * delta
-
-    def fit(self, l2: float) -> tuple[npt.NDArray[np.float64], float]:
-        """The best delta and its loss, to far more digits than the projection asks for."""
-        scale = np.sqrt(self.base.T @ self.weights + l2)
-
-        def scaled(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
-            value, slope = self.loss(x / scale, l2)
-            return value, slope / scale
-
-        found = optimize.minimize(
-            scaled,
-            np.zeros(len(scale)),
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": 5000, "maxfun": 5000, "maxcor": 50, "ftol": 0.0, "gtol": 1e-9},
-        )
-        return found.x / scale, float(found.fun)
-
-
-def _timed(function: Callable[[], T]) -> tuple[T, float]:
-    start = time.perf_counter()
-    value = function()
-    return value, time.perf_counter() - start
-
-
-def _both(found: dict[str, float], name: str, function: Callable[[], T]) -> T:
-    """Wall-clock and processor seconds of ``function``, told to ``found``: the latter hardly feel
-    what else runs.
-    """
-    before = time.process_time()
-    value, found[name] = _timed(function)
-    found[f"{name}, processor"] = time.process_time() - before
-    return value
-
-
-def measure(positions: int, folder: str, budget: int, parts: tuple[str, ...]) -> dict[str, float]:
+def measure(positions: int, folder: str, parts: Sequence[str]) -> dict[str, float]:
     """Seconds of each part for one size, and what the table holds."""
     made = Synthetic(positions)
-    table, seconds = _timed(
-        lambda: NextToken.gather(
-            made.blocks(), vocab_size=VOCAB, allocate=Scratch(Path(folder), budget)
-        )
+    numbers: dict[str, float] = {}
+
+    def timed(name: str, function: Callable[[], T]) -> T:
+        start = time.perf_counter()
+        value = function()
+        numbers[name] = time.perf_counter() - start
+        return value
+
+    scratch = Scratch(Path(folder), MEMORY)
+    table = timed(
+        "build", lambda: NextToken.gather(made.blocks(), vocab_size=VOCAB, allocate=scratch)
     )
     rollouts = Rollouts.join(made.parts)
     made.parts.clear()
-    found = {
-        "rows": float(table.n_positions),
-        "support": float(len(table.token_ids)),
-        "making": made.seconds,
-    }
-    found["build"] = seconds - made.seconds
-    found["potential"] = _potential(rollouts, table)
-    found["entries"] = float(table.lists.entries)
-    found["bytes"] = float(
-        sum(
-            p.table.data.nbytes + p.table.indices.nbytes + p.table.indptr.nbytes
-            for p in table.lists.parts
-        )
-    )
-    if {"fit", "errors", "compile"} & set(parts):
-        fit = _both(found, "fit", lambda: projection(rollouts, tau=TAU, l2=L2, next_token=table))
-        found |= {"iterations": fit.iterations, "gain": fit.gain, "shortfall": fit.shortfall}
-        if "errors" in parts:
-            errors = _both(
-                found, "errors", lambda: standard_errors(rollouts, table, fit, tau=TAU, l2=L2)
-            )
-            found["noise"] = errors.noise
-        if "compile" in parts:
-            compiled = _both(
-                found, "compile", lambda: sparsify(table, fit.delta, entries=ENTRIES, patience=0)
-            )
-            found["kept"] = compiled.kept
-    if "cv" in parts:
-        choice = _both(found, "cv", lambda: choose_l2(rollouts, table, tau=TAU))
-        found["l2"] = choice.l2
-    return found
-
-
-def _potential(rollouts: Rollouts, table: NextToken) -> float:
-    """Seconds, the median of three, after one that does not count."""
+    numbers["making"] = made.seconds
+    numbers["build"] -= made.seconds
+    numbers["tokens"] = len(table.token_ids)
     weights = weighting(TAU).weights(rollouts).values
     delta = np.random.default_rng(1).normal(size=len(table.token_ids)) / 4
-    return sorted(_timed(lambda: table.potential(delta, weights))[1] for _ in range(4))[1]
+    turns = []
+    for _ in range(4):
+        timed("potential", lambda: table.potential(delta, weights))
+        turns.append(numbers["potential"])
+    numbers["potential"] = statistics.median(turns[1:])
+    if {"fit", "errors", "compile"} & set(parts):
+        fit = timed("fit", lambda: projection(rollouts, tau=TAU, l2=L2, next_token=table))
+        numbers["iterations"] = fit.iterations
+        if "errors" in parts:
+            timed("errors", lambda: standard_errors(rollouts, table, fit, tau=TAU, l2=L2))
+        if "compile" in parts:
+            timed("compile", lambda: sparsify(table, fit.delta, entries=ENTRIES, patience=0))
+    if "cv" in parts:
+        numbers["l2"] = timed("cv", lambda: choose_l2(rollouts, table, tau=TAU)).l2
+    return numbers
 
 
-def agreement(positions: int) -> dict[str, float]:
-    """How far the fit to a subsample is from that of the dense reference: nats, and nats per
-    weighted token of the objective.
-    """
-    block = next(Synthetic(max(positions, SUBSAMPLE * LENGTH)).blocks()).take(np.arange(SUBSAMPLE))
-    ours, exact = projection(block, tau=TAU, l2=L2), Dense.of(block, TAU)
-    best, lowest = exact.fit(L2)
-    reached = exact.loss(ours.delta, L2)[0]
-    return {
-        "nats": float(np.abs(ours.delta - best).max()),
-        "objective": (reached - lowest) / float(exact.weights.sum()),
-        "support": float(len(best)),
-    }
-
-
-UNITS = {
-    "making": "s",
-    "build": "s",
-    "potential": "s",
-    "fit": "s",
-    "cv": "s",
-    "errors": "s",
-    "compile": "s",
-    "iterations": "",
-    "l2": "tokens",
-}
+SECONDS = ("making", "build", "potential", "fit", "cv", "errors", "compile")
+COLUMNS = ("tokens", *SECONDS, "iterations", "l2")
 
 
 @click.command()
@@ -294,64 +182,32 @@ UNITS = {
     help="What is timed beside the table and one potential. Repeatable.",
 )
 @click.option(
-    "--memory",
-    default=1 << 28,
-    show_default=True,
-    help="Bytes of lists in memory; the rest is in a scratch file.",
-)
-@click.option(
     "--folder",
     type=click.Path(exists=True, file_okay=False),
     help="Where the scratch file lies; the system's own if none.",
 )
 @OUT
 def main(
-    positions: tuple[int, ...],
-    parts: tuple[str, ...],
-    memory: int,
-    folder: str | None,
-    out: Path | None,
+    positions: tuple[int, ...], parts: tuple[str, ...], folder: str | None, out: Path | None
 ) -> None:
-    """Seconds, memory and iterations of the projection by the number of positions, and its distance
-    from a dense reference.
-    """
+    """Seconds, memory and iterations of the projection by the number of positions."""
     rows, table = [], []
     for size in positions:
         with tempfile.TemporaryDirectory(dir=folder) as own:
-            done = apart(measure, size, own, memory, parts)
-        found = done.value
-        for name, unit in UNITS.items():
-            if name in found:
-                rows.append(row(f"{size} positions: {name}", found[name], unit))
-        rows.append(row(f"{size} positions: peak memory", done.peak, "bytes"))
-        rows.append(
-            row(
-                f"{size} positions: table",
-                found["bytes"] / found["entries"],
-                "bytes a listed token",
-            )
-        )
-        shown = [f"{found[name]:.3g}" if name in found else "" for name in UNITS]
-        table.append([f"{size:,}", f"{found['support']:,.0f}", *shown, f"{done.peak / 1e9:.2f}"])
-        click.echo(f"{size:,}: {found}", err=True)
-    near = agreement(min(positions))
-    rows.append(row("dense reference: largest difference", near["nats"], "nats"))
-    rows.append(
-        row("dense reference: objective missed", near["objective"], "nats a weighted token")
-    )
-    click.echo(markdown(["positions", "tokens", *UNITS, "peak GB"], table))
-    click.echo(
-        f"dense reference on {SUBSAMPLE * LENGTH:,} positions x {near['support']:,.0f} tokens:"
-        f" largest difference {near['nats']:.2g} nats, objective {near['objective']:.2g} nats a"
-        " weighted token"
-    )
-    first = next((each for each in rows if each["name"].endswith(": fit")), None)
-    potential = next(each for each in rows if each["name"].endswith(": potential"))
-    ratios = (
-        {}
-        if first is None
-        else {"projection/fit over one potential": ratio(first["value"], potential["value"])}
-    )
+            process = apart(measure, size, own, parts)
+        numbers = process.value
+        shown = [f"{numbers[name]:.3g}" if name in numbers else "" for name in COLUMNS]
+        table.append([f"{size:,}", *shown, f"{process.peak / 1e9:.2f}"])
+        rows += [
+            row(f"{size} positions: {name}", numbers[name], "s")
+            for name in SECONDS
+            if name in numbers
+        ]
+        rows.append(row(f"{size} positions: peak memory", process.peak, "bytes"))
+    click.echo(markdown(["positions", *COLUMNS, "peak GB"], table))
+    ratios = {}
+    if "fit" in numbers:
+        ratios["projection/fit over one potential"] = ratio(numbers["fit"], numbers["potential"])
     write(out, rows, ratios)
 
 

@@ -1,7 +1,5 @@
-"""What ``blb proxy`` adds to a request: direct against through the proxy, in turns, to one loopback
-server.
-
-    uv run python -m bench.proxy_overhead
+"""``python -m bench.proxy_overhead``: what ``blb proxy`` adds to a request, direct against through
+the proxy, in turns, to one loopback server.
 
 Server, proxy and client are three processes; both ways keep their connection. The direct request
 carries the same 300 entries, so that the server receives the same bytes. By words: through the
@@ -31,15 +29,13 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from bench.apply_overhead import by_words, words_of
+from bench.biases import by_words, fixed, text_of
 from bench.measuring import OUT, ratio, row, write
-from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Entry
 
 __all__ = ["main"]
 
 Seconds = npt.NDArray[np.float64]
-ENTRIES = 300
+BIAS = fixed(300)
 EVENTS = 200
 EVERY = 0.010
 """Seconds between two events of a stream."""
@@ -48,6 +44,8 @@ ANSWER = json.dumps(
 ).encode()
 PATIENCE = 30.0
 """Seconds without a byte after which something is broken."""
+WARM_UP = 20
+"""Requests that are not counted."""
 GOAL = 1e-3
 """Seconds that the proxy may add at the median."""
 
@@ -98,40 +96,23 @@ def _servers() -> Iterator[tuple[int, int]]:
     server.start()
     origin = mine.recv()
     with tempfile.TemporaryDirectory() as folder:
-        entries = tuple(Entry(id=token, bias=value) for token, value in _values().items())
         path = Path(folder, "bias.json")
-        fields: dict[str, Any] = {
-            "provider": "vllm",
-            "model": "m",
-            "tokenizer": "t",
-            "reward": "length",
-        }
-        bias = Bias(**fields, estimator="projection", entries=entries)
-        bias.save(path)
-        by_words(bias, words_of(1000)).save(Path(folder, "words.json"))
+        BIAS.save(path)
+        by_words(BIAS, [text_of(1000)]).save(Path(folder, "words.json"))
         command = [sys.executable, "-m", "blackbox_lb", "proxy", "--bias", str(path), "--port", "0"]
         command += ["--bias", f"words={Path(folder, 'words.json')}"]
-        proxy = subprocess.Popen(
-            [*command, "--upstream", f"http://127.0.0.1:{origin}/v1"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert proxy.stdout is not None
-        found = re.search(r"127\.0\.0\.1:(\d+)/v1 ->", proxy.stdout.readline())
-        assert found
-        try:
-            yield origin, int(found[1])
-        finally:
-            proxy.terminate()
-            proxy.wait()
-            server.terminate()
-
-
-def _values() -> dict[int, float]:
-    rng = np.random.default_rng(0)
-    tokens, values = rng.permutation(200_000)[:ENTRIES].tolist(), rng.normal(0, 2, ENTRIES).tolist()
-    return dict(zip(tokens, values, strict=True))
+        command += ["--upstream", f"http://127.0.0.1:{origin}/v1"]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as proxy:
+            assert proxy.stdout is not None
+            found = re.search(r"127\.0\.0\.1:(\d+)/v1 ->", proxy.stdout.readline())
+            assert found
+            try:
+                yield origin, int(found[1])
+            finally:
+                proxy.terminate()
+                server.terminate()
 
 
 class _Client:
@@ -140,6 +121,12 @@ class _Client:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def __enter__(self) -> _Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
 
     def _send(self, path: str, body: bytes) -> None:
         head = (
@@ -180,51 +167,45 @@ class _Client:
 
 def _overhead(origin: int, proxy: int, size: int, requests: int) -> tuple[float, float, float]:
     """Median seconds of a round trip direct, through the proxy, and through it by words."""
-    body = {"model": "m", "messages": [{"role": "user", "content": words_of(size)}]}
-    plain, named = json.dumps(body).encode(), json.dumps(body | {"model": "m@words"}).encode()
-    biased = (
-        plain[:-1]
-        + b',"logit_bias":'
-        + json.dumps(_values(), separators=(",", ":")).encode()
-        + b"}"
+    body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": text_of(size)}]}
+    plain = json.dumps(body).encode()
+    named = json.dumps(body | {"model": "m@words"}).encode()
+    values = {str(token): value for token, value in BIAS.logit_bias.items()}
+    biased = json.dumps(body | {"logit_bias": values}).encode()
+    with _Client(origin) as direct, _Client(proxy) as through:
+        turns = [
+            (direct.seconds(biased), through.seconds(plain), through.seconds(named))
+            for _ in range(requests + WARM_UP)
+        ]
+    counted = np.array(turns[WARM_UP:]) * 1e3
+    middle = np.median(counted, axis=0)
+    last = np.quantile(counted, 0.99, axis=0)
+    click.echo(
+        f"{len(plain):>7,} bytes   direct {middle[0]:.3f} ms   through {middle[1]:.3f} ms   added:"
+        f" median {middle[1] - middle[0]:+.3f} ms, p99 {last[1] - last[0]:+.3f} ms; by words"
+        f" {middle[2] - middle[1]:+.3f} ms more"
     )
-    direct, through = _Client(origin), _Client(proxy)
-    turns = [
-        (direct.seconds(biased), through.seconds(plain), through.seconds(named))
-        for _ in range(requests + 20)
-    ]
-    at = {
-        name: np.quantile(np.array(turns[20:]), share, axis=0)
-        for name, share in (("median", 0.5), ("p99", 0.99))
-    }
-    added = {name: float(value[1] - value[0]) for name, value in at.items()}
-    middle = tuple(map(float, at["median"]))
-    print(
-        f"{len(plain):>7,} bytes   direct {middle[0] * 1e3:.3f} ms   through {middle[1] * 1e3:.3f}"
-        f" ms   added: median {added['median'] * 1e3:+.3f} ms, p99 {added['p99'] * 1e3:+.3f} ms; by"
-        f" words {(middle[2] - middle[1]) * 1e3:+.3f} ms more"
-    )
-    return middle[0], middle[1], middle[2]
+    return middle[0] / 1e3, middle[1] / 1e3, middle[2] / 1e3
 
 
 def _cadence(origin: int, proxy: int, streams: int) -> bool:
-    gaps: dict[str, list[Seconds]] = {"direct": [], "through": []}
-    delays: dict[str, list[Seconds]] = {"direct": [], "through": []}
+    """Whether the bytes of a stream are the same direct and through the proxy."""
     bodies = set()
-    for _ in range(streams):
-        for name, port in (("direct", origin), ("through", proxy)):
-            times, delay, body = _Client(port).events(b'{"model":"m","stream":true}')
-            gaps[name].append(np.diff(times))
-            delays[name].append(delay)
+    for name, port in (("direct", origin), ("through", proxy)):
+        gaps, delays = [], []
+        for _ in range(streams):
+            with _Client(port) as client:
+                times, delay, body = client.events(b'{"model":"m","stream":true}')
+            gaps.append(np.diff(times) * 1e3)
+            delays.append(delay * 1e3)
             bodies.add(body)
-    for name in gaps:
-        low, middle, high = np.quantile(np.concatenate(gaps[name]), (0.01, 0.5, 0.99)) * 1e3
-        late, latest = np.quantile(np.concatenate(delays[name]), (0.5, 0.99)) * 1e3
-        print(
+        low, middle, high = np.quantile(np.concatenate(gaps), (0.01, 0.5, 0.99))
+        late, latest = np.quantile(np.concatenate(delays), (0.5, 0.99))
+        click.echo(
             f"{name:>8}: ms between events p1 {low:.2f}, median {middle:.2f}, p99 {high:.2f}; "
             f"delay median {late:.2f}, p99 {latest:.2f}"
         )
-    print(f"bytes, chunk borders included: {'equal' if len(bodies) == 1 else 'DIFFERENT'}")
+    click.echo(f"bytes, chunk borders included: {'equal' if len(bodies) == 1 else 'DIFFERENT'}")
     return len(bodies) == 1
 
 
@@ -242,7 +223,7 @@ def main(requests: int, streams: int, out: Path | None) -> None:
         found = {size: _overhead(origin, proxy, size, requests) for size in (100, 100_000)}
         met = [through - direct <= GOAL for direct, through, _ in found.values()]
         met.append(_cadence(origin, proxy, streams))
-    print(
+    click.echo(
         f"goal, at most {GOAL * 1e3:g} ms at the median and equal bytes:"
         f" {'MET' if all(met) else 'NOT MET'}"
     )

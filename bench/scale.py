@@ -14,17 +14,26 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
-from rich.table import Table
 from scipy import sparse
 
-from bench.measuring import OUT, REPEATS, Measured, alternately, apart, ratio, row, write
+from bench.measuring import (
+    OUT,
+    REPEATS,
+    Measured,
+    alternately,
+    apart,
+    markdown,
+    ratio,
+    row,
+    write,
+)
 
 # The estimator alone is measured, without the collection before it.
 from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics, TokenIPS
@@ -122,11 +131,11 @@ def rollouts(
     )
 
 
-def bytes_read(*paths: Path) -> int:
-    """Read files once, from their beginning to their end."""
+def bytes_read(folder: Path) -> int:
+    """Read the files once, from their beginning to their end."""
     buffer, total = bytearray(READ), 0
-    for path in paths:
-        with path.open("rb", buffering=0) as file:
+    for name in COLUMNS:
+        with (folder / name).open("rb", buffering=0) as file:
             while size := file.readinto(buffer):
                 total += size
     return total
@@ -188,42 +197,25 @@ def _biases(estimates: Iterator[npt.NDArray[Any]]) -> Iterator[Vector]:
             yield np.log(alpha + zhat) - np.log(alpha)
 
 
-def cold(*paths: Path) -> None:
-    """Make the system forget what it keeps of these files."""
+def cold(folder: Path) -> None:
+    """Make the system forget what it keeps of the files."""
     if not hasattr(os, "posix_fadvise"):
         raise click.ClickException("cold caches need posix_fadvise, which this system lacks")
-    for path in paths:
-        with path.open("rb") as file:
+    for name in COLUMNS:
+        with (folder / name).open("rb") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-Run = Callable[[], Measured[object]]
-
-
-def runs_of(folder: Path, peers: bool) -> dict[str, Run]:
-    """What is measured, by name."""
-    columns = [folder / name for name in COLUMNS]
-
-    def forgetting(paths: list[Path], run: Run) -> Run:
-        def once() -> Measured[object]:
-            cold(*paths)
-            return run()
-
-        return once
-
-    runs: dict[str, Run] = {
-        "read the columns once, cold": forgetting(columns, lambda: apart(bytes_read, *columns)),
-        "read the columns once, warm": lambda: apart(bytes_read, *columns),
-        "blb, columns, cold": forgetting(columns, lambda: apart(ours, folder)),
-        "blb, columns, warm": lambda: apart(ours, folder),
-    }
-    if peers:
-        runs["scipy.sparse, columns, warm"] = lambda: apart(with_scipy, folder)
-        runs["numpy, columns, warm"] = lambda: apart(with_numpy, folder)
-    return runs
-
-
+RUNS: dict[str, tuple[Callable[..., Any], bool]] = {
+    "read the columns once, cold": (bytes_read, True),
+    "read the columns once, warm": (bytes_read, False),
+    "blb, columns, cold": (ours, True),
+    "blb, columns, warm": (ours, False),
+    "scipy.sparse, columns, warm": (with_scipy, False),
+    "numpy, columns, warm": (with_numpy, False),
+}
+"""What is measured -> the function, and whether the system is made to forget the files before."""
 RATIOS = {
     "blb over scipy.sparse": ("blb, columns, warm", "scipy.sparse, columns, warm"),
     "blb over numpy": ("blb, columns, warm", "numpy, columns, warm"),
@@ -234,7 +226,15 @@ DISK = {
         "read the columns once, cold",
     ),
 }
-"""Told and not kept: what a disk gives from one minute to the next differs twofold."""
+"""Shown and not kept: what a disk gives from one minute to the next differs twofold."""
+
+
+def run(name: str, folder: Path) -> Measured[Any]:
+    """One of ``RUNS`` in a process of its own."""
+    function, is_cold = RUNS[name]
+    if is_cold:
+        cold(folder)
+    return apart(function, folder)
 
 
 @click.command(help=__doc__)
@@ -258,68 +258,49 @@ DISK = {
 )
 @REPEATS
 @OUT
-def main(
-    scale: float,
-    folder: Path | None,
-    peers: bool,
-    repeats: int,
-    out: Path | None,
-) -> None:
+def main(scale: float, folder: Path | None, peers: bool, repeats: int, out: Path | None) -> None:
     """See the module."""
+    names = [name for name in RUNS if peers or name.startswith(("read", "blb"))]
     with tempfile.TemporaryDirectory() as temporary:
         where = folder or Path(temporary)
         where.mkdir(parents=True, exist_ok=True)
-        positions = _prepared(where, scale)
-        found = alternately(runs_of(where, peers), repeats)
-        files = {path.name: path.stat().st_size for path in where.iterdir()}
+        if not (where / "logprobs").exists():
+            apart(made, where, scale)
+        positions = (where / "logprobs").stat().st_size // 4
+        turns = alternately({name: partial(run, name, where) for name in names}, repeats)
     seconds = {
-        name: statistics.median(each.seconds for each in measured)
-        for name, measured in found.items()
+        name: statistics.median(turn.seconds for turn in measured)
+        for name, measured in turns.items()
     }
-    peaks = {name: max(each.peak for each in measured) for name, measured in found.items()}
-    biases = {
-        name: np.asarray(measured[0].value)
-        for name, measured in found.items()
+    reference = turns["blb, columns, warm"][0].value
+    apart_by = max(
+        float(np.max(np.abs(measured[0].value / reference - 1)))
+        for name, measured in turns.items()
         if "read" not in name
-    }
-    reference = biases["blb, columns, warm"]
-    apart_by = max(float(np.max(np.abs(each / reference - 1))) for each in biases.values())
-    console, table = Console(), Table("", "seconds", "ns a position", "peak MB")
-    for name, value in seconds.items():
-        table.add_row(
-            name, f"{value:.3f}", f"{value / positions * 1e9:.1f}", f"{peaks[name] / 1e6:.0f}"
-        )
-
-    def quotients(pairs: dict[str, tuple[str, str]]) -> dict[str, float]:
-        there = {name: pair for name, pair in pairs.items() if seconds.keys() >= set(pair)}
-        return {
-            f"scale/{name}": ratio(seconds[top_], seconds[below])
-            for name, (top_, below) in there.items()
-        }
-
-    kept = quotients(RATIOS)
-    console.print(
-        f"{round(ROLLOUTS * scale):,} rollouts, {positions:,} positions, {len(TAUS) * len(ALPHAS)}"
-        f" settings; columns {sum(files[name] for name in COLUMNS) / 1e6:,.0f} MB"
     )
-    console.print(table)
-    for name, quotient in {**kept, **quotients(DISK)}.items():
-        console.print(f"{name}: {quotient:g}")
-    console.print(f"largest relative difference between the biases: {apart_by:.1e}")
-    rows = [
-        row(name, value, "s", peak=peaks[name], scale=scale, positions=positions)
-        for name, value in seconds.items()
-    ]
-    write(out, [*rows, row("largest relative difference between the biases", apart_by, "1")], kept)
-
-
-def _prepared(folder: Path, scale: float) -> int:
-    """Make the files that are not there yet, in processes whose memory is not measured. Returns the
-    positions.
-    """
-    if not (folder / "logprobs").exists():
-        apart(made, folder, scale)
-    return (folder / "logprobs").stat().st_size // 4
+    table, rows = [], []
+    for name, value in seconds.items():
+        peak = max(turn.peak for turn in turns[name])
+        rate = f"{value / positions * 1e9:.1f}"
+        table.append([name, f"{value:.3f}", rate, f"{peak / 1e6:.0f}"])
+        rows.append(row(name, value, "s", peak=peak, scale=scale, positions=positions))
+    settings = len(TAUS) * len(ALPHAS)
+    click.echo(
+        f"{round(ROLLOUTS * scale):,} rollouts, {positions:,} positions, {settings} settings"
+    )
+    click.echo(markdown(["", "seconds", "ns a position", "peak MB"], table))
+    quotients = {
+        f"scale/{name}": ratio(seconds[above], seconds[below])
+        for name, (above, below) in {**RATIOS, **DISK}.items()
+        if above in seconds and below in seconds
+    }
+    for name, quotient in quotients.items():
+        click.echo(f"{name}: {quotient:g}")
+    click.echo(f"largest relative difference between the biases: {apart_by:.1e}")
+    kept = {
+        name: value for name, value in quotients.items() if name.removeprefix("scale/") in RATIOS
+    }
+    write(out, rows, kept)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import os
 import statistics
 import time
 import urllib.request
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,13 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
-from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.export import logit_bias, vllm_xargs
-from blackbox_lb.bias.features import FeatureVector, Words, bucket_of, grams
-from blackbox_lb.bias.records import Entry
-from blackbox_lb.bias.request_bias import SentRange
+from bench.biases import by_words, fixed
+from blackbox_lb import Bias, logit_bias, vllm_xargs
 
 __all__ = [
     *("Arm", "arms_of", "bias_by_words", "main", "markdown", "measure", "prompts_of", "rate"),
@@ -180,26 +175,13 @@ def bias_by_words(model: str, prompts: Sequence[str], entries: int, words: int) 
     """
     from tokenizers import Tokenizer
 
+    # A bias names the tokenizer that it was learned with.
     from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 
     tokenizer = Tokenizer.from_file(str(Path(model, "tokenizer.json")))
-    counts = Counter(gram for prompt in prompts for gram in set(grams(prompt)))
-    draws = np.random.default_rng(1)
-    vectors = {}
-    for gram, _ in counts.most_common(words):
-        values = tuple(draws.normal(0, 0.1, entries).tolist())
-        vectors[bucket_of(gram)] = FeatureVector(name=gram, bucket=bucket_of(gram), values=values)
-    ids = draws.choice(tokenizer.get_vocab_size(), entries, replace=False)
-    return Bias(
-        provider="vllm",
-        model=model,
-        tokenizer=fingerprint(tokenizer.encode(PROBE_TEXT, add_special_tokens=False).ids),
-        reward="none",
-        estimator="none",
-        entries=tuple(Entry(id=int(token), bias=1.0) for token in sorted(ids)),
-        features=(Words(vectors=tuple(vectors.values())),),
-        sent=SentRange(low=-100.0, high=100.0),
-    )
+    known = fingerprint(tokenizer.encode(PROBE_TEXT, add_special_tokens=False).ids)
+    bias = fixed(entries, tokenizer.get_vocab_size(), model=model, tokenizer=known)
+    return by_words(bias, prompts, words)
 
 
 def report(rates: Mapping[str, Sequence[float]], concurrent: int) -> None:
