@@ -15,6 +15,9 @@ import numpy.typing as npt
 
 from bench.paper.centering import fits
 from bench.paper.clustering import cluster_vocabulary
+from blackbox_lb import Task, Trials
+
+# An estimator of its own, beside those of the package.
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.estimator import (
     EstimatorFacts,
@@ -27,9 +30,7 @@ from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.projection.projection import Prior
-from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
-from blackbox_lb.tasks import Task
 
 NAME = "clusters"
 
@@ -147,11 +148,9 @@ def clusters_in_table(labels: Ids) -> Iterator[None]:
         del ROWS[NAME], _Row.current
 
 
-async def clusters_of(
-    trials: Trials, task: Task, samples: int, k: int, embedding: str | None
-) -> Ids:
-    """(v,) the cluster of each token id: ``k`` of them, of the words of ``samples`` completions a
-    validation prompt.
+async def clusters_of(trials: Trials, task: Task, k: int, embedding: str | None) -> tuple[Ids, str]:
+    """(v,) the cluster of each token id: ``k`` of them, of the words of a completion of each
+    validation prompt; and a sentence about them.
 
     Raises:
         InputError: see ``cluster_vocabulary``.
@@ -159,15 +158,14 @@ async def clusters_of(
     """
     session = trials.session
     draw = trials.draw(SAMPLED, None, session.biased_endpoint)
-    keys = await trials.collect("validation, base", task.validation, draw, samples, scored=False)
+    keys = await trials.collect("validation, base", task.validation, draw, 1, scored=False)
     texts = [completion.text for row in keys for completion in trials.store.completions(row)]
     cache = trials.store.path.with_name("clusters.npz")
     made = await asyncio.to_thread(
         cluster_vocabulary, session.vocabulary, texts, k=k, encoder=embedding, cache=cache
     )
     sizes = sorted(made.sizes.tolist())
-    trials.report.notice(
+    return made.labels, (
         f"{made.k} clusters of {made.corpus:,} words and special strings by {made.encoder},"
         f" {sizes[0]:,} to {sizes[-1]:,} tokens"
     )
-    return made.labels

@@ -4,14 +4,16 @@ known to compare them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from bench.paper.configuration import Configuration, PaperRow
-from bench.paper.results import BenchmarkResult, MethodResult, Reproduction
-from blackbox_lb.jobs.evaluation.document import Mean
+from bench.paper.plan import Part, Table
 
-NONE = ""
+__all__ = ["TextTable", "comparison", "details", "differences", "page"]
+
+Result = Mapping[str, Any]
+"""A benchmark's results, or a method's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,178 +24,163 @@ class TextTable:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
+    @property
+    def text(self) -> str:
+        """As Markdown."""
+        bars = ("---", *["---:"] * (len(self.header) - 1))
+        lines = [f"**{self.title}**", ""]
+        for row in (self.header, bars, *self.rows):
+            cells = (cell.replace("|", "\\|").replace("\n", " ") for cell in row)
+            lines.append(f"| {' | '.join(cells)} |")
+        return "\n".join(lines)
 
-def offsets(mean: float, low: float, high: float) -> str:
+
+def offsets(mean: Mapping[str, float], unit: float) -> str:
     """``33.14 ± 1.30`` as in the paper; ``33.14 +1.31 -1.29`` where the two offsets of the interval
     do not print alike.
     """
-    up, down = f"{high - mean:.2f}", f"{mean - low:.2f}"
-    return f"{mean:.2f} ± {up}" if up == down else f"{mean:.2f} +{up} -{down}"
+    up = f"{unit * (mean['high'] - mean['mean']):.2f}"
+    down = f"{unit * (mean['mean'] - mean['low']):.2f}"
+    value = f"{unit * mean['mean']:.2f}"
+    return f"{value} ± {up}" if up == down else f"{value} +{up} -{down}"
 
 
-def comparison(
-    configuration: Configuration,
-    results: Sequence[BenchmarkResult],
-    model: str,
-) -> TextTable:
+def comparison(table: Table, results: Sequence[Result], model: str) -> TextTable:
     """The paper's table with our columns: beside each benchmark that was run, or, where its columns
     are models, after them.
     """
-    places = _places(configuration, results)
+    by_name = {result["benchmark"]: result for result in results}
+    places = [(key, by_name.pop(key, None)) for key in table["columns"]]
+    places += [("", result) for result in by_name.values()]
     header = ["Method", "Trained params", "ours"]
     for key, result in places:
-        header.append(f"{configuration.columns[key]}, paper" if key else f"{model}, ours")
+        header.append(f"{table['columns'][key]}, paper" if key else f"{model}, ours")
         if key and result:
-            header.append(f"{configuration.columns[key]}, ours")
-    rows = [_row(configuration, row, places, results) for row in configuration.rows]
-    ours = _projection(configuration, places, results)
-    return TextTable(configuration.caption, tuple(header), (*rows, *ours))
-
-
-def _places(
-    configuration: Configuration, results: Sequence[BenchmarkResult]
-) -> list[tuple[str, BenchmarkResult | None]]:
-    """The paper's columns, each with our result for it; a result that has no column of its own
-    follows them, without a key.
-    """
-    by_name = {result.benchmark: result for result in results}
-    places = [(key, by_name.pop(key, None)) for key in configuration.columns]
-    return places + [("", result) for result in by_name.values()]
-
-
-def _row(
-    configuration: Configuration,
-    paper: PaperRow,
-    places: Sequence[tuple[str, BenchmarkResult | None]],
-    results: Sequence[BenchmarkResult],
-) -> tuple[str, ...]:
-    cells = [paper.title, paper.params, _params(paper.method, results)]
+            header.append(f"{table['columns'][key]}, ours")
+    rows = []
+    for paper in table["rows"]:
+        cells = [paper["title"], paper["params"], _params(paper["method"], results)]
+        for key, result in places:
+            if key:
+                mean, offset = paper["values"][key]
+                cells.append(f"{mean:.2f} ± {offset:.2f}")
+            if result:
+                cells.append(_ours(table, paper["method"], result))
+        rows.append(tuple(cells))
+    cells = [f"projection, {_share(results)} of the rollouts", "", _params("projection", results)]
     for key, result in places:
         if key:
-            mean, offset = paper.values[key]
-            cells.append(f"{mean:.2f} ± {offset:.2f}")
+            cells.append("")
         if result:
-            cells.append(_ours(configuration, paper.method, result))
-    return tuple(cells)
+            cells.append(_ours(table, "projection", result))
+    return TextTable(table["caption"], tuple(header), (*rows, tuple(cells)))
 
 
-def _projection(
-    configuration: Configuration,
-    places: Sequence[tuple[str, BenchmarkResult | None]],
-    results: Sequence[BenchmarkResult],
-) -> list[tuple[str, ...]]:
-    if not any(result.method("projection") for result in results):
-        return []
-    cells = [f"projection, {_share(results)} of the rollouts", NONE]
-    cells.append(_params("projection", results))
-    for key, result in places:
-        cells += [NONE] * bool(key)
-        if result:
-            cells.append(_ours(configuration, "projection", result))
-    return [tuple(cells)]
-
-
-def _share(results: Sequence[BenchmarkResult]) -> str:
-    """How many of the rollouts of the paper's estimator projection learned from, over all
-    benchmarks where both were run.
-    """
-    pairs = [[result.method(name) for name in ("projection", "ips")] for result in results]
-    counts = [[own.rollouts for own in pair if own and own.rollouts] for pair in pairs]
-    both = [pair for pair in counts if len(pair) == len(("projection", "ips"))]
-    return (
-        f"{sum(part for part, _ in both) / sum(whole for _, whole in both):.0%}" if both else "part"
-    )
-
-
-def _ours(configuration: Configuration, method: str, result: BenchmarkResult) -> str:
-    own = result.method(method)
-    if own is None or own.missing is not None:
+def _ours(table: Table, method: str, result: Result) -> str:
+    own = result["methods"].get(method, {})
+    metric = table["metric"]
+    if "tokens" not in own:
         return "not run"
-    return _cell(configuration, own.accuracy, own.tokens)
+    if metric not in own:
+        return "not known"
+    return offsets(own[metric], 100.0 if metric == "accuracy" else 1.0)
 
 
-def _cell(configuration: Configuration, accuracy: Mean | None, tokens: Mean | None) -> str:
-    mean, unit = (accuracy, 100.0) if configuration.metric == "accuracy" else (tokens, 1.0)
-    return (
-        "not known"
-        if mean is None
-        else offsets(unit * mean.mean, unit * mean.low, unit * mean.high)
-    )
-
-
-def _params(method: str, results: Sequence[BenchmarkResult]) -> str:
+def _params(method: str, results: Sequence[Result]) -> str:
     """Trained numbers of ours; from smallest to largest where benchmarks differ."""
     if method == "base":
         return "--"
-    found = [
-        own.params
+    numbers = [result["methods"].get(method, {}).get("params") for result in results]
+    known = sorted({number for number in numbers if number is not None})
+    return "–".join(f"{number:,}" for number in dict.fromkeys([*known[:1], *known[-1:]]))
+
+
+def _share(results: Sequence[Result]) -> str:
+    """How many of the rollouts of the paper's estimator projection learned from, over all
+    benchmarks where both were run.
+    """
+    pairs = [
+        [result["methods"][name].get("rollouts") for name in ("projection", "ips")]
         for result in results
-        if (own := result.method(method)) and own.params is not None
     ]
-    low, high = (min(found), max(found)) if found else (0, 0)
-    return NONE if not found else f"{low:,}" if low == high else f"{low:,}–{high:,}"
+    both = [pair for pair in pairs if all(pair)]
+    if not both:
+        return "part"
+    return f"{sum(part for part, _ in both) / sum(whole for _, whole in both):.0%}"
 
 
-def details(configuration: Configuration, result: BenchmarkResult) -> TextTable:
+def details(table: Table, result: Result) -> TextTable:
     """What each method learned from and chose, and both metrics with their paired difference to the
     base.
     """
-    title = configuration.benchmarks[result.benchmark].title
-    rows = [_detail(own) for own in result.methods]
+    title = table["benchmarks"][result["benchmark"]]["title"]
     caption = (
-        f"{title}: {result.test:,} test problems, greedy, each against the base on the same"
+        f"{title}: {result['test']:,} test problems, greedy, each against the base on the same"
         " problems"
     )
-    header = (
-        "method",
-        "rollouts",
-        "entries",
-        "chosen",
-        "accuracy %",
-        *_COMPARED,
-        "tokens",
-        *_COMPARED,
+    rows = []
+    for name, own in result["methods"].items():
+        if "tokens" not in own:
+            rows.append((name, "not run", *[""] * 8))
+            continue
+        cells = [name]
+        counts = [own.get(key) for key in ("rollouts", "entries")]
+        cells += ["" if count is None else f"{count:,}" for count in counts]
+        cells.append(own.get("chosen") or "")
+        for metric, unit in (("accuracy", 100.0), ("tokens", 1.0)):
+            cells.append(offsets(own[metric], unit) if metric in own else "")
+            row = next((row for row in own["verdict"] if row["metric"] == metric), None)
+            if row is None:
+                cells += ["", ""]
+                continue
+            difference, low, high = (unit * row[key] for key in ("difference", "low", "high"))
+            cells += [f"{difference:+.2f} ({low:+.2f} to {high:+.2f})", row["verdict"]]
+        rows.append(tuple(cells))
+    compared = ("difference", "verdict")
+    header = ("method", "rollouts", "entries", "chosen", "accuracy %", *compared)
+    return TextTable(caption, (*header, "tokens", *compared), tuple(rows))
+
+
+def differences(
+    table: Table, parts: Sequence[Part], results: Sequence[Result], scale: float, served: str
+) -> list[str]:
+    """Everything that makes a number of ours another thing than the paper's beside it. served: the
+    model, and through what.
+    """
+    notes = [f"model: {served}; the paper's: {table['model']}"]
+    notes += [sentence for part in parts for sentence in part.sentences(scale)]
+    for part, result in zip(parts, results, strict=True):
+        title = part.paper["title"]
+        if result["note"]:
+            notes.append(f"{title}: {result['note']}")
+        notes.append(f"{title}: the paper's selection chose {part.paper['chosen']}")
+        for name, own in result["methods"].items():
+            if "missing" in own:
+                notes.append(f"{title}, {name} not run: {own['missing']}")
+            if own.get("compiled"):
+                notes.append(f"{title}, {name}: {own['compiled']}")
+    names = {part.name for part in parts}
+    left_out = [own["title"] for name, own in table["benchmarks"].items() if name not in names]
+    if left_out:
+        notes.append(f"not run: {', '.join(left_out)}")
+    notes += [f"the paper does not tell {what}" for what in table["not_told"]]
+    if table["objective"] == "pareto":
+        notes.append(
+            "a candidate keeps the base's validation accuracy if it loses no more than one standard"
+            " error of the paired difference; the paper does not tell how closely it has to be kept"
+        )
+    notes.append(
+        "projection is not in the paper; a bias of ours is sent with each request as logit_bias"
+        " within the provider's limits, the paper's through a logits processor, whole"
     )
-    return TextTable(caption, header, tuple(rows))
+    notes.append("LoRA-GRPO needs the weights and was not run")
+    return notes
 
 
-_COMPARED = ("difference", "verdict")
-
-
-def _detail(own: MethodResult) -> tuple[str, ...]:
-    """One method; where it was not run the reason is under the table, among the notes."""
-    if own.missing is not None:
-        return (own.method, "not run", *[NONE] * 8)
-    counts = tuple(NONE if value is None else f"{value:,}" for value in (own.rollouts, own.entries))
-    cells = [own.method, *counts, own.chosen or NONE]
-    for name, mean, unit in (("accuracy", own.accuracy, 100.0), ("tokens", own.tokens, 1.0)):
-        row = next((each for each in own.verdict if each.metric == name), None)
-        cells.append(
-            NONE if mean is None else offsets(unit * mean.mean, unit * mean.low, unit * mean.high)
-        )
-        cells.append(
-            NONE
-            if row is None
-            else f"{unit * row.difference:+.2f} ({unit * row.low:+.2f} to {unit * row.high:+.2f})"
-        )
-        cells.append(NONE if row is None else row.verdict)
-    return tuple(cells)
-
-
-def markdown(document: Reproduction, tables: Sequence[TextTable]) -> str:
+def page(table: Table, model: str, tables: Sequence[TextTable], notes: Sequence[str]) -> str:
     """The tables and the notes as a Markdown page."""
-    lines = [f"# The paper's table of {document.table}, with {document.model}", ""]
-    for table in tables:
-        lines += [f"**{table.title}**", "", *_markdown(table), ""]
-    lines += ["## What differs from the paper", "", *(f"- {note}" for note in document.notes), ""]
+    lines = [f"# The paper's table of {table['table']}, with {model}", ""]
+    for part in tables:
+        lines += [part.text, ""]
+    lines += ["## What differs from the paper", "", *(f"- {note}" for note in notes), ""]
     return "\n".join(lines)
-
-
-def _markdown(table: TextTable) -> list[str]:
-    bars = ["---", *["---:"] * (len(table.header) - 1)]
-    return [_line(row) for row in (table.header, bars, *table.rows)]
-
-
-def _line(cells: Sequence[str]) -> str:
-    escaped = (cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
-    return f"| {' | '.join(escaped)} |"
