@@ -10,18 +10,16 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import click
 
-from bench.reliability import disk as reliability_disk
-from bench.reliability import soak as reliability_soak
-from bench.reliability import writers as reliability_writers
 from bench.reliability.clock import clock
-from bench.reliability.kill import Plan, kill
+from bench.reliability.disk import MOUNTED, disk, within_mount
+from bench.reliability.kill import kill
 from bench.reliability.row import Row
+from bench.reliability.soak import MODES, soak
+from bench.reliability.writers import writers
 
 __all__ = ["main"]
 
@@ -38,82 +36,62 @@ __all__ = ["main"]
 @click.pass_context
 def main(ctx: click.Context, out: Path | None, folder: Path | None) -> None:
     """What survives kills, faults, many writers, a moving clock and a full disk."""
-    ctx.obj = (out, folder)
+    temporary = ctx.with_resource(tempfile.TemporaryDirectory(prefix="reliability-"))
+    ctx.obj = (out, folder or Path(temporary))
 
 
-def _measure(ctx: click.Context, measure: Callable[[Path], Row]) -> None:
-    out, folder = ctx.obj
-    with tempfile.TemporaryDirectory(prefix="reliability-") as temporary:
-        row = measure(folder or Path(temporary))
+def _end(ctx: click.Context, row: Row) -> None:
+    out, _ = ctx.obj
     click.echo(row.line)
     if out is not None:
         row.save(out)
-    sys.exit(bool(row.wrong))
+    ctx.exit(int(bool(row.wrong)))
 
 
 @main.command("kill")
-@click.option(
-    "--runs",
-    type=click.IntRange(1),
-    default=200,
-    help="Each is killed up to three times, then resumed.",
-)
-@click.option("--seed", type=int, default=0, help="Of the instants.")
+@click.option("--runs", default=200, help="Each is killed up to three times, then resumed.")
+@click.option("--seed", default=0, help="Of the instants.")
 @click.pass_context
 def _kill(ctx: click.Context, runs: int, seed: int) -> None:
     """SIGKILL at random instants, then resuming."""
-    _measure(ctx, lambda folder: kill(Plan(runs, seed=seed), folder, partial(click.echo, err=True)))
+    _end(ctx, kill(ctx.obj[1], runs, seed=seed))
 
 
 @main.command("soak")
-@click.option("--seconds", type=click.FloatRange(1), default=reliability_soak.Plan().seconds)
+@click.option("--seconds", default=7200.0)
 @click.pass_context
 def _soak(ctx: click.Context, seconds: float) -> None:
     """Collecting from servers that fail in every known way."""
-    _measure(ctx, lambda folder: reliability_soak.soak(reliability_soak.Plan(seconds), folder))
+    _end(ctx, soak(ctx.obj[1], seconds, MODES))
 
 
 @main.command("writers")
-@click.option("--writers", type=click.IntRange(1), default=reliability_writers.Plan().writers)
-@click.option("--seconds", type=click.FloatRange(1), default=reliability_writers.Plan().seconds)
+@click.option("--writers", "count", default=24)
+@click.option("--seconds", default=20.0)
 @click.pass_context
-def _writers(ctx: click.Context, writers: int, seconds: float) -> None:
+def _writers(ctx: click.Context, count: int, seconds: float) -> None:
     """Many processes on one store."""
-    _measure(
-        ctx,
-        lambda folder: reliability_writers.writers(
-            reliability_writers.Plan(writers, seconds), folder
-        ),
-    )
+    _end(ctx, writers(ctx.obj[1], count, seconds))
 
 
 @main.command("clock")
 @click.pass_context
 def _clock(ctx: click.Context) -> None:
     """A wall clock that jumps; needs a C compiler."""
-    _measure(ctx, clock)
+    _end(ctx, clock(ctx.obj[1]))
 
 
 @main.command("disk")
-@click.option(
-    "--fills",
-    type=click.IntRange(1),
-    default=reliability_disk.Plan().fills,
-    help="Fits, each with more room.",
-)
+@click.option("--fills", default=20, help="Fits, each with more room.")
 @click.pass_context
 def _disk(ctx: click.Context, fills: int) -> None:
     """A disk that fills up; needs Linux with tmpfs and unprivileged mounts, or root."""
-    place = os.environ.get(reliability_disk.MOUNTED)
-    if place is not None:
-        return _measure(
-            ctx,
-            lambda folder: reliability_disk.disk(reliability_disk.Plan(fills), folder, Path(place)),
-        )
     out, folder = ctx.obj
-    arguments = [*(("--out", str(out.absolute())) if out else ()), "disk", "--fills", str(fills)]
-    with tempfile.TemporaryDirectory(prefix="reliability-") as temporary:
-        sys.exit(reliability_disk.within_mount(Path(folder or temporary).absolute(), arguments))
+    place = os.environ.get(MOUNTED)
+    if place is not None:
+        _end(ctx, disk(folder, Path(place), fills))
+    words = ["--out", str(out.absolute())] if out else []
+    sys.exit(within_mount(folder.absolute(), [*words, "disk", "--fills", str(fills)]))
 
 
 if __name__ == "__main__":

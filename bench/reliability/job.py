@@ -21,7 +21,9 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from bench.reliability.child import PRELOADED, command
+from blackbox_lb.cli import main
+
+# Whether a row is whole is seen without the store's own reading.
 from blackbox_lb.store.rows import unpack
 from tests.support.exact import ExactModel
 
@@ -56,6 +58,22 @@ DATED = frozenset({"created", "received", "checksum"})
 """What two runs of the same fit may differ in: dates, and the checksum of a row, which is of all of
 it.
 """
+
+
+PRELOADED = ["bench.reliability.job", "bench.reliability.writers", "bench.reliability.soak"]
+"""What forked processes have imported, so that a real process with a real store costs a fork."""
+
+
+def command(arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
+    """``blb`` with these arguments and environment variables, as if it had been started by itself;
+    stdout and stderr are added to ``log``.
+    """
+    os.environ.update(variables)
+    with log.open("ab") as file:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), stream.fileno())
+    sys.argv = ["blb", *arguments]
+    main()
 
 
 def new_key() -> str:

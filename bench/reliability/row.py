@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Row"]
+__all__ = ["Row", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +33,8 @@ class Row:
     def save(self, path: Path) -> None:
         """Write it as JSON."""
         path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+
+def failed(checks: Mapping[str, bool]) -> tuple[str, ...]:
+    """The sentences that are true of what should not be."""
+    return tuple(sentence for sentence, is_true in checks.items() if is_true)

@@ -26,16 +26,17 @@ import numpy as np
 from scipy import stats
 
 from bench.reliability.job import KEY, PROFILE, forks, found_in_files, found_in_processes, new_key
-from bench.reliability.row import Row
-from blackbox_lb import RolloutStore, connect
+from bench.reliability.row import Row, failed
+from blackbox_lb import BlbError, Completion, Prompt, RolloutStore, Sampling, connect
+
+# The collector alone is soaked, without a task and its reward.
 from blackbox_lb.api.draw import Draw
-from blackbox_lb.errors import BlbError
 from blackbox_lb.rollouts.collect import collect
-from blackbox_lb.types import Completion, Prompt, Sampling
-from tests.support.chaos.server import MODES, ChaosServer
+from tests.support.chaos.server import MODES as EVERY_MODE
+from tests.support.chaos.server import ChaosServer
 from tests.support.exact import ExactModel, ExactServer
 
-__all__ = ["Growth", "Plan", "growth", "soak"]
+__all__ = ["MODES", "growth", "soak"]
 
 RATE = 0.2
 """Share of disturbed requests: with six tries of each nearly all collections end whole, and the
@@ -52,6 +53,7 @@ WARM = 0.3
 HUNGRY = ("endless body", "huge body", "gzip bomb")
 """Modes whose answers are read up to the client's own bound, by all workers at once; what that
 takes, malloc keeps. They come first and belong to the warm-up, whatever its length."""
+MODES = (*HUNGRY, *(mode for mode in EVERY_MODE if mode not in HUNGRY))
 BLOCKS = 10
 """Consecutive measurements are alike, so the slope is taken over the means of so many blocks."""
 MEGABYTE = 2**20
@@ -71,18 +73,8 @@ MOST_LEFT = 3
 """File descriptors more than at the end of the warm-up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """For ``seconds``, through ``modes``, ``prompts`` times ``samples`` completions at a time.
-
-    longest: seconds for one collection; what takes longer is cut off, as Ctrl-C would.
-    """
-
-    seconds: float = 7200.0
-    modes: tuple[str, ...] = (*HUNGRY, *(mode for mode in MODES if mode not in HUNGRY))
-    prompts: int = 16
-    samples: int = 4
-    longest: float = 30.0
+LONGEST = 30.0
+"""Seconds for one collection; what takes longer is cut off, as Ctrl-C would."""
 
 
 @dataclass(slots=True)
@@ -102,32 +94,19 @@ class Soaked:
     received: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """MB an hour, and its standard error."""
-
-    slope: float
-    error: float
-
-    @property
-    def least(self) -> float:
-        """The lower end of the 95 % interval."""
-        return self.slope - 2 * self.error
-
-
-def growth(seconds: Sequence[float], sizes: Sequence[float], warm: float) -> Growth:
-    """The slope of ``sizes`` (bytes) over time after ``warm`` seconds, by least squares over the
-    means of blocks.
+def growth(seconds: Sequence[float], sizes: Sequence[float], warm: float) -> tuple[float, float]:
+    """MB an hour and its standard error: the slope of ``sizes`` (bytes) over time after ``warm``
+    seconds, by least squares over the means of blocks.
 
     NaN where there are fewer than three blocks.
     """
     late = [(s, size) for s, size in zip(seconds, sizes, strict=True) if s >= warm]
     blocks = [block.mean(axis=0) for block in np.array_split(np.array(late), BLOCKS) if len(block)]
     if len(blocks) < 3:
-        return Growth(float("nan"), float("nan"))
+        return float("nan"), float("nan")
     at, size = np.array(blocks).T
     line = stats.linregress(at / 3600, size / MEGABYTE)
-    return Growth(float(line.slope), float(line.stderr))
+    return float(line.slope), float(line.stderr)
 
 
 def serve(modes: Sequence[str], pipe: Connection) -> None:
@@ -154,25 +133,38 @@ def serve(modes: Sequence[str], pipe: Connection) -> None:
             exact.calls.clear()
 
 
-def client(plan: Plan, urls: Mapping[str, str], key: str, folder: Path, pipe: Connection) -> None:
+def client(
+    seconds: float,
+    prompts: int,
+    samples: int,
+    urls: Mapping[str, str],
+    key: str,
+    folder: Path,
+    pipe: Connection,
+) -> None:
     """Collect until the time is up, then send what was seen."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     os.environ[KEY] = key
-    pipe.send(asyncio.run(_collecting(plan, urls, folder)))
+    pipe.send(asyncio.run(_collecting(seconds, prompts, samples, urls, folder)))
 
 
-async def _collecting(plan: Plan, urls: Mapping[str, str], folder: Path) -> Soaked:
-    seen, began, number = Soaked(), time.monotonic(), 0
+async def _collecting(
+    duration: float, prompts: int, samples: int, urls: Mapping[str, str], folder: Path
+) -> Soaked:
+    seen = Soaked()
+    began = time.monotonic()
+    number = 0
+    modes = list(urls)
     with (folder / "log.txt").open("w", encoding="utf-8") as log:
-        while (now := time.monotonic() - began) < plan.seconds:
-            mode = plan.modes[number % len(plan.modes)]
+        while (now := time.monotonic() - began) < duration:
+            mode = modes[number % len(modes)]
             outcome = "complete"
-            seconds = plan.longest
+            seconds = LONGEST
             if seen.received:  # a busy machine may need longer for the first one
-                seconds = min(seconds, max(1.0, plan.seconds - now))
+                seconds = min(seconds, max(1.0, duration - now))
             try:
                 async with asyncio.timeout(seconds):
-                    await _once(plan, urls[mode], folder, number, seen)
+                    await _once(urls[mode], folder, number, prompts, samples, seen)
             except TimeoutError:
                 outcome = "cut off"
             except BlbError as error:
@@ -197,8 +189,10 @@ async def _collecting(plan: Plan, urls: Mapping[str, str], folder: Path) -> Soak
     return seen
 
 
-async def _once(plan: Plan, url: str, folder: Path, number: int, seen: Soaked) -> None:
-    prompts = [Prompt.user(f"question {n}") for n in range(plan.prompts)]
+async def _once(
+    url: str, folder: Path, number: int, prompts: int, samples: int, seen: Soaked
+) -> None:
+    questions = [Prompt.user(f"question {n}") for n in range(prompts)]
     async with connect(str(folder / "profile.toml"), base_url=url, max_tokens=6) as session:
         tokenizer = await session.tokenizer()
         complete_many = session.complete_many
@@ -217,9 +211,9 @@ async def _once(plan: Plan, url: str, folder: Path, number: int, seen: Soaked) -
                 session,
                 store,
                 tokenizer,
-                prompts,
+                questions,
                 Draw(sampling),
-                samples=plan.samples,
+                samples=samples,
             )
 
 
@@ -232,24 +226,30 @@ def _descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def soak(plan: Plan, folder: Path) -> Row:
-    """The row, with the store and the log in ``folder``."""
+def soak(
+    folder: Path, seconds: float, modes: Sequence[str], prompts: int = 16, samples: int = 4
+) -> Row:
+    """The row, with the store and the log in ``folder``: for so many seconds through ``modes``,
+    ``prompts`` times ``samples`` completions at a time.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "profile.toml").write_text(PROFILE)
-    began, key, context = time.monotonic(), new_key(), forks()
+    began = time.monotonic()
+    key = new_key()
+    context = forks()
     near, far = context.Pipe()
-    server = context.Process(target=serve, args=(plan.modes, far), daemon=True)
+    server = context.Process(target=serve, args=(modes, far), daemon=True)
     server.start()
     far.close()
-    urls = near.recv()
     mine, its = context.Pipe()
-    collecting = context.Process(target=client, args=(plan, urls, key, folder, its), daemon=True)
+    asked = (seconds, prompts, samples, near.recv(), key, folder, its)
+    collecting = context.Process(target=client, args=asked, daemon=True)
     collecting.start()
     its.close()
-    shown: set[str] = set()
+    keys: set[str] = set()
     try:
-        while not mine.poll(min(10.0, plan.seconds / 2)):
-            shown |= set(found_in_processes(key))
+        while not mine.poll(min(10.0, seconds / 2)):
+            keys |= set(found_in_processes(key))
             if not server.is_alive():
                 raise RuntimeError(
                     f"the chaos server ended with {server.exitcode}; the soak says nothing"
@@ -261,76 +261,63 @@ def soak(plan: Plan, folder: Path) -> Row:
         for process in (collecting, server):
             process.join(10)
             process.kill()
-    return _row(
-        plan, folder, seen, [*found_in_files(key, folder), *shown], time.monotonic() - began
-    )
+    keys |= set(found_in_files(key, folder))
+    return _row(folder, seen, modes, keys, time.monotonic() - began)
 
 
-def _row(plan: Plan, folder: Path, seen: Soaked, keys: list[str], seconds: float) -> Row:
+def _row(folder: Path, seen: Soaked, modes: Sequence[str], keys: set[str], seconds: float) -> Row:
     times, sizes, files, tasks = (list(column) for column in zip(*seen.measured, strict=True))
-    hungry = len(set(HUNGRY) & set(plan.modes))
-    warmed = max(WARM * times[-1], times[min(hungry, len(times)) - 1] if hungry else 0.0)
-    slope = growth(times, sizes, warmed)
-    warm = next(n for n, each in enumerate(times) if each >= warmed)
-    grown = sizes[-1] - sizes[warm] > LEAST_GROWN
+    hungry = len(set(HUNGRY) & set(modes))
+    warmed = WARM * times[-1]
+    if hungry:
+        warmed = max(warmed, times[min(hungry, len(times)) - 1])
+    slope, error = growth(times, sizes, warmed)
+    warm = next(number for number, at in enumerate(times) if at >= warmed)
+    grown = sizes[-1] - sizes[warm] > LEAST_GROWN and slope - 2 * error > MOST_GROWTH
     left = max(files[warm:]) - max(files[: warm + 1])
-    stored, other_model, doubled = _stored(folder / "rollouts.db")
-    wrong = [
-        *(
-            [f"memory grew by {slope.slope:.1f} ± {slope.error:.1f} MB an hour"]
-            * (grown and slope.least > MOST_GROWTH)
-        ),
-        *([f"{left} more file descriptors than after the warm-up"] * (left > MOST_LEFT)),
-        *([f"{max(tasks)} tasks were left over"] * (max(tasks) > 0)),
-        *([f"{seen.received} completions received, {stored} stored"] * (seen.received != stored)),
-        *([f"{doubled} samples are stored twice"] * (doubled > 0)),
-        *(
-            [f"errors that are none of ours: {'; '.join(dict.fromkeys(seen.unnamed))}"]
-            * bool(seen.unnamed)
-        ),
-        *([f"the planted key is in {', '.join(keys)}"] * bool(keys)),
-        *(["nothing was received"] * (seen.received == 0)),
-    ]
-    named = {
-        name: count for name, count in seen.outcomes.items() if name not in ("complete", "cut off")
+    stored, doubled = _stored(folder / "rollouts.db")
+    unnamed = "; ".join(dict.fromkeys(seen.unnamed))
+    checks = {
+        f"memory grew by {slope:.1f} ± {error:.1f} MB an hour": grown,
+        f"{left} more file descriptors than after the warm-up": left > MOST_LEFT,
+        f"{max(tasks)} tasks were left over": max(tasks) > 0,
+        f"{seen.received} completions received, {stored} stored": seen.received != stored,
+        f"{doubled} samples are stored twice": doubled > 0,
+        f"errors that are none of ours: {unnamed}": bool(unnamed),
+        f"the planted key is in {', '.join(sorted(keys))}": bool(keys),
+        "nothing was received": seen.received == 0,
     }
+    whole, cut_off = seen.outcomes["complete"], seen.outcomes["cut off"]
+    collections = seen.outcomes.total()
     return Row(
-        f"collecting at full concurrency from servers that fail in {len(plan.modes)} ways,"
+        f"collecting at full concurrency from servers that fail in {len(modes)} ways,"
         f" {RATE:.0%} of the answers disturbed",
-        f"{times[-1]:,.0f} s, {sum(seen.outcomes.values())} collections, {seen.received:,}"
-        " completions",
-        f"memory {sizes[warm] / MEGABYTE:.0f} to {sizes[-1] / MEGABYTE:.0f} MB, {slope.slope:+.1f}"
-        f" ± {slope.error:.1f} MB an hour; file descriptors {left:+d}, tasks left {max(tasks)};"
-        f" each completion stored once; {seen.outcomes['complete']} collections whole,"
-        f" {sum(named.values())} ended with a named error, {seen.outcomes['cut off']} cut off; key"
-        f" found in {len(keys)} places",
+        f"{times[-1]:,.0f} s, {collections} collections, {seen.received:,} completions",
+        f"memory {sizes[warm] / MEGABYTE:.0f} to {sizes[-1] / MEGABYTE:.0f} MB, {slope:+.1f} ±"
+        f" {error:.1f} MB an hour; file descriptors {left:+d}, tasks left {max(tasks)}; each"
+        f" completion stored once; {whole} collections whole, {collections - whole - cut_off} ended"
+        f" with a named error, {cut_off} cut off; key found in {len(keys)} places",
         seconds,
         {
-            "slope_mb_per_hour": slope.slope,
-            "slope_error": slope.error,
+            "slope_mb_per_hour": slope,
+            "slope_error": error,
             "peak_mb": max(sizes) / MEGABYTE,
             "outcomes": dict(seen.outcomes),
             "received": seen.received,
             "stored": stored,
-            "stored_of_another_model": other_model,
             "measured": seen.measured,
         },
-        tuple(wrong),
+        failed(checks),
     )
 
 
-def _stored(path: Path) -> tuple[int, int, int]:
-    """Completions in the store, those of another model than was asked, and how many are there more
-    than once.
-    """
+def _stored(path: Path) -> tuple[int, int]:
+    """Completions in the store, and how many are there more than once."""
     if not path.exists():  # every collection was cut off before it opened its store
-        return 0, 0, 0
+        return 0, 0
     db = sqlite3.connect(path)
-    joined = "FROM completions JOIN requests ON requests.hash = request_hash"
-    (rows,) = db.execute(f"SELECT count(*) {joined}").fetchone()
-    another = "json_extract(settings, '$.asked') IS NOT NULL"
-    (other_model,) = db.execute(f"SELECT count(*) {joined} WHERE {another}").fetchone()
+    (rows,) = db.execute("SELECT count(*) FROM completions").fetchone()
     groups = "SELECT DISTINCT request_hash, prompt_hash, sample FROM completions"
     (once,) = db.execute(f"SELECT count(*) FROM ({groups})").fetchone()
     db.close()
-    return rows, other_model, rows - once
+    return rows, rows - once

@@ -13,18 +13,17 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from bench.reliability.job import forks
-from bench.reliability.row import Row
+from bench.reliability.row import Row, failed
+from blackbox_lb import Completion, Prompt, RolloutStore
 from blackbox_lb.errors import StoreError
-from blackbox_lb.store import RolloutStore
-from blackbox_lb.types import Completion, Prompt
 
-__all__ = ["Plan", "completion_of", "writers"]
+__all__ = ["completion_of", "writers"]
 
 SETTINGS = {"provider": "reliability", "model": "written", "tokenizer": "known"}
 SAMPLES = 3
@@ -39,24 +38,14 @@ AHEAD = 3.0
 """Seconds from the start of the processes until they all open the store."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """``writers`` processes write for ``seconds``."""
-
-    writers: int = 24
-    seconds: float = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
+class Written(NamedTuple):
     """Keys that ``add_answer`` returned, and what it raised instead."""
 
     keys: tuple[str, ...]
     refused: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
+class Read(NamedTuple):
     """Passes over the store, rows checked, and what was not as it should be."""
 
     passes: int
@@ -90,7 +79,7 @@ def _prompts(writer: int) -> Iterator[Prompt]:
         number += 1
 
 
-def write(path: Path, writer: int, begin: float, end: float) -> _Written:
+def write(path: Path, writer: int, begin: float, end: float) -> Written:
     """One writer, from ``begin`` to ``end`` of the monotonic clock.
 
     It writes at least one answer: on a busy machine the others may hold the store until ``end``.
@@ -110,10 +99,10 @@ def write(path: Path, writer: int, begin: float, end: float) -> _Written:
                     refused.append(str(error))
     except StoreError as error:
         refused.append(str(error))
-    return _Written(tuple(keys), tuple(refused))
+    return Written(tuple(keys), tuple(refused))
 
 
-def read(path: Path, begin: float, end: float) -> _Read:
+def read(path: Path, begin: float, end: float) -> Read:
     """One reader, over and over again from ``begin`` until after ``end`` and until it has seen a
     row, but no longer than the writers wait for each other.
     """
@@ -135,7 +124,7 @@ def read(path: Path, begin: float, end: float) -> _Read:
             continue
         passes, rows = passes + 1, rows + found[0]
         wrong += found[1]
-    return _Read(passes, rows, tuple(wrong))
+    return Read(passes, rows, tuple(wrong))
 
 
 def _looked(path: Path) -> tuple[int, list[str]]:
@@ -167,52 +156,45 @@ def _same(left: Completion, right: Completion) -> bool:
     )
 
 
-def writers(plan: Plan, folder: Path) -> Row:
-    """The row, from a store in ``folder``."""
+def writers(folder: Path, count: int = 24, seconds: float = 20.0) -> Row:
+    """The row, from a store in ``folder`` that ``count`` processes write to."""
     folder.mkdir(parents=True, exist_ok=True)
-    path, started = folder / "rollouts.db", time.monotonic()
-    with ProcessPoolExecutor(plan.writers + 1, mp_context=forks()) as pool:
-        list(pool.map(time.sleep, [0.05] * (plan.writers + 1)))  # all processes are there
+    path = folder / "rollouts.db"
+    started = time.monotonic()
+    with ProcessPoolExecutor(count + 1, mp_context=forks()) as pool:
+        list(pool.map(time.sleep, [0.05] * (count + 1)))  # all processes are there
         begin = time.monotonic() + AHEAD
-        end = begin + plan.seconds
+        end = begin + seconds
         reading = pool.submit(read, path, begin, end)
-        writing = [pool.submit(write, path, number, begin, end) for number in range(plan.writers)]
-        written, seen = [each.result() for each in writing], reading.result()
-    return _row(plan, path, written, seen, time.monotonic() - started)
-
-
-def _row(plan: Plan, path: Path, written: list[_Written], seen: _Read, seconds: float) -> Row:
-    acknowledged = [key for each in written for key in each.keys]
-    refused = [sentence for each in written for sentence in each.refused]
+        writing = [pool.submit(write, path, number, begin, end) for number in range(count)]
+        written = [process.result() for process in writing]
+        seen = reading.result()
+    acknowledged = [key for own in written for key in own.keys]
+    refused = [sentence for own in written for sentence in own.refused]
     db = sqlite3.connect(path)
     stored = [key for (key,) in db.execute("SELECT key FROM completions")]
     (verdict,) = db.execute("PRAGMA integrity_check").fetchone()
     db.close()
     rows, wrong = _looked(path)
-    wrong += [*seen.wrong, *(f"a writer was refused: {each}" for each in refused)]
-    lost, extra = len(set(acknowledged) - set(stored)), len(set(stored) - set(acknowledged))
-    wrong += [f"{lost} acknowledged rows are missing"] * (lost > 0) + [
-        f"{extra} rows nobody wrote"
-    ] * (extra > 0)
-    wrong += [f"integrity_check: {verdict}"] * (verdict != "ok") + ["the reader never read"] * (
-        seen.rows == 0
-    )
-    wrong += ["a writer wrote nothing"] * any(not each.keys for each in written)
+    lost = len(set(acknowledged) - set(stored))
+    extra = len(set(stored) - set(acknowledged))
+    checks = {
+        f"{lost} acknowledged rows are missing": lost > 0,
+        f"{extra} rows nobody wrote": extra > 0,
+        f"integrity_check: {verdict}": verdict != "ok",
+        "the reader never read": seen.rows == 0,
+        "a writer wrote nothing": any(not own.keys for own in written),
+    }
+    wrong += [*seen.wrong, *(f"a writer was refused: {sentence}" for sentence in refused)]
+    wrong += failed(checks)
     shared = len(acknowledged) - len(set(acknowledged))
     return Row(
-        f"{plan.writers} writers and a reader on one store",
-        f"{plan.seconds:g} s, {len(acknowledged):,} rows written, {shared:,} of them by several"
-        " writers",
+        f"{count} writers and a reader on one store",
+        f"{seconds:g} s, {len(acknowledged):,} rows written, {shared:,} of them by several writers",
         f"{len(stored):,} rows stored, each once, {lost} lost, {len(refused)} writers refused; the"
         f" reader read {seen.rows:,} rows in {seen.passes} passes, {len(seen.wrong)} errors or half"
         f" answers; integrity {verdict}",
-        seconds,
-        {
-            "acknowledged": len(acknowledged),
-            "stored": len(stored),
-            "checked": rows,
-            "passes": seen.passes,
-            "lost": lost,
-        },
+        time.monotonic() - started,
+        {"acknowledged": len(acknowledged), "stored": len(stored), "checked": rows, "lost": lost},
         tuple(dict.fromkeys(wrong)),
     )

@@ -15,11 +15,9 @@ import numpy as np
 import pytest
 
 from bench.reliability.job import State, found_in_files, found_in_processes, new_key, state_of
-from bench.reliability.kill import Plan, Tally, judged, kill
+from bench.reliability.kill import judged, kill
 from bench.reliability.server import Exchange
-from bench.reliability.soak import Plan as SoakPlan
-from bench.reliability.soak import soak
-from bench.reliability.writers import Plan as WritersPlan
+from bench.reliability.soak import MODES, soak
 from bench.reliability.writers import completion_of, writers
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Prompt
@@ -35,7 +33,7 @@ def test_killed_runs_lose_nothing(tmp_path: Path, runs: int) -> None:
     """Killed, resumed and ended: nothing lost, nothing paid twice, stores whole, the bias of the
     undisturbed run.
     """
-    row = kill(Plan(runs, most_kills=2, cold=10, seed=3), tmp_path)
+    row = kill(tmp_path, runs, most_kills=2, seed=3)
     assert row.wrong == ()
     assert row.counts["kills"] >= runs // 2
 
@@ -45,12 +43,19 @@ def test_every_broken_promise_is_counted() -> None:
     log = [Exchange(seed, sent=True, taken=seed < 5) for seed in (1, 2, 3, 4, 5)]
     before, after = State(frozenset({1, 9})), State(frozenset({1, 2}), broken=("page 3",))
     found = judged(log, before, after, 1, killed=True)
-    assert found == Tally(
-        kills=1, asked=5, unread=1, in_hand=2, lost=2, repaid=1, vanished=1, corrupt=1
-    )
-    assert judged(log[:3], State(), State(frozenset({1, 2})), 1, killed=True).lost == 0
-    assert judged(log[:3], State(), State(frozenset({1, 2})), 1, killed=False).lost == 1
-    assert judged([log[0], log[0]], State(), after, 4, killed=True).repaid == 1
+    assert found == {
+        "kills": 1,
+        "asked": 5,
+        "unread": 1,
+        "in_hand": 2,
+        "lost": 2,
+        "repaid": 1,
+        "vanished": 1,
+        "corrupt": 1,
+    }
+    assert judged(log[:3], State(), State(frozenset({1, 2})), 1, killed=True)["lost"] == 0
+    assert judged(log[:3], State(), State(frozenset({1, 2})), 1, killed=False)["lost"] == 1
+    assert judged([log[0], log[0]], State(), after, 4, killed=True)["repaid"] == 1
 
 
 def test_damage_is_seen(tmp_path: Path) -> None:
@@ -79,21 +84,20 @@ def test_writers_share_a_store(tmp_path: Path, number: int, seconds: float) -> N
     """Every acknowledged row is there once, as it was written, and a reader never sees half an
     answer.
     """
-    row = writers(WritersPlan(number, seconds), tmp_path)
+    row = writers(tmp_path, number, seconds)
     assert row.wrong == ()
     assert row.counts["stored"] >= 3 * number
 
 
 @pytest.mark.parametrize(
-    "plan",
-    [
-        SoakPlan(2.0, QUICK, prompts=4, samples=2),
-        pytest.param(SoakPlan(60.0), marks=pytest.mark.slow),
-    ],
+    ("seconds", "modes", "prompts"),
+    [(2.0, QUICK, 4), pytest.param(60.0, MODES, 16, marks=pytest.mark.slow)],
 )
-def test_a_soak_leaves_nothing_behind(tmp_path: Path, plan: SoakPlan) -> None:
+def test_a_soak_leaves_nothing_behind(
+    tmp_path: Path, seconds: float, modes: tuple[str, ...], prompts: int
+) -> None:
     """No descriptor, no task, no unnamed error; every completion that arrived is stored once."""
-    row = soak(plan, tmp_path)
+    row = soak(tmp_path, seconds, modes, prompts, samples=2)
     assert row.wrong == ()
     assert row.counts["received"] == row.counts["stored"] > 0
 
