@@ -302,17 +302,24 @@ LIES: dict[str, tuple[str, str, object, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(20), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("lie", LIES)
-def test_every_lie_is_contradicted(lie: str, seed: int) -> None:
+def test_every_lie_is_contradicted(lie: str, seeds: range) -> None:
     """The row that a lie is about is contradicted, with its true value where there is one, and no
-    other row is.
+    other row is; for at least 18 of 20 models. The others are those that mostly end at once, which
+    shows little: there the row is not checked, and never confirmed.
     """
-    row, title, found, changes = LIES[lie]
-    report = self_test(Liar(model(seed), seed, **changes), titles=[title])
-    assert [(each.row, each.found) for each in report.contradicted] == [(row, found)], (
-        report.contradicted
-    )
+    row, title, value, changes = LIES[lie]
+    caught = 0
+    for seed in seeds:
+        report = self_test(Liar(model(seed), seed, **changes), titles=[title])
+        if report.contradicted:
+            contradicted = [(claim.row, claim.found) for claim in report.contradicted]
+            assert contradicted == [(row, value)], f"seed {seed}: {contradicted}"
+            caught += 1
+        else:
+            assert finding(report, row).status == "NOT CHECKED", f"seed {seed}"
+    assert caught >= 0.9 * len(seeds)
 
 
 @pytest.mark.parametrize("lie", LIES)

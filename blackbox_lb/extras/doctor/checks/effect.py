@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from blackbox_lb.extras.doctor.checks.pairs import Range, find_range
-from blackbox_lb.extras.doctor.exam import Exam, NotChecked
+from blackbox_lb.extras.doctor.exam import Exam, NotChecked, mean_logprobs
 from blackbox_lb.extras.doctor.findings import RowFinding, agreement, measured, unchecked
 
 SURE = 10.0
@@ -172,7 +172,8 @@ def _clipped(exam: Exam, reach: Range) -> Iterator[RowFinding]:
 
 async def ask_low(exam: Exam) -> list[int | str] | None:
     """What comes first in greedy answers with the smallest bias on the likeliest tokens, where it
-    puts them behind another one.
+    puts them behind another one. Where a token that may not be named, as an end token, comes first
+    with or without a bias, that shows nothing.
     """
     if not exam.works or exam.clip is not None:
         return None
@@ -182,6 +183,10 @@ async def ask_low(exam: Exam) -> list[int | str] | None:
     next_logprob = list(tokens.values())[len(suppressed)]
     if max(tokens.values()) + low > next_logprob - 1:
         raise NotChecked(f"{low:+g} puts no token that is known to be likely behind another")
+    logprobs = mean_logprobs(exam.openings())
+    likeliest = max(logprobs, key=logprobs.__getitem__)
+    if likeliest not in suppressed:
+        raise NotChecked(f"the likeliest token, {likeliest}, is one that no bias may name")
     where = exam.session.biased_endpoint
     bias = dict.fromkeys(suppressed, low)
     answers = await exam.winners(bias, times=2, endpoint=where)
