@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import click
 import pytest
@@ -15,10 +15,8 @@ from blackbox_lb.cli.grouped import MOST_USED
 from blackbox_lb.cli.resources import load
 from blackbox_lb.cli.settings import EITHER_OR, OF_THE_PROVIDER, PER_COMMAND
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2
 from blackbox_lb.jobs.plan.by_data import completed
 from blackbox_lb.jobs.plan.plan import Plan
-from blackbox_lb.literals import Endpoint
 from tests.support.errors import raises_naming
 
 ENOUGH = ["--task", "capitals", "--reward", "correct-and-short"]
@@ -89,18 +87,6 @@ def test_every_option_of_a_fit_arrives_in_its_plan(
     assert getattr(holder, name) == value
 
 
-def test_help_that_names_values_of_the_plan_names_all_of_them() -> None:
-    """The strengths for given answers, and the settings to deploy with."""
-    texts = {param.name: getattr(param, "help", "") for param in fit_command.params}
-    *strengths, last = [str(value) for value in ANSWERS_L2]
-    assert f"{', '.join(strengths)} and {last}".replace(".0", "") in texts["l2"]
-    settings = " and ".join(
-        "greedy" if setting.deterministic else f"temperature={setting.temperature:g}"
-        for setting in Plan(reward="length").settings
-    )
-    assert f"[default: {settings};" in texts["deploy"]
-
-
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -134,27 +120,8 @@ def test_a_plan_without_a_reward_says_so() -> None:
         Plan(task="capitals")  # type: ignore[call-arg]
 
 
-def test_a_text_stands_for_a_sequence_of_one() -> None:
-    """Its characters are never meant."""
-    plan = Plan(reward="length", phases="first", deploy="greedy", labels="yes,no")
-    assert tuple(plan.phases) == ("first",)
-    assert [setting.name for setting in plan.settings] == ["greedy"]
-    assert plan.labels == ("yes", "no")
-
-
 def test_what_is_said_of_options_by_name_is_said_of_options() -> None:
     """Rules of settings files and of the help name no option that is gone."""
     keys = {*PER_COMMAND, *OF_THE_PROVIDER, *TEXTS, *FLAGS, *PATHS}
     keys = keys.union(MOST_USED, *EITHER_OR)
     assert keys <= option_names()
-
-
-def test_values_are_those_of_the_literal() -> None:
-    """Of the field, also beside None."""
-    types = {param.name: param.type for param in fit_command.params}
-    chosen = {name: types[name] for name in ("alpha_scale", "endpoint", "estimator")}
-    assert {name: tuple(getattr(kind, "choices", ())) for name, kind in chosen.items()} == {
-        "alpha_scale": ("relative", "absolute"),
-        "endpoint": get_args(Endpoint),
-        "estimator": ("projection", "ips"),
-    }

@@ -595,18 +595,24 @@ def test_the_remedy_for_too_many_open_files(
         assert "room" not in result.stderr
 
 
-@pytest.mark.parametrize("columns", ["1", "5", "39"])
-def test_help_on_a_screen_of_few_columns(columns: str) -> None:
+def test_help_on_a_screen_of_few_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Help is written for 40 columns on a screen that says it has fewer."""
-    for help_option in ("--help", "--help-all"):
-        shown = run("fit", help_option, COLUMNS=columns)
-        assert shown.returncode == 0, shown.stderr
-        assert shown.stdout == run("fit", help_option, COLUMNS="40").stdout
+    texts = set()
+    for columns in ("1", "5", "39", "40"):
+        monkeypatch.setenv("COLUMNS", columns)
+        shown = blb("fit", "--help")
+        assert shown.exit_code == 0, shown.output
+        texts.add(shown.stdout)
+    assert len(texts) == 1
 
 
-def test_a_size_of_the_screen_that_is_none(bias_file: Path) -> None:
+def test_a_size_of_the_screen_that_is_none(
+    bias_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Tables are as whole as without it."""
-    plain = run("show", bias_file)
+    plain = blb("show", bias_file)
     for size in ("0", "00", "-5", "\u00b2", "\u0663", "wide", ""):
-        sized = run("show", bias_file, COLUMNS=size, LINES=size)
-        assert (sized.returncode, sized.stdout) == (0, plain.stdout), size
+        monkeypatch.setenv("COLUMNS", size)
+        monkeypatch.setenv("LINES", size)
+        sized = blb("show", bias_file)
+        assert (sized.exit_code, sized.stdout) == (0, plain.stdout), size

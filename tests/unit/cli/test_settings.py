@@ -15,7 +15,6 @@ from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.cli.found import is_data
 from blackbox_lb.cli.settings import (
     PER_COMMAND,
-    SettingsFile,
     find_settings,
     key_of,
     keys_of,
@@ -242,17 +241,6 @@ def test_a_shared_value_that_another_command_does_not_take(
     assert result.exit_code == 2
     assert "no value of blb compile --entries" in result.stderr
     assert "put it under that command's table" in result.stderr
-
-
-def test_a_named_file_that_is_missing(tmp_path: Path) -> None:
-    """It is an error, not an empty file."""
-    with raises_naming(InputError, "nowhere.toml"):
-        find_settings(tmp_path / "nowhere.toml")
-
-
-def test_no_file_is_no_settings(tmp_path: Path) -> None:
-    """Without a file nothing is set."""
-    assert SettingsFile().of("fit", command_of("fit")) == {}
 
 
 def test_what_the_file_gave_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

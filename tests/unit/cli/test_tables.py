@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from blackbox_lb.bias.records import Verdict
 from blackbox_lb.cli import main
-from blackbox_lb.cli.commands.fit import print_decisions
-from blackbox_lb.cli.tables import verdict_table
 from blackbox_lb.cli.terminal import WHOLE, print_table
 from blackbox_lb.estimate.decisions.prediction import decisions_of
 from blackbox_lb.jobs.evaluation.conclusion import LONGEST_NAME, short_names
@@ -27,9 +24,8 @@ from tests.support.exact import ExactServer
 from tests.support.labelled import DECIDER, labelled_rows
 from tests.support.report_runs import evaluation
 
-WIDTHS = (60, 80, 110)
+WIDTHS = (60, 110)
 LABELS = ("account access", "billing", "technical problem", "other")
-Rendered = Callable[[int], str]
 
 
 def decisions(seed: int) -> Decisions:
@@ -37,62 +33,6 @@ def decisions(seed: int) -> Decisions:
     right = [number % 4 for number in range(60)]
     said = [(number * seed) % 5 - 1 for number in range(60)]
     return decisions_of(LABELS, right, said)
-
-
-def verdict(metric: str, setting: str) -> Verdict:
-    """A row of the verdict."""
-    return Verdict(
-        setting=setting,
-        metric=metric,
-        base=0.081,
-        biased=0.802,
-        difference=0.721,
-        low=0.621,
-        high=0.823,
-        p=0.0004,
-        n_prompts=79,
-        n_base=79,
-        n_biased=79,
-        better="higher",
-        verdict="NO EVIDENCE",
-    )
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_table_of_decisions(
-    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A row a label, its name whole, right before and after, and nothing beyond the edge."""
-    monkeypatch.setenv("COLUMNS", str(width))
-    base, biased = decisions(2), decisions(3)
-    print_decisions("greedy", base, biased)
-    out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= width
-    for place, label in enumerate(LABELS):
-        assert label in out
-        assert f"{base.confusion[place][place]}" in out
-        assert f"{biased.confusion[place][place]}" in out
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_table_of_verdicts(
-    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Metric, setting, numbers, interval and verdict of each row."""
-    monkeypatch.setenv("COLUMNS", str(width))
-    verdict_table([verdict("correct x T/len", "greedy"), verdict("tokens", "temperature 0.7")])
-    out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= width
-    for whole in (
-        "correct x T/len",
-        "tokens",
-        "T = 0.7",
-        "0.08",
-        "0.80",
-        "+0.62 to +0.82",
-        "NO EVIDENCE",
-    ):
-        assert whole in out
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -6,26 +6,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import click
-import numpy as np
 import pytest
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS, GROUPS
 from blackbox_lb.errors import InputError
-from blackbox_lb.extras.rivals.table import standard_rivals
-from blackbox_lb.jobs.runs.answers import moved_tokens, pieces_of
-from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
-from blackbox_lb.tasks import load_task, parse_reward
-from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Completion, Prompt
-from tests.support.biases import phased_bias
+from blackbox_lb.tasks import load_task
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
@@ -106,64 +97,6 @@ def test_try_refuses_what_it_cannot_send(server: ExactServer, tmp_path: Path) ->
         assert "Traceback" not in result.output
 
 
-def completion(texts: list[str], text: str) -> Completion:
-    """A completion of these tokens, numbered from 0."""
-    empty = Completion.empty("stop")
-
-    ids = np.arange(len(texts), dtype=np.int32)
-    return Completion(
-        text,
-        "stop",
-        ids,
-        np.zeros(len(texts), np.float32),
-        empty.top_ids,
-        empty.top_logprobs,
-        token_bytes={number: part.encode() for number, part in enumerate(texts)},
-    )
-
-
-def test_the_moved_tokens_are_pieces_of_their_own() -> None:
-    """The pieces make up the text; a token below the least bias is not moved."""
-    drawn = completion(["Asia", ".", " It", " is"], "Asia. It is")
-    pieces = pieces_of(drawn, RequestBias({0: 2.0, 1: 0.001, 3: -1.0}), Prompt.user("Where?"))
-    assert "".join(piece.text for piece in pieces) == "Asia. It is"
-    assert [(piece.text, piece.bias) for piece in pieces] == [
-        ("Asia", 2.0),
-        (". It", None),
-        (" is", -1.0),
-    ]
-
-
-def test_tokens_that_do_not_make_up_the_text_are_not_told_apart() -> None:
-    """Where the bytes are others, the answer is one piece."""
-    drawn = completion(["Asia"], "Europe")
-    assert [
-        piece.text for piece in pieces_of(drawn, RequestBias({0: 2.0}), Prompt.user("Where?"))
-    ] == ["Europe"]
-
-
-def test_a_character_of_several_tokens_belongs_to_the_last() -> None:
-    """The places are characters of the text, whatever the bytes of the tokens are; a token that
-    completes no character has none.
-    """
-    drawn = replace(
-        completion(["a", "", "", "z"], "aéz"),
-        token_bytes={0: b"a", 1: b"\xc3", 2: b"\xa9", 3: b"z"},
-    )
-    values = RequestBias(dict.fromkeys(range(4), 1.0))
-    moved = moved_tokens(drawn, drawn.token_bytes, values, Prompt.user("Where?"))
-    assert [drawn.text[token.start : token.end] for token in moved] == ["a", "é", "z"]
-
-
-def test_each_position_is_moved_by_the_bias_of_its_phase() -> None:
-    """The first token by the first phase's vector, the others by the rest's."""
-    drawn = completion([" no", " no", " no"], " no no no")
-    drawn = replace(drawn, token_ids=np.zeros(3, np.int32))
-    bias = to_request_bias(phased_bias("first", [{0: 2.0}, {0: -1.0}]))
-    moved = moved_tokens(drawn, drawn.token_bytes, bias, Prompt.user("Where?"))
-    assert [token.bias for token in moved] == [2.0, -1.0, -1.0]
-
-
 def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:
     """The newest first, by their own files; other folders are none; two names stand side by side."""
     rows = json.loads(blb("runs", folder.parent, "--json").stdout)["runs"]
@@ -226,26 +159,6 @@ def test_the_system_option_reaches_the_server(
     sent = [str(request) for request in server.requests[before:] if "question" in str(request)]
     assert sent
     assert all("Be kind." in request for request in sent)
-
-
-def test_the_standard_rivals_suit_the_task() -> None:
-    """Labels have four; a reward by length asks for brevity; an unknown one says what is missing."""
-    labels = Labels(("no", "yes"), (frozenset({"no"}), frozenset({"yes"})))
-    decision, notices = standard_rivals(
-        parse_reward("accuracy", max_tokens=4), labels, (GREEDY,), takes_messages=True
-    )
-    assert decision[:3] == ["labels-only", "calibrate:batch", "few-shot:4"]
-    assert (decision[3:] == ["classifier:tfidf"]) != bool(notices)
-    text, notices = standard_rivals(
-        parse_reward("length", max_tokens=4), None, (SAMPLED, GREEDY), takes_messages=True
-    )
-    assert [spec.partition(":")[0] for spec in text] == ["prompt", "temperature"]
-    assert not notices
-    greedy, notices = standard_rivals(
-        parse_reward("regex:a", max_tokens=4), None, (GREEDY,), takes_messages=True
-    )
-    assert not greedy
-    assert notices
 
 
 def test_rivals_and_a_bias_are_one_sorted_table(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.limits import check_limits, highest_id, most_entries, vocabulary_of
+from blackbox_lb.bias.limits import check_limits, highest_id, vocabulary_of
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
 from blackbox_lb.estimate.next_token.next_token import NextToken
@@ -56,48 +56,6 @@ def small(tmp_path: Path) -> Profile:
         " = 2.0\n"
     )
     return load_profile(str(path))
-
-
-def test_what_fits_is_left_as_it_is(learned: Bias) -> None:
-    """A provider without limits gets the learned values, and the loss is 0."""
-    compiled = compile_bias(learned, load_profile("llamacpp"), TABLE)
-    assert compiled.logit_bias == learned.logit_bias
-    assert compiled.compiled is not None
-    assert compiled.compiled.kl_lost_nats_per_token == pytest.approx(0, abs=1e-9)
-    assert compiled.provider == "llamacpp"
-
-
-def test_limits_are_kept_and_the_loss_is_told(learned: Bias, small: Profile) -> None:
-    """Five whole numbers in range; what was dropped is counted; the verdict of the other policy is
-    gone.
-    """
-    compiled = compile_bias(learned, small, TABLE)
-    check_limits(compiled.logit_bias, small)
-    assert 0 < len(compiled.entries) <= 5
-    assert compiled.compiled is not None
-    assert compiled.compiled.dropped == len(learned.entries) - len(compiled.entries)
-    assert 0 < (compiled.compiled.kept_share or 0) < 1
-    assert compiled.status == "UNVERIFIED"
-    assert {entry.text for entry in compiled.entries} <= {entry.text for entry in learned.entries}
-
-
-def test_more_entries_keep_more(learned: Bias) -> None:
-    """The loss falls as entries are added."""
-    losses = []
-    for entries in (1, 3, 10, 20):
-        made = compile_bias(learned, load_profile("vllm"), TABLE, entries=entries).compiled
-        assert made is not None
-        losses.append(made.kl_lost_nats_per_token)
-    assert losses == sorted(losses, key=lambda loss: -(loss or 0))
-
-
-def test_wishes_beyond_the_limit_are_refused(small: Profile) -> None:
-    """Both numbers are named; without a limit any wish goes."""
-    with raises_naming(BiasError, "6", "5"):
-        most_entries(small, 6)
-    assert most_entries(small, None) == 5
-    assert most_entries(load_profile("llamacpp"), None) is None
-    assert most_entries(load_profile("llamacpp"), 9_000) == 9_000
 
 
 @pytest.mark.parametrize(

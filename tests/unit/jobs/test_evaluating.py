@@ -21,7 +21,7 @@ from blackbox_lb.bias.records import Entry
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.extras.rivals.case import Case
 from blackbox_lb.extras.rivals.table import rivals
-from blackbox_lb.jobs.evaluation.compare import comparisons, row_of, unresolvable
+from blackbox_lb.jobs.evaluation.compare import comparisons, row_of
 from blackbox_lb.jobs.evaluation.document import Evaluation
 from blackbox_lb.jobs.evaluation.policies import (
     BestOf,
@@ -527,15 +527,3 @@ def test_a_comparison_by_eye() -> None:
         row.needed,
         None,
     )
-
-
-def test_what_so_few_prompts_can_show() -> None:
-    """Six prompts of one sign have p = 1/32, which one comparison shows and two do not."""
-    assert not list(unresolvable(6, {"primary": 1, "secondary": 0}))
-    assert len(list(unresolvable(6, {"primary": 1, "secondary": 2}))) == 1
-    assert len(list(unresolvable(5, {"primary": 1, "secondary": 2}))) == 2
-
-
-def test_equal_rivals_are_one() -> None:
-    """An instruction that is given twice is tried once."""
-    assert len(rivals_of("prompt:Be brief.", "prompt: Be brief. ", settings=(GREEDY,))) == 1

@@ -31,20 +31,14 @@ def close(forecast_requests: int, received: int) -> bool:
 @pytest.mark.parametrize(
     "name",
     [
-        "samples",
         "samples-searched",
-        "samples-ips",
-        "spans",
         "answers-searched",
         "answers-of-several-tokens",
-        "answers-few",
         "record",
         "opening",
         "unlabelled",
-        "shares",
         "shares-by-group",
         "words",
-        "groups-from-samples",
         "phases",
     ],
 )
@@ -72,9 +66,7 @@ def test_a_fit_asks_for_what_its_forecast_says(tmp_path: Path, name: str) -> Non
     assert before["most_prompt_tokens"] >= usage["prompt_tokens"]
 
 
-@pytest.mark.parametrize(
-    "name", ["eval-labels-without-bias", "eval-shares", "eval-text-without-bias", "check"]
-)
+@pytest.mark.parametrize("name", ["eval-labels-without-bias", "eval-shares", "check"])
 def test_evaluations_and_checks_ask_for_what_their_forecasts_say(tmp_path: Path, name: str) -> None:
     """Equal requests of several rivals are counted once, as they are sent once."""
     scene = SCENES[name]

@@ -90,7 +90,7 @@ FIT = options(samples_per_prompt=24, test_samples=16, tau=0.1, l2=0.5, deploy="t
 FEW = options(samples_per_prompt=6, validation_samples=2, test_samples=2, deploy="temperature=1")
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("provider", ["openai", "fireworks"])
 def test_a_fit_from_prompts_to_a_verdict(
     provider: str, engine: ExactServer, small_run: Callable[..., Result], tmp_path: Path
 ) -> None:

@@ -30,7 +30,6 @@ REWARD = r"regex:\b[cd]\b"
 HOSTS = [
     ("openrouter", "openai/gpt-4o-mini", "OPENROUTER_API_KEY"),
     ("together", "Qwen/Qwen3.5-9B", "TOGETHER_API_KEY"),
-    ("together", "openai/gpt-oss-20b", "TOGETHER_API_KEY"),
 ]
 
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.errors import InputError, NoLogprobs, StoreError
+from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.jobs.compiling.logged_prefixes import logged_prefixes
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
-from blackbox_lb.vocabulary import Vocabulary, load_vocabulary
+from blackbox_lb.vocabulary import Vocabulary
 from tests.support.errors import raises_naming
 
 BIAS = Bias(
@@ -131,19 +131,6 @@ def test_what_cannot_be_read_is_counted(add: Add) -> None:
     ]
 
 
-def test_a_missing_store_is_not_made(tmp_path: Path) -> None:
-    """The error names it and the option, and no empty store is left behind."""
-    with raises_naming(StoreError, "nowhere.db", "``store``"):
-        logged_prefixes(tmp_path / "nowhere.db", BIAS, load_profile("vllm"))
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_store_of_another_model_says_which(add: Add) -> None:
-    """Both models are named."""
-    with raises_naming(InputError, "m (tokenizer t)", "other (tokenizer t)", "``store``"):
-        logged_prefixes(add(1, model="other"), BIAS, load_profile("vllm"))
-
-
 def test_the_end_token_is_left_alone_where_it_is_not_listed(add: Add) -> None:
     """It stands among the alternatives and is never sampled: with the vocabulary it joins no
     support, without one it is refused.
@@ -166,21 +153,3 @@ def test_the_end_token_is_left_alone_where_it_is_not_listed(add: Add) -> None:
             listed, BIAS, load_profile("vllm"), vocabulary
         ).next_token.token_ids.tolist()
     )
-
-
-def test_a_profile_of_ones_own_is_the_one_that_is_given(add: Add, tmp_path: Path) -> None:
-    """Its name stands in the store, its rows in the file that the user names."""
-    own = tmp_path / "own.toml"
-    own.write_text('extends = "vllm"\nname = "hosted"')
-    read = logged_prefixes(add(1, 2, provider="hosted"), BIAS, load_profile(str(own)))
-    assert read.next_token.token_ids.tolist() == [1, 2, 9]
-
-
-@pytest.mark.usefixtures("tiktoken_cache")
-def test_openai_never_lists_the_end_token(add: Add) -> None:
-    """Its special tokens lose their ids, as in a fit."""
-    drawn = completion(1, 2)
-    drawn.top_ids[:, 1] = 199_999
-    path = add(drawn=drawn, provider="openai")
-    read = logged_prefixes(path, BIAS, load_profile("openai"), load_vocabulary("o200k_base"))
-    assert read.next_token.token_ids.tolist() == [1, 2]
