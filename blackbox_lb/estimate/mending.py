@@ -319,18 +319,16 @@ def chosen_mending(
         InputError: too few answers, or all of one option.
     """
     candidates = mending_candidates(rows, seed, worth)
-    best = candidates[0]
-    for candidate in candidates[1:]:
-        if _goal_value(candidate, goal) > _goal_value(best, goal):
-            best = candidate
+    best = best_mending(candidates, goal)
     scores = {candidate.name: candidate.scores for candidate in candidates}
     return ChosenMending(best.name, best.mending, scores, best.left_out)
 
 
-def _goal_value(candidate: CandidateMending, goal: MendingGoal) -> float:
+def best_mending(candidates: Sequence[CandidateMending], goal: MendingGoal) -> CandidateMending:
+    """The candidate with the best cross-validated goal; of equals the first, which is simpler."""
     if goal == "accuracy":
-        return candidate.scores.worth
-    return -candidate.scores.log_loss
+        return max(candidates, key=lambda candidate: candidate.scores.worth)
+    return min(candidates, key=lambda candidate: candidate.scores.log_loss)
 
 
 def mending_candidates(
