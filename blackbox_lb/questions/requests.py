@@ -47,6 +47,29 @@ def request_body(
     }
 
 
+def in_plain_text(question: Question) -> Question:
+    """The question in a form that every shape has a place for: instructions and descriptions are
+    texts, and those of true and false stand in the instructions. One that has this form already
+    stays the same; of any other the model reads something else than before.
+    """
+    instructions = _as_text(question.instructions) or "Choose what fits."
+    options = []
+    for option in question.options:
+        description = _as_text(option.description)
+        if question.kind == "noul" and description:
+            side = "Yes" if option.name == "true" else "No"
+            instructions = f"{instructions}\n{side}: {description}"
+        keeps = option.description is not None and question.kind != "noul"
+        options.append(option.replacing(description=description if keeps else None))
+    return question.replacing(instructions=instructions, options=tuple(options))
+
+
+def _as_text(value: Json) -> str:
+    if isinstance(value, str) or value is None:
+        return value or ""
+    return json.dumps(value, ensure_ascii=False)
+
+
 def input_of_state(state: Json) -> Json:
     """A state as OpenAI's ``input``: a text and a list of messages as they are, other JSON as a
     part of a user's message.

@@ -254,12 +254,12 @@ def answer_body(
         decided: question id -> its answer.
         input_tokens: read by the model for all questions.
     """
-    count = len(request.questions)
+    listed = [
+        answer_fields(request.shape, question, name, decided[question.id])
+        for question, name in zip(request.questions, request.names, strict=True)
+    ]
+    ids = [question.id for question in request.questions]
     if request.shape == "openai":
-        answers: Any = [
-            _of_openai(question, name, decided[question.id])
-            for question, name in zip(request.questions, request.names, strict=True)
-        ]
         usage = {
             "input_tokens": input_tokens,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -267,27 +267,31 @@ def answer_body(
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": input_tokens,
         }
-        return {"model": served_model, "answers": answers, "usage": usage}
+        return {"model": served_model, "answers": listed, "usage": usage}
     if request.shape == "sglang":
         return {
             "object": "decisions",
             "model": served_model,
             "prompt_format_version": PROMPT_FORMAT,
-            "answers": {
-                question.id: _of_sglang(question, decided[question.id])
-                for question in request.questions
-            },
+            "answers": dict(zip(ids, listed, strict=True)),
             "usage": {"prompt_tokens": input_tokens, "total_tokens": input_tokens},
         }
-    answers = {
-        question.id: _of_system_one(question, decided[question.id])
-        for question in request.questions
-    }
     return {
         "model": served_model,
-        "answers": answers,
-        "usage": {"input_tokens": input_tokens, "output_tokens": count},
+        "answers": dict(zip(ids, listed, strict=True)),
+        "usage": {"input_tokens": input_tokens, "output_tokens": len(listed)},
     }
+
+
+def answer_fields(
+    shape: Shape, question: Question, name: str | None, decision: Decided
+) -> dict[str, Any]:
+    """One answer in a shape; ``name``: of a question in OpenAI's list."""
+    if shape == "openai":
+        return _of_openai(question, name, decision)
+    if shape == "sglang":
+        return _of_sglang(question, decision)
+    return _of_system_one(question, decision)
 
 
 def _extra(names: Sequence[str], decision: Decided) -> dict[str, Any]:

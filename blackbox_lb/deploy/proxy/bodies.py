@@ -160,10 +160,8 @@ class ServedBiases:
         return Edit(target, biased, served)
 
 
-def _document(content: bytes) -> dict[str, Any]:
-    """The parsed body. Refuses repeated keys, which the upstream may resolve differently, NaN,
-    numbers beyond a double, depths that it cannot read, and more values than ``MOST``.
-    """
+def check_values(content: bytes) -> None:
+    """Raise ErrorAnswer (413) where a body has more values or keys than ``MOST``."""
     for kind, (signs, most) in MOST.items():
         # Signs in texts count, too: to tell them apart takes as long as to read the body.
         if len(content) > LARGE and sum(map(content.count, signs)) > most:
@@ -174,6 +172,13 @@ def _document(content: bytes) -> dict[str, Any]:
                 " as text",
                 code="request_too_large",
             )
+
+
+def _document(content: bytes) -> dict[str, Any]:
+    """The parsed body. Refuses repeated keys, which the upstream may resolve differently, NaN,
+    numbers beyond a double, depths that it cannot read, and more values than ``MOST``.
+    """
+    check_values(content)
     reason = ""
     document: Any = None
     try:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from blackbox_lb.safety.printable import printable
 
+DECISIONS = ("mended", "abstained", "passed")
 BUCKETS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Upper ends in seconds of the classes of durations; a last one has no end."""
 
@@ -15,6 +16,8 @@ class Metrics:
     answered: requests by the status of their answer; 499 for a client that left before its end.
     biased: requests that carried a bias, by its name.
     unbiased: requests to endpoints that take a bias, sent on without one.
+    decisions: answers to questions: "mended", "abstained" where the promise of a mended one asks
+        for somebody else, "passed" where nothing was learned of the question.
     other: all other requests that were sent on.
     refused: requests that the proxy refused, by the code of the error.
     failed: requests without a whole answer that is no error of the server, by the code.
@@ -25,6 +28,7 @@ class Metrics:
         self.answered: Counter[str] = Counter()
         self.biased: Counter[str] = Counter(dict.fromkeys(names, 0))
         self.unbiased = 0
+        self.decisions: Counter[str] = Counter(dict.fromkeys(DECISIONS, 0))
         self.other = 0
         self.refused: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
@@ -60,6 +64,7 @@ class Metrics:
             *_counter("requests", "Requests by the status of the answer", "status", self.answered),
             *_counter("biased_requests", "Requests that carried a bias", "bias", self.biased),
             *_counter("unbiased_requests", "Requests sent on without a bias", "kind", sent_on),
+            *_counter("decisions", "Answers to questions", "outcome", self.decisions),
             *_counter("refused_requests", "Requests that were not sent on", "code", self.refused),
             *_counter("upstream_errors", "Requests that failed upstream", "code", self.failed),
             "# HELP blb_proxy_request_seconds Seconds to the end of an answer.",

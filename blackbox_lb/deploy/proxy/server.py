@@ -27,11 +27,19 @@ from blackbox_lb.deploy.phase_requests import PhasedRequest
 from blackbox_lb.deploy.proxy.bodies import LARGE, Edit, ServedBiases
 from blackbox_lb.deploy.proxy.callers import Callers
 from blackbox_lb.deploy.proxy.clients import ClientServer, most_connections, read_body
+from blackbox_lb.deploy.proxy.deciding import Decisions
+from blackbox_lb.deploy.proxy.decisions import PATHS, ServedQuestions
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.limits import GRACE, IDLE, MAX_BODY, PREFIX
 from blackbox_lb.deploy.proxy.metrics import Metrics
 from blackbox_lb.deploy.proxy.models import MODELS, aliased_model, models_answer
-from blackbox_lb.deploy.proxy.upstream import MAX_HEADER, REWRITTEN, Upstream, check_seconds
+from blackbox_lb.deploy.proxy.upstream import (
+    MAX_HEADER,
+    REWRITTEN,
+    Upstream,
+    check_no_redirect,
+    check_seconds,
+)
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.safety.printable import printable
@@ -61,6 +69,7 @@ class Proxy:
     Args:
         biases: by model names.
         upstream: the API that requests go to.
+        questions: the mended ones; None where requests to decision endpoints are passed on.
         max_body: largest request body in bytes.
         grace: seconds to finish the answers under way when the block ends; then they are cut.
         idle: seconds that a client may take for the head of a request, and stay silent within its
@@ -79,6 +88,7 @@ class Proxy:
         biases: ServedBiases,
         upstream: Upstream,
         *,
+        questions: ServedQuestions | None = None,
         max_body: int = MAX_BODY,
         grace: float = GRACE,
         idle: float = IDLE,
@@ -91,6 +101,10 @@ class Proxy:
         self.biases = biases
         self.upstream = upstream
         self.metrics = Metrics(row.name for row in biases)
+        self.questions = questions
+        self._decisions: Decisions | None = None
+        if questions is not None:
+            self._decisions = Decisions(questions, upstream, self.metrics, max_body)
         self._max_body = max_body
         self._grace = grace
         self._idle = idle
@@ -152,6 +166,18 @@ class Proxy:
                 }
                 for row in self.biases
             ],
+            "questions": [
+                {
+                    "id": row.question.id,
+                    "model": row.model,
+                    "reading": row.reading,
+                    "mending": row.mending,
+                    "fingerprint": row.question.fingerprint,
+                    "promise": None if row.promise is None else row.promise.sentence,
+                }
+                for row in self.questions or ()
+            ],
+            "decisions": dict(self.metrics.decisions),
             "requests": self.metrics.counts,
         }
 
@@ -238,6 +264,10 @@ class Proxy:
                 code="transfer_coding_unsupported",
             )
         content = await read_body(request, self._max_body, self._idle)
+        if request.method == "POST" and self._decisions is not None and path in PATHS:
+            decision = await self._decisions.answer(request, path, content or b"")
+            decision.headers.update(self._callers.headers(request))
+            return decision
         if request.method == "POST" and route(path) is not None:
             return await self._sample(request, target, content or b"")
         if request.method == "GET" and self.biases.aliased:
@@ -276,7 +306,7 @@ class Proxy:
         if edit.parts is not None:
             return await self._in_parts(request, edit.target, edit.parts, extra)
         answer = await self.upstream.ask(request, edit.target, edit.content)
-        _check_no_redirect(answer)
+        check_no_redirect(answer)
         return await self._pass(request, answer, extra)
 
     async def _edit(self, target: str, content: bytes) -> Edit:
@@ -295,7 +325,7 @@ class Proxy:
 
         async def send(body: bytes) -> PartAnswer:
             answer = await self.upstream.ask(request, target, body, is_plain=True)
-            _check_no_redirect(answer)
+            check_no_redirect(answer)
             return PartAnswer(
                 answer,
                 answer.status,
@@ -398,18 +428,6 @@ def _decoded(answer: aiohttp.ClientResponse) -> frozenset[str]:
     if answer.headers.get("Content-Encoding", "").strip().lower() in _DECODED:
         return _ENCODING
     return frozenset()
-
-
-def _check_no_redirect(answer: aiohttp.ClientResponse) -> None:
-    """Raise ErrorAnswer 502 where the upstream sends a biased request elsewhere."""
-    if 300 <= answer.status < 400:
-        answer.close()
-        raise ErrorAnswer(
-            502,
-            f"the upstream answers {answer.status}, go elsewhere, where the request would arrive"
-            " without its bias; give blb proxy the final address as --upstream",
-            code="upstream_redirect",
-        )
 
 
 def _log_line(request: web.BaseRequest, status: int, seconds: float) -> str:

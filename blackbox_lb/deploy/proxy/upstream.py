@@ -196,6 +196,7 @@ class Upstream:
         content: bytes | None,
         *,
         is_plain: bool = False,
+        dropped: frozenset[str] = frozenset(),
     ) -> aiohttp.ClientResponse:
         """Return the upstream's answer with its body unread; the caller closes it.
 
@@ -207,13 +208,14 @@ class Upstream:
             content: the body, None for a request without one.
             is_plain: the body is to be read here: it is asked for uncompressed, and where it is
                 compressed all the same, it is decoded as it is read.
+            dropped: headers of the request, in small letters, that are not sent on.
 
         Raises ErrorAnswer: 400 for a bad target, 502 or 504 for no answer.
         """
         if self._sessions is None:
             raise RuntimeError("the upstream is not connected")
         kept, fresh = self._sessions
-        headers = _end_to_end(request.headers, _NOT_SENT)
+        headers = _end_to_end(request.headers, _NOT_SENT | dropped)
         if is_plain:
             headers["Accept-Encoding"] = "identity"
         arguments: dict[str, Any] = {
@@ -272,6 +274,19 @@ class Upstream:
             f"no answer from {self.base} ({reason}); see whether it runs and --upstream is its"
             " address",
             code="upstream_unreachable",
+        )
+
+
+def check_no_redirect(answer: aiohttp.ClientResponse) -> None:
+    """Raise ErrorAnswer 502 where the upstream sends a request elsewhere that must come back to
+    this proxy."""
+    if 300 <= answer.status < 400:
+        answer.close()
+        raise ErrorAnswer(
+            502,
+            f"the upstream answers {answer.status}, go elsewhere, where the request would arrive"
+            " without its bias; give blb proxy the final address as --upstream",
+            code="upstream_redirect",
         )
 
 

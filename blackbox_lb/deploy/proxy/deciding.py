@@ -1,0 +1,389 @@
+"""The answers of decision endpoints: the upstream is asked, at such an endpoint of its own or by
+chat prompts of one token, and what was learned is applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from blackbox_lb.deploy.injection import to_json
+from blackbox_lb.deploy.proxy.bodies import LARGE, check_values
+from blackbox_lb.deploy.proxy.compressed import decoded
+from blackbox_lb.deploy.proxy.decisions import (
+    OTHER_PROMPT,
+    Asked,
+    ServedQuestions,
+    Way,
+    decided,
+    mean_scores,
+    patched,
+    read_first_token,
+    reversed_question,
+)
+from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
+from blackbox_lb.deploy.proxy.limits import PREFIX
+from blackbox_lb.deploy.proxy.metrics import Metrics
+from blackbox_lb.deploy.proxy.upstream import REWRITTEN, Upstream, check_no_redirect
+from blackbox_lb.errors import CorruptResponse
+from blackbox_lb.questions.answers import OptionScores
+from blackbox_lb.questions.fields import RequestFault
+from blackbox_lb.questions.layouts import LaidOut, Layout, laid_out
+from blackbox_lb.questions.question import Question
+from blackbox_lb.questions.requests import Shape, in_plain_text, request_body
+from blackbox_lb.questions.serving import (
+    Decided,
+    DecisionRequest,
+    answer_body,
+    fault_body,
+    parse_request,
+    shape_of,
+)
+from blackbox_lb.safety.untrusted import finite_float, no_constant, parse_json
+
+CHAT = f"{PREFIX}/chat/completions"
+IN_FLIGHT = 16
+"""Chat prompts of one request that are under way at a time."""
+FIRST_TOKEN = {"max_tokens": 1, "temperature": 0, "logprobs": True, "top_logprobs": 20}
+"""The fields of a request for the likeliest first tokens of an answer."""
+_PASSED_TYPE = "box"
+"""A question about a place in an image, which the upstream answers as it is."""
+_DECODED = frozenset(("content-encoding",))
+
+Result = TypeVar("Result")
+
+
+class _Unusable(Exception):
+    """The upstream's answer is no 200, and becomes the client's."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes, kind: str) -> None:
+        super().__init__()
+        self.status = status
+        self.headers = headers
+        self.body = body
+        self.kind = kind
+
+
+class Decisions:
+    """Answers requests of decision endpoints.
+
+    Args:
+        served: the mended questions.
+        upstream: what is asked.
+        metrics: count the answers.
+        max_body: largest request body in bytes, decompressed.
+    """
+
+    def __init__(
+        self, served: ServedQuestions, upstream: Upstream, metrics: Metrics, max_body: int
+    ) -> None:
+        self.served = served
+        self._upstream = upstream
+        self._metrics = metrics
+        self._max_body = max_body
+        self._reads_large = asyncio.Semaphore()
+
+    async def answer(self, request: web.BaseRequest, path: str, content: bytes) -> web.Response:
+        """The answer to a request.
+
+        Raises ErrorAnswer: the body cannot be decoded, or the upstream does not answer.
+        """
+        default = self.served.default
+        if request.content_type.startswith("multipart/") and default.shape is not None:
+            return await self._passed(request, default.target, content)
+        encoding = ",".join(request.headers.getall("Content-Encoding", ()))
+        content = await self._beside(len(content), decoded, content, encoding, self._max_body)
+        document: Any = None
+        try:
+            document = await self._beside(len(content), _parsed, content)
+            boxes = self._boxes(document)
+            if boxes and len(boxes) == len(document["questions"]):
+                return await self._passed(request, default.target, content)
+            parsed = parse_request(_without(document, boxes), path)
+            return await self._decide(request, parsed, document, content, boxes)
+        except RequestFault as fault:
+            self._metrics.refused["bad_decisions"] += 1
+            status, body = fault_body(shape_of(document, path), fault)
+            return web.json_response(body, status=status)
+        except _Unusable as refusal:
+            return _refused(refusal, shape_of(document, path))
+        except CorruptResponse as error:
+            raise ErrorAnswer(
+                502, f"the upstream's answer: {error}", code="upstream_no_decisions"
+            ) from error
+
+    async def _beside(self, size: int, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of a function, computed beside the event loop where a body is large."""
+        if size <= LARGE:
+            return function(*arguments)
+        async with self._reads_large:
+            return await asyncio.to_thread(function, *arguments)
+
+    def _boxes(self, document: Any) -> list[str]:
+        """The ids of questions that the upstream answers as they are."""
+        questions = document.get("questions") if isinstance(document, dict) else None
+        if self.served.default.shape != "systemone" or not isinstance(questions, dict):
+            return []
+        return [
+            id
+            for id, fields in questions.items()
+            if isinstance(fields, dict) and fields.get("type") == _PASSED_TYPE
+        ]
+
+    async def _decide(
+        self,
+        request: web.BaseRequest,
+        parsed: DecisionRequest,
+        document: Mapping[str, Any],
+        content: bytes,
+        boxes: Sequence[str],
+    ) -> web.Response:
+        """Ask the upstream in each of the ways that the questions need, and answer."""
+        mends = not OTHER_PROMPT & document.keys()
+        groups: dict[Way, list[Question]] = {}
+        for question in parsed.questions:
+            groups.setdefault(self.served.way_of(question), []).append(question)
+        if len(groups) == 1 and next(iter(groups)).shape == parsed.shape:
+            return await self._as_it_came(request, parsed, next(iter(groups)), content, mends)
+        if boxes:
+            raise RequestFault(
+                ("questions", boxes[0]),
+                "a box beside a question that is asked in another way; send it in a request of its"
+                " own",
+            )
+        system = document.get("instructions") if parsed.shape == "systemone" else None
+        answers = await _all(
+            self._asked(request, parsed, way, questions, system)
+            for way, questions in groups.items()
+        )
+        decisions = {}
+        for (way, questions), answer in zip(groups.items(), answers, strict=True):
+            for question in questions:
+                mended = self.served.mended(question, answer.model) if mends else None
+                scores = answer.scores[question.id]
+                decisions[question.id] = decided(question, scores, mended, way)
+        self._count(decisions, parsed)
+        tokens = sum(answer.input_tokens for answer in answers)
+        return web.json_response(answer_body(parsed, answers[0].model, decisions, tokens))
+
+    async def _as_it_came(
+        self,
+        request: web.BaseRequest,
+        parsed: DecisionRequest,
+        way: Way,
+        content: bytes,
+        mends: bool,
+    ) -> web.Response:
+        """The upstream's own answer to a request of its shape, with the mended answers in it."""
+        headers, answer = await self._ask(request, way.target, content)
+        decisions: dict[str, Decided] = {}
+        if not isinstance(answer, dict):
+            return web.json_response(answer, headers=headers)
+        learned = []
+        if mends and isinstance(answer.get("model"), str):
+            for question in parsed.questions:
+                mended = self.served.mended(question, answer["model"])
+                if mended is not None:
+                    learned.append((question, mended))
+        if learned:
+            read = way.read(answer, parsed.questions, [question for question, _ in learned])
+            twice = [question for question, mended in learned if mended.both_orders]
+            scores = await self._both(request, parsed, way, twice, read.scores)
+            for question, mended in learned:
+                decisions[question.id] = decided(question, scores[question.id], mended, way)
+        self._count(decisions, parsed)
+        return web.json_response(patched(answer, parsed, decisions), headers=headers)
+
+    async def _asked(
+        self,
+        request: web.BaseRequest,
+        parsed: DecisionRequest,
+        way: Way,
+        questions: Sequence[Question],
+        system: Any,
+    ) -> Asked:
+        """What the upstream answers to questions in one way."""
+        if way.shape is None:
+            return await self._by_prompts(request, parsed, way.layout, questions, system)
+        answer = await self._at_endpoint(request, parsed, way.shape, way, questions)
+        read = way.read(answer, questions, questions)
+        twice = [question for question in questions if self.served.has_both_orders(question)]
+        scores = await self._both(request, parsed, way, twice, read.scores)
+        return Asked(read.model, scores, read.input_tokens)
+
+    async def _at_endpoint(
+        self,
+        request: web.BaseRequest,
+        parsed: DecisionRequest,
+        shape: Shape,
+        way: Way,
+        questions: Sequence[Question],
+    ) -> Any:
+        """The parsed answer of an endpoint to questions of a request."""
+        if shape != "systemone":
+            questions = [in_plain_text(question) for question in questions]
+        body = request_body(shape, parsed.model, parsed.state, questions)
+        _, answer = await self._ask(request, way.target, to_json(body))
+        return answer
+
+    async def _both(
+        self,
+        request: web.BaseRequest,
+        parsed: DecisionRequest,
+        way: Way,
+        questions: Sequence[Question],
+        scores: Mapping[str, OptionScores | None],
+    ) -> Mapping[str, OptionScores | None]:
+        """The scores, with the mean over both orders of the options for these questions."""
+        if not questions or way.shape is None:
+            return scores
+        turned = [reversed_question(question) for question in questions]
+        answer = await self._at_endpoint(request, parsed, way.shape, way, turned)
+        read = way.read(answer, turned, turned)
+        means = {
+            question.id: mean_scores(
+                scores[question.id],
+                read.scores[question.id],
+                is_turned=question.kind == "choice",
+            )
+            for question in questions
+        }
+        return {**scores, **means}
+
+    async def _by_prompts(
+        self,
+        request: web.BaseRequest,
+        parsed: DecisionRequest,
+        layout: Layout,
+        questions: Sequence[Question],
+        system: Any,
+    ) -> Asked:
+        """What the upstream answers to questions that are put as chat prompts of one token."""
+        places = asyncio.Semaphore(IN_FLIGHT)
+        model = self.served.model_of(parsed.model)
+
+        async def ask(out: LaidOut) -> Asked:
+            messages = [message.as_json for message in out.prompt.messages]
+            if isinstance(system, str) and system:
+                messages.insert(0, {"role": "system", "content": system})
+            body = {"model": model, "messages": messages, **FIRST_TOKEN}
+            async with places:
+                _, answer = await self._ask(request, CHAT, to_json(body))
+            return read_first_token(answer, out, model)
+
+        async def ask_orders(question: Question) -> tuple[Asked, ...]:
+            orders = [laid_out(layout, parsed.state, question)]
+            if self.served.has_both_orders(question):
+                orders.append(laid_out(layout, parsed.state, question, is_reversed=True))
+            return tuple(await _all(ask(out) for out in orders))
+
+        answers = await _all(ask_orders(question) for question in questions)
+        scores = {}
+        for question, orders in zip(questions, answers, strict=True):
+            scores[question.id] = orders[0].scores[""]
+            if len(orders) > 1:
+                scores[question.id] = mean_scores(orders[0].scores[""], orders[1].scores[""])
+        tokens = sum(order.input_tokens for orders in answers for order in orders)
+        return Asked(answers[0][0].model, scores, tokens)
+
+    async def _ask(
+        self, request: web.BaseRequest, target: str, content: bytes
+    ) -> tuple[Mapping[str, str], Any]:
+        """Headers and parsed body of the upstream's 200.
+
+        Raises _Unusable: another status. ErrorAnswer: no answer, or none in JSON.
+        """
+        answer = await self._upstream.ask(request, target, content, is_plain=True, dropped=_DECODED)
+        async with answer:
+            check_no_redirect(answer)
+            headers = self._upstream.headers_of(answer, REWRITTEN)
+            with self._upstream.faults():
+                body = await answer.read()
+        if answer.status != web.HTTPOk.status_code:
+            raise _Unusable(answer.status, headers, body, answer.content_type)
+        try:
+            return headers, parse_json(body, constant=no_constant, parse_float=finite_float)
+        except ValueError as error:
+            raise ErrorAnswer(
+                502,
+                f"the upstream answers {target} with 200 and no JSON; see whether --upstream is the"
+                " address of an API that decides",
+                code="upstream_no_decisions",
+            ) from error
+
+    async def _passed(self, request: web.BaseRequest, target: str, content: bytes) -> web.Response:
+        """The upstream's answer to a request in which nothing can be mended."""
+        dropped = frozenset[str]()
+        if not request.content_type.startswith("multipart/"):
+            dropped = _DECODED
+        answer = await self._upstream.ask(request, target, content, is_plain=True, dropped=dropped)
+        async with answer:
+            check_no_redirect(answer)
+            headers = self._upstream.headers_of(answer, REWRITTEN)
+            with self._upstream.faults():
+                body = await answer.read()
+        self._metrics.other += 1
+        return web.Response(
+            status=answer.status, body=body, headers=headers, content_type=answer.content_type
+        )
+
+    def _count(self, decisions: Mapping[str, Decided], parsed: DecisionRequest) -> None:
+        mended = [decision for decision in decisions.values() if decision.mended]
+        abstained = sum(decision.abstains for decision in mended)
+        self._metrics.decisions["mended"] += len(mended) - abstained
+        self._metrics.decisions["abstained"] += abstained
+        self._metrics.decisions["passed"] += len(parsed.questions) - len(mended)
+
+
+async def _all(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """The results of coroutines that run at once; where one fails the others are cancelled."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(coroutine) for coroutine in coroutines]
+    except BaseExceptionGroup as faults:
+        raise faults.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+def _parsed(content: bytes) -> Any:
+    """The JSON of a request.
+
+    Raises RequestFault: it is none. ErrorAnswer (413): it has more values than are read.
+    """
+    check_values(content)
+    try:
+        return parse_json(content, constant=no_constant, parse_float=finite_float)
+    except ValueError as error:
+        raise RequestFault((), f"the body is no JSON: {error}", "json_invalid") from error
+
+
+def _without(document: Any, ids: Sequence[str]) -> Any:
+    """The request without these questions."""
+    if not ids:
+        return document
+    questions = {id: raw for id, raw in document["questions"].items() if id not in ids}
+    return {**document, "questions": questions}
+
+
+def _refused(refusal: _Unusable, shape: Shape) -> web.Response:
+    """The upstream's refusal; an error in OpenAI's form gets System One's beside it where the
+    client speaks that.
+    """
+    body = refusal.body
+    if shape == "systemone":
+        document: Any = None
+        with suppress(ValueError):
+            document = parse_json(body)
+        error = document.get("error") if isinstance(document, dict) else None
+        if isinstance(error, dict) and "detail" not in document:
+            kind = str(error.get("type") or error.get("code") or "upstream_error")
+            detail = {"error_type": kind, "message": str(error.get("message", ""))}
+            body = json.dumps({**document, "detail": detail}).encode()
+    return web.Response(
+        status=refusal.status, body=body, headers=refusal.headers, content_type=refusal.kind
+    )

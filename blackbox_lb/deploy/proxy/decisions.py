@@ -1,0 +1,313 @@
+"""The questions whose answers are mended, and the answers that requests get; no network."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blackbox_lb.bias.decisions import MendedQuestion, softmax
+from blackbox_lb.deploy.proxy.limits import PREFIX
+from blackbox_lb.errors import CorruptResponse, InputError
+from blackbox_lb.questions.answers import DecisionAnswer, OptionScores, read_answer
+from blackbox_lb.questions.first_token import option_scores
+from blackbox_lb.questions.layouts import LaidOut, Layout
+from blackbox_lb.questions.question import Question
+from blackbox_lb.questions.requests import Shape
+from blackbox_lb.questions.serving import Decided, DecisionRequest, answer_fields
+from blackbox_lb.safety.printable import shorten
+
+PATHS = frozenset((f"{PREFIX}/systemone", "/systemone", f"{PREFIX}/decisions", "/decisions"))
+"""The paths of decision endpoints that are answered."""
+OTHER_PROMPT = frozenset(
+    (
+        "instructions",
+        "temperature",
+        "chat_template_kwargs",
+        "joint",
+        "assets",
+        "images",
+        "audio",
+        "videos",
+    )
+)
+"""Fields of requests by which some server reads something else, or otherwise, than what was learned
+from; nothing is mended then."""
+_PATHS = {"systemone": "/systemone", "openai": "/decisions", "sglang": "/decisions"}
+_LEAST_LOGPROB = -9000.0
+"""Logprobs below this stand for tokens that cannot be: vLLM and others print -9999."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the upstream answered to some questions.
+
+    model: as it names it. scores: question id -> what was read; None where no option was listed.
+    input_tokens: that it read.
+    """
+
+    model: str
+    scores: Mapping[str, OptionScores | None]
+    input_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the upstream is asked: at an endpoint of decisions, or by chat prompts.
+
+    shape: the endpoint's; None for chat prompts. path: of the endpoint under the base URL.
+    decimals: of its probabilities, None for all. layout: of the chat prompts.
+    """
+
+    shape: Shape | None = None
+    path: str = ""
+    decimals: int | None = None
+    layout: Layout = "letters"
+
+    @classmethod
+    def of(cls, mended: MendedQuestion) -> Way:
+        """The one that a question was learned by."""
+        if mended.reading == "letters" or mended.reading == "words":
+            return cls(layout=mended.reading)
+        path = mended.path or _PATHS[mended.reading]
+        return cls(mended.reading, path, mended.decimals)
+
+    @property
+    def name(self) -> str:
+        """The endpoint's shape, or the layout."""
+        return self.shape or self.layout
+
+    @property
+    def target(self) -> str:
+        """The endpoint's request target."""
+        return f"{PREFIX}/{self.path.lstrip('/')}"
+
+    def read(
+        self, answer: Any, asked: Sequence[Question], wanted: Sequence[Question]
+    ) -> DecisionAnswer:
+        """What the endpoint answered to ``wanted`` questions of those ``asked``; the answers to the
+        others may be anything.
+
+        Raises:
+            CorruptResponse: it did not answer these.
+        """
+        if isinstance(answer, dict) and isinstance(answer.get("answers"), list):
+            answers = answer["answers"]
+            ids = {question.id for question in wanted}
+            places = [place for place, question in enumerate(asked) if question.id in ids]
+            wanted = [asked[place] for place in places]
+            kept = [answers[place] for place in places if place < len(answers)]
+            answer = {**answer, "answers": kept}
+        return read_answer(answer, wanted, self.decimals)
+
+
+class ServedQuestions:
+    """The mended questions by all that the model reads of them, and the models' names.
+
+    default: how a question without a file is asked: at the endpoint of a file that has one, else by
+    letters.
+
+    Raises InputError: there is none, or two are of one question and one model, or are asked in
+    different ways.
+    """
+
+    def __init__(self, mended: Iterable[MendedQuestion]) -> None:
+        self._by_fingerprint: dict[str, dict[str, MendedQuestion]] = {}
+        self._reported: set[tuple[str, str]] = set()
+        for row in mended:
+            self._add(row)
+        ways = [Way.of(row) for row in self]
+        if not ways:
+            raise InputError("``decide`` names no file with a question; give one, or leave it out")
+        endpoints = [way for way in ways if way.shape is not None]
+        self.default = next(iter(endpoints), Way())
+        self._prompted_models = {row.model for row in self if Way.of(row).shape is None}
+
+    def _add(self, row: MendedQuestion) -> None:
+        by_model = self._by_fingerprint.setdefault(row.question.fingerprint, {})
+        if row.model in by_model:
+            raise InputError(
+                f"two files of ``decide`` mend the same question {shorten(row.question.id)} of"
+                f" {shorten(row.model)}; give one of them"
+            )
+        if any(Way.of(present) != Way.of(row) for present in by_model.values()):
+            raise InputError(
+                f"two files of ``decide`` ask the question {shorten(row.question.id)} in different"
+                " ways; give one of them, or start a proxy for each"
+            )
+        by_model[row.model] = row
+
+    def __iter__(self) -> Iterator[MendedQuestion]:
+        for by_model in self._by_fingerprint.values():
+            yield from by_model.values()
+
+    def way_of(self, question: Question) -> Way:
+        """How the upstream is asked a question."""
+        for row in self._by_fingerprint.get(question.fingerprint, {}).values():
+            return Way.of(row)
+        return self.default
+
+    def has_both_orders(self, question: Question) -> bool:
+        """Whether the question is asked a second time, with its options reversed."""
+        rows = self._by_fingerprint.get(question.fingerprint, {}).values()
+        return any(row.both_orders for row in rows)
+
+    def model_of(self, name: str) -> str:
+        """The model that chat prompts of a request for ``name`` are sent to: TypeSafe's alias, by
+        which its clients ask whatever server, is the only model that is known here.
+        """
+        if name == "jev-latest" and len(self._prompted_models) == 1:
+            return next(iter(self._prompted_models))
+        return name
+
+    def mended(self, question: Question, model: str) -> MendedQuestion | None:
+        """What was learned of a question from this model; None where nothing was."""
+        by_model = self._by_fingerprint.get(question.fingerprint, {})
+        if model not in by_model and by_model and (question.id, model) not in self._reported:
+            self._reported.add((question.id, model))
+            log.warning(
+                "the question %s is answered by %s, and was learned from %s: its answers are not"
+                " mended; fit again",
+                shorten(question.id),
+                shorten(model),
+                ", ".join(map(shorten, by_model)),
+            )
+        return by_model.get(model)
+
+
+def as_read(scores: OptionScores) -> tuple[float, ...]:
+    """The probabilities as an endpoint printed them, with sum 1."""
+    values = [
+        0.0 if is_zero else math.exp(logprob)
+        for logprob, is_zero in zip(scores.logprobs, scores.floored, strict=True)
+    ]
+    total = math.fsum(values)
+    return tuple(value / total for value in values)
+
+
+def decided(
+    question: Question, scores: OptionScores | None, mended: MendedQuestion | None, way: Way
+) -> Decided:
+    """The answer to a question.
+
+    Args:
+        question: with its options in order.
+        scores: read of the model; None where its list of tokens holds no option.
+        mended: what was learned, None for nothing.
+        way: how it was read.
+    """
+    equal = tuple(1 / len(question.options) for _ in question.options)
+    if scores is None:
+        return Decided(equal, abstains=True, label_mass=0.0)
+    if scores.refused:
+        return Decided(equal, abstains=True, refused=True)
+    raw = softmax(scores.logprobs) if way.shape is None else as_read(scores)
+    if mended is None:
+        return Decided(raw, label_mass=scores.label_mass)
+    decision = mended.decide(scores.logprobs)
+    return Decided(
+        decision.probabilities,
+        raw=raw,
+        mended=True,
+        abstains=decision.abstains,
+        label_mass=scores.label_mass,
+    )
+
+
+def mean_scores(
+    scores: OptionScores | None, second: OptionScores | None, *, is_turned: bool = False
+) -> OptionScores | None:
+    """The mean log-probabilities over both orders of the options.
+
+    is_turned: whether ``second`` has the options from the last to the first.
+    """
+    if scores is None or second is None:
+        return None
+    if scores.refused or second.refused:
+        return OptionScores((), (), refused=True)
+    step = -1 if is_turned else 1
+    masses = [mass for mass in (scores.label_mass, second.label_mass) if mass is not None]
+    pairs = zip(scores.logprobs, second.logprobs[::step], strict=True)
+    floored = zip(scores.floored, second.floored[::step], strict=True)
+    return OptionScores(
+        tuple((first + other) / 2 for first, other in pairs),
+        tuple(first or other for first, other in floored),
+        sum(masses) / len(masses) if masses else None,
+    )
+
+
+def reversed_question(question: Question) -> Question:
+    """A choice with its options from the last to the first; other kinds have one order."""
+    if question.kind != "choice":
+        return question
+    return question.replacing(options=tuple(reversed(question.options)))
+
+
+def read_first_token(answer: Any, out: LaidOut, model: str) -> Asked:
+    """What a chat answer's list of first tokens says of the options, under the id "".
+
+    Args:
+        answer: the parsed body of a chat completion.
+        out: the prompt that it answers.
+        model: the name of the model where the answer has none.
+
+    Raises:
+        CorruptResponse: it lists no tokens.
+    """
+    try:
+        choice = answer["choices"][0]
+        served = answer.get("model") or model
+        usage = answer.get("usage") or {}
+        tokens = int(usage.get("prompt_tokens") or 0)
+        if choice.get("finish_reason") == "content_filter":
+            return Asked(served, {"": OptionScores((), (), refused=True)}, tokens)
+        first = choice["logprobs"]["content"][0]
+        listed = {
+            _bytes_of(item): float(item["logprob"]) for item in [first, *first["top_logprobs"]]
+        }
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+        raise CorruptResponse(
+            "it lists no first tokens with logprobs, by which questions are read; ask a server and"
+            " a model that take ``logprobs`` with ``top_logprobs``"
+        ) from error
+    likely = [(token, logprob) for token, logprob in listed.items() if logprob > _LEAST_LOGPROB]
+    return Asked(served, {"": option_scores(likely, out.spellings)}, tokens)
+
+
+def _bytes_of(item: Mapping[str, Any]) -> bytes:
+    if item.get("bytes") is not None:
+        return bytes(item["bytes"])
+    return str(item["token"]).encode()
+
+
+def patched(
+    answer: Mapping[str, Any], request: DecisionRequest, decisions: Mapping[str, Decided]
+) -> dict[str, Any]:
+    """The upstream's answer in the request's own shape, with the mended answers in their places;
+    all else stays as it came.
+    """
+    answers = answer.get("answers")
+    names = dict(zip((question.id for question in request.questions), request.names, strict=True))
+    questions = {question.id: question for question in request.questions}
+
+    def mended(id: str, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        decision = decisions.get(id)
+        if decision is None or decision.refused:
+            return {**fields, "x_mended": False}
+        theirs = {name: value for name, value in fields.items() if name.startswith("x_")}
+        return theirs | answer_fields(request.shape, questions[id], names[id], decision)
+
+    if isinstance(answers, list):
+        ids = [question.id for question in request.questions]
+        new: Any = [mended(id, fields) for id, fields in zip(ids, answers, strict=False)]
+    elif isinstance(answers, dict):
+        new = {id: mended(id, fields) for id, fields in answers.items()}
+    else:
+        new = answers
+    return {**answer, "answers": new}

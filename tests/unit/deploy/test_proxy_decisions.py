@@ -1,0 +1,449 @@
+"""The proxy at decision endpoints: questions of a file are mended, all others are answered as the
+upstream does, in each of the three shapes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from blackbox_lb.bias.decisions import MendedQuestion, PromisedError, softmax
+from blackbox_lb.deploy.proxy.compressed import decoded
+from blackbox_lb.deploy.proxy.decisions import ServedQuestions
+from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
+from blackbox_lb.errors import InputError
+from blackbox_lb.questions.answers import read_answer
+from blackbox_lb.questions.question import Question
+from blackbox_lb.questions.requests import Shape, request_body
+from tests.support.deciding_upstream import (
+    MODEL,
+    NOW,
+    TEAM,
+    TONE,
+    deciding,
+    mended,
+    raw,
+)
+from tests.support.proxy_upstream import Answering, Origin, exchange, plain, proxied, request
+
+SHAPES: tuple[Shape, ...] = ("systemone", "openai", "sglang")
+ASKED = (TEAM, NOW.replacing(instructions="Danger?"), TONE.replacing(instructions="How?"))
+"""Questions that every shape has a place for."""
+
+
+@contextmanager
+def serving(*rows: MendedQuestion, answer: Answering = deciding) -> Iterator[tuple[Origin, int]]:
+    """A proxy with these questions before an upstream: (the upstream, the proxy's port)."""
+    with proxied(answer, questions=ServedQuestions(rows)) as (origin, port, _):
+        yield origin, port
+
+
+def post(port: int, body: Any, path: str = "/v1/systemone", *fields: str) -> tuple[int, Any]:
+    """Status and parsed body of the answer."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = ("Content-Type: application/json", *fields)
+    status, _, answer = exchange(port, request(path, content, *lines))
+    return int(status.split()[1]), json.loads(answer)
+
+
+def answers_of(body: Any, questions: tuple[Question, ...]) -> dict[str, Any]:
+    """Question id -> answer, of a list or a map."""
+    answers = body["answers"]
+    if isinstance(answers, dict):
+        return answers
+    return {question.id: fields for question, fields in zip(questions, answers, strict=True)}
+
+
+def expected(question: Question, row: MendedQuestion) -> tuple[float, ...]:
+    """The mended probabilities of the upstream's endpoints."""
+    return row.probabilities([math.log(value) for value in raw("s", question)])
+
+
+@pytest.mark.parametrize("reading", SHAPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_question_of_a_file_is_mended(shape: Shape, reading: Shape) -> None:
+    """Whatever the client and the upstream speak; the raw probabilities stand beside, and the
+    questions without a file have the upstream's.
+    """
+    row = mended(ASKED[0], reading)
+    with serving(row) as (origin, port):
+        status, body = post(port, request_body(shape, "any", "s", ASKED), "/v1/decisions")
+    assert status == 200
+    assert len(origin.arrived) == 1
+    answers = answers_of(body, ASKED)
+    team = answers["team"]
+    assert team["x_mended"]
+    assert not team["x_abstain"]
+    assert team["x_raw_probabilities"] == pytest.approx(
+        dict(zip(TEAM.names, raw("s", ASKED[0]), strict=True))
+    )
+    assert [answers[id]["x_mended"] for id in ("now", "tone")] == [False, False]
+    read = read_answer(body, ASKED, None)
+    assert read.model == MODEL
+    assert read.input_tokens == 42
+    for question in ASKED:
+        wanted = expected(question, row) if question.id == "team" else raw("s", question)
+        found = [math.exp(logprob) for logprob in read.scores[question.id].logprobs]
+        assert found == pytest.approx(wanted)
+    largest = TEAM.names[max(range(3), key=expected(ASKED[0], row).__getitem__)]
+    assert team["choice"] == largest
+
+
+@pytest.mark.parametrize("layout", ["letters", "words"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_chat_server_is_asked_a_token_a_question(shape: Shape, layout: Any) -> None:
+    """The file's question in its layout, the others by letters; each tells its label mass."""
+    row = mended(ASKED[0], layout)
+    with serving(row) as (origin, port):
+        status, body = post(port, request_body(shape, "any", "s", ASKED), "/decisions")
+    assert status == 200
+    assert len(origin.arrived) == 3
+    sent = [arrived.json for arrived in origin.arrived]
+    assert all(arrived.line.startswith("POST /v1/chat/completions") for arrived in origin.arrived)
+    assert all(
+        (one["max_tokens"], one["temperature"], one["top_logprobs"]) == (1, 0, 20) for one in sent
+    )
+    texts = "\n".join(one["messages"][0]["content"] for one in sent)
+    assert ("\nrepair - lifts\n" in texts) == (layout == "words")
+    answers = answers_of(body, ASKED)
+    read = read_answer(body, ASKED, None)
+    assert read.input_tokens == 21
+    for question in ASKED:
+        fields = answers[question.id]
+        assert fields["x_mended"] == (question.id == "team")
+        mass = read.scores[question.id].label_mass
+        assert mass is not None
+        assert 0 < mass < 0.9
+    unmended = list(answers["team"]["x_raw_probabilities"].values())
+    wanted = softmax(
+        [
+            1.5 * (math.log(value) + 0.1) + offset
+            for value, offset in zip(unmended, (0, 0, 3), strict=True)
+        ]
+    )
+    assert [math.exp(value) for value in read.scores["team"].logprobs] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("reading", ["systemone", "letters"])
+def test_both_orders_are_asked_where_they_were_learned(reading: Any) -> None:
+    """A second request has the options reversed, and the mean of the log-probabilities counts."""
+    row = mended(TEAM, reading, both_orders=True)
+    with serving(row) as (origin, port):
+        _, body = post(port, request_body("systemone", "any", "s", [TEAM]))
+    assert len(origin.arrived) == 2
+    assert body["answers"]["team"]["x_mended"]
+    if reading == "systemone":
+        # This upstream's probabilities do not depend on the order.
+        wanted = row.probabilities([math.log(value) for value in raw("s", TEAM)])
+        assert list(body["answers"]["team"]["probabilities"].values()) == pytest.approx(wanted)
+        assert list(origin.arrived[1].json["questions"]["team"]["criteria"]) == [
+            "other",
+            "rent",
+            "repair",
+        ]
+
+
+def test_another_served_model_is_not_mended() -> None:
+    """What was learned from one model says nothing about another."""
+    with serving(mended(TEAM, model="m-0")) as (_, port):
+        _, body = post(port, request_body("systemone", "any", "s", [TEAM]))
+    team = body["answers"]["team"]
+    assert team["x_mended"] is False
+    assert list(team["probabilities"].values()) == pytest.approx(raw("s", TEAM))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"instructions": "Be strict."},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"questions": {"team": {**TEAM.as_json(), "instructions": "Which team"}}},
+    ],
+)
+def test_another_prompt_is_not_mended(changed: dict[str, Any]) -> None:
+    """Another text, and fields by which some server's prompt is another one."""
+    for reading in ("systemone", "letters"):
+        with serving(mended(TEAM, reading)) as (origin, port):
+            status, body = post(port, {**request_body("systemone", "any", "s", [TEAM]), **changed})
+        assert status == 200
+        assert body["answers"]["team"]["x_mended"] is False
+        if reading == "letters" and "instructions" in changed:
+            assert origin.arrived[0].json["messages"][0] == {
+                "role": "system",
+                "content": "Be strict.",
+            }
+
+
+def test_what_does_not_concern_a_question_changes_nothing() -> None:
+    """Other questions, their order and the ids."""
+    for reading in ("systemone", "letters"):
+        with serving(mended(TEAM, reading)) as (_, port):
+            alone = post(port, request_body("systemone", "any", "s", [TEAM]))[1]
+            among = post(
+                port, request_body("systemone", "any", "s", [TONE, TEAM.replacing(id="x"), NOW])
+            )[1]
+        assert among["answers"]["x"] == alone["answers"]["team"]
+
+
+def test_a_promise_is_kept_by_abstaining() -> None:
+    """Below the cut ``x_abstain`` is true; the counts say how many."""
+    promise = PromisedError(error=0.05, cut=0.9999, answered=60, wrong=0, rows=100, bound=0.05)
+    with serving(mended(TEAM, promise=promise), mended(NOW)) as (_, port):
+        body = post(port, request_body("systemone", "any", "s", [TEAM, NOW, TONE]))[1]
+        health = json.loads(exchange(port, request("/healthz", None, method="GET"))[2])
+        metrics = exchange(port, request("/metrics", None, method="GET"))[2].decode()
+    assert [body["answers"][id]["x_abstain"] for id in ("team", "now")] == [True, False]
+    assert health["decisions"] == {"mended": 1, "abstained": 1, "passed": 1}
+    assert [row["id"] for row in health["questions"]] == ["team", "now"]
+    assert health["questions"][0]["promise"] == promise.sentence
+    assert 'blb_proxy_decisions_total{outcome="abstained"} 1' in metrics
+
+
+def test_an_endpoint_gets_the_request_as_it_came() -> None:
+    """In its own shape with all fields, and its answer comes back with all fields that are not of
+    a mended question, a box's too.
+    """
+    sent = {
+        **request_body("systemone", "any", "s", [TEAM]),
+        "safety_identifier": "u",
+    }
+    sent["questions"]["where"] = {"type": "box", "instructions": "Where?"}
+    box = {"type": "box", "box": {"top": 0}, "confidence": 0.5}
+    upstream = {
+        "model": MODEL,
+        "id": "x",
+        "answers": {
+            "team": {"type": "choice", "choice": "rent", "confidence": 1, "probabilities": {"rent": 1, "repair": 0, "other": 0}, "x_own": 1},
+            "where": box,
+        },
+        "usage": {"input_tokens": 3, "output_tokens": 2, "cost": 0.1},
+    }  # fmt: skip
+    body = json.dumps(sent, indent=1).encode()
+    with serving(
+        mended(TEAM, decimals=2), answer=plain("200 OK", json.dumps(upstream).encode())
+    ) as (origin, port):
+        _, answer = post(port, body)
+    assert origin.arrived[0].body == body
+    assert origin.arrived[0].line.startswith("POST /v1/systemone ")
+    assert answer["answers"]["where"] == {**box, "x_mended": False}
+    assert {name: answer[name] for name in ("model", "id", "usage")} == {
+        name: upstream[name] for name in ("model", "id", "usage")
+    }
+    team = answer["answers"]["team"]
+    assert team["x_own"] == 1
+    assert team["x_raw_probabilities"] == {"repair": 0, "rent": 1, "other": 0}
+    assert team["probabilities"]["other"] > 0.001
+
+
+def test_a_refused_question_abstains() -> None:
+    """OpenAI's refusal stays one; in another shape no option is preferred."""
+    upstream = {"model": MODEL, "answers": [{"type": "refusal", "name": "team"}]}
+    content = plain("200 OK", json.dumps(upstream).encode())
+    with serving(mended(TEAM, "openai"), answer=content) as (_, port):
+        openai = post(port, request_body("openai", "any", "s", [TEAM]), "/v1/decisions")[1]
+        system_one = post(port, request_body("systemone", "any", "s", [TEAM]))[1]
+    assert openai["answers"][0]["type"] == "refusal"
+    team = system_one["answers"]["team"]
+    assert (team["x_refused"], team["x_abstain"], team["confidence"]) == (True, True, 0.0)
+
+
+NOUL = {"type": "noul", "instructions": "?"}
+
+
+@pytest.mark.parametrize("reading", ["systemone", "letters"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"",
+        b"\xff",
+        b'{"model": "m", "model": "m"}',
+        b'{"model": "m", "state": NaN, "questions": {}}',
+        b"[" * 300,
+        {"model": "m", "questions": {"q": NOUL}},
+        {"model": "m", "state": "s", "questions": {}},
+        {"model": "m", "state": "s", "questions": {"q": {"type": "boolean"}}},
+        {"model": "m", "state": "s", "questions": {f"q{n}": NOUL for n in range(401)}},
+    ],
+    ids=range(10),
+)
+def test_a_bad_request_gets_422_and_is_not_sent(reading: Any, body: Any) -> None:
+    """With the place in ``detail``; at OpenAI's path a 400 with ``error``."""
+    with serving(mended(TEAM, reading)) as (origin, port):
+        status, answer = post(port, body)
+        assert status == 422
+        (detail,) = answer["detail"]
+        assert detail["loc"][0] == "body"
+        assert detail["msg"]
+        status, answer = post(port, b"{", "/v1/decisions")
+        assert status == 400
+        assert answer["error"]["message"]
+    assert not origin.arrived
+
+
+@pytest.mark.parametrize("reading", ["systemone", "letters"])
+def test_400_questions_are_answered(reading: Any) -> None:
+    """In one request."""
+    body = {"model": "m", "state": "s", "questions": {f"q{n}": NOUL for n in range(400)}}
+    with serving(mended(TEAM, reading)) as (origin, port):
+        status, answer = post(port, body)
+    assert status == 200
+    assert len(answer["answers"]) == 400
+    assert len(origin.arrived) == (1 if reading == "systemone" else 400)
+
+
+@pytest.mark.parametrize("reading", ["openai", "sglang"])
+def test_what_a_shape_has_no_place_for_is_written_into_its_texts(reading: Any) -> None:
+    """Such a question is of no file."""
+    questions = {
+        "q": {"type": "noul", "instructions": "?", "criteria": {"true": "now"}},
+        "bare": {"type": "choice", "criteria": {"a": ["x"], "b": None}},
+        "score": {"type": "score", "instructions": {"ask": "é"}, "criteria": [{"a": 1}, "b"]},
+    }
+    with serving(mended(ASKED[0], reading)) as (origin, port):
+        status, answer = post(port, {"model": "m", "state": "s", "questions": questions})
+    assert status == 200
+    assert answer["answers"]["score"]["legend"] == {"0": {"a": 1}, "1": "b"}
+    sent = origin.arrived[0].json["questions"]
+    key = "instructions" if reading == "openai" else "question"
+    assert [fields[key] for fields in sent] == ["?\nYes: now", "Choose what fits.", '{"ask": "é"}']
+
+
+@pytest.mark.parametrize("reading", ["systemone", "letters"])
+def test_the_upstream_s_refusal_is_the_client_s(reading: Any) -> None:
+    """With its status, and System One's form beside OpenAI's."""
+    with serving(mended(TEAM, reading)) as (_, port):
+        status, answer = post(port, {"model": "missing", "state": "s", "questions": {"q": NOUL}})
+    assert status == 404
+    assert answer["error"]["message"] == "no such model"
+    assert answer["detail"] == {"error_type": "not_found_error", "message": "no such model"}
+
+
+@pytest.mark.parametrize(
+    ("reading", "body"),
+    [
+        ("systemone", b"text"),
+        ("systemone", b'{"model": "m-1", "answers": {}}'),
+        ("systemone", b'{"model": "m-1", "answers": {"team": {"type": "choice", "probabilities": {"a": 1}}}}'),
+        ("letters", b'{"choices": [{"message": {"content": "A"}}]}'),
+        ("letters", b"[]"),
+    ],
+)  # fmt: skip
+def test_an_answer_without_decisions_is_the_upstream_s_fault(reading: Any, body: bytes) -> None:
+    """A 502 says what is wrong with it."""
+    with serving(mended(TEAM, reading), answer=plain("200 OK", body)) as (_, port):
+        status, answer = post(port, request_body("systemone", "any", "s", [TEAM]))
+    assert status == 502
+    assert answer["error"]["code"] == "upstream_no_decisions"
+
+
+def test_a_list_without_options_abstains() -> None:
+    """No option is among the listed tokens: nothing is preferred, and the label mass is 0."""
+    token = {"token": "The", "bytes": list(b"The"), "logprob": -0.1, "top_logprobs": []}
+    chat = {
+        "model": MODEL,
+        "choices": [{"finish_reason": "length", "logprobs": {"content": [token]}}],
+    }
+    with serving(mended(TEAM, "letters"), answer=plain("200 OK", json.dumps(chat).encode())) as (
+        _,
+        port,
+    ):
+        team = post(port, request_body("systemone", "any", "s", [TEAM]))[1]["answers"]["team"]
+    assert (team["x_abstain"], team["x_mended"], team["x_label_mass"]) == (True, False, 0.0)
+
+
+def test_many_options_are_read_by_letters() -> None:
+    """255 options have a probability each, although a list holds twenty tokens."""
+    criteria = dict.fromkeys(f"queue {number}" for number in range(255))
+    body = {
+        "model": "m",
+        "state": "s",
+        "questions": {"q": {"type": "choice", "criteria": criteria}},
+    }
+    with serving(mended(TEAM, "letters")) as (_, port):
+        status, answer = post(port, body)
+    assert status == 200
+    assert math.fsum(answer["answers"]["q"]["probabilities"].values()) == pytest.approx(1)
+
+
+def packed(content: bytes, coding: str) -> bytes:
+    """A body in these codings."""
+    for name in coding.lower().split(", "):
+        if name == "gzip":
+            content = gzip.compress(content)
+        elif name == "deflate":
+            content = zlib.compress(content)
+        else:
+            content = pytest.importorskip("backports.zstd").compress(content)
+    return content
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd", "GZIP", "gzip, deflate"])
+def test_compressed_bodies_are_read(coding: str) -> None:
+    """The upstream gets them uncompressed."""
+    body = json.dumps(request_body("systemone", "any", "s", [TEAM])).encode()
+    with serving(mended(TEAM)) as (origin, port):
+        field = f"Content-Encoding: {coding}"
+        status, answer = post(port, packed(body, coding), "/v1/systemone", field)
+    assert status == 200
+    assert answer["answers"]["team"]["x_mended"]
+    assert origin.arrived[0].body == body
+    assert "content-encoding" not in origin.arrived[0].headers
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd"])
+def test_a_bomb_is_not_unpacked(coding: str) -> None:
+    """Beyond the limit nothing more is decompressed; a body that is not whole, not in its coding or
+    in an unknown one is refused.
+    """
+    bomb = packed(b"\0" * 2**24, coding)
+    assert decoded(bomb, coding, 2**24) == b"\0" * 2**24
+    for content, encoding, status in (
+        (bomb, coding, 413),
+        (bomb[:-20], coding, 413),
+        (packed(b"text", coding)[:-2], coding, 400),
+        (b"text", coding, 400),
+        (bomb, "br", 415),
+        (bomb, f"{coding}, {coding}, {coding}", 415),
+    ):
+        with pytest.raises(ErrorAnswer) as caught:
+            decoded(content, encoding, 2**20)
+        assert caught.value.status == status
+
+
+def test_a_question_twice_is_refused_at_start() -> None:
+    """Two files of one question and one model; of two models both are served."""
+    for second in (
+        mended(TEAM),
+        mended(TEAM.replacing(id="other")),
+        mended(TEAM, "letters", model="n"),
+    ):
+        with pytest.raises(InputError) as caught:
+            ServedQuestions([mended(TEAM), second])
+        assert "``decide``" in str(caught.value)
+    assert len(list(ServedQuestions([mended(TEAM), mended(TEAM, model="n")]))) == 2
+    with pytest.raises(InputError):
+        ServedQuestions([])
+
+
+def test_the_alias_of_system_one_is_the_only_model() -> None:
+    """Clients of TypeSafe ask for jev-latest wherever they are pointed."""
+    with serving(mended(TEAM, "letters")) as (origin, port):
+        post(port, request_body("systemone", "jev-latest", "s", [TEAM]))
+        post(port, request_body("systemone", "m", "s", [TEAM]))
+    assert [arrived.json["model"] for arrived in origin.arrived] == [MODEL, "m"]
+
+
+def test_without_files_the_endpoints_are_passed_on() -> None:
+    """A proxy of biases alone changes nothing there."""
+    with proxied(deciding) as (origin, port, _):
+        _, body = post(port, request_body("systemone", "any", "s", [TEAM]))
+    assert "x_mended" not in body["answers"]["team"]
+    assert len(origin.arrived) == 1
