@@ -1,0 +1,114 @@
+"""Other people's clients of decision endpoints through the proxy, unmodified and by base URL alone:
+each gets the mended answer, whatever the upstream speaks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blackbox_lb.deploy.proxy.decisions import ServedQuestions
+from blackbox_lb.questions.question import question_of_labels
+from tests.support.deciding_upstream import deciding, mended
+from tests.support.proxy_upstream import proxied
+
+CLIENTS = Path(__file__).with_name("third_party") / "decision_clients.py"
+PACKAGES = {
+    "typesafe": "typesafe-sdk[zstd]==0.7.5",
+    "openai": "openai>=3.57",
+    "langchain": "langchain-typesafe==0.0.1a3",
+    "jev_eval": "jev-eval==1.2.0",
+    "dspy": "dspy[typesafe]==3.4.1",
+}
+"""Client -> what is installed for it."""
+CONFORMANCE = "jevcompat==0.1.1"
+QUESTION = question_of_labels(["billing", "tech", "sales"], "Which team?", "team")
+STATE = "I was charged twice."
+READINGS = ("systemone", "openai", "sglang", "letters", "words")
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment with all clients; the test is skipped, with the reason, where
+    it cannot be made.
+    """
+    folder = tmp_path_factory.mktemp("environment")
+    packages = [*PACKAGES.values(), CONFORMANCE]
+    for command in (
+        ["uv", "venv", "--quiet", "--python", sys.executable, "--clear", str(folder)],
+        ["uv", "pip", "install", "--quiet", "--python", str(folder), *packages],
+    ):
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=600, cwd=folder, check=False
+            )
+        except OSError as error:
+            pytest.skip(f"{command[0]} cannot be run: {error}")
+        if done.returncode:
+            pytest.skip(f"{' '.join(command[:3])}: {done.stderr[-500:]}")
+    return folder / "bin"
+
+
+@contextmanager
+def serving(reading: Any) -> Iterator[tuple[str, Any]]:
+    """The address of a proxy with the question before an upstream, without /v1; the row that it
+    mends by.
+    """
+    row = mended(QUESTION, reading, offsets=(0.0, 0.0, 20.0))
+    with proxied(deciding, questions=ServedQuestions([row])) as (_, port, proxy):
+        yield f"http://127.0.0.1:{port}", proxy
+
+
+def run(*command: str | Path, **environment: str) -> str:
+    """What a command prints, which must succeed."""
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("reading", ["systemone", "letters"])
+@pytest.mark.parametrize("client", PACKAGES)
+def test_an_unmodified_client_gets_the_mended_answer(
+    programs: Path, client: str, reading: str
+) -> None:
+    """The offsets make the last option the largest, which the upstream's answer need not be."""
+    request = json.dumps({"state": STATE, "question": QUESTION.as_json()})
+    with serving(reading) as (root, proxy):
+        printed = run(programs / "python", CLIENTS, client, root, REQUEST=request)
+        counts = dict(proxy.metrics.decisions)
+    answer = json.loads(printed.splitlines()[-1])
+    assert answer["choice"] == "sales"
+    assert answer.get("long", "sales") == "sales"
+    if client == "openai":
+        assert "choices" in answer["refusal"] or "instructions" in answer["refusal"]
+    if client != "dspy":
+        assert answer["probabilities"]["sales"] > 0.99
+        assert list(answer["probabilities"]) == list(QUESTION.names)
+    assert counts["mended"] >= 1
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("reading", READINGS)
+def test_the_conformance_test_of_system_one_passes(programs: Path, reading: str) -> None:
+    """Every MUST that it can reach without a key, with any upstream."""
+    with serving(reading) as (root, _):
+        printed = run(programs / "jevcompat", "test", root)
+    failed = [line for line in printed.splitlines() if "✗ MUST" in line]
+    assert not failed
+    assert "conformant to spec 0.1: MUST 32/32" in printed, printed
