@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -13,6 +14,7 @@ from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import provider
 from blackbox_lb.cli.resources import load_bias
 from blackbox_lb.deploy.proxy.limits import GRACE, MAX_BODY, TIMEOUT
+from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.plan.setting import Settings, setting
 from blackbox_lb.literals import OnConflict
 from blackbox_lb.safety.network import is_loopback
@@ -28,14 +30,21 @@ MIB = 2**20
 
 class ProxyOptions(Settings):
     biases: tuple[str, ...] = setting(
-        ...,
+        (),
         None,
         "A bias file. Without ALIAS it applies to its model's name, with one to MODEL@ALIAS. Can be"
         " given several times.",
         "--bias",
         shell_complete=bias_files,
         metavar="[ALIAS=]FILE",
-        required=True,
+    )
+    decide: tuple[str, ...] = setting(
+        (),
+        None,
+        "A bias file, or a run's folder, with mended questions: requests to /v1/systemone and"
+        " /v1/decisions get their mended answers. Can be given several times.",
+        shell_complete=bias_files,
+        metavar="FILE",
     )
     at: tuple[str, ...] = setting(
         (),
@@ -111,7 +120,7 @@ class ProxyOptions(Settings):
 )
 def proxy_command(options: ProxyOptions) -> None:
     """Add the bias to every request of its model: an OpenAI-compatible reverse proxy for any
-    language and tool.
+    language and tool. With --decide, mend the answers of decision endpoints.
 
     Clients use http://127.0.0.1:8080/v1 and their own key, which is passed on and kept nowhere.
     Chat and legacy completions get the bias, everything else passes unchanged. GET /healthz
@@ -137,19 +146,24 @@ def proxy_command(options: ProxyOptions) -> None:
     )
     if not options.quiet:
         counts = proxy.metrics.counts
-        echo(
-            "stopped; requests: "
-            + ", ".join(f"{number} {name}" for name, number in counts.items()),
-            err=True,
-        )
+        stopped = "stopped; requests: "
+        stopped += ", ".join(f"{number} {name}" for name, number in counts.items())
+        if proxy.questions is not None:
+            decisions = proxy.metrics.decisions
+            stopped += "; decisions: "
+            stopped += ", ".join(f"{number} {name}" for name, number in decisions.items())
+        echo(stopped, err=True)
 
 
 def _proxy(options: ProxyOptions) -> Proxy:
     from blackbox_lb.deploy.proxy.bodies import ServedBiases
+    from blackbox_lb.deploy.proxy.decisions import load_questions
     from blackbox_lb.deploy.proxy.served import load_served, parse_bias_argument
     from blackbox_lb.deploy.proxy.server import Proxy
     from blackbox_lb.deploy.proxy.upstream import Upstream
 
+    if not options.biases and not options.decide:
+        raise InputError("nothing to apply; give --bias with a bias file, or --decide with a run's")
     served = load_served(
         options.biases,
         at=options.at,
@@ -159,9 +173,13 @@ def _proxy(options: ProxyOptions) -> Proxy:
     )
     for bias_argument in options.biases:
         load_bias(parse_bias_argument(bias_argument)[1], options)
+    questions = None
+    if options.decide:
+        questions = load_questions([Path(argument) for argument in options.decide])
     return Proxy(
         ServedBiases(served, options.others),
         Upstream(options.upstream, timeout=options.timeout),
+        questions=questions,
         max_body=options.max_body * MIB,
         log_request=partial(echo, err=True) if options.logs_requests else None,
         grace=options.grace,
@@ -187,6 +205,16 @@ def _started(proxy: Proxy, host: str, address: str, as_json: bool = False) -> No
             {"name": row.name, "entries": len(row.bias.entries), "status": row.bias.status}
             for row in proxy.biases
         ]
-        print_json({"address": address, "upstream": str(proxy.upstream.base), "biases": applied})
+        started = {"address": address, "upstream": str(proxy.upstream.base), "biases": applied}
+        if proxy.questions is not None:
+            started["questions"] = proxy.health["questions"]
+        print_json(started)
         return
-    echo(f"blb proxy at {address} -> {proxy.upstream.base} adds: {biases}")
+    deeds = [f"adds: {biases}"] if biases else []
+    if proxy.questions is not None:
+        mended = "; ".join(
+            f"{printable(row.question.id)} ({printable(row.model)}, {row.reading})"
+            for row in proxy.questions
+        )
+        deeds.append(f"mends: {mended}")
+    echo(f"blb proxy at {address} -> {proxy.upstream.base} {', '.join(deeds)}")

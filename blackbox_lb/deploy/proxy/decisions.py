@@ -6,9 +6,11 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from blackbox_lb.bias.decisions import MendedQuestion, softmax
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.deploy.proxy.limits import PREFIX
 from blackbox_lb.errors import CorruptResponse, InputError
 from blackbox_lb.questions.answers import DecisionAnswer, OptionScores, read_answer
@@ -36,6 +38,7 @@ OTHER_PROMPT = frozenset(
 """Fields of requests by which some server reads something else, or otherwise, than what was learned
 from; nothing is mended then."""
 _PATHS = {"systemone": "/systemone", "openai": "/decisions", "sglang": "/decisions"}
+_RUN_FILE = "bias.json"
 _LEAST_LOGPROB = -9000.0
 """Logprobs below this stand for tokens that cannot be: vLLM and others print -9999."""
 
@@ -177,6 +180,25 @@ class ServedQuestions:
                 ", ".join(map(shorten, by_model)),
             )
         return by_model.get(model)
+
+
+def load_questions(paths: Iterable[Path]) -> ServedQuestions:
+    """The questions of bias files, or of the folders of runs.
+
+    Raises:
+        InputError: see ``ServedQuestions``; a file without a question. BiasError: it cannot be
+            read.
+    """
+    rows: list[MendedQuestion] = []
+    for path in paths:
+        file = path / _RUN_FILE if path.is_dir() else path
+        decisions = Bias.load(file).decisions
+        if not decisions:
+            raise InputError(
+                f"``decide``: {path} mends no question; give the file of a fit with ``question``"
+            )
+        rows += decisions
+    return ServedQuestions(rows)
 
 
 def as_read(scores: OptionScores) -> tuple[float, ...]:

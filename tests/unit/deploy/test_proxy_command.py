@@ -20,7 +20,10 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from blackbox_lb.bias.decisions import MendedQuestion
+from blackbox_lb.questions.requests import request_body
 from tests.support.commands import blb
+from tests.support.deciding_upstream import NOW, TEAM, deciding, mended
 from tests.support.proxy_upstream import (
     Arrived,
     Origin,
@@ -285,3 +288,63 @@ def test_the_command_starts_light() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout) == []
+
+
+def mending_file(folder: Path, *questions: MendedQuestion) -> Path:
+    """A bias file without entries that mends these questions."""
+    path = folder / "bias.json"
+    folder.mkdir(exist_ok=True)
+    bias(values={}).replacing(decisions=questions).save(path)
+    return path
+
+
+def test_the_questions_of_a_run_are_mended(tmp_path: Path) -> None:
+    """By the folder of a run; the first line and ``--json`` name them, and no bias is needed."""
+    mending_file(tmp_path / "run", mended(TEAM), mended(NOW))
+    line = [
+        sys.executable,
+        "-m",
+        "blackbox_lb",
+        "proxy",
+        "--port",
+        "0",
+        "--decide",
+        str(tmp_path / "run"),
+    ]
+    body = json.dumps(request_body("systemone", "any", "s", [TEAM])).encode()
+    with Origin(deciding).running() as origin:
+        line += ["--upstream", f"{origin.address}/v1", "--json"]
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        try:
+            text = process.stdout.readline()
+            while text.count("{") > text.count("}"):
+                text += process.stdout.readline()
+            first = json.loads(text)
+            port = int(first["address"].rpartition(":")[2].removesuffix("/v1"))
+            answer = json.loads(exchange(port, request("/v1/systemone", body))[2])
+        finally:
+            process.terminate()
+            _, errors = process.communicate(timeout=20)
+    assert [row["id"] for row in first["questions"]] == ["team", "now"]
+    assert first["biases"] == []
+    assert answer["answers"]["team"]["x_mended"]
+    assert process.returncode == 0
+    assert "decisions: 1 mended, 0 abstained, 0 passed" in errors
+
+
+@pytest.mark.parametrize("case", ["nothing", "no question", "missing", "twice"])
+def test_files_that_cannot_mend_are_refused(tmp_path: Path, case: str) -> None:
+    """Before anything is listened on, in one sentence that names the option."""
+    good = mending_file(tmp_path / "good", mended(TEAM))
+    bare = mending_file(tmp_path / "bare")
+    options = {
+        "nothing": [],
+        "no question": ["--decide", str(bare)],
+        "missing": ["--decide", str(tmp_path / "none.json")],
+        "twice": ["--decide", str(good), "--decide", str(good)],
+    }[case]
+    result = run("--upstream", "http://127.0.0.1:9/v1", *options)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+    assert ("--decide" in result.output) == (case != "missing")
