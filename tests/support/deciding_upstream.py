@@ -72,15 +72,20 @@ def endpoint_answer(request: DecisionRequest, **changed: Any) -> dict[str, Any]:
 
 
 def first_token(document: Any) -> dict[str, Any]:
-    """A chat answer with the twenty likeliest first tokens, those of the labels among them."""
+    """A chat answer with the likeliest first tokens: all labels in a long list, all but the last in
+    a short one.
+    """
     prompt = document["messages"][-1]["content"]
     lines = prompt.split("\n\n")[-1].splitlines()
-    labels = [re.split(r": | - ", line)[0] for line in lines if not line.startswith("Question: ")]
-    tokens = [*labels[:-1][:18], "The", "I"]
-    logits = softmax([logit(prompt, token) for token in tokens])
+    asked = [line for line in lines[:-1] if not line.startswith("Question: ")]
+    labels = [re.split(r": | - ", line)[0] for line in asked]
+    if document["top_logprobs"] <= 20:
+        labels = labels[:-1][:18]
+    tokens = [*labels, "The", "I"]
+    probabilities = softmax([logit(prompt, token) for token in tokens])
     listed = [
         {"token": token, "bytes": list(token.encode()), "logprob": math.log(0.9 * probability)}
-        for token, probability in zip(tokens, logits, strict=True)
+        for token, probability in zip(tokens, probabilities, strict=True)
     ]
     listed.sort(key=lambda row: -row["logprob"])  # type: ignore[operator]
     content = [{**listed[0], "top_logprobs": listed}]
@@ -109,6 +114,9 @@ def _answer(method: str, name: str, arrived: Arrived) -> tuple[str, Any]:
     document = json.loads(arrived.body)
     if document.get("model") == "missing":
         return "404 Not Found", {"error": {"message": "no such model", "type": "not_found_error"}}
+    longest = {"short": 20, "shortest": 5}.get(document.get("model"), 1_000)
+    if name == "completions" and document["top_logprobs"] > longest:
+        return "400 Bad Request", {"error": {"message": f"at most {longest}", "type": "bad"}}
     if name == "completions":
         return "200 OK", first_token(document)
     try:

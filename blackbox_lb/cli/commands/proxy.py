@@ -161,6 +161,7 @@ def _proxy(options: ProxyOptions) -> Proxy:
     from blackbox_lb.deploy.proxy.served import load_served, parse_bias_argument
     from blackbox_lb.deploy.proxy.server import Proxy
     from blackbox_lb.deploy.proxy.upstream import Upstream
+    from blackbox_lb.providers.profile import load_profile
 
     if not options.biases and not options.decide:
         raise InputError("nothing to apply; give --bias with a bias file, or --decide with a run's")
@@ -180,6 +181,7 @@ def _proxy(options: ProxyOptions) -> Proxy:
         ServedBiases(served, options.others),
         Upstream(options.upstream, timeout=options.timeout),
         questions=questions,
+        profile=None if options.provider is None else load_profile(options.provider),
         max_body=options.max_body * MIB,
         log_request=partial(echo, err=True) if options.logs_requests else None,
         grace=options.grace,

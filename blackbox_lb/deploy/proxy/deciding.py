@@ -6,13 +6,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any
 
 from aiohttp import web
 
 from blackbox_lb.deploy.injection import to_json
+from blackbox_lb.deploy.proxy.asking import (
+    DECODED,
+    Unusable,
+    WholeAnswer,
+    all_of,
+    json_answer,
+    whole_answer,
+)
 from blackbox_lb.deploy.proxy.bodies import LARGE, check_values
 from blackbox_lb.deploy.proxy.compressed import decoded
 from blackbox_lb.deploy.proxy.decisions import (
@@ -23,17 +32,15 @@ from blackbox_lb.deploy.proxy.decisions import (
     decided,
     mean_scores,
     patched,
-    read_first_token,
     reversed_question,
 )
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
-from blackbox_lb.deploy.proxy.limits import PREFIX
 from blackbox_lb.deploy.proxy.metrics import Metrics
-from blackbox_lb.deploy.proxy.upstream import REWRITTEN, Upstream, check_no_redirect
+from blackbox_lb.deploy.proxy.prompting import Prompting
+from blackbox_lb.deploy.proxy.upstream import Upstream
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.questions.answers import OptionScores
 from blackbox_lb.questions.fields import RequestFault
-from blackbox_lb.questions.layouts import LaidOut, Layout, laid_out
 from blackbox_lb.questions.question import Question
 from blackbox_lb.questions.requests import Shape, in_plain_text, request_body
 from blackbox_lb.questions.serving import (
@@ -46,27 +53,8 @@ from blackbox_lb.questions.serving import (
 )
 from blackbox_lb.safety.untrusted import finite_float, no_constant, parse_json
 
-CHAT = f"{PREFIX}/chat/completions"
-IN_FLIGHT = 16
-"""Chat prompts of one request that are under way at a time."""
-FIRST_TOKEN = {"max_tokens": 1, "temperature": 0, "logprobs": True, "top_logprobs": 20}
-"""The fields of a request for the likeliest first tokens of an answer."""
 _PASSED_TYPE = "box"
 """A question about a place in an image, which the upstream answers as it is."""
-_DECODED = frozenset(("content-encoding",))
-
-Result = TypeVar("Result")
-
-
-class _Unusable(Exception):
-    """The upstream's answer is no 200, and becomes the client's."""
-
-    def __init__(self, status: int, headers: Mapping[str, str], body: bytes, kind: str) -> None:
-        super().__init__()
-        self.status = status
-        self.headers = headers
-        self.body = body
-        self.kind = kind
 
 
 class Decisions:
@@ -77,15 +65,22 @@ class Decisions:
         upstream: what is asked.
         metrics: count the answers.
         max_body: largest request body in bytes, decompressed.
+        fields: of chat requests, see ``chat_fields``.
     """
 
     def __init__(
-        self, served: ServedQuestions, upstream: Upstream, metrics: Metrics, max_body: int
+        self,
+        served: ServedQuestions,
+        upstream: Upstream,
+        metrics: Metrics,
+        max_body: int,
+        fields: Mapping[str, Any],
     ) -> None:
         self.served = served
         self._upstream = upstream
         self._metrics = metrics
         self._max_body = max_body
+        self._prompting = Prompting(served, upstream, fields)
         self._reads_large = asyncio.Semaphore()
 
     async def answer(self, request: web.BaseRequest, path: str, content: bytes) -> web.Response:
@@ -95,7 +90,7 @@ class Decisions:
         """
         default = self.served.default
         if request.content_type.startswith("multipart/") and default.shape is not None:
-            return await self._passed(request, default.target, content)
+            return await self._passed(request, content, frozenset())
         encoding = ",".join(request.headers.getall("Content-Encoding", ()))
         content = await self._beside(len(content), decoded, content, encoding, self._max_body)
         document: Any = None
@@ -103,15 +98,15 @@ class Decisions:
             document = await self._beside(len(content), _parsed, content)
             boxes = self._boxes(document)
             if boxes and len(boxes) == len(document["questions"]):
-                return await self._passed(request, default.target, content)
+                return await self._passed(request, content, DECODED)
             parsed = parse_request(_without(document, boxes), path)
             return await self._decide(request, parsed, document, content, boxes)
         except RequestFault as fault:
             self._metrics.refused["bad_decisions"] += 1
             status, body = fault_body(shape_of(document, path), fault)
             return web.json_response(body, status=status)
-        except _Unusable as refusal:
-            return _refused(refusal, shape_of(document, path))
+        except Unusable as refusal:
+            return _refused(refusal.answer, shape_of(document, path))
         except CorruptResponse as error:
             raise ErrorAnswer(
                 502, f"the upstream's answer: {error}", code="upstream_no_decisions"
@@ -157,7 +152,7 @@ class Decisions:
                 " own",
             )
         system = document.get("instructions") if parsed.shape == "systemone" else None
-        answers = await _all(
+        answers = await all_of(
             self._asked(request, parsed, way, questions, system)
             for way, questions in groups.items()
         )
@@ -180,7 +175,7 @@ class Decisions:
         mends: bool,
     ) -> web.Response:
         """The upstream's own answer to a request of its shape, with the mended answers in it."""
-        headers, answer = await self._ask(request, way.target, content)
+        headers, answer = await json_answer(self._upstream, request, way.target, content)
         decisions: dict[str, Decided] = {}
         if not isinstance(answer, dict):
             return web.json_response(answer, headers=headers)
@@ -209,7 +204,7 @@ class Decisions:
     ) -> Asked:
         """What the upstream answers to questions in one way."""
         if way.shape is None:
-            return await self._by_prompts(request, parsed, way.layout, questions, system)
+            return await self._prompting.read(request, parsed, way.layout, questions, system)
         answer = await self._at_endpoint(request, parsed, way.shape, way, questions)
         read = way.read(answer, questions, questions)
         twice = [question for question in questions if self.served.has_both_orders(question)]
@@ -228,7 +223,7 @@ class Decisions:
         if shape != "systemone":
             questions = [in_plain_text(question) for question in questions]
         body = request_body(shape, parsed.model, parsed.state, questions)
-        _, answer = await self._ask(request, way.target, to_json(body))
+        _, answer = await json_answer(self._upstream, request, way.target, to_json(body))
         return answer
 
     async def _both(
@@ -255,82 +250,14 @@ class Decisions:
         }
         return {**scores, **means}
 
-    async def _by_prompts(
-        self,
-        request: web.BaseRequest,
-        parsed: DecisionRequest,
-        layout: Layout,
-        questions: Sequence[Question],
-        system: Any,
-    ) -> Asked:
-        """What the upstream answers to questions that are put as chat prompts of one token."""
-        places = asyncio.Semaphore(IN_FLIGHT)
-        model = self.served.model_of(parsed.model)
-
-        async def ask(out: LaidOut) -> Asked:
-            messages = [message.as_json for message in out.prompt.messages]
-            if isinstance(system, str) and system:
-                messages.insert(0, {"role": "system", "content": system})
-            body = {"model": model, "messages": messages, **FIRST_TOKEN}
-            async with places:
-                _, answer = await self._ask(request, CHAT, to_json(body))
-            return read_first_token(answer, out, model)
-
-        async def ask_orders(question: Question) -> tuple[Asked, ...]:
-            orders = [laid_out(layout, parsed.state, question)]
-            if self.served.has_both_orders(question):
-                orders.append(laid_out(layout, parsed.state, question, is_reversed=True))
-            return tuple(await _all(ask(out) for out in orders))
-
-        answers = await _all(ask_orders(question) for question in questions)
-        scores = {}
-        for question, orders in zip(questions, answers, strict=True):
-            scores[question.id] = orders[0].scores[""]
-            if len(orders) > 1:
-                scores[question.id] = mean_scores(orders[0].scores[""], orders[1].scores[""])
-        tokens = sum(order.input_tokens for orders in answers for order in orders)
-        return Asked(answers[0][0].model, scores, tokens)
-
-    async def _ask(
-        self, request: web.BaseRequest, target: str, content: bytes
-    ) -> tuple[Mapping[str, str], Any]:
-        """Headers and parsed body of the upstream's 200.
-
-        Raises _Unusable: another status. ErrorAnswer: no answer, or none in JSON.
-        """
-        answer = await self._upstream.ask(request, target, content, is_plain=True, dropped=_DECODED)
-        async with answer:
-            check_no_redirect(answer)
-            headers = self._upstream.headers_of(answer, REWRITTEN)
-            with self._upstream.faults():
-                body = await answer.read()
-        if answer.status != web.HTTPOk.status_code:
-            raise _Unusable(answer.status, headers, body, answer.content_type)
-        try:
-            return headers, parse_json(body, constant=no_constant, parse_float=finite_float)
-        except ValueError as error:
-            raise ErrorAnswer(
-                502,
-                f"the upstream answers {target} with 200 and no JSON; see whether --upstream is the"
-                " address of an API that decides",
-                code="upstream_no_decisions",
-            ) from error
-
-    async def _passed(self, request: web.BaseRequest, target: str, content: bytes) -> web.Response:
+    async def _passed(
+        self, request: web.BaseRequest, content: bytes, dropped: frozenset[str]
+    ) -> web.Response:
         """The upstream's answer to a request in which nothing can be mended."""
-        dropped = frozenset[str]()
-        if not request.content_type.startswith("multipart/"):
-            dropped = _DECODED
-        answer = await self._upstream.ask(request, target, content, is_plain=True, dropped=dropped)
-        async with answer:
-            check_no_redirect(answer)
-            headers = self._upstream.headers_of(answer, REWRITTEN)
-            with self._upstream.faults():
-                body = await answer.read()
+        target = self.served.default.target
         self._metrics.other += 1
-        return web.Response(
-            status=answer.status, body=body, headers=headers, content_type=answer.content_type
-        )
+        answer = await whole_answer(self._upstream, request, target, content, dropped)
+        return answer.response
 
     def _count(self, decisions: Mapping[str, Decided], parsed: DecisionRequest) -> None:
         mended = [decision for decision in decisions.values() if decision.mended]
@@ -338,16 +265,6 @@ class Decisions:
         self._metrics.decisions["mended"] += len(mended) - abstained
         self._metrics.decisions["abstained"] += abstained
         self._metrics.decisions["passed"] += len(parsed.questions) - len(mended)
-
-
-async def _all(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """The results of coroutines that run at once; where one fails the others are cancelled."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(coroutine) for coroutine in coroutines]
-    except BaseExceptionGroup as faults:
-        raise faults.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 def _parsed(content: bytes) -> Any:
@@ -370,20 +287,16 @@ def _without(document: Any, ids: Sequence[str]) -> Any:
     return {**document, "questions": questions}
 
 
-def _refused(refusal: _Unusable, shape: Shape) -> web.Response:
+def _refused(answer: WholeAnswer, shape: Shape) -> web.Response:
     """The upstream's refusal; an error in OpenAI's form gets System One's beside it where the
     client speaks that.
     """
-    body = refusal.body
-    if shape == "systemone":
-        document: Any = None
-        with suppress(ValueError):
-            document = parse_json(body)
-        error = document.get("error") if isinstance(document, dict) else None
-        if isinstance(error, dict) and "detail" not in document:
-            kind = str(error.get("type") or error.get("code") or "upstream_error")
-            detail = {"error_type": kind, "message": str(error.get("message", ""))}
-            body = json.dumps({**document, "detail": detail}).encode()
-    return web.Response(
-        status=refusal.status, body=body, headers=refusal.headers, content_type=refusal.kind
-    )
+    document: Any = None
+    with suppress(ValueError):
+        document = parse_json(answer.body)
+    error = document.get("error") if isinstance(document, dict) else None
+    if shape == "systemone" and isinstance(error, dict) and "detail" not in document:
+        kind = str(error.get("type") or error.get("code") or "upstream_error")
+        detail = {"error_type": kind, "message": str(error.get("message", ""))}
+        answer = replace(answer, body=json.dumps({**document, "detail": detail}).encode())
+    return answer.response

@@ -12,10 +12,9 @@ from typing import Any
 from blackbox_lb.bias.decisions import MendedQuestion, softmax
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.deploy.proxy.limits import PREFIX
-from blackbox_lb.errors import CorruptResponse, InputError
+from blackbox_lb.errors import InputError
 from blackbox_lb.questions.answers import DecisionAnswer, OptionScores, read_answer
-from blackbox_lb.questions.first_token import option_scores
-from blackbox_lb.questions.layouts import LaidOut, Layout
+from blackbox_lb.questions.layouts import Layout
 from blackbox_lb.questions.question import Question
 from blackbox_lb.questions.requests import Shape
 from blackbox_lb.questions.serving import Decided, DecisionRequest, answer_fields
@@ -39,8 +38,6 @@ OTHER_PROMPT = frozenset(
 from; nothing is mended then."""
 _PATHS = {"systemone": "/systemone", "openai": "/decisions", "sglang": "/decisions"}
 _RUN_FILE = "bias.json"
-_LEAST_LOGPROB = -9000.0
-"""Logprobs below this stand for tokens that cannot be: vLLM and others print -9999."""
 
 log = logging.getLogger(__name__)
 
@@ -153,6 +150,10 @@ class ServedQuestions:
         for row in self._by_fingerprint.get(question.fingerprint, {}).values():
             return Way.of(row)
         return self.default
+
+    def has(self, question: Question) -> bool:
+        """Whether something was learned of a question."""
+        return question.fingerprint in self._by_fingerprint
 
     def has_both_orders(self, question: Question) -> bool:
         """Whether the question is asked a second time, with its options reversed."""
@@ -267,43 +268,6 @@ def reversed_question(question: Question) -> Question:
     if question.kind != "choice":
         return question
     return question.replacing(options=tuple(reversed(question.options)))
-
-
-def read_first_token(answer: Any, out: LaidOut, model: str) -> Asked:
-    """What a chat answer's list of first tokens says of the options, under the id "".
-
-    Args:
-        answer: the parsed body of a chat completion.
-        out: the prompt that it answers.
-        model: the name of the model where the answer has none.
-
-    Raises:
-        CorruptResponse: it lists no tokens.
-    """
-    try:
-        choice = answer["choices"][0]
-        served = answer.get("model") or model
-        usage = answer.get("usage") or {}
-        tokens = int(usage.get("prompt_tokens") or 0)
-        if choice.get("finish_reason") == "content_filter":
-            return Asked(served, {"": OptionScores((), (), refused=True)}, tokens)
-        first = choice["logprobs"]["content"][0]
-        listed = {
-            _bytes_of(item): float(item["logprob"]) for item in [first, *first["top_logprobs"]]
-        }
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
-        raise CorruptResponse(
-            "it lists no first tokens with logprobs, by which questions are read; ask a server and"
-            " a model that take ``logprobs`` with ``top_logprobs``"
-        ) from error
-    likely = [(token, logprob) for token, logprob in listed.items() if logprob > _LEAST_LOGPROB]
-    return Asked(served, {"": option_scores(likely, out.spellings)}, tokens)
-
-
-def _bytes_of(item: Mapping[str, Any]) -> bytes:
-    if item.get("bytes") is not None:
-        return bytes(item["bytes"])
-    return str(item["token"]).encode()
 
 
 def patched(

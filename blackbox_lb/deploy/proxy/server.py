@@ -33,6 +33,7 @@ from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.limits import GRACE, IDLE, MAX_BODY, PREFIX
 from blackbox_lb.deploy.proxy.metrics import Metrics
 from blackbox_lb.deploy.proxy.models import MODELS, aliased_model, models_answer
+from blackbox_lb.deploy.proxy.prompting import chat_fields
 from blackbox_lb.deploy.proxy.upstream import (
     MAX_HEADER,
     REWRITTEN,
@@ -41,6 +42,7 @@ from blackbox_lb.deploy.proxy.upstream import (
     check_seconds,
 )
 from blackbox_lb.errors import InputError
+from blackbox_lb.providers.profile import Profile
 from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.safety.printable import printable
 
@@ -70,6 +72,7 @@ class Proxy:
         biases: by model names.
         upstream: the API that requests go to.
         questions: the mended ones; None where requests to decision endpoints are passed on.
+        profile: of the upstream, for the chat requests by which questions are read.
         max_body: largest request body in bytes.
         grace: seconds to finish the answers under way when the block ends; then they are cut.
         idle: seconds that a client may take for the head of a request, and stay silent within its
@@ -89,6 +92,7 @@ class Proxy:
         upstream: Upstream,
         *,
         questions: ServedQuestions | None = None,
+        profile: Profile | None = None,
         max_body: int = MAX_BODY,
         grace: float = GRACE,
         idle: float = IDLE,
@@ -104,7 +108,9 @@ class Proxy:
         self.questions = questions
         self._decisions: Decisions | None = None
         if questions is not None:
-            self._decisions = Decisions(questions, upstream, self.metrics, max_body)
+            self._decisions = Decisions(
+                questions, upstream, self.metrics, max_body, chat_fields(profile)
+            )
         self._max_body = max_body
         self._grace = grace
         self._idle = idle

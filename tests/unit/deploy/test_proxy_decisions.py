@@ -18,7 +18,9 @@ from blackbox_lb.bias.decisions import MendedQuestion, PromisedError, softmax
 from blackbox_lb.deploy.proxy.compressed import decoded
 from blackbox_lb.deploy.proxy.decisions import ServedQuestions
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
+from blackbox_lb.deploy.proxy.prompting import chat_fields
 from blackbox_lb.errors import InputError
+from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.questions.answers import read_answer
 from blackbox_lb.questions.question import Question
 from blackbox_lb.questions.requests import Shape, request_body
@@ -104,17 +106,18 @@ def test_a_chat_server_is_asked_a_token_a_question(shape: Shape, layout: Any) ->
     with serving(row) as (origin, port):
         status, body = post(port, request_body(shape, "any", "s", ASKED), "/decisions")
     assert status == 200
-    assert len(origin.arrived) == 3
+    assert len(origin.arrived) == 4
     sent = [arrived.json for arrived in origin.arrived]
     assert all(arrived.line.startswith("POST /v1/chat/completions") for arrived in origin.arrived)
     assert all(
-        (one["max_tokens"], one["temperature"], one["top_logprobs"]) == (1, 0, 20) for one in sent
+        (one["max_tokens"], one["temperature"], one["logprobs"]) == (1, 1, True) for one in sent
     )
+    assert sorted(one["top_logprobs"] for one in sent) == [20, 20, 20, 1_000]
     texts = "\n".join(one["messages"][0]["content"] for one in sent)
     assert ("\nrepair - lifts\n" in texts) == (layout == "words")
     answers = answers_of(body, ASKED)
     read = read_answer(body, ASKED, None)
-    assert read.input_tokens == 21
+    assert read.input_tokens == 28
     for question in ASKED:
         fields = answers[question.id]
         assert fields["x_mended"] == (question.id == "team")
@@ -137,7 +140,7 @@ def test_both_orders_are_asked_where_they_were_learned(reading: Any) -> None:
     row = mended(TEAM, reading, both_orders=True)
     with serving(row) as (origin, port):
         _, body = post(port, request_body("systemone", "any", "s", [TEAM]))
-    assert len(origin.arrived) == 2
+    assert len(origin.arrived) == (2 if reading == "systemone" else 4)
     assert body["answers"]["team"]["x_mended"]
     if reading == "systemone":
         # This upstream's probabilities do not depend on the order.
@@ -344,6 +347,30 @@ def test_an_answer_without_decisions_is_the_upstream_s_fault(reading: Any, body:
     assert answer["error"]["code"] == "upstream_no_decisions"
 
 
+@pytest.mark.parametrize(
+    ("model", "lists"),
+    [("any", [20, 1_000] * 2), ("short", [20, 1_000, 20]), ("shortest", [20, 5, 1_000, 5])],
+)
+def test_lists_are_as_long_as_the_host_gives(model: str, lists: list[int]) -> None:
+    """A longer one is asked for where an option of a file is missing, as a fit does; what a host
+    refuses is not asked again.
+    """
+    with serving(mended(TEAM, "letters")) as (origin, port):
+        body = request_body("systemone", model, "s", [TEAM])
+        answers = [post(port, body)[1]["answers"]["team"] for _ in range(2)]
+    assert [arrived.json["top_logprobs"] for arrived in origin.arrived] == lists
+    assert answers[0] == answers[1]
+    assert answers[0]["x_mended"]
+
+
+def test_a_profile_s_fields_are_sent() -> None:
+    """As a fit with this profile sends them."""
+    fields = chat_fields(load_profile("openai"))
+    assert fields["max_completion_tokens"] == 1
+    assert "max_tokens" not in fields
+    assert chat_fields(load_profile("byteplus"))["thinking"] == {"type": "disabled"}
+
+
 def test_a_list_without_options_abstains() -> None:
     """No option is among the listed tokens: nothing is preferred, and the label mass is 0."""
     token = {"token": "The", "bytes": list(b"The"), "logprob": -0.1, "top_logprobs": []}
@@ -438,7 +465,7 @@ def test_the_alias_of_system_one_is_the_only_model() -> None:
     with serving(mended(TEAM, "letters")) as (origin, port):
         post(port, request_body("systemone", "jev-latest", "s", [TEAM]))
         post(port, request_body("systemone", "m", "s", [TEAM]))
-    assert [arrived.json["model"] for arrived in origin.arrived] == [MODEL, "m"]
+    assert [arrived.json["model"] for arrived in origin.arrived] == [MODEL] * 2 + ["m"] * 2
 
 
 def test_without_files_the_endpoints_are_passed_on() -> None:
