@@ -10,13 +10,14 @@ import math
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from blackbox_lb.bias.decisions import MendedQuestion, PromisedError, softmax
 from blackbox_lb.deploy.proxy.compressed import decoded
-from blackbox_lb.deploy.proxy.decisions import ServedQuestions
+from blackbox_lb.deploy.proxy.decisions import ServedQuestions, load_questions
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.prompting import chat_fields
 from blackbox_lb.errors import InputError
@@ -24,6 +25,7 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.questions.answers import read_answer
 from blackbox_lb.questions.question import Question
 from blackbox_lb.questions.requests import Shape, request_body
+from tests.support.commands import blb, options
 from tests.support.deciding_upstream import (
     MODEL,
     NOW,
@@ -33,7 +35,18 @@ from tests.support.deciding_upstream import (
     mended,
     raw,
 )
-from tests.support.proxy_upstream import Answering, Origin, exchange, plain, proxied, request
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.proxy_upstream import (
+    Answering,
+    Origin,
+    exchange,
+    plain,
+    proxied,
+    proxy_for,
+    request,
+    running,
+)
+from tests.support.questions import write_rows
 
 SHAPES: tuple[Shape, ...] = ("systemone", "openai", "sglang")
 ASKED = (TEAM, NOW.replacing(instructions="Danger?"), TONE.replacing(instructions="How?"))
@@ -474,3 +487,47 @@ def test_without_files_the_endpoints_are_passed_on() -> None:
         _, body = post(port, request_body("systemone", "any", "s", [TEAM]))
     assert "x_mended" not in body["answers"]["team"]
     assert len(origin.arrived) == 1
+
+
+def test_the_proxy_asks_what_the_fit_asked(tmp_path: Path) -> None:
+    """A run's question is put to the same server with the same text and settings, and its answer
+    is mended by the run's file.
+    """
+    names = ("a", "b", "c")
+    raw_question = {"type": "choice", "instructions": "Which?", "criteria": dict.fromkeys(names)}
+    (tmp_path / "q.json").write_text(json.dumps({"q": raw_question}))
+    rows = [{"prompt": f"s {place}", "answer": names[place % 3]} for place in range(60)]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    run = tmp_path / "run"
+    with ExactServer(ExactModel(12, 1, prompts=400, seed=3)) as server:
+        given = options(
+            provider="llamacpp",
+            base_url=server.base_url,
+            model="exact",
+            data=data,
+            question=tmp_path / "q.json",
+            reward="accuracy",
+            layout="words",
+            objective="log-loss",
+            out=run,
+        )
+        assert blb("fit", *given, "--quiet").exit_code == 0
+        fitted = [
+            body
+            for body in server.requests
+            if "s 5\n" in str(body.get("messages", [{}])[0].get("content"))
+        ]
+        number = len(server.requests)
+        questions = load_questions([run])
+        with running(proxy_for(server.base_url, questions=questions)) as port:
+            body = {"model": "exact", "state": "s 5", "questions": {"q": raw_question}}
+            answer = post(port, body)[1]["answers"]["q"]
+        (asked,) = server.requests[number:]
+    assert {
+        name: fitted[0][name] for name in ("messages", "max_tokens", "temperature", "logprobs")
+    } == {name: asked[name] for name in ("messages", "max_tokens", "temperature", "logprobs")}
+    (row,) = questions
+    raw = [math.log(value) for value in answer["x_raw_probabilities"].values()]
+    logprobs = [value + math.log(answer["x_label_mass"]) for value in raw]
+    assert list(answer["probabilities"].values()) == pytest.approx(row.probabilities(logprobs))
+    assert answer["x_mended"]
