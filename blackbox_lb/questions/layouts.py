@@ -123,7 +123,6 @@ def _spellings(layout: Layout, question: Question, label: str) -> tuple[str, ...
     forms = [label]
     if layout == "words":
         capital = label[:1].upper() + label[1:]
-        taken = {option.name for option in question.options}
-        if capital != label and capital not in taken:
+        if capital not in (label, *question.names):
             forms.append(capital)
     return tuple(spelling for form in forms for spelling in (form, f" {form}"))

@@ -47,11 +47,21 @@ def request_body(
     }
 
 
-def in_plain_text(question: Question) -> Question:
-    """The question in a form that every shape has a place for: instructions and descriptions are
-    texts, and those of true and false stand in the instructions. One that has this form already
-    stays the same; of any other the model reads something else than before.
+def adapted(shape: Shape, question: Question) -> Question:
+    """The question in a form that the shape has a place for.
+
+    One that has this form already stays the same. Of any other the model reads something else than
+    before: instructions and descriptions become texts, and those of true and false stand in the
+    instructions.
     """
+    try:
+        request_body(shape, "", "", [question])
+    except InputError:
+        return _in_plain_text(question)
+    return question
+
+
+def _in_plain_text(question: Question) -> Question:
     instructions = _as_text(question.instructions) or "Choose what fits."
     options = []
     for option in question.options:

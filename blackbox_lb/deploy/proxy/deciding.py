@@ -42,7 +42,7 @@ from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.questions.answers import OptionScores
 from blackbox_lb.questions.fields import RequestFault
 from blackbox_lb.questions.question import Question
-from blackbox_lb.questions.requests import Shape, in_plain_text, request_body
+from blackbox_lb.questions.requests import Shape, adapted, request_body
 from blackbox_lb.questions.serving import (
     Decided,
     DecisionRequest,
@@ -99,7 +99,8 @@ class Decisions:
             boxes = self._boxes(document)
             if boxes and len(boxes) == len(document["questions"]):
                 return await self._passed(request, content, DECODED)
-            parsed = parse_request(_without(document, boxes), path)
+            asked = _without(document, boxes)
+            parsed = await self._beside(len(content), parse_request, asked, path)
             return await self._decide(request, parsed, document, content, boxes)
         except RequestFault as fault:
             self._metrics.refused["bad_decisions"] += 1
@@ -108,9 +109,7 @@ class Decisions:
         except Unusable as refusal:
             return _refused(refusal.answer, shape_of(document, path))
         except CorruptResponse as error:
-            raise ErrorAnswer(
-                502, f"the upstream's answer: {error}", code="upstream_no_decisions"
-            ) from error
+            raise ErrorAnswer(502, str(error), code="upstream_no_decisions") from error
 
     async def _beside(self, size: int, function: Callable[..., Any], *arguments: Any) -> Any:
         """The result of a function, computed beside the event loop where a body is large."""
@@ -220,9 +219,8 @@ class Decisions:
         questions: Sequence[Question],
     ) -> Any:
         """The parsed answer of an endpoint to questions of a request."""
-        if shape != "systemone":
-            questions = [in_plain_text(question) for question in questions]
-        body = request_body(shape, parsed.model, parsed.state, questions)
+        fitting = [adapted(shape, question) for question in questions]
+        body = request_body(shape, parsed.model, parsed.state, fitting)
         _, answer = await json_answer(self._upstream, request, way.target, to_json(body))
         return answer
 

@@ -179,8 +179,8 @@ def read_first_token(answer: Any, out: LaidOut, model: str) -> Asked:
         }
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise CorruptResponse(
-            "it lists no first tokens with logprobs, by which questions are read; ask a server and"
-            " a model that take ``logprobs`` with ``top_logprobs``"
+            "the answer lists no first tokens with logprobs, by which questions are read; ask a"
+            " server and a model that take ``logprobs`` with ``top_logprobs``"
         ) from error
     likely = [(token, logprob) for token, logprob in listed.items() if logprob > _LEAST_LOGPROB]
     scores = option_scores(likely, out.spellings) if likely else None

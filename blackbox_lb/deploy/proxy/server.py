@@ -270,7 +270,8 @@ class Proxy:
                 code="transfer_coding_unsupported",
             )
         content = await read_body(request, self._max_body, self._idle)
-        if request.method == "POST" and self._decisions is not None and path in PATHS:
+        decides = request.method == "POST" and path.rstrip("/") in PATHS
+        if decides and self._decisions is not None:
             decision = await self._decisions.answer(request, path, content or b"")
             decision.headers.update(self._callers.headers(request))
             return decision

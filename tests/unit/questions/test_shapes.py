@@ -15,7 +15,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.questions.answers import read_answer
 from blackbox_lb.questions.fields import RequestFault
 from blackbox_lb.questions.question import Option, Question, parse_questions
-from blackbox_lb.questions.requests import Shape, request_body
+from blackbox_lb.questions.requests import Shape, adapted, request_body
 from blackbox_lb.questions.serving import (
     Decided,
     answer_body,
@@ -253,3 +253,19 @@ def test_a_mended_answer_says_so() -> None:
         scores = read_answer(answer_body(request, "m", refused, 1), [question], None).scores["q"]
         assert scores.refused
         assert scores.logprobs == ()
+
+
+def test_a_question_is_adapted_only_where_it_must_be() -> None:
+    """OpenAI's own forms stay, its parts, levels with descriptions and JSON's true among them."""
+    raw = [
+        {"type": "score", "name": "a", "instructions": [{"type": "input_text", "text": "?"}],
+         "levels": [{"label": "calm"}, {"label": "cross", "description": "shouts"}]},
+        {"type": "choice", "name": "b", "instructions": "?", "choices": [{"value": True}, {"value": "c"}]},
+    ]  # fmt: skip
+    for question in parse_questions(raw, "team.json"):
+        assert adapted("openai", question) == question
+    (noul,) = parse_questions({"q": {"type": "noul", "criteria": {"false": "no one"}}}, "team.json")
+    assert adapted("systemone", noul) == noul
+    changed = adapted("openai", noul)
+    assert changed.instructions == "Choose what fits.\nNo: no one"
+    assert adapted("openai", changed) == changed
