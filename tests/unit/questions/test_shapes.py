@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from blackbox_lb.errors import InputError
 from blackbox_lb.questions.answers import read_answer
 from blackbox_lb.questions.fields import RequestFault
+from blackbox_lb.questions.layouts import laid_out
 from blackbox_lb.questions.question import Option, Question, parse_questions
 from blackbox_lb.questions.requests import Shape, adapted, request_body
 from blackbox_lb.questions.serving import (
@@ -269,3 +270,46 @@ def test_a_question_is_adapted_only_where_it_must_be() -> None:
     changed = adapted("openai", noul)
     assert changed.instructions == "Choose what fits.\nNo: no one"
     assert adapted("openai", changed) == changed
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["type", "criteria", "instructions", "name", "value", "label", "question", "id", "true", "x", ""]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)  # fmt: skip
+typed = st.fixed_dictionaries(
+    {"type": st.sampled_from(["choice", "noul", "score", "predicate", "yes_no", "box"])},
+    optional=dict.fromkeys(("criteria", "instructions", "choices", "levels", "options", "question", "id", "name"), values),
+)  # fmt: skip
+
+
+@given(
+    st.lists(typed | values, max_size=3)
+    | st.dictionaries(st.text(max_size=3), typed | values, max_size=3),
+    values,
+)
+def test_whatever_is_asked_is_read_or_refused(asked: Any, state: Any) -> None:
+    """Never another error; what is read can be written for every server, and has a fingerprint."""
+    body = {"model": "m", "state": state, "input": state, "questions": asked}
+    try:
+        request = parse_request(body, "/v1/decisions")
+    except RequestFault as fault:
+        statuses = [fault_body(shape, fault)[0] for shape in SHAPES]
+    else:
+        statuses = []
+        questions = request.questions
+    if statuses:
+        assert statuses == [422, 400, 400]
+        return
+    for question in questions:
+        assert len(question.fingerprint) == 64
+        assert laid_out("letters", request.state, question).spellings
+        for shape in SHAPES:
+            json.dumps(request_body(shape, "m", request.state, [adapted(shape, question)]))
