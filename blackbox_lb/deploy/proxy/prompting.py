@@ -21,6 +21,7 @@ from blackbox_lb.questions.first_token import option_scores
 from blackbox_lb.questions.layouts import LaidOut, Layout, laid_out
 from blackbox_lb.questions.question import Question
 from blackbox_lb.questions.serving import DecisionRequest
+from blackbox_lb.types import POSITIVE_TOLERANCE
 
 CHAT = f"{PREFIX}/chat/completions"
 IN_FLIGHT = 16
@@ -168,15 +169,13 @@ def read_first_token(answer: Any, out: LaidOut, model: str) -> Asked:
     """
     try:
         choice = answer["choices"][0]
-        served = answer.get("model") or model
+        served = str(answer.get("model") or model)
         usage = answer.get("usage") or {}
         tokens = int(usage.get("prompt_tokens") or 0)
         if choice.get("finish_reason") == "content_filter":
             return Asked(served, {"": OptionScores((), (), refused=True)}, tokens)
         first = choice["logprobs"]["content"][0]
-        listed = {
-            _bytes_of(item): float(item["logprob"]) for item in first["top_logprobs"] or [first]
-        }
+        listed = {_bytes_of(item): _logprob_of(item) for item in first["top_logprobs"] or [first]}
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise CorruptResponse(
             "the answer lists no first tokens with logprobs, by which questions are read; ask a"
@@ -185,6 +184,14 @@ def read_first_token(answer: Any, out: LaidOut, model: str) -> Asked:
     likely = [(token, logprob) for token, logprob in listed.items() if logprob > _LEAST_LOGPROB]
     scores = option_scores(likely, out.spellings) if likely else None
     return Asked(served, {"": scores}, tokens)
+
+
+def _logprob_of(item: Mapping[str, Any]) -> float:
+    """In nats; raises ValueError above 0 by more than rounding."""
+    logprob = float(item["logprob"])
+    if not logprob <= POSITIVE_TOLERANCE:
+        raise ValueError(f"a logprob of {logprob}")
+    return min(logprob, 0.0)
 
 
 def _bytes_of(item: Mapping[str, Any]) -> bytes:

@@ -9,22 +9,32 @@ import json
 import math
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from blackbox_lb.bias.decisions import MendedQuestion, PromisedError, softmax
 from blackbox_lb.deploy.proxy.compressed import decoded
-from blackbox_lb.deploy.proxy.decisions import ServedQuestions, load_questions
+from blackbox_lb.deploy.proxy.decisions import (
+    ServedQuestions,
+    Way,
+    decided,
+    load_questions,
+    patched,
+)
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
-from blackbox_lb.deploy.proxy.prompting import chat_fields
-from blackbox_lb.errors import InputError
+from blackbox_lb.deploy.proxy.prompting import chat_fields, read_first_token
+from blackbox_lb.errors import CorruptResponse, InputError
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.questions.answers import read_answer
+from blackbox_lb.questions.layouts import laid_out
 from blackbox_lb.questions.question import Question
 from blackbox_lb.questions.requests import Shape, request_body
+from blackbox_lb.questions.serving import parse_request
 from tests.support.commands import blb, options
 from tests.support.deciding_upstream import (
     MODEL,
@@ -354,6 +364,7 @@ def test_the_upstream_s_refusal_is_the_client_s(reading: Any) -> None:
         ("systemone", b'{"model": "m-1", "answers": {"team": {"type": "choice", "probabilities": {"a": 1}}}}'),
         ("letters", b'{"choices": [{"message": {"content": "A"}}]}'),
         ("letters", b"[]"),
+        ("letters", b'{"choices": [{"logprobs": {"content": [{"token": "A", "logprob": 1.5, "top_logprobs": []}]}}]}'),
     ],
 )  # fmt: skip
 def test_an_answer_without_decisions_is_the_upstream_s_fault(reading: Any, body: bytes) -> None:
@@ -491,6 +502,48 @@ def test_without_files_the_endpoints_are_passed_on() -> None:
         _, body = post(port, request_body("systemone", "any", "s", [TEAM]))
     assert "x_mended" not in body["answers"]["team"]
     assert len(origin.arrived) == 1
+
+
+FIELDS = "model answers team now type probabilities repair rent other noul usage input_tokens choices logprobs content top_logprobs logprob token bytes label_mass diagnostics name value probability finish_reason prompt_tokens"
+ANSWERS = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 300)
+    | st.floats(allow_nan=False)
+    | st.sampled_from(["choice", "noul", "predicate", "yes_no", "refusal", "A", "m"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(FIELDS.split()), inner, max_size=5)
+    ),
+    max_leaves=20,
+)
+
+
+@given(ANSWERS)
+def test_whatever_the_upstream_answers_is_read_or_corrupt(part: Any) -> None:
+    """Never another error, at an endpoint and in a list of tokens."""
+    asked = [TEAM, NOW]
+    parsed = parse_request(request_body("systemone", "m", "s", asked), "")
+    for answer in (
+        part,
+        {"model": "m", "answers": part},
+        {"model": "m", "answers": {"team": part, "now": part}},
+    ):
+        with suppress(CorruptResponse):
+            read_answer(answer, asked, 2)
+        if isinstance(answer, dict):
+            json.dumps(patched(answer, parsed, {}))
+    token = {"token": "A", "logprob": -0.1, "top_logprobs": part}
+    for content in (
+        part,
+        [token],
+        [{**token, "top_logprobs": [part]}],
+        [{**token, "logprob": part, "top_logprobs": []}],
+    ):
+        chat = {"model": part, "choices": [{"logprobs": {"content": content}}]}
+        with suppress(CorruptResponse):
+            scores = read_first_token(chat, laid_out("letters", "s", TEAM), "m").scores[""]
+            decided(TEAM, scores, None, Way())
 
 
 def test_the_proxy_asks_what_the_fit_asked(tmp_path: Path) -> None:
