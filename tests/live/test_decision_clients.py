@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from blackbox_lb.deploy.proxy.decisions import ServedQuestions
+from blackbox_lb.deploy.proxy.server import Proxy
 from blackbox_lb.questions.question import question_of_labels
-from tests.support.deciding_upstream import deciding, mended
-from tests.support.proxy_upstream import proxied
+from tests.support.deciding_upstream import KEY, deciding, deciding_with_key, mended
+from tests.support.proxy_upstream import Answering, proxied
 
 CLIENTS = Path(__file__).with_name("third_party") / "decision_clients.py"
 PACKAGES = {
@@ -58,12 +59,10 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def serving(reading: Any) -> Iterator[tuple[str, Any]]:
-    """The address of a proxy with the question before an upstream, without /v1; the row that it
-    mends by.
-    """
+def serving(reading: Any, upstream: Answering = deciding) -> Iterator[tuple[str, Proxy]]:
+    """The address of a proxy with the question before an upstream, without /v1; the proxy."""
     row = mended(QUESTION, reading, offsets=(0.0, 0.0, 20.0))
-    with proxied(deciding, questions=ServedQuestions([row])) as (_, port, proxy):
+    with proxied(upstream, questions=ServedQuestions([row])) as (_, port, proxy):
         yield f"http://127.0.0.1:{port}", proxy
 
 
@@ -112,3 +111,21 @@ def test_the_conformance_test_of_system_one_passes(programs: Path, reading: str)
     failed = [line for line in printed.splitlines() if "✗ MUST" in line]
     assert not failed
     assert "conformant to spec 0.1: MUST 32/32" in printed, printed
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("reading", ["systemone", "letters"])
+def test_the_callers_key_is_read_by_the_upstream(programs: Path, reading: str) -> None:
+    """What can be reached with a key alone: bearer keys pass, missing and wrong ones get the
+    upstream's 401 in System One's form.
+    """
+    with serving(reading, deciding_with_key) as (root, _):
+        printed = run(programs / "jevcompat", "test", root, "--key", KEY)
+    lines = printed.splitlines()
+    for name in (
+        "MUST   auth.bearer",
+        "SHOULD auth.missing",
+        "SHOULD auth.invalid",
+    ):
+        assert any(f"✓ {name}" in line for line in lines), printed
+    assert not [line for line in lines if "✗ MUST" in line]

@@ -124,3 +124,15 @@ def _answer(method: str, name: str, arrived: Arrived) -> tuple[str, Any]:
     except RequestFault as fault:
         status, body = fault_body(shape_of(document, name), fault)
         return f"{status} Refused", body
+
+
+KEY = "made-up-key"
+
+
+def deciding_with_key(arrived: Arrived, connection: socket.socket) -> None:
+    """The same for callers with the key alone."""
+    if arrived.headers.get("authorization") == f"Bearer {KEY}":
+        deciding(arrived, connection)
+        return
+    error = {"message": "no such key", "type": "authentication_error"}
+    plain("401 Unauthorized", json.dumps({"error": error}).encode())(arrived, connection)
