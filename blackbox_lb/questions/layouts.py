@@ -51,16 +51,40 @@ def laid_out(
     if is_reversed:
         options.reverse()
     labels = _labels(layout, question, [place for place, _ in options])
-    lines = [_line(layout, question, labels[place], option) for place, option in options]
-    heading = _text(question.instructions)
-    if heading:
-        lines.insert(0, f"Question: {heading}")
-    lines.append(_closing(layout, question))
-    text = "\n".join([state_text(state), "", *lines])
     spellings = tuple(
         _spellings(layout, question, labels[place]) for place in range(len(question.options))
     )
+    if layout == "words":
+        named = [(labels[place], option) for place, option in options]
+        return LaidOut(Prompt.user(_in_words(state, question, named)), spellings)
+    lines = [_line(question, labels[place], option) for place, option in options]
+    heading = _text(question.instructions)
+    if heading:
+        lines.insert(0, f"Question: {heading}")
+    lines.append(_closing(question))
+    text = "\n".join([state_text(state), "", *lines])
     return LaidOut(Prompt.user(text), spellings)
+
+
+def _in_words(state: Json, question: Question, named: Sequence[tuple[str, Option]]) -> str:
+    """The question with its options as a sentence, then what they mean, then the state: small
+    models read it better than a list behind the state, and servers keep what comes before the
+    state of a question that is asked of many rows.
+    """
+    names = [name for name, _ in named]
+    heading = _text(question.instructions) or "Which of these fits"
+    mark = "?" if heading.endswith("?") else "."
+    choice = f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
+    noun = "one of these" if any(" " in name for name in names) else "one word"
+    lines = [f"{heading.rstrip('?.: ')}: {choice}{mark} Answer with {noun}."]
+    described = [
+        f"{name}: {_text(option.description)}"
+        for name, option in named
+        if option.description is not None and question.kind != "score"
+    ]
+    if described:
+        lines += ["", *described]
+    return "\n".join([*lines, "", f"Text: {state_text(state)}", "", "Answer:"])
 
 
 def state_text(state: Json) -> str:
@@ -95,24 +119,20 @@ def _labels(layout: Layout, question: Question, places: Sequence[int]) -> dict[i
     return dict(zip(places, names, strict=False))
 
 
-def _line(layout: Layout, question: Question, label: str, option: Option) -> str:
+def _line(question: Question, label: str, option: Option) -> str:
     description = _text(option.description)
     if question.kind == "noul":
         return f"{label}: {description}" if description else label
     if question.kind == "score":
-        return label if layout == "words" else f"{label}: {description or option.name}"
-    if layout == "words":
-        return f"{label} - {description}" if description else label
+        return f"{label}: {description or option.name}"
     if description:
         return f"{label}: {option.name} - {description}"
     return f"{label}: {option.name}"
 
 
-def _closing(layout: Layout, question: Question) -> str:
+def _closing(question: Question) -> str:
     if question.kind == "noul":
         return "Answer with yes or no only."
-    if layout == "words":
-        return "Answer with one of the options only."
     if question.kind == "score":
         return "Answer with the number of one level only."
     return "Answer with the letter of one option only."

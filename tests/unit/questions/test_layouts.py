@@ -38,9 +38,9 @@ STRUCTURED = of({"type": "noul", "instructions": {"ask": "é?"}, "criteria": {"f
         ("letters", PLAIN_NOUL, "s", "s\n\nQuestion: Danger?\nyes\nno\nAnswer with yes or no only."),
         ("letters", STRUCTURED, "s", "s\n\nQuestion: {'ask': 'é?'}\nyes\nno: ['no', 1]\nAnswer with yes or no only."),
         ("letters", MOOD, "s", "s\n\nQuestion: How annoyed?\n0: calm\n1: cross\n2: furious\nAnswer with the number of one level only."),
-        ("words", TEAM, "s", "s\n\nQuestion: Which team?\nrepair - lifts\nrent\nAnswer with one of the options only."),
-        ("words", NOUL, "s", "s\n\nQuestion: Danger?\nyes: someone is inside\nno\nAnswer with yes or no only."),
-        ("words", MOOD, "s", "s\n\nQuestion: How annoyed?\ncalm\ncross\nfurious\nAnswer with one of the options only."),
+        ("words", TEAM, "s", "Which team: repair or rent? Answer with one word.\n\nrepair: lifts\n\nText: s\n\nAnswer:"),
+        ("words", NOUL, "s", "Danger: yes or no? Answer with one word.\n\nyes: someone is inside\n\nText: s\n\nAnswer:"),
+        ("words", MOOD, "s", "How annoyed: calm, cross or furious? Answer with one word.\n\nText: s\n\nAnswer:"),
     ],
 )  # fmt: skip
 def test_the_text_of_a_question(layout: Layout, question: Question, state: Any, text: str) -> None:
@@ -75,7 +75,7 @@ def test_reversed_options_keep_the_question_s_order_of_spellings() -> None:
     assert "\n2: furious\n1: cross\n0: calm\n" in out.prompt.text
     assert out.spellings == (("0", " 0"), ("1", " 1"), ("2", " 2"))
     out = laid_out("words", "s", TEAM, is_reversed=True)
-    assert "\nrent\nrepair - lifts\n" in out.prompt.text
+    assert out.prompt.text.startswith("Which team: rent or repair? Answer")
     assert out.spellings[0][0] == "repair"
 
 
