@@ -16,8 +16,11 @@ import itertools
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -191,9 +194,7 @@ def learned(rows: MendingRows, seed: int) -> dict[str, tuple[str, Mending]]:
     return ways
 
 
-def measured(
-    data: VectorSet, labels: Sequence[int], draws: int, report: Callable[[str], None]
-) -> list[dict[str, Any]]:
+def measured(data: VectorSet, labels: Sequence[int], draws: int) -> list[dict[str, Any]]:
     """A row a number of labels, draw and way: accuracy and log loss on all other rows. Draws with
     one option alone are drawn again.
     """
@@ -223,7 +224,6 @@ def measured(
                         "log_loss": float(-np.log(likelihood).mean()),
                     }
                 )
-        report(f"{data.name}: {count} labels")
     return rows
 
 
@@ -427,6 +427,7 @@ def promise_table(rows: Iterable[Mapping[str, Any]]) -> str:
     show_default=True,
     help="Of promises.",
 )
+@click.option("--processes", default=1, show_default=True, help="That share the files.")
 def main(
     data: Path,
     out: Path,
@@ -434,18 +435,24 @@ def main(
     draws: int,
     resamplings: int,
     sizes: tuple[int, ...],
+    processes: int,
 ) -> None:
     """DATA holds the labelled vectors as NAME.jsonl; OUT gets rows and tables."""
     paths = sorted(data.glob("*.jsonl"))
     sets = [vectors(path) for path in paths]
     rows = []
     tables = []
-    for decimals in (None, 2):
-        part: list[dict[str, Any]] = []
-        for path in paths:
-            part += measured(vectors(path, decimals), labels, draws, click.echo)
-        rows += part
-        tables += [table(part), summary(part)]
+    measure = partial(measured, labels=labels, draws=draws)
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        spread = pool.map if processes > 1 else map
+        for decimals in (None, 2):
+            copies = [vectors(path, decimals) for path in paths]
+            part: list[dict[str, Any]] = []
+            for copy, copy_rows in zip(copies, spread(measure, copies), strict=True):
+                part += copy_rows
+                click.echo(copy.name)
+            rows += part
+            tables += [table(part), summary(part)]
     promised = promises(populations(sets), sizes, resamplings)
     write_rows(out / "rows.jsonl", rows)
     write_rows(out / "promises.jsonl", promised)

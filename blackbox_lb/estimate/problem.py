@@ -157,8 +157,8 @@ class Problem:
         scale = self._scale(free)
         unit = 1 / scale
         strengths = np.broadcast_to(np.expand_dims(self.l2, -1), self.linear.shape).ravel()[free]
-        low = self.low * scale
-        high = self.high * scale
+        low = np.broadcast_to(self.low, self.linear.shape).ravel()[free] * scale
+        high = np.broadcast_to(self.high, self.linear.shape).ravel()[free] * scale
 
         def full(x: Vector) -> Vector:
             values = np.zeros(self.linear.size)
