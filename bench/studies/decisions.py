@@ -28,7 +28,7 @@ import click
 import numpy as np
 
 from bench.measuring import machine, markdown, read_rows, today, write_rows
-from blackbox_lb.binomial import RISK, upper_bound
+from blackbox_lb.binomial import RISK, binomial_tail
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.mending import (
     Mending,
@@ -345,7 +345,7 @@ def bounded_pick(confidences: Vector, is_right: Bools, error: float) -> float | 
     wrong = np.cumsum(~is_right[order]).tolist()
     for place in range(len(order) - 1, -1, -1):
         rows = place + 1
-        if wrong[place] <= error * rows and upper_bound(wrong[place], rows, RISK) <= error:
+        if binomial_tail(rows - wrong[place], rows, 1 - error) <= RISK:
             return float(confidences[order[place]])
     return None
 
