@@ -15,6 +15,7 @@ from blackbox_lb.bias.document import MAX_BYTES, Bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.examples import ExampleCard, evaluated, judged
+from blackbox_lb.jobs.decisions.document import DecidedQuestion
 from blackbox_lb.jobs.evaluation.document import (
     Evaluation,
 )
@@ -42,6 +43,11 @@ class RunDocuments:
     analysis: Analysis | None
     examples: tuple[ExampleCard, ...]
     examples_from: str
+
+    @property
+    def decided(self) -> tuple[DecidedQuestion, ...]:
+        """The questions whose probabilities are mended, as they were judged."""
+        return () if self.result is None else self.result.decided
 
     @property
     def tokens_shown(self) -> bool:

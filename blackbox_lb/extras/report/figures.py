@@ -2,49 +2,31 @@
 numbers.
 """
 
-import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from blackbox_lb.bias.operating import OperatingCurve
-from blackbox_lb.errors import InputError
 from blackbox_lb.extras.report.data import RunDocuments
+from blackbox_lb.extras.report.decided import SIDES as MENDED_SIDES
+from blackbox_lb.extras.report.decided import question_decisions, question_plots
+from blackbox_lb.extras.report.drawing import (
+    COLOURS,
+    Plot,
+    add_legend,
+    empty_figure,
+    figure_with_axis,
+    name_axes,
+)
 from blackbox_lb.extras.report.page_text import drawn
-from blackbox_lb.extras.report.tables import PageTable, numbers_table, tried_table
+from blackbox_lb.extras.report.tables import BIASED_SIDES, numbers_table, tried_table
 from blackbox_lb.extras.report.verdict_text import amount
-from blackbox_lb.jobs.fitting.document import FitResult, Measured, TriedCandidate
+from blackbox_lb.jobs.fitting.document import BothDecisions, FitResult, Measured, TriedCandidate
 from blackbox_lb.rollouts.progress import short
-from blackbox_lb.safety.printable import first_line, printable
+from blackbox_lb.safety.printable import printable
 
-COLOURS = {
-    "ink": "#1b1e24",
-    "muted": "#5b6471",
-    "grid": "#dfe3e8",
-    "surface": "#fffffe",
-    "first": "#1f5fae",
-    "second": "#b4531a",
-    "base": "#5b6472",
-}
-"""Name -> colour in a file; in the page the same colour is a variable of the style sheet, so that
-it follows light and dark.
-"""
-SIZE = (4.7, 3.3)
 FAINTEST = 0.04
 STRONGEST = 0.85
 """Opacity of a cell of a confusion matrix with none, or with all, of its row."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """``alternative``: the picture in words, for screen readers. ``figure``: matplotlib's."""
-
-    name: str
-    title: str
-    note: str
-    alternative: str
-    table: PageTable
-    figure: Any
 
 
 def plots(run: RunDocuments, label: str) -> dict[str, Plot]:
@@ -56,49 +38,64 @@ def plots(run: RunDocuments, label: str) -> dict[str, Plot]:
     result = run.result
     candidates: list[Plot | None] = []
     if result is not None:
-        candidates += [_pareto(result, label), _reward_kl(result, label), _confusion(result)]
+        candidates += [_pareto(result, label), _reward_kl(result, label)]
+        candidates += _confusions(run)
+    candidates += question_plots(run)
     if run.bias.operating is not None:
         candidates.append(_operating(run.bias.operating))
     return {plot.name: plot for plot in candidates if plot is not None}
 
 
-def _confusion(result: FitResult) -> Plot | None:
-    """Both confusion matrices of the first setting with judged decisions, side by side."""
-    if not result.decisions:
-        return None
-    setting, pair = next(iter(result.decisions.items()))
-    figure = _empty()
+def _confusions(run: RunDocuments) -> list[Plot | None]:
+    """Those of the first setting with judged decisions, or of every question that is mended."""
+    if run.result is None or not run.result.decisions:
+        return []
+    if not run.decided:
+        setting, pair = next(iter(run.result.decisions.items()))
+        note = (
+            f"Completions of the test prompts at {setting}: a row for each right label, a column"
+            " for each that was said."
+        )
+        return [_confusion("confusion", f"at {setting}", note, pair, BIASED_SIDES)]
+    note = "Test rows: a row for each right option, a column for each that was decided for."
+    return [
+        _confusion(name, "on the test rows", note, pair, MENDED_SIDES)
+        for name, pair in question_decisions(run)
+    ]
+
+
+def _confusion(
+    name: str, place: str, note: str, pair: BothDecisions, sides: tuple[str, str]
+) -> Plot:
+    """Both confusion matrices, side by side. place: where, for the text alternative."""
+    figure = empty_figure()
     names = [row.label for row in pair.base.labels]
-    answers = [*names, "no label"]
+    answers = names
+    if sides == BIASED_SIDES:  # a completion may name no label
+        answers = [*names, "no label"]
     figure.set_size_inches(1.6 + 1.15 * len(names) + 2.2, 1.5 + 0.42 * len(names))
     axes = figure.subplots(1, 2, sharey=True)
-    for axis, decisions, title in zip(
-        axes, (pair.base, pair.biased), ("without the bias", "with the bias"), strict=True
-    ):
+    for axis, decisions, title in zip(axes, (pair.base, pair.biased), sides, strict=True):
         _matrix(axis, decisions.confusion, answers, names)
         axis.set_title(
             f"{title}: {_share(decisions.accuracy)} right", fontsize=10, color=COLOURS["ink"]
         )
     alternative = (
-        f"Confusion matrices at {setting}: {_share(pair.base.accuracy)} right and"
+        f"Confusion matrices {place}: {_share(pair.base.accuracy)} right and"
         f" {_share(pair.base.no_label)} without a label before, {_share(pair.biased.accuracy)} and"
         f" {_share(pair.biased.no_label)} after."
     )
     rows: list[list[str | float]] = [
-        [side, name, label, number]
-        for side, decisions in (("without", pair.base), ("with", pair.biased))
-        for name, cells in zip(names, decisions.confusion, strict=True)
-        for label, number in zip(answers, cells, strict=True)
+        [side, right, label, number]
+        for side, decisions in zip(sides, (pair.base, pair.biased), strict=True)
+        for right, cells in zip(names, decisions.confusion, strict=True)
+        for label, number in zip(answers, cells[: len(answers)], strict=True)
     ]
-    columns = ("bias", "right label", "said", "completions")
+    columns = ("side", "right label", "said", "number")
     table = numbers_table(
-        "confusion-numbers", "How often each label was said for each", columns, rows
+        f"{name}-numbers", "How often each label was said for each", columns, rows
     )
-    note = (
-        f"Completions of the test prompts at {setting}: a row for each right label, a column for"
-        " each that was said."
-    )
-    return Plot("confusion", "Which label was said for which", note, alternative, table, figure)
+    return Plot(name, "Which label was said for which", note, alternative, table, figure)
 
 
 def _operating(curve: OperatingCurve) -> Plot:
@@ -106,7 +103,7 @@ def _operating(curve: OperatingCurve) -> Plot:
     marked.
     """
     shares = [curve.measured(point) for point in curve.points if point.validation.decided]
-    figure, axis = _figure()
+    figure, axis = figure_with_axis()
     recalls = [100 * (recall.value or 0.0) for _, recall, _ in shares]
     precisions = [100 * (precision.value or 0.0) for precision, _, _ in shares]
     lows = [100 * precision.low for precision, _, _ in shares]
@@ -124,9 +121,9 @@ def _operating(curve: OperatingCurve) -> Plot:
             linestyle="none",
             label=f"chosen: {curve.goal}",
         )
-    _label(axis, f"recall of {printable(curve.positive)} (%)", "precision (%)")
+    name_axes(axis, f"recall of {printable(curve.positive)} (%)", "precision (%)")
     axis.set_ylim(0, 104)
-    _legend(axis)
+    add_legend(axis)
     alternative = (
         f"Precision against recall of {printable(curve.positive)} over {len(curve.points)} shifts"
         f" on {curve.validation.prompts} validation prompts. The chosen shift of"
@@ -161,9 +158,9 @@ def _matrix(
 ) -> None:
     for y, row in enumerate(cells):
         total = sum(row) or 1
-        for x, value in enumerate(row):
+        for x, value in enumerate(row[: len(decided)]):
             colour = COLOURS["first"]
-            if x == len(row) - 1 or x != y:
+            if x != y:
                 colour = COLOURS["second"]
             shade = FAINTEST + (STRONGEST - FAINTEST) * value / total
             axis.barh(y, 0.94, left=x - 0.47, height=0.9, color=colour, alpha=shade, linewidth=0)
@@ -190,58 +187,6 @@ def _share(value: float | None) -> str:
     if value is None:
         return "unknown"
     return f"{100 * value:.1f} %"
-
-
-def _empty() -> Any:
-    try:
-        figure = importlib.import_module("matplotlib.figure").Figure(
-            figsize=SIZE, layout="constrained"
-        )
-    except ModuleNotFoundError as error:
-        raise InputError(
-            "blb report needs matplotlib: pip install '.[report]' in the checkout"
-        ) from error
-    except (ValueError, OSError) as error:  # what it reads while it is imported
-        raise InputError(
-            f"matplotlib cannot be loaded: {first_line(error)}; correct MPLBACKEND and"
-            " MPLCONFIGDIR, or unset them"
-        ) from error
-    figure.patch.set_facecolor(COLOURS["surface"])
-    return figure
-
-
-def _figure() -> tuple[Any, Any]:
-    figure = _empty()
-    axis = figure.subplots()
-    axis.set_facecolor("none")
-    axis.grid(color=COLOURS["grid"], linewidth=0.8)
-    axis.set_axisbelow(True)
-    axis.tick_params(colors=COLOURS["muted"], labelsize=9.5, length=0)
-    for side, spine in axis.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set_color(COLOURS["grid"])
-    return figure, axis
-
-
-def _label(axis: Any, x: str, y: str) -> None:
-    for setter, text in ((axis.set_xlabel, x), (axis.set_ylabel, y)):
-        setter(drawn(text), color=COLOURS["ink"], fontsize=10)
-
-
-def _legend(axis: Any) -> None:
-    """The legend below the picture, in one row."""
-    legend = axis.figure.legend(
-        loc="outside lower center",
-        ncols=4,
-        fontsize=9,
-        framealpha=0.85,
-        edgecolor="none",
-        facecolor=COLOURS["surface"],
-        handletextpad=0.4,
-        columnspacing=1.2,
-    )
-    for text in legend.get_texts():
-        text.set_color(COLOURS["ink"])
 
 
 def _taus(axis: Any, rows: Sequence[tuple[TriedCandidate, float, float]]) -> None:
@@ -341,12 +286,12 @@ def _pareto(result: FitResult, label: str) -> Plot | None:
     ]
     if not rows:
         return None
-    figure, axis = _figure()
+    figure, axis = figure_with_axis()
     _candidates(axis, rows)
     _base_lines(axis, base, base.tokens, of(base))
-    _label(axis, "mean tokens of a completion", axis_label)
+    name_axes(axis, "mean tokens of a completion", axis_label)
     axis.margins(0.16)
-    _legend(axis)
+    add_legend(axis)
     chosen = next(((x, y) for candidate, x, y in rows if candidate.status == "chosen"), None)
     alternative = f"{len(rows)} candidates on the validation prompts: {metric} against mean tokens."
     if chosen is not None:
@@ -381,12 +326,12 @@ def _reward_kl(result: FitResult, label: str) -> Plot | None:
     ]
     if not rows:
         return None
-    figure, axis = _figure()
+    figure, axis = figure_with_axis()
     _candidates(axis, rows)
     _base_lines(axis, result.validation.base, 0.0 if base is not None else None, base)
-    _label(axis, "KL to the base model (nats a completion)", label)
+    name_axes(axis, "KL to the base model (nats a completion)", label)
     axis.margins(0.16)
-    _legend(axis)
+    add_legend(axis)
     kls = [x for _, x, _ in rows]
     rewards = [y for *_, y in rows]
     alternative = (

@@ -9,6 +9,7 @@ from blackbox_lb.bias.records import settings_text
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.data import RunDocuments
+from blackbox_lb.extras.report.decided import decided_counts
 from blackbox_lb.extras.report.verdict_text import rows_of
 from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.rollouts.progress import short
@@ -32,6 +33,8 @@ def own_biases(run: RunDocuments) -> list[str]:
     """A sentence on the bias of each of the first prompts shown, where it depends on them; none
     where it does not, and for an embedding, whose model takes seconds to load.
     """
+    if run.bias.decisions:
+        return []
     sent = to_request_bias(run.bias)
     if "prompt" not in sent.scopes or sent.vectors is not None:
         return []
@@ -64,6 +67,9 @@ def costs(run: RunDocuments) -> Facts:
             "tokens paid",
             f"{used.prompt_tokens:,} of prompts, {used.completion_tokens:,} of completions",
         )
+    if run.bias.decisions:
+        yield "learned from", f"{run.bias.rollouts:,} rows"
+        return
     yield "learned from", f"{run.bias.rollouts:,} completions with {run.bias.tokens:,} tokens"
     for row in rows_of(run):
         if row.metric == "tokens" and row.base > 0:
@@ -99,6 +105,9 @@ def counts(run: RunDocuments) -> Facts:
     """Everything dropped, clipped, rounded, bounded or left out, zeros included."""
     bias = run.bias
     result = run.result
+    if bias.decisions:
+        yield from decided_counts(run)
+        return
     if result is not None and result.training is not None:
         training = result.training
         yield (
@@ -178,7 +187,7 @@ def _analysed(analysis: Analysis) -> Facts:
 
 def chosen_by(run: RunDocuments) -> str:
     """The method of choosing the strength and size; empty without the numbers."""
-    if run.result is None or not run.result.validation.tried:
+    if run.result is None or not run.result.validation.tried or run.bias.decisions:
         return ""
     tried = run.result.validation.tried
     chosen = f"{run.bias.estimator}, {settings_text(run.bias.settings)}"
@@ -220,6 +229,9 @@ def missing(run: RunDocuments) -> Iterator[tuple[str, str, str]]:
     """The missing parts, their use, and the command that adds each, "" where there is none."""
     same = "with the options of the fit (provider, model, task, reward)"
     judge = _blb("eval", run)
+    if run.bias.decisions:
+        yield from _missing_of_decisions(run)
+        return
     if not rows_of(run):
         yield "a verdict", f"Fresh completions of unseen prompts, {same}:", f"{judge} --save"
     if run.evaluation is None:
@@ -246,6 +258,13 @@ def missing(run: RunDocuments) -> Iterator[tuple[str, str, str]]:
         )
     if run.result is None:
         yield "how the bias was chosen", "result.json is not in the folder: blb fit writes it.", ""
+
+
+def _missing_of_decisions(run: RunDocuments) -> Iterator[tuple[str, str, str]]:
+    if not rows_of(run):
+        yield "a verdict", "Test rows with an answer: blb fit judges by them.", ""
+    if run.result is None:
+        yield "what was tried", "result.json is not in the folder: blb fit writes it.", ""
 
 
 def origin(run: RunDocuments) -> Facts:

@@ -18,10 +18,11 @@ from typing import Any
 from blackbox_lb._version import __version__
 from blackbox_lb.bias.records import NOT_THE_TASK
 from blackbox_lb.errors import InputError
-from blackbox_lb.extras.report import notes, tables, verdict_text
+from blackbox_lb.extras.report import decided, notes, tables, verdict_text
 from blackbox_lb.extras.report.data import RunDocuments, read_run
+from blackbox_lb.extras.report.drawing import COLOURS, Plot
 from blackbox_lb.extras.report.examples import status_counts
-from blackbox_lb.extras.report.figures import COLOURS, Plot, plots
+from blackbox_lb.extras.report.figures import plots
 from blackbox_lb.extras.report.page_text import named, tame
 from blackbox_lb.extras.report.places import Place, places
 from blackbox_lb.extras.report.verdict_text import judged, rows_of
@@ -78,14 +79,25 @@ def render(
     script = _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     rows = rows_of(run)
-    parts = judged(rows)
-    words = {first.word for first, *_ in parts}
+    mends = bool(run.bias.decisions)
+    if figures is None:
+        figures = plots(run, _label(run))
+    if mends:
+        parts = decided.judged_questions(run)
+        words = [decided.verdict_of(run)] if parts else []
+    else:
+        parts = judged(rows)
+        first_words = {first.word for first, *_ in parts}
+        words = [word for word in ORDER if word in first_words]
     text: str = environment.from_string(_asset("page.html.j2")).render(
         run=run,
         rows=rows,
         parts=parts,
-        words=[word for word in ORDER if word in words] or ["UNVERIFIED"],
-        figures=plots(run, _label(run)) if figures is None else figures,
+        words=words or ["UNVERIFIED"],
+        figures=figures,
+        mends=mends,
+        decided=decided,
+        questions=decided.question_parts(run, figures),
         notes=notes,
         own_biases=notes.own_biases(run),
         status_counts=status_counts,

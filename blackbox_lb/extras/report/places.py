@@ -41,7 +41,11 @@ def places(run: RunDocuments) -> Iterator[Place]:
         yield Place("examples", f"{len(run.examples):,} test prompts with their answers")
     for status, count in status_counts(run.examples).items():
         yield Place(status, f"{count:,} of them {status}")
-    yield Place("tokens", f"{len(run.bias.entries):,} entries")
+    for question in run.decided:
+        words = f"{question.changed_rows:,} of {question.test_rows:,} decisions change"
+        yield Place("decisions", f"{printable(question.question)}  {words}")
+    if not run.bias.decisions:
+        yield Place("tokens", f"{len(run.bias.entries):,} entries")
     usage = None if run.result is None else run.result.usage
     if usage is not None:
         words = f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens"

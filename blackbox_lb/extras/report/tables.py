@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Verdict
+from blackbox_lb.bias.records import Comparison, Verdict
 from blackbox_lb.bias.request_bias import strongest
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.verdict_text import amount, change, interval
@@ -185,7 +185,7 @@ def _p(value: float | None) -> Cell:
 def _metric(row: Verdict) -> Cell:
     if row.better == "higher":
         return Cell(row.metric, note="higher is better")
-    return Cell(row.metric, note="fewer is better")
+    return Cell(row.metric, note="lower is better")
 
 
 def _means(row: Verdict) -> list[Cell]:
@@ -196,14 +196,16 @@ def _means(row: Verdict) -> list[Cell]:
     ]
 
 
-def verdict_table(rows: Sequence[Verdict]) -> PageTable:
-    """The bias against the base, a row for each metric and setting."""
+BIASED_SIDES = ("without the bias", "with the bias")
+
+
+def verdict_table(rows: Sequence[Verdict], sides: tuple[str, str] = BIASED_SIDES) -> PageTable:
+    """The bias against the base, a row for each metric and setting; ``sides``: their names."""
     columns = (
         "setting",
         "metric",
         "verdict",
-        "without",
-        "with bias",
+        *sides,
         "difference",
         "95 % interval",
         "p",
@@ -223,14 +225,17 @@ def verdict_table(rows: Sequence[Verdict]) -> PageTable:
     ]
     return table(
         "verdict-rows",
-        "Completions of unseen prompts with the bias, compared with those without",
+        f"Unseen prompts: {sides[1]}, compared with {sides[0]}",
         columns,
         cells,
     )
 
 
-def comparisons_table(evaluation: Evaluation) -> PageTable:
-    rows = evaluation.comparisons
+def comparisons_table(
+    rows: Sequence[Comparison],
+    name: str = "comparisons",
+    caption: str = "Each pair that was compared, prompt by prompt",
+) -> PageTable:
     wished = any(row.needed_for_effect is not None for row in rows)
     columns = (
         "setting",
@@ -277,7 +282,7 @@ def comparisons_table(evaluation: Evaluation) -> PageTable:
         ]
         for row, bar in zip(rows, _bars(rows), strict=True)
     ]
-    return table("comparisons", "Each pair that was compared, prompt by prompt", columns, cells)
+    return table(name, caption, columns, cells)
 
 
 def policies_table(evaluation: Evaluation) -> PageTable:
@@ -488,34 +493,32 @@ def tried_table(tried: Sequence[TriedCandidate]) -> PageTable:
     )
 
 
-def labels_table(setting: str, pair: BothDecisions) -> PageTable:
-    """Precision, recall and F1 of each label, without and with the bias."""
+def labels_table(
+    name: str, title: str, pair: BothDecisions, sides: tuple[str, str] = BIASED_SIDES
+) -> PageTable:
+    """Precision, recall and F1 of each label on both sides; ``title`` begins the caption."""
     columns = (
         "label",
-        "completions",
-        *(
-            f"{name}, {side}"
-            for name in ("precision", "recall", "F1")
-            for side in ("without", "with")
-        ),
+        "completions" if sides == BIASED_SIDES else "rows",
+        *(f"{score}, {side}" for score in ("precision", "recall", "F1") for side in sides),
     )
     rows = [
         [
             Cell(base.label),
             count(base.count),
             *(
-                _score(scores, name)
-                for name in ("precision", "recall", "f1")
+                _score(scores, score)
+                for score in ("precision", "recall", "f1")
                 for scores in (base, biased)
             ),
         ]
         for base, biased in zip(pair.base.labels, pair.biased.labels, strict=True)
     ]
     caption = (
-        f"Decisions at {setting}: {_summary(pair.base)} without the bias, {_summary(pair.biased)}"
-        f" with it{_majority(pair.base)}"
+        f"{title}: {_summary(pair.base)} {sides[0]}, {_summary(pair.biased)} {sides[1]}"
+        f"{_majority(pair.base)}"
     )
-    return table(f"labels-{setting.replace(' ', '-')}", caption, columns, rows)
+    return table(name, caption, columns, rows)
 
 
 def shares_table(setting: str, sampled: Mapping[str, Sequence[SharesOfGroup]]) -> PageTable:

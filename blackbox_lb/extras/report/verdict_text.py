@@ -67,7 +67,7 @@ def amount(metric: str, value: float) -> str:
     digits.
     """
     text = _size(metric, value).replace("-", "−")
-    if metric == "accuracy":
+    if _is_accuracy(metric):
         return f"{text} %"
     return text
 
@@ -83,8 +83,13 @@ def change(metric: str, value: float) -> str:
     return f"+{text}"
 
 
+def _is_accuracy(metric: str) -> bool:
+    """Whether it is the accuracy, of all or of one of several questions."""
+    return metric == "accuracy" or metric.startswith("accuracy of ")
+
+
 def _size(metric: str, value: float) -> str:
-    if metric == "accuracy":
+    if _is_accuracy(metric):
         return f"{100 * value:.1f}"
     if metric == "tokens":
         return f"{value:,.1f}"
@@ -97,7 +102,9 @@ def _size(metric: str, value: float) -> str:
 
 
 def _unit(metric: str) -> str:
-    return {"accuracy": " percentage points", "tokens": " tokens"}.get(metric, "")
+    if _is_accuracy(metric):
+        return " percentage points"
+    return " tokens" if metric == "tokens" else ""
 
 
 def interval(row: Verdict) -> str:
@@ -110,7 +117,7 @@ def changed(row: Verdict) -> str:
 
 def _share(row: Verdict) -> str:
     """The change relative to the base, where that is meaningful."""
-    if row.metric == "accuracy" or row.base <= 0 or not math.isfinite(row.difference / row.base):
+    if _is_accuracy(row.metric) or row.base <= 0 or not math.isfinite(row.difference / row.base):
         return ""
     share = row.difference / row.base
     if abs(share) >= 0.005:

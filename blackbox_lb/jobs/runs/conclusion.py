@@ -430,7 +430,7 @@ def effect_lines(rows: Sequence[Verdict], label: str) -> list[str]:
     value_width = max(map(len, values), default=0)
     numbers = []
     for place, (row, value) in enumerate(zip(rows, values, strict=True)):
-        unit = " points" if row.metric in SHARES else ""
+        unit = " points" if is_share(row.metric) else ""
         interval = f"{change(row, row.low)} to {change(row, row.high)}"
         if place == 0:
             interval = f"95 %: {interval}"
@@ -447,16 +447,21 @@ def effect_lines(rows: Sequence[Verdict], label: str) -> list[str]:
     return [f"{name:<{name_width}}  {words}" for name, words in zip(names, numbers, strict=True)]
 
 
+def is_share(metric: str) -> bool:
+    """Whether a metric is a share of prompts; of several questions each has its own accuracy."""
+    return metric in SHARES or metric.startswith("accuracy of ")
+
+
 def level(row: Verdict, value: float) -> str:
     """A mean for display."""
-    if row.metric in SHARES:
+    if is_share(row.metric):
         return f"{100 * value:.0f} %"
     return f"{value:{_form(row)}}"
 
 
 def change(row: Verdict, value: float) -> str:
     """A difference of means for display."""
-    if row.metric in SHARES:
+    if is_share(row.metric):
         return f"{100 * value:+.0f}"
     return f"{value:+{_form(row)}}"
 

@@ -18,7 +18,7 @@ from blackbox_lb.bias.records import Verdict
 from blackbox_lb.cli.echo import with_option_names
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.prediction import decisions_of
-from blackbox_lb.extras.report import figures
+from blackbox_lb.extras.report import drawing
 from blackbox_lb.extras.report.data import read_run
 from blackbox_lb.extras.report.examples import Side, compared
 from blackbox_lb.extras.report.page import render, write_report
@@ -422,4 +422,4 @@ def test_a_variable_that_keeps_matplotlib_from_being_loaded(
 
     monkeypatch.setattr("importlib.import_module", load)
     with raises_naming(InputError, "MPLBACKEND"):
-        figures._empty()
+        drawing.empty_figure()

@@ -11,37 +11,10 @@ import numpy as np
 import pytest
 
 from blackbox_lb.bias.document import Bias
-from tests.support.commands import blb, options, refused
+from tests.support.commands import options, refused
 from tests.support.deciding import DecidingServer
 from tests.support.questions import write_rows
-
-NAMES = ("billing", "repair", "other")
-QUESTION = {"type": "choice", "instructions": "Which team?", "criteria": dict.fromkeys(NAMES)}
-OFFSETS = np.array([2.0, 0.0, -1.0])
-"""What the endpoint adds to the log-probabilities of the truth: it says billing too often."""
-
-
-def truth(state: str) -> np.ndarray:
-    """(3,) true log-probabilities of a row, by its number."""
-    generator = np.random.default_rng(int(state.split()[-1]))
-    return np.log(generator.dirichlet([0.4, 0.4, 0.4]) + 1e-4)
-
-
-def says(state: Any, name: str, names: Sequence[str]) -> Sequence[float]:
-    """The endpoint's: half the truth's log-odds, and its own offsets."""
-    values = 0.5 * truth(state) + OFFSETS
-    return [values[NAMES.index(option)] for option in names]
-
-
-def rows_of(number: int) -> list[dict[str, str]]:
-    """Rows whose right answers are drawn from the truth."""
-    rows = []
-    for place in range(number):
-        state = f"ticket {place}"
-        odds = np.exp(truth(state))
-        answer = np.random.default_rng(10_000 + place).choice(3, p=odds / odds.sum())
-        rows.append({"prompt": state, "answer": NAMES[answer]})
-    return rows
+from tests.support.tickets import NAMES, OFFSETS, QUESTION, fit, rows_of, says, truth
 
 
 @pytest.fixture(autouse=True)
@@ -57,20 +30,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("decisions")
     (folder / "team.json").write_text(json.dumps({"team": QUESTION}))
     return write_rows(folder / "tickets.jsonl", rows_of(300))
-
-
-def fit(data: Path, server: DecidingServer, out: Path, **values: object) -> Any:
-    given = {
-        "provider": "ollama",
-        "base_url": server.base_url,
-        "model": "decider-1",
-        "data": data,
-        "question": data.parent / "team.json",
-        "reward": "accuracy",
-        "out": out,
-        **values,
-    }
-    return blb("fit", *options(**given), "--quiet")
 
 
 def test_offsets_and_slope_of_an_endpoint_are_found_and_help(data: Path, tmp_path: Path) -> None:
