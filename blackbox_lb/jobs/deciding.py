@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from blackbox_lb.bias.decisions import MendedQuestion
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Calibration
 from blackbox_lb.errors import InputError
@@ -32,7 +33,8 @@ class LabelDecision:
         probabilities: label -> its calibrated probability.
         abstains: whether the probability is too small to act on.
         with_bias: the label that greedy decoding with the bias begins with, None for another token;
-            at an operating point it differs from the likeliest one on purpose.
+            at an operating point it differs from the likeliest one on purpose. None where
+            probabilities are mended.
     """
 
     prompt: str
@@ -40,7 +42,13 @@ class LabelDecision:
     probability: float
     probabilities: Mapping[str, float]
     abstains: bool
-    with_bias: str | None
+    with_bias: str | None = None
+
+
+def check_share(name: str, value: float) -> None:
+    """Raise InputError: ``value`` of the parameter ``name`` is no probability."""
+    if not 0 <= value <= 1:
+        raise InputError(f"``{name}={value:g}`` is no probability; give a number from 0 to 1")
 
 
 def calibration_of_bias(bias: Bias, abstain_below: float = ABSTAIN_BELOW) -> Calibration:
@@ -48,10 +56,7 @@ def calibration_of_bias(bias: Bias, abstain_below: float = ABSTAIN_BELOW) -> Cal
 
     Raises InputError: there is none, or ``abstain_below`` is no share.
     """
-    if not 0 <= abstain_below <= 1:
-        raise InputError(
-            f"``abstain_below={abstain_below:g}`` is no probability; give a number from 0 to 1"
-        )
+    check_share("abstain_below", abstain_below)
     if bias.calibration is None:
         raise InputError(
             "the bias file holds no calibrated labels; a fit of greedy decisions from answers"
@@ -76,6 +81,27 @@ def label_decision(
         probabilities=probabilities,
         abstains=probability < below,
         with_bias=_label_with(bias, listed),
+    )
+
+
+def mended_decision(
+    mended: MendedQuestion, prompt: Prompt, logprobs: Sequence[float] | None, below: float | None
+) -> LabelDecision:
+    """The decision of one prompt from its options' log-probabilities in nats, None where they could
+    not be read. ``below``: the probability below which it abstains; None for the cut of the promise
+    in the file, if there is one.
+    """
+    if logprobs is None:
+        return LabelDecision(prompt.text, None, 0.0, {}, True)
+    decision = mended.decide(logprobs)
+    names = mended.question.names
+    probability = decision.probabilities[decision.place]
+    return LabelDecision(
+        prompt=prompt.text,
+        label=names[decision.place],
+        probability=probability,
+        probabilities=dict(zip(names, decision.probabilities, strict=True)),
+        abstains=decision.abstains if below is None else probability < below,
     )
 
 

@@ -17,7 +17,7 @@ from blackbox_lb.cli.grouped import PATH, argument, command
 from blackbox_lb.cli.options import PrintOptions
 from blackbox_lb.cli.resources import load, run
 from blackbox_lb.cli.terminal import print_table, reporter
-from blackbox_lb.errors import StoreError
+from blackbox_lb.errors import InputError, StoreError
 from blackbox_lb.jobs.plan.setting import HelpGroup
 from blackbox_lb.jobs.plan.setting import setting as option
 from blackbox_lb.jobs.plan.shared import OpeningSettings, SpendingSettings, TaskSettings
@@ -219,6 +219,11 @@ def _store(where: Path) -> tuple[Path, dict[str, str]]:
     if not chosen.is_file():
         return path, {}
     bias = Bias.load(chosen)
+    if bias.decisions:
+        raise InputError(
+            f"{path} holds probabilities of options, which have no reward: `blb report` shows what"
+            " the decisions of this run are worth, and Run.decide decides other rows"
+        )
     return path, {canonical(to_request_bias(bias).store_key): BIAS}
 
 

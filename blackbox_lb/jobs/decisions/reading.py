@@ -40,17 +40,25 @@ class ReadRows:
     logprobs: (n, c) nats, NaN in rows that were not read. floored: (n, c) whether the endpoint
     printed 0, or the list missed the option. label_mass: (n,) the share of the next-token
     distribution that the options have, NaN where it is not told. is_read: (n,) False where the
-    answer is a refusal, or holds none of the options. model: as the answers named it.
+    answer is a refusal, or holds none of the options. models: as the answers named them, each
+    once.
     """
 
     logprobs: Vector
     floored: Bools
     label_mass: Vector
     is_read: Bools
-    model: str
+    models: tuple[str, ...]
+
+    @property
+    def model(self) -> str:
+        """The model as the last answers named it."""
+        return self.models[-1]
 
     @classmethod
-    def of(cls, scores: Sequence[OptionScores | None], size: int, model: str) -> ReadRows:
+    def of(
+        cls, scores: Sequence[OptionScores | None], size: int, models: Sequence[str]
+    ) -> ReadRows:
         """Those of n rows; None where nothing could be read. size: c."""
         is_read = np.array([score is not None and not score.refused for score in scores], np.bool_)
         logprobs = np.full((len(scores), size), np.nan)
@@ -63,7 +71,7 @@ class ReadRows:
             floored[row] = score.floored
             if score.label_mass is not None:
                 label_mass[row] = score.label_mass
-        return cls(logprobs, floored, label_mass, is_read, model)
+        return cls(logprobs, floored, label_mass, is_read, tuple(dict.fromkeys(models)))
 
     def only(self, rows: npt.NDArray[np.bool_]) -> ReadRows:
         """The rows of a mask."""
@@ -72,7 +80,7 @@ class ReadRows:
             self.floored[rows],
             self.label_mass[rows],
             self.is_read[rows],
-            self.model,
+            self.models,
         )
 
 
@@ -200,17 +208,19 @@ async def _read_endpoint(
     part = endpoint_part(title, examples, questions)
     [keys] = await trials.collect_all(title, [part], scored=False)
     answers: list[Mapping[str, OptionScores]] = []
-    model = session.model
+    models: list[str] = []
     for completion in trials.store.completions(key for [key] in keys):
         if not completion.text:  # a content filter refused the request
             answers.append({})
             continue
         answer = answer_to(session.profile, questions, json.loads(completion.text))
-        model = answer.model or model
+        models.append(answer.model)
         answers.append(answer.scores)
     return {
         question.id: ReadRows.of(
-            [scores.get(question.id) for scores in answers], len(question.options), model
+            [scores.get(question.id) for scores in answers],
+            len(question.options),
+            models or [session.model],
         )
         for question in questions
     }
@@ -262,7 +272,7 @@ async def _read_prompts(
         for completion, row in zip(completions, layouts, strict=True)
     ]
     models = [completion.model for completion in completions if completion.model]
-    return ReadRows.of(scores, len(question.options), (models or [trials.session.model])[0])
+    return ReadRows.of(scores, len(question.options), models or [trials.session.model])
 
 
 def _layouts(
@@ -332,4 +342,5 @@ def _mean(forward: ReadRows, backward: ReadRows) -> ReadRows:
         logprobs=(forward.logprobs + backward.logprobs) / 2,
         floored=forward.floored | backward.floored,
         is_read=forward.is_read & backward.is_read,
+        models=tuple(dict.fromkeys([*forward.models, *backward.models])),
     )

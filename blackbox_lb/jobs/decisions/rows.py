@@ -43,7 +43,7 @@ class DecisionRows:
         places = {}
         for question in questions:
             alone = len(questions) == 1
-            numbers = [_place(question, example, alone=alone) for example in rows]
+            numbers = [answer_place(question, example, alone=alone) for example in rows]
             places[question.id] = np.array(numbers, np.int64)
             if all(number == NO_ANSWER for number in numbers[: len(train)]):
                 raise InputError(
@@ -61,8 +61,10 @@ class DecisionRows:
         return self.places[question.id][len(self.train) :]
 
 
-def _place(question: Question, example: Example, *, alone: bool) -> int:
-    """The place of the right option. Raises InputError: the answer is no option."""
+def answer_place(question: Question, example: Example, *, alone: bool) -> int:
+    """The place of the right option, ``NO_ANSWER`` without one; ``alone``: whether no other
+    question is asked. Raises InputError: the answer is no option.
+    """
     answer = example.prompt.columns.get(question.id, "")
     if alone and example.answers:
         answer = example.answers[0]

@@ -5,9 +5,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import html
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,14 +30,18 @@ from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.jobs.deciding import (
     LabelDecision,
     calibration_of_bias,
+    check_share,
     label_decision,
+    mended_decision,
 )
+from blackbox_lb.jobs.decisions.applying import question_of, read_mended
 from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, telling
 from blackbox_lb.jobs.runs.conclusion import Conclusion
 from blackbox_lb.jobs.runs.names import ABSTAIN_BELOW, STORE
 from blackbox_lb.jobs.runs.opening import checked_tokenizer, trials_in
 from blackbox_lb.rollouts.answers.given_answers import first_completions
+from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.safety.printable import legible
 from blackbox_lb.store.rows import prompt_hash
@@ -49,18 +61,69 @@ async def decide_async(
     run: Run,
     prompts: Iterable[str | Prompt | Mapping[str, Any]],
     *,
-    abstain_below: float = ABSTAIN_BELOW,
+    abstain_below: float | None = None,
+    question: str | None = None,
 ) -> tuple[LabelDecision, ...]:
     """See ``Run.decide``."""
-    calibration = calibration_of_bias(run.bias, abstain_below)
-    questions = [_prompt_of(run, prompt, number) for number, prompt in enumerate(prompts, start=1)]
-    if not questions:
+    asked = [_prompt_of(run, prompt, number) for number, prompt in enumerate(prompts, start=1)]
+    distinct = [Example(prompt_hash(prompt)[:16], prompt) for prompt in dict.fromkeys(asked)]
+    if run.bias.decisions:
+        return await _decide_mended(run, asked, distinct, abstain_below, question)
+    if question is not None:
+        raise InputError(
+            f"``question={question!r}`` names one of several questions, and this run has none;"
+            " leave it out"
+        )
+    below = ABSTAIN_BELOW if abstain_below is None else abstain_below
+    calibration = calibration_of_bias(run.bias, below)
+    if not asked:
         return ()
-    distinct = [Example(prompt_hash(prompt)[:16], prompt) for prompt in dict.fromkeys(questions)]
+    async with _new_trials(run, distinct, NEEDS) as trials:
+        completions, _ = await first_completions(trials, distinct, "decide", None)
+    mappings = FirstLists.of(completions).mappings()
+    lists = {example.prompt: listed for example, listed in zip(distinct, mappings, strict=True)}
+    return tuple(
+        label_decision(run.bias, calibration, prompt, lists[prompt], below) for prompt in asked
+    )
+
+
+async def _decide_mended(
+    run: Run,
+    asked: Sequence[Prompt],
+    distinct: Sequence[Example],
+    abstain_below: float | None,
+    question: str | None,
+) -> tuple[LabelDecision, ...]:
+    """The decisions of one question whose probabilities are mended."""
+    if abstain_below is not None:
+        check_share("abstain_below", abstain_below)
+    mended = question_of(run.bias, question)
+    if not asked:
+        return ()
+    async with _new_trials(run, distinct, ()) as trials:
+        rows = await read_mended(trials, "decide", distinct, run.bias, mended)
+    logprobs = {
+        example.prompt: values if is_read else None
+        for example, values, is_read in zip(
+            distinct, rows.logprobs.tolist(), rows.is_read.tolist(), strict=True
+        )
+    }
+    return tuple(
+        mended_decision(mended, prompt, logprobs[prompt], abstain_below) for prompt in asked
+    )
+
+
+@asynccontextmanager
+async def _new_trials(
+    run: Run, examples: Sequence[Example], needs: Sequence[str]
+) -> AsyncIterator[Trials]:
+    """Trials of the run's model in its folder, for these prompts. needs: rows of the profile that
+    must be known.
+    """
     budget = running_budget()
-    longest = max(sum(map(len, prompt.sent_texts)) for prompt in questions)
+    longest = max(sum(map(len, example.prompt.sent_texts)) for example in examples)
     async with connect(
-        **run.server, max_tokens=1, longest_prompt=longest, needs=NEEDS, budget=budget
+        **run.server, max_tokens=1, longest_prompt=longest, needs=needs, budget=budget
     ) as session:
         tokenizer = await checked_tokenizer(session)
         run.bias.check_tokenizer(tokenizer.fingerprint)
@@ -74,14 +137,7 @@ async def decide_async(
             report=Silent(),
             budget=budget,
         ) as trials:
-            silent = replace(trials, used=set())
-            completions, _ = await first_completions(silent, distinct, "decide", None)
-    mappings = FirstLists.of(completions).mappings()
-    lists = {example.prompt: listed for example, listed in zip(distinct, mappings, strict=True)}
-    return tuple(
-        label_decision(run.bias, calibration, prompt, lists[prompt], abstain_below)
-        for prompt in questions
-    )
+            yield replace(trials, used=set())
 
 
 def _prompt_of(run: Run, value: str | Prompt | Mapping[str, Any], number: int) -> Prompt:
@@ -94,7 +150,7 @@ def _prompt_of(run: Run, value: str | Prompt | Mapping[str, Any], number: int) -
     if isinstance(prompt, str):
         prompt = Prompt.user(prompt)
     elif not isinstance(prompt, Prompt):
-        prompt = prompt_of_row(prompt, number)
+        prompt = prompt_of_row(prompt, number, state=bool(run.bias.decisions))
     needs_tools = bool(run.task.train) and all(row.prompt.tools for row in run.task.train)
     if needs_tools and not prompt.tools:
         raise InputError(
@@ -242,27 +298,34 @@ class Run:
         self,
         prompts: Iterable[str | Prompt | Mapping[str, Any]],
         *,
-        abstain_below: float = ABSTAIN_BELOW,
+        abstain_below: float | None = None,
+        question: str | None = None,
     ) -> tuple[LabelDecision, ...]:
-        """The labels of new prompts with calibrated probabilities, from one token a prompt.
+        """The labels of new prompts with calibrated probabilities, from one token a prompt; where
+        the run mends decisions, with mended ones, from the endpoint or the layout of the fit.
 
         With open labels (``decide="calls-tool"``) they are those of the opening and of everything
-        else. What was asked once is in the run's store, and is not asked for again.
+        else. What was asked once is in the run's store, and is not asked for again: an endpoint
+        gets all questions of the run in one request, so that a second one costs nothing more.
 
         Args:
             prompts: texts of one user message each, prompts, or rows as data files have them, such
-                as ``{"messages": [...], "tools": [...]}``.
-            abstain_below: calibrated probability of the likeliest label below which a decision
-                abstains.
+                as ``{"messages": [...], "tools": [...]}``, or ``{"state": {...}}`` where decisions
+                are mended.
+            abstain_below: probability of the likeliest label below which a decision abstains; None
+                for .8, and where decisions are mended for the cut of the promise, if there is one.
+            question: the id of one of several mended questions.
 
         Raises:
             InputError: the run holds no calibrated labels (it learned from no answers), no share
-                between 0 and 1, or a prompt without tools where all prompts of the run have some.
+                between 0 and 1, a prompt without tools where all prompts of the run have some, or
+                no such question.
+            BiasError: another model answers than the one whose decisions are mended.
             DataError: a row without a prompt, or with a broken one.
             ProviderError: the API failed; what was received is kept.
         """
 
-        return blocking(decide_async)(self, prompts, abstain_below=abstain_below)
+        return blocking(decide_async)(self, prompts, abstain_below=abstain_below, question=question)
 
     def __str__(self) -> str:
         return legible(str(self.conclusion))

@@ -358,15 +358,16 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
     )
 
 
-def prompt_of_row(values: Mapping[str, Any], number: int) -> Prompt:
+def prompt_of_row(values: Mapping[str, Any], number: int, *, state: bool = False) -> Prompt:
     """The prompt in a row that is given in Python, with its tools.
 
     values: ``prompt`` or ``messages``, and ``tools``, as a data file has them. number: of the row,
-    for messages. Raises DataError: see ``row_of``.
+    for messages. state: whether it may have a ``state`` in place of a prompt. Raises DataError: see
+    ``row_of``.
     """
     present = {key: value for key, value in values.items() if value is not None}
     record = Record(Path("prompts"), number, tuple(values), present, textual=False, unit="row")
-    columns = _with_conversations(record, ColumnNames())
+    columns = _with_conversations(record, ColumnNames(state=state))
     return replace(_prompt(record, columns), tools=_tools(record))
 
 

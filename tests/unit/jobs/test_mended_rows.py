@@ -1,0 +1,138 @@
+"""A file of mended decisions on other rows: ``Run.decide``, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blackbox_lb
+from blackbox_lb.errors import BiasError, InputError
+from tests.support.commands import refused
+from tests.support.deciding import DecidingServer
+from tests.support.errors import raises_naming
+from tests.support.questions import write_rows
+from tests.support.tickets import NAMES, QUESTION, rows_of, says
+
+DANGER = {"type": "noul", "instructions": "In danger?"}
+
+
+def both(state: Any, name: str, names: Sequence[str]) -> Sequence[float]:
+    """The team as in the data; in danger or not by the parity of the ticket."""
+    if name == "team":
+        return says(state, name, names)
+    return [0.4, 0.0] if int(state.split()[-1]) % 2 else [0.0, 0.4]
+
+
+def fitted(folder: Path, server: DecidingServer, **values: Any) -> blackbox_lb.Run:
+    """A run of 120 rows with both questions, or those of ``question``."""
+    rows = [
+        {"prompt": row["prompt"], "team": row["answer"], "danger": "yes" if place % 2 else "no"}
+        for place, row in enumerate(rows_of(120))
+    ]
+    settings: dict[str, Any] = {
+        "provider": "ollama",
+        "base_url": server.base_url,
+        "model": "decider-1",
+        "question": folder / "team.json",
+        "reward": "accuracy",
+        "out": folder / "run",
+        "quiet": True,
+    } | values
+    if not Path(settings["question"]).exists():
+        Path(settings["question"]).write_text(json.dumps({"team": QUESTION, "danger": DANGER}))
+    return blackbox_lb.fit(write_rows(folder / "tickets.jsonl", rows), **settings)
+
+
+def test_new_states_are_decided_by_the_mended_probabilities(tmp_path: Path) -> None:
+    """In the order of the prompts, each asked once; a text, a row and a repeated one alike."""
+    with DecidingServer(both) as server:
+        run = fitted(tmp_path, server)
+        before = len(server.requests)
+        [first, second, again] = run.decide(
+            ["ticket 900", {"state": "ticket 901"}, "ticket 900"], question="team"
+        )
+        assert len(server.requests) == before + 2
+        danger = run.decide(["ticket 900", "ticket 901"], question="danger")
+        assert len(server.requests) == before + 2, "both questions were in the requests"
+    [mended, _] = run.bias.decisions
+    logits = np.array(says("ticket 900", "team", NAMES), float)
+    logprobs = logits - np.log(np.exp(logits).sum())
+    expected = dict(zip(NAMES, mended.probabilities(logprobs.tolist()), strict=True))
+    assert first.probabilities == pytest.approx(expected, abs=1e-9)
+    assert first.label == max(expected, key=lambda name: expected[name])
+    assert first.probability == pytest.approx(max(expected.values()))
+    assert not first.abstains
+    assert first == again
+    assert first != second
+    assert [row.label for row in danger] == ["false", "true"]
+
+
+def test_rows_of_the_fit_are_not_asked_again(tmp_path: Path) -> None:
+    with DecidingServer(both) as server:
+        run = fitted(tmp_path, server)
+        before = len(server.requests)
+        decisions = run.decide([f"ticket {place}" for place in range(120)], question="team")
+        assert len(server.requests) == before
+    assert len(decisions) == 120
+
+
+def test_a_decision_abstains_below_the_cut_of_a_promise(tmp_path: Path) -> None:
+    """By default; ``abstain_below`` is another cut."""
+    question = tmp_path / "one.json"
+    question.write_text(json.dumps({"team": QUESTION}))
+    with DecidingServer(both) as server:
+        run = fitted(tmp_path, server, question=question, objective="error<=.3")
+        decisions = run.decide([f"ticket {place}" for place in range(900, 940)])
+        all_of_them = run.decide([f"ticket {place}" for place in range(900, 940)], abstain_below=1)
+    [mended] = run.bias.decisions
+    assert mended.promise is not None
+    cut = mended.promise.cut
+    assert [row.abstains for row in decisions] == [row.probability < cut for row in decisions]
+    assert all(row.abstains for row in all_of_them)
+
+
+def test_a_refusal_is_no_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "made-up")
+    with DecidingServer(both, refused=["ticket 900"], model="gpt-6-luna") as server:
+        run = fitted(tmp_path, server, provider="openai", model="gpt-6-luna")
+        [decision] = run.decide(["ticket 900"], question="team")
+    assert (decision.label, decision.abstains, decision.probabilities) == (None, True, {})
+
+
+def test_another_model_is_refused(tmp_path: Path) -> None:
+    """The file names the model as the answers did; nothing is decided by another."""
+    with DecidingServer(both) as server:
+        run = fitted(tmp_path, server)
+        server.model = "decider-2"
+        with raises_naming(BiasError, "decider-1", "decider-2", "fit again"):
+            run.decide(["ticket 900"], question="team")
+
+
+def test_a_question_is_named_where_there_are_several(tmp_path: Path) -> None:
+    with DecidingServer(both) as server:
+        run = fitted(tmp_path, server)
+        before = len(server.requests)
+        with raises_naming(InputError, "team", "danger"):
+            run.decide(["ticket 900"])
+        with raises_naming(InputError, "teem", "team"):
+            run.decide(["ticket 900"], question="teem")
+        with raises_naming(InputError, "abstain_below"):
+            run.decide(["ticket 900"], question="team", abstain_below=2)
+        assert run.decide([], question="team") == ()
+        assert len(server.requests) == before
+
+
+def test_no_reward_is_computed_of_probabilities(tmp_path: Path) -> None:
+    with DecidingServer(both) as server:
+        run = fitted(tmp_path, server)
+    data = tmp_path / "tickets.jsonl"
+    text = refused(
+        "score", run.folder, "--data", data, "--answer-column", "team", "--reward", "accuracy"
+    )
+    assert "blb report" in text
+    assert "Run.decide" in text
