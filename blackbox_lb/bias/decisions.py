@@ -76,7 +76,8 @@ class MendedQuestion(Row):
             printed as 0.
         promise: None where none was wished for, or none could be certified.
         mean_logprobs: per option the mean of log p over the rows, and deviations: its standard
-            deviation; what later answers are compared with.
+            deviation. sample: log p of the options in some of the rows, drawn at random; what later
+            answers are compared with.
     """
 
     question: Question
@@ -94,6 +95,7 @@ class MendedQuestion(Row):
     promise: PromisedError | None = None
     mean_logprobs: tuple[Finite, ...] = ()
     deviations: tuple[Finite, ...] = ()
+    sample: tuple[tuple[Finite, ...], ...] = ()
 
     @model_validator(mode="after")
     def _sizes(self) -> MendedQuestion:
@@ -103,6 +105,8 @@ class MendedQuestion(Row):
                 raise ValueError(
                     f"{name} has {len(getattr(self, name))} numbers for {size} options"
                 )
+        if any(len(row) != size for row in self.sample):
+            raise ValueError(f"a row of the sample has not one number for each of {size} options")
         return self
 
     def probabilities(self, logprobs: Sequence[float]) -> tuple[float, ...]:

@@ -76,17 +76,18 @@ COLLECTING = ("tokens.id", "neutral")
 SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")
 
 
-def load(options: TaskSettings, *, learns: bool = True) -> tuple[Task, Reward]:
+def load(options: TaskSettings, *, learns: bool = True, mends: bool = False) -> tuple[Task, Reward]:
     """The task and the reward of the options; says which key a judge's file sends where.
 
     learns: whether the command learns from the task; see ``load_task``. Where it does not, rivals
-    that learn get all rows that a fit of few rows learns from.
+    that learn get all rows that a fit of few rows learns from. mends: whether the rows are those of
+    a question whose probabilities are mended.
     """
     from blackbox_lb.cli.keys import tell_keys_of_judge
     from blackbox_lb.jobs.plan.by_data import has_few_rows
     from blackbox_lb.jobs.runs import loading
 
-    task, reward = loading.load(options, learns=learns)
+    task, reward = loading.load(options, learns=learns, mends=mends)
     if not learns and has_few_rows(task, loading.labels_of(options, task)):
         task = task.pooled()
     tell_keys_of_judge(reward, options)

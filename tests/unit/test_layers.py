@@ -45,7 +45,7 @@ ESTIMATE = (
     ("inputs",),
     ("next_token",),
     ("problem",),
-    ("mending", "promising"),
+    ("mending", "promising", "rechecking"),
     ("counting", "decisions", "reweighting"),
     ("projection",),
     ("sparse",),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias
     from blackbox_lb.estimate.decisions.feasibility import Answer, OpeningAnswer
     from blackbox_lb.jobs.check import Checked, CheckedOpening
+    from blackbox_lb.jobs.decisions.recheck import MendingCheck
     from blackbox_lb.jobs.forecast import Forecast
     from blackbox_lb.jobs.point_check import PointCheck
     from blackbox_lb.jobs.runs.conclusion import Conclusion
@@ -61,6 +62,12 @@ def check_command(options: CheckOptions) -> None:
     STEADY), and rows with an answer check its promise (HOLDS, NOT SHOWN or BROKEN). Rows without
     an answer will do, with a --reward that needs none, such as tokens. Of the data of the fit
     itself only the test prompts are asked.
+
+    With BIAS, a file that mends decisions: at most 400 rows are read as the fit read them. Without
+    answers it compares the probabilities with those of the fit (DRIFTED or STEADY); rows with an
+    answer test the promise, or else the accuracy that the fit had on its test rows (HOLDS, NOT
+    SHOWN or BROKEN), by a sequential test that may be looked at after every row. Another model
+    than the file's is refused.
     """
     from blackbox_lb.bias.document import Bias
     from blackbox_lb.jobs.check import CheckedOpening
@@ -68,7 +75,11 @@ def check_command(options: CheckOptions) -> None:
     from blackbox_lb.jobs.runs.loading import labels_of
 
     if options.bias is not None:
-        _check_bias(options, Bias.load(options.bias))
+        bias = Bias.load(options.bias)
+        if bias.decisions:
+            _check_decisions(options, bias)
+        else:
+            _check_bias(options, bias)
         return
     task, reward = load(options)
     labels = labels_of(options, task)
@@ -96,6 +107,54 @@ def check_command(options: CheckOptions) -> None:
         echo(checked.found.sentence)
         echo(checked.read)
     print_conclusion(check_conclusion(checked, spent))
+
+
+def _check_decisions(options: CheckOptions, bias: Bias) -> None:
+    """Check a file of mended decisions on other rows."""
+    from blackbox_lb.jobs.decisions.applying import endpoint_of
+
+    task, reward = load(options, mends=True)
+    if options.endpoint is None:
+        options = options.replacing(endpoint=endpoint_of(bias))
+    checked, spent = run(options, lambda budget: _run_mended(options, task, reward, bias, budget))
+    if options.as_json:
+        print_json(checked.as_json())
+        return
+    print_conclusion(mending_conclusion(checked, spent))
+
+
+def mending_conclusion(checked: MendingCheck, spent: str) -> Conclusion:
+    """The conclusion of a check of mended decisions."""
+    from blackbox_lb.jobs.runs.conclusion import Conclusion, NextStep
+
+    lines = []
+    for question in checked.questions:
+        name = ""
+        if len(checked.questions) > 1:
+            name = f"{printable(question.question)}: "
+        lines += [f"{name}{line}" for line in question.lines]
+    lines.append(f"{checked.questions[0].rows:,} rows looked at")
+    steps = []
+    if checked.verdict == "BROKEN" or checked.has_drifted:
+        steps.append(NextStep("fit again on such rows, with blb fit --question"))
+    return Conclusion(
+        checked.verdict, tuple(lines), why=checked.shortage, spent=spent, steps=tuple(steps)
+    )
+
+
+async def _run_mended(
+    options: CheckOptions, task: Task, reward: Reward, bias: Bias, budget: SpendLimit
+) -> MendingCheck:
+    from blackbox_lb.jobs.decisions.recheck import check_mended, check_parts, fresh_rows
+    from blackbox_lb.jobs.forecast import RequestSettings, forecast
+
+    examples = fresh_rows(task, bias)
+
+    def expected(trials: Trials) -> Forecast:
+        return forecast(RequestSettings.of(trials), check_parts(trials, examples, bias))
+
+    async with open_trials(options, task, reward, budget, needs=(), expected=expected) as trials:
+        return await check_mended(trials, examples, bias)
 
 
 def _check_bias(options: CheckOptions, bias: Bias) -> None:

@@ -74,6 +74,11 @@ FLIP_ROWS = 30
 PROMISE_SHARE = 2
 """One of so many learning rows certifies a promise, where no rows are set apart to choose on."""
 
+MOST_SAMPLED = 200
+MOST_NUMBERS = 10_000
+"""Rows of the sample for a test of drift, and numbers of all of them."""
+SAMPLE_DECIMALS = 4
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LearnedQuestion:
@@ -326,7 +331,15 @@ def _mended(
         promise=promise,
         mean_logprobs=tuple(logprobs.mean(axis=0).tolist()),
         deviations=tuple(logprobs.std(axis=0).tolist()),
+        sample=_sample(logprobs, trials.seed or 0),
     )
+
+
+def _sample(logprobs: Vector, seed: int) -> tuple[tuple[float, ...], ...]:
+    """Some of the rows, drawn at random, for a later test of drift."""
+    size = min(len(logprobs), MOST_SAMPLED, max(MOST_NUMBERS // logprobs.shape[1], 1))
+    places = np.random.default_rng(seed).permutation(len(logprobs))[:size]
+    return tuple(tuple(row) for row in logprobs[places].round(SAMPLE_DECIMALS).tolist())
 
 
 async def _flips(

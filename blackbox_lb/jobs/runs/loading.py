@@ -15,15 +15,20 @@ from blackbox_lb.tasks.sets.labels import Labels, check_answers, labels_of_task
 from blackbox_lb.tasks.sets.task import HarnessOptions
 
 
-def load(settings: TaskSettings, *, learns: bool = True) -> tuple[Task, Reward]:
+def load(
+    settings: TaskSettings, *, learns: bool = True, mends: bool = False
+) -> tuple[Task, Reward]:
     """The task and the reward of the settings, checked against each other.
 
-    learns: whether something is learned from the task; see ``load_task``.
+    learns: whether something is learned from the task; see ``load_task``. mends: whether
+    probabilities of options are mended, as where the settings have a ``question``: rows may have a
+    state in place of a prompt, and no answer.
 
     Raises:
         InputError: they name none, or do not go together. DataError: the rows cannot be used.
     """
-    task = _task_of(settings, learns=learns)
+    mends = mends or getattr(settings, "question", None) is not None
+    task = _task_of(settings, learns=learns, mends=mends)
     labels = labels_of(settings, task)
     reward = parse_reward(
         settings.reward,
@@ -34,11 +39,11 @@ def load(settings: TaskSettings, *, learns: bool = True) -> tuple[Task, Reward]:
         labels=labels,
     )
     check_answers(task, labels)
-    reward.check(task, needs_answers=_needs_answers(settings))
+    reward.check(task, needs_answers=_needs_answers(settings, mends=mends))
     return task, reward
 
 
-def _task_of(settings: TaskSettings, *, learns: bool) -> Task:
+def _task_of(settings: TaskSettings, *, learns: bool, mends: bool) -> Task:
     task = settings.data
     if isinstance(task, Task):
         if settings.task or settings.validation_data or settings.test_data:
@@ -47,7 +52,7 @@ def _task_of(settings: TaskSettings, *, learns: bool) -> Task:
                 " ``validation_data`` and ``test_data``"
             )
     else:
-        task = _loaded(settings, learns=learns)
+        task = _loaded(settings, learns=learns, mends=mends)
     task = task.first(validation=settings.validation_limit, test=settings.test_limit)
     if settings.system is not None:
         task = task.with_system(settings.system)
@@ -56,7 +61,7 @@ def _task_of(settings: TaskSettings, *, learns: bool) -> Task:
     return task
 
 
-def _loaded(settings: TaskSettings, *, learns: bool) -> Task:
+def _loaded(settings: TaskSettings, *, learns: bool, mends: bool) -> Task:
     data = settings.data
     if data is not None and not isinstance(data, str | Path):
         raise InputError(
@@ -75,11 +80,11 @@ def _loaded(settings: TaskSettings, *, learns: bool) -> Task:
         field=settings.field,
         prefill=settings.prefill,
         decide=getattr(settings, "decide", None),
-        require_answers=judged.needs_answer and _needs_answers(settings),
+        require_answers=judged.needs_answer and _needs_answers(settings, mends=mends),
         harness=_harness(settings),
         learns=learns,
         validation_size=None if _is_harness(settings) else settings.validation_size,
-        state=_question_of(settings) is not None,
+        state=mends,
     )
 
 
@@ -111,16 +116,11 @@ def labels_of(settings: TaskSettings, task: Task) -> Labels | None:
     return labels_of_task(getattr(settings, "decide", None), names, task)
 
 
-def _needs_answers(settings: TaskSettings) -> bool:
+def _needs_answers(settings: TaskSettings, *, mends: bool) -> bool:
     """Whether rows without an answer are of no use."""
-    if _question_of(settings) is not None:
+    if mends:
         return False  # of several questions each has a column of its own
     return getattr(settings, "learn_from", None) != "unlabelled"
-
-
-def _question_of(settings: TaskSettings) -> object:
-    """The question of a plan; None where the settings have none."""
-    return getattr(settings, "question", None)
 
 
 def _tools(tools: str | Path | Sequence[Mapping[str, Any]]) -> str:

@@ -12,9 +12,11 @@ import pytest
 
 import blackbox_lb
 from blackbox_lb.errors import BiasError, InputError
-from tests.support.commands import refused
+from tests.support.commands import asking, blb, refused
 from tests.support.deciding import DecidingServer
 from tests.support.errors import raises_naming
+from tests.support.exact import ExactServer
+from tests.support.labelled import DECIDER, balanced_rows
 from tests.support.questions import write_rows
 from tests.support.tickets import NAMES, QUESTION, rows_of, says
 
@@ -136,3 +138,49 @@ def test_no_reward_is_computed_of_probabilities(tmp_path: Path) -> None:
     )
     assert "blb report" in text
     assert "Run.decide" in text
+
+
+def test_a_layout_is_put_again_as_in_the_fit(tmp_path: Path) -> None:
+    """A model that lists first tokens reads new rows in the layout that was chosen, in ``decide``
+    and in ``blb check``; rows of the fit are in its store.
+    """
+    question = {"type": "choice", "instructions": "Which?", "criteria": {"b": None, "c": None}}
+    (tmp_path / "which.json").write_text(json.dumps({"which": question}))
+    rows = [
+        {"prompt": row["prompt"], "answer": row["answer"]}
+        for row in balanced_rows(DECIDER)
+        if row["split"] != "validation"
+    ]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    with ExactServer(DECIDER) as server:
+        run = blackbox_lb.fit(
+            data,
+            provider="llamacpp",
+            base_url=server.base_url,
+            question=tmp_path / "which.json",
+            layout=["words"],
+            reward="accuracy",
+            out=tmp_path / "run",
+            quiet=True,
+        )
+        asked = sum("messages" in body for body in server.requests)
+        [known] = run.decide([rows[0]["prompt"]])
+        assert sum("messages" in body for body in server.requests) == asked
+        [fresh, other] = run.decide(["question 900", "question 901"])
+        data = write_rows(
+            tmp_path / "fresh.jsonl", [{"prompt": f"question {n}"} for n in range(900, 930)]
+        )
+        checked = blb(
+            "check",
+            tmp_path / "run" / "bias.json",
+            *asking(server, data=data, reward="accuracy", out=tmp_path / "check"),
+            "--json",
+            "--quiet",
+        )
+    [mended] = run.bias.decisions
+    assert mended.reading == "words"
+    for decision in (known, fresh, other):
+        assert set(decision.probabilities) == {"b", "c"}
+        assert sum(decision.probabilities.values()) == pytest.approx(1.0)
+    assert checked.exit_code == 0, checked.output
+    assert json.loads(checked.stdout)["questions"][0]["rows"] == 30
