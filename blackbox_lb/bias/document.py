@@ -193,7 +193,10 @@ class Bias(Row):
     def logit_bias(self) -> dict[int, float]:
         """Token id -> nats, as the request field ``logit_bias`` takes it; sorted by id. Where there
         are features, what holds without any of them.
+
+        Raises BiasError: see ``check_moves_tokens``.
         """
+        self.check_moves_tokens()
         return {entry.id: entry.bias for entry in self.entries}
 
     @property
@@ -254,10 +257,21 @@ class Bias(Row):
             or "UNVERIFIED"
         )
 
+    def check_moves_tokens(self) -> None:
+        """Raise BiasError where the file mends decisions, which no request takes, and nothing
+        else.
+        """
+        if self.decisions and not self.entries and not self.features:
+            raise BiasError(
+                "this bias file mends decisions and holds no logit bias; decide with Run.decide, or"
+                " serve it with ``blb proxy --decide``"
+            )
+
     def check_scopes(self, supported: Iterable[Scope], user: str) -> None:
         """Raise BiasError where the bias depends on more than ``supported``; ``user`` begins the
         sentence.
         """
+        self.check_moves_tokens()
         if "prefix" in self.scopes.difference(supported):
             raise BiasError(
                 f"{user} takes one vector for all positions, and this bias changes within an answer"

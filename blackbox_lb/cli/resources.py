@@ -95,11 +95,15 @@ def load(options: TaskSettings, *, learns: bool = True, mends: bool = False) -> 
 
 
 def load_bias(path: Path, options: object) -> Bias:
-    """The bias in a file; says where its features send prompts."""
+    """The bias in a file; says where its features send prompts.
+
+    Raises BiasError: the file cannot be read, or holds no logit bias.
+    """
     from blackbox_lb.bias.document import Bias
     from blackbox_lb.cli.keys import tell_host_of_bias
 
     bias = Bias.load(path)
+    bias.check_moves_tokens()
     tell_host_of_bias(path, bias, options)
     return bias
 

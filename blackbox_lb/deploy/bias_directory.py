@@ -114,8 +114,9 @@ class Expected:
 
     def check(self, bias: Bias) -> None:
         """Raise TokenizerMismatch for another tokenizer, BiasError for a vocabulary of another
-        size, or a number beyond float32.
+        size, a number beyond float32, or a file that moves no tokens.
         """
+        bias.check_moves_tokens()
         bias.check_tokenizer(self.fingerprint)
         low, high = sorted((self.tokens, self.logits))
         if bias.vocab_size is not None and not low <= bias.vocab_size <= high:

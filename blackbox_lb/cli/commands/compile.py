@@ -70,6 +70,7 @@ def compile_command(options: CompileOptions) -> None:
 
     bias_file = options.bias_file
     bias = Bias.load(bias_file)
+    bias.check_moves_tokens()
     if options.at is not None:
         bias = bias.at_promise(Promise.parse(options.at))
     profile = profile_of(bias, options.provider)

@@ -202,6 +202,8 @@ async def _fitted(
         report = Remembering(trials.report)
         with _engine(options) as engine:
             fitted = await fit(replace(trials, report=report, engine=engine), task, plan)
+        if not fitted.tests:
+            return fitted, (), report.notices
         sent = to_request_bias(fitted.bias)
         pairs = answer_pairs(trials, fitted.tests[-1:], sent, samples=1)
         return fitted, pairs, report.notices

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the bias file as JSON on stdout.")
 def show_command(bias_file: Path, top: int, as_json: bool) -> None:
     """Show the bias file BIAS: where it comes from, whether it helps, which tokens it promotes and
-    suppresses.
+    suppresses, or how it mends decisions.
     """
     from blackbox_lb.bias.document import Bias
     from blackbox_lb.bias.request_bias import phases_of_features
@@ -50,6 +50,10 @@ def show_command(bias_file: Path, top: int, as_json: bool) -> None:
             check = bias.operating.check
             echo(f"{check.word}: {check.sentence}")
         print_curve(bias.operating)
+    if bias.decisions:
+        _decisions(bias)
+    if bias.decisions and not bias.entries:
+        return
     ranked = sorted(bias.entries, key=lambda entry: entry.bias)
     _parts(bias, top)
     where = ""
@@ -68,9 +72,12 @@ def _origin(bias: Bias) -> None:
         f"model      {printable(bias.model)} ({printable(bias.provider)}), tokenizer"
         f" {printable(bias.tokenizer)}"
     )
+    data = f"{bias.rollouts} rollouts, {bias.tokens:,} tokens"
+    if bias.decisions:
+        data = f"{bias.rollouts:,} rows"
     echo(
         f"learned    {printable(bias.estimator)} ({printable(settings_text(bias.settings))}) from"
-        f" {bias.rollouts} rollouts, {bias.tokens:,} tokens"
+        f" {data}"
     )
     if bias.censoring:
         listed = None
@@ -81,12 +88,38 @@ def _origin(bias: Bias) -> None:
     entries = f"{len(bias.entries)}"
     if bias.compiled:
         entries += f", {bias.compiled.sentence}"
-    echo(f"entries    {entries}")
+    if bias.decisions:
+        echo(f"questions  {len(bias.decisions)}")
+    else:
+        echo(f"entries    {entries}")
     if bias.learned:
         echo(f"bias       {_statistics(bias.learned)}")
     echo(
         f"made       {bias.created:%Y-%m-%d %H:%M} UTC by blackbox_lb {printable(bias.blackbox_lb)}"
     )
+
+
+def _decisions(bias: Bias) -> None:
+    """Print how each question is read and mended."""
+    from blackbox_lb.cli.terminal import print_table
+
+    for mended in bias.decisions:
+        question = mended.question
+        orders = ", both orders" if mended.both_orders else ""
+        print_table(
+            f"{printable(question.id)}, a {question.kind} read by {mended.reading}{orders} of"
+            f" {printable(mended.model)}: {mended.mending}, slope {mended.slope:.3f}, from"
+            f" {mended.rows:,} rows",
+            ("option", "center (nats)", "offset (nats)"),
+            (
+                (printable(name), f"{center:+.3f}", f"{offset:+.3f}")
+                for name, center, offset in zip(
+                    question.names, mended.center, mended.offsets, strict=True
+                )
+            ),
+        )
+        if mended.promise is not None:
+            echo(f"promise    {mended.promise.sentence}")
 
 
 def _parts(bias: Bias, top: int) -> None:

@@ -22,7 +22,7 @@ from blackbox_lb.jobs.plan.by_data import completed, pooled
 from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.jobs.plan.shared import DataSource
 from blackbox_lb.jobs.records.run_record import Remembering, provenance, work_in
-from blackbox_lb.jobs.runs.answers import answer_pairs
+from blackbox_lb.jobs.runs.answers import AnswerPair, answer_pairs
 from blackbox_lb.jobs.runs.conclusion import (
     NextStep,
     decision_steps,
@@ -151,7 +151,9 @@ async def _fit(plan: Plan) -> Run:
             ) as trials,
         ):
             fitted = await fit_plan(trials, task, plan)
-            pairs = answer_pairs(trials, fitted.tests, to_request_bias(fitted.bias))
+            pairs: tuple[AnswerPair, ...] = ()
+            if fitted.tests:
+                pairs = answer_pairs(trials, fitted.tests, to_request_bias(fitted.bias))
         origin = provenance(report.notices, command="blackbox_lb.fit(...)")
         result = whole_result(fitted, pairs, folder, origin)
         check_written(write_result(fitted, result, folder))

@@ -1,0 +1,115 @@
+"""A file of mended decisions where a logit bias is expected: one sentence, before anything is asked
+or written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from openai import OpenAI
+
+import blackbox_lb
+from blackbox_lb.bias.decisions import MendedQuestion
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.export import logit_bias, vllm_xargs
+from blackbox_lb.bias.records import Entry
+from blackbox_lb.bias.request_bias import to_request_bias
+from blackbox_lb.deploy.batch_files import apply_batch
+from blackbox_lb.deploy.bias_directory import Expected
+from blackbox_lb.errors import BiasError
+from blackbox_lb.questions.question import parse_questions
+from blackbox_lb.types import Prompt
+from tests.support.commands import blb, options, refused
+from tests.support.questions import write_rows
+from tests.support.tickets import QUESTION, rows_of
+
+WORDS = ("mends decisions", "Run.decide", "proxy --decide")
+
+
+def mending(**fields: object) -> Bias:
+    """A file with one mended question."""
+    [question] = parse_questions({"team": QUESTION}, "team.json")
+    mended = MendedQuestion(
+        question=question,
+        reading="systemone",
+        path="/systemone",
+        model="decider-1",
+        slope=2.0,
+        center=(0.0, 0.0, 0.0),
+        offsets=(-1.0, 0.0, 1.0),
+        mending="slope and offsets",
+        rows=100,
+    )
+    values = {
+        "provider": "ollama",
+        "model": "decider-1",
+        "tokenizer": "model:decider-1",
+        "reward": "accuracy",
+        "estimator": "mended decisions",
+        "entries": (),
+        "decisions": (mended,),
+        **fields,
+    }
+    return Bias(**values)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The bias file."""
+    path = tmp_path / "bias.json"
+    mending().save(path)
+    return path
+
+
+def test_python_gets_no_logit_bias_of_it(file: Path, tmp_path: Path) -> None:
+    bias = Bias.load(file)
+    batch = tmp_path / "batch.jsonl"
+    batch.write_text("{}\n")
+    uses: dict[str, Callable[[], object]] = {
+        "logit_bias": lambda: bias.logit_bias,
+        "at": lambda: bias.at(Prompt.user("a")),
+        "to_request_bias": lambda: to_request_bias(bias),
+        "apply": lambda: blackbox_lb.apply(OpenAI(api_key="made-up"), file),
+        "export": lambda: logit_bias(file),
+        "xargs": lambda: vllm_xargs(file, "team", messages="a"),
+        "a server of vLLM": lambda: Expected("another", 100, 100).check(bias),
+        "batch": lambda: apply_batch(batch, tmp_path / "out.jsonl", file),
+    }
+    for name, use in uses.items():
+        with pytest.raises(BiasError) as raised:
+            use()
+        assert all(word in str(raised.value) for word in WORDS), name
+
+
+def test_commands_refuse_it(file: Path, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "rows.jsonl", rows_of(20))
+    server = options(provider="ollama", base_url="http://127.0.0.1:9/v1", model="decider-1")
+    judged = [*server, *options(data=data, reward="accuracy", out=tmp_path / "run")]
+    for words in (
+        ["try", file, "hello", *server],
+        ["eval", file, *judged],
+        ["eval", file, *judged, "--rivals"],
+        ["compile", file, *options(provider="openai")],
+        ["analyze", file],
+        ["export", file, "--format", "openai"],
+        ["proxy", "--bias", file, *options(upstream="http://127.0.0.1:9/v1")],
+    ):
+        text = refused(*words)
+        assert all(word in text for word in WORDS), (words, text)
+
+
+def test_show_prints_how_it_mends(file: Path) -> None:
+    shown = blb("show", file)
+    assert shown.exit_code == 0, shown.output
+    for text in ("team", "billing", "-1.000", "slope 2.000", "decider-1"):
+        assert text in shown.output
+    assert "Promoted" not in shown.output
+    assert json.loads(blb("show", file, "--json").stdout)["decisions"][0]["slope"] == 2.0
+
+
+def test_a_file_that_also_moves_tokens_is_a_logit_bias() -> None:
+    bias = mending(entries=(Entry(id=3, bias=0.5),))
+    assert bias.logit_bias == {3: 0.5}
