@@ -1,9 +1,9 @@
-"""``python -m bench.store_speed``: the store against files of the same completions as JSON, npz and
-Parquet, written and read.
+"""``python -m bench.store_speed``: the store against a file of the same answers as they came, JSON,
+written and read.
 
 Every write ends with the data on the disk. The store makes each answer durable by itself, or a
-batch of them, as its writer thread does; the files are written and synced once, after all answers,
-so that a crash before that loses everything: they are cheaper.
+batch of them, as its writer thread does; the file is written and synced once, after all answers, so
+that a crash before that loses everything: it is cheaper.
 """
 
 from __future__ import annotations
@@ -16,12 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from bench.collector_server import answers
 from bench.measuring import OUT, REPEATS, markdown, medians, ratio, row, write
@@ -29,21 +25,13 @@ from blackbox_lb import Completion, Prompt, RolloutStore, Sampling, load_profile
 
 # Prepared answers become completions as a session would read them.
 from blackbox_lb.api.wire import parse_response
-from blackbox_lb.types import NO_TOKEN
 
 __all__ = ["received"]
 
 BATCH = 32
 """Answers in one transaction, as many as workers wait for the disk together."""
-COLUMNS = ("token_ids", "logprobs", "top_ids", "top_logprobs")
 SETTINGS = {"provider": "bench", "tokenizer": "bench"}
-ONE, OURS, RAW, NPZ, PARQUET = FORMATS = (
-    "store, one by one",
-    "store, batches",
-    "raw JSON",
-    "np.savez_compressed",
-    "Parquet, zstd",
-)
+ONE, OURS, RAW = FORMATS = ("store, one by one", "store, batches", "raw JSON")
 
 
 def received(tokens: int, top: int, count: int) -> tuple[list[bytes], list[Completion]]:
@@ -53,11 +41,6 @@ def received(tokens: int, top: int, count: int) -> tuple[list[bytes], list[Compl
     sampling = Sampling(max_tokens=tokens, top_logprobs=top + 1)
     profile = load_profile("vllm")
     return raw, [parse_response(profile, "chat", json.loads(body), sampling)[0] for body in raw]
-
-
-def _synced(path: Path) -> None:
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
 
 
 def write_store(completions: Sequence[Completion], batch: int, path: Path) -> None:
@@ -85,53 +68,16 @@ def read_store(path: Path) -> int:
 
 def write_json(raw: Sequence[bytes], path: Path) -> None:
     """The answers as they came, one a line."""
-    path.write_bytes(b"\n".join(raw))
-    _synced(path)
+    with path.open("wb") as file:
+        file.write(b"\n".join(raw))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def read_json(path: Path) -> int:
     """The number of tokens read."""
     lines = path.read_bytes().splitlines()
     return sum(len(json.loads(line)["choices"][0]["logprobs"]["content"]) for line in lines)
-
-
-def _columns(completions: Sequence[Completion]) -> dict[str, Any]:
-    return {
-        name: np.concatenate([getattr(completion, name) for completion in completions])
-        for name in COLUMNS
-    }
-
-
-def write_npz(completions: Sequence[Completion], path: Path) -> None:
-    """The columns of all completions."""
-    with path.open("wb") as file:
-        np.savez_compressed(file, **_columns(completions))
-    _synced(path)
-
-
-def read_npz(path: Path) -> int:
-    """The number of tokens read."""
-    with np.load(path) as arrays:
-        return len({name: arrays[name] for name in arrays.files}["token_ids"])
-
-
-def write_parquet(completions: Sequence[Completion], path: Path) -> None:
-    """The columns of all completions, lists of fixed size."""
-    arrays = {}
-    for name, column in _columns(completions).items():
-        values = pa.array(column.ravel())
-        if column.ndim == 2:
-            values = pa.FixedSizeListArray.from_arrays(values, column.shape[1])
-        arrays[name] = values
-    pq.write_table(pa.table(arrays), path, compression="zstd")
-    _synced(path)
-
-
-def read_parquet(path: Path) -> int:
-    """The number of tokens read."""
-    table = pq.read_table(path)
-    top = table["top_ids"].combine_chunks().flatten().to_numpy()
-    return int((top.reshape(len(table), -1)[:, 0] != NO_TOKEN).sum())
 
 
 def _waits(folder: Path, size: int, count: int) -> list[float]:
@@ -169,12 +115,8 @@ def main(
         ONE: partial(write_store, parsed, 1),
         OURS: partial(write_store, parsed, BATCH),
         RAW: partial(write_json, raw),
-        NPZ: partial(write_npz, parsed),
-        PARQUET: partial(write_parquet, parsed),
     }
-    readers = dict(
-        zip(FORMATS, (read_store, read_store, read_json, read_npz, read_parquet), strict=True)
-    )
+    readers = {ONE: read_store, OURS: read_store, RAW: read_json}
     with tempfile.TemporaryDirectory(dir=folder) as own:
         paths = {name: Path(own, f"{number}.file") for number, name in enumerate(FORMATS)}
         writing = medians(
@@ -209,11 +151,12 @@ def main(
     )
     rows.append(row("packed arrays", packed, "bytes a token"))
     rows.append(row("fsync", statistics.median(waits), "s"))
-    ratios = {"store/time to write one by one over batches": ratio(writing[ONE], writing[OURS])}
-    for name in (RAW, NPZ, PARQUET):
-        ratios[f"store/time to write over {name}"] = ratio(writing[OURS], writing[name])
-        ratios[f"store/time to read over {name}"] = ratio(reading[OURS], reading[name])
-        ratios[f"store/bytes over {name}"] = ratio(sizes[OURS], sizes[name])
+    ratios = {
+        "store/time to write one by one over batches": ratio(writing[ONE], writing[OURS]),
+        f"store/time to write over {RAW}": ratio(writing[OURS], writing[RAW]),
+        f"store/time to read over {RAW}": ratio(reading[OURS], reading[RAW]),
+        f"store/bytes over {RAW}": ratio(sizes[OURS], sizes[RAW]),
+    }
     write(out, rows, ratios)
 
 

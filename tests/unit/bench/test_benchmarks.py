@@ -57,7 +57,6 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_benchmark_runs(name: str, options: str, tmp_path: Path) -> None:
     """It prints a table and gives ratios under the names that are stored."""
-    pytest.importorskip("pyarrow")
     out = tmp_path / "out.json"
     command = importlib.import_module(f"bench.{name}").main
     ended = CliRunner().invoke(command, [*options.split(), "--out", str(out)])
