@@ -51,7 +51,12 @@ def arms_of(path: Path, sent: bool) -> dict[str, Fields]:
     }
     if sent:  # one with phases cannot be
         name = f"logit_bias, {len(bias.entries):,} entries"
-        arms[name] = lambda prompt: {**none, "logit_bias": logit_bias(bias, messages=prompt)}
+
+        def as_map(prompt: str) -> Mapping[str, Any]:
+            values = logit_bias(bias, messages=prompt)
+            return {**none, "logit_bias": {int(token): nats for token, nats in values.items()}}
+
+        arms[name] = as_map
     return arms
 
 
@@ -187,7 +192,7 @@ def of_steps(
                 SamplingParams(
                     **settings,
                     extra_args=own["vllm_xargs"],
-                    logit_bias=own.get("logit_bias") or None,
+                    logit_bias=own.get("logit_bias"),
                 )
                 for own in added
             ]

@@ -12,21 +12,24 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bench.gallery import data as program
-from bench.gallery.data import DRAWN, FILES, FOLDER, DataFile, Source, main
+from bench.gallery.data import DRAWN, FOLDER, TABLE, Sources, main, text_of
 
 SPLITS = ("train", "validation", "test")
-REVIEWS = Source("a/reviews", "1" * 40, "data/all.txt")
 TEXT = "1 a fine film .\n0 a dull one .\n1 moving .\n0 long\x85 and loud .\n"
 
 
 def drawn_from(texts: Mapping[str, str], name: str, drawn: Mapping[str, list[object]]) -> str:
     """The rows of a file, where each source whose path ends so has this text."""
 
-    def read(source: Source) -> str:
-        (text,) = (text for end, text in texts.items() if source.path.endswith(end))
-        return text
-
-    return FILES[name].text(read, drawn)
+    sources = Sources()
+    for file in TABLE["files"].values():
+        for source in file.values():
+            for end, text in texts.items():
+                if isinstance(source, list) and source[1].endswith(end):
+                    origin = TABLE["repositories"][source[0]]
+                    path = f"{origin['repository']}/{origin['commit']}/{origin['folder']}"
+                    sources.texts[f"{path}/{source[1]}"] = text
+    return text_of(TABLE["files"][name], drawn, sources)
 
 
 def rows_of(text: str) -> list[dict[str, Any]]:
@@ -101,7 +104,7 @@ def test_no_row_was_drawn_twice() -> None:
     different ones.
     """
     drawn = json.loads(DRAWN.read_text())
-    assert set(drawn) == {Path(name).stem for name in FILES if "/" not in name}
+    assert set(drawn) == {Path(name).stem for name in TABLE["files"] if "/" not in name}
     for name, splits in drawn.items():
         assert tuple(splits) == SPLITS, name
         learned = [*splits["train"], *splits["validation"]]
@@ -114,8 +117,10 @@ def reviews(monkeypatch: pytest.MonkeyPatch) -> bytes:
     """One file alone, a copy of a source; its bytes."""
     content = TEXT.encode()
     digest = hashlib.sha256(content).hexdigest()
-    file = DataFile(digest, lambda read, _: read(REVIEWS))
-    monkeypatch.setattr(program, "FILES", {"reviews/all.txt": file})
+    repository = {"repository": "a/reviews", "commit": "1" * 40, "folder": "data"}
+    file = {"sha256": digest, "source": ["reviews", "all.txt"]}
+    table = {"repositories": {"reviews": repository}, "files": {"reviews/all.txt": file}}
+    monkeypatch.setattr(program, "TABLE", table)
     return content
 
 
