@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from blackbox_lb import (
     Example,
     Message,
     RolloutStore,
-    Session,
     Task,
     Trials,
     connect,
@@ -41,7 +39,7 @@ from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint
 from blackbox_lb.binomial import lower_bound, upper_bound
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.decisions.prediction import roc_area
-from blackbox_lb.estimate.inputs.checks import Bools, Ids
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.extras.rivals.table import CALL_OR_ANSWER
 from blackbox_lb.jobs.evaluation.policies import Instructed, Policy, Shots
 from blackbox_lb.rollouts.answers.given_answers import first_completions
@@ -50,7 +48,7 @@ from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.tasks.sets.labels import CALLS_TOOL, OpenLabels
 from blackbox_lb.types import ToolCall, with_calls
 
-__all__ = ["Decided", "at_false_calls", "decided", "main"]
+__all__ = ["at_false_calls", "chances", "main"]
 
 LISTED = 1000
 """Alternatives of a first list."""
@@ -76,39 +74,21 @@ HEAD = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """Decisions for or against a call.
+def chances(
+    lists: FirstLists, bias: Mapping[int, float], tokens: Ids, temperature: float
+) -> Vector:
+    """(p,) the probability that a call begins on each prompt of these lists.
 
-    needed, needless: shares of the prompts with a fitting function, and of those without, on which
-    a call begins. counts: the calls and prompts of both, for intervals; None where they are means
-    of probabilities.
+    bias: token id -> nats. tokens: those that begin a call. temperature: 0 is greedy.
     """
-
-    needed: float
-    needless: float
-    counts: tuple[int, int, int, int] | None = None
-
-
-def decided(
-    lists: FirstLists, bias: Mapping[int, float], tokens: Ids, is_wanted: Bools, temperature: float
-) -> Decided:
-    """What is decided on prompts with these lists under ``bias`` (token id -> nats).
-
-    tokens: those that begin a call. is_wanted: whether a function fits. temperature: 0 is greedy.
-    """
-    is_opening = np.isin(lists.ids, tokens)
+    is_opening: Bools = np.isin(lists.ids, tokens)
     tilted = lists.tilted(bias)
     if temperature == 0:
-        calls = is_opening[np.arange(len(tilted)), tilted.argmax(axis=1)].astype(np.float64)
-    else:
-        calls = (softmax(tilted / temperature, axis=1) * is_opening).sum(axis=1)
-    needed = calls[is_wanted]
-    needless = calls[~is_wanted]
-    counts = None
-    if temperature == 0:
-        counts = (int(needed.sum()), len(needed), int(needless.sum()), len(needless))
-    return Decided(float(needed.mean()), float(needless.mean()), counts)
+        likeliest = tilted.argmax(axis=1)
+        greedy: Vector = is_opening[np.arange(len(tilted)), likeliest].astype(np.float64)
+        return greedy
+    calls: Vector = (softmax(tilted / temperature, axis=1) * is_opening).sum(axis=1)
+    return calls
 
 
 def at_false_calls(curve: OperatingCurve, most: float) -> OperatingPoint:
@@ -122,36 +102,6 @@ def at_false_calls(curve: OperatingCurve, most: float) -> OperatingPoint:
 
     kept = [point for point in curve.points if needless(point) <= most * negatives]
     return max(kept or curve.points[:1], key=lambda point: point.shift)
-
-
-def moved(bias: Bias, curve: OperatingCurve, point: OperatingPoint) -> dict[int, float]:
-    """The entries of ``bias`` at another point of its curve."""
-    sent = dict(bias.logit_bias)
-    for token in curve.token_ids:
-        sent[token] = sent.get(token, 0.0) + point.shift - curve.shift
-    return sent
-
-
-def _interval(hits: int, count: int) -> str:
-    """A share with its exact 95 % interval."""
-    low = lower_bound(hits, count, RISK)
-    high = upper_bound(hits, count, RISK)
-    return f"{hits / count:.2f} ({low:.2f} to {high:.2f})"
-
-
-def _row(name: str, greedy: Decided, cooler: Decided, area: str) -> list[str]:
-    assert greedy.counts is not None
-    made, wanted, needless, unwanted = greedy.counts
-    right = (made + unwanted - needless) / (wanted + unwanted)
-    return [
-        name,
-        _interval(made, wanted),
-        _interval(needless, unwanted),
-        f"{right:.2f}",
-        f"{cooler.needed:.2f}",
-        f"{cooler.needless:.2f}",
-        area,
-    ]
 
 
 def shots(task: Task) -> tuple[Message, ...]:
@@ -187,54 +137,43 @@ def shots(task: Task) -> tuple[Message, ...]:
 @click.option("--prompts", type=int, required=True, help="Test prompts of which a list is read.")
 @click.option("--rivals", type=int, required=True, help="Those of which rivals have a list, too.")
 @click.option("--whole", type=int, required=True, help="Prompts that are answered to the end.")
-def main(
+def main(**settings: Any) -> None:
+    """Read the lists, draw the completions, and print the tables."""
+    tables = asyncio.run(_tables(**settings))
+    click.echo(json.dumps({"tables": tables}, ensure_ascii=False))
+
+
+async def _tables(
     provider: str,
     model: str | None,
     base_url: str | None,
     data: Path,
     bias: Path,
-    fewer: tuple[str, ...],
+    fewer: Sequence[str],
     store: Path,
     prompts: int,
     rivals: int,
     whole: int,
-) -> None:
-    """Read the lists, draw the completions, and print the tables."""
+) -> list[dict[str, Any]]:
     task = load_task(data=data, decide=CALLS_TOOL)
-    opened = connect(
+    learned = Bias.load(bias)
+    pairs = [part.partition("=")[::2] for part in fewer]
+    from_fewer = {number: Bias.load(path) for number, path in pairs}
+    examples = task.test[:prompts]
+    async with connect(
         provider,
         model=model,
         base_url=base_url,
         max_tokens=LONGEST,
         longest_prompt=task.longest_prompt + ROOM,
-    )
-    sizes = (prompts, rivals, whole)
-    from_fewer = {}
-    for part in fewer:
-        number, _, path = part.partition("=")
-        from_fewer[number] = Bias.load(path)
-    tables = asyncio.run(_tables(opened, task, Bias.load(bias), from_fewer, store, sizes))
-    click.echo(json.dumps({"tables": tables}, ensure_ascii=False))
-
-
-async def _tables(
-    opened: AbstractAsyncContextManager[Session],
-    task: Task,
-    bias: Bias,
-    fewer: Mapping[str, Bias],
-    path: Path,
-    sizes: tuple[int, int, int],
-) -> list[dict[str, Any]]:
-    """The tables; ``fewer``: number of labels -> the bias that was learned from so many."""
-    reward = parse_reward("arguments-valid", max_tokens=LONGEST)
-    async with opened as session:
-        with RolloutStore(path) as store:
-            trials = Trials(session, store, await session.tokenizer(), reward, Silent(), LISTED)
-            prompts, rivals, whole = sizes
-            examples = task.test[:prompts]
+    ) as session:
+        with RolloutStore(store) as stored:
+            reward = parse_reward("arguments-valid", max_tokens=LONGEST)
+            tokenizer = await session.tokenizer()
+            trials = Trials(session, stored, tokenizer, reward, Silent(), LISTED)
             tables = [
-                await _decisions(trials, task, examples, bias, fewer, rivals),
-                await _calls(trials, examples, bias, whole),
+                await _decisions(trials, task, examples, learned, from_fewer, rivals),
+                await _calls(trials, examples, learned, whole),
             ]
             return [{**table, "model": model_name(session.model)} for table in tables]
 
@@ -253,16 +192,22 @@ async def _decisions(
         raise click.UsageError("the bias has no operating curve; fit it with --decide")
     tokens = np.array(curve.token_ids, np.int64)
     is_wanted = np.array([example.answers == ("call",) for example in examples])
-    learned = {"base": dict[int, float](), f"bias, {curve.goal}": dict(bias.logit_bias)}
-    name = f"bias, at most {FALSE_CALLS:.0%} needless calls where it was learned"
-    learned[name] = moved(bias, curve, at_false_calls(curve, FALSE_CALLS))
+    moved = dict(bias.logit_bias)
+    shift = at_false_calls(curve, FALSE_CALLS).shift - curve.shift
+    for token in curve.token_ids:
+        moved[token] = moved.get(token, 0.0) + shift
+    sent = {
+        "base": dict[int, float](),
+        f"bias, {curve.goal}": dict(bias.logit_bias),
+        f"bias, at most {FALSE_CALLS:.0%} needless calls where it was learned": moved,
+    }
     for number, smaller in fewer.items():
-        learned[f"bias, {curve.goal}, {number} labels"] = dict(smaller.logit_bias)
+        sent[f"bias, {curve.goal}, {number} labels"] = dict(smaller.logit_bias)
     plain = await _lists(trials, examples, Policy(), tokens)
-    rows = [_row_of(name, plain, sent, tokens, is_wanted) for name, sent in learned.items()]
+    rows = [_row(name, plain, own, tokens, is_wanted) for name, own in sent.items()]
     first = plain.only(np.arange(few))
-    for name, sent in list(learned.items())[:2]:
-        rows.append(_row_of(f"{name}, first {few} prompts", first, sent, tokens, is_wanted[:few]))
+    for name, own in list(sent.items())[:2]:
+        rows.append(_row(f"{name}, first {few} prompts", first, own, tokens, is_wanted[:few]))
     rivals = (
         Instructed(rival="instruction", instruction=CALL_OR_ANSWER),
         Shots(rival="2 examples", shots=shots(task)),
@@ -270,7 +215,7 @@ async def _decisions(
     for rival in rivals:
         lists = await _lists(trials, examples[:few], rival, tokens)
         name = f"{rival.name}, first {few} prompts"
-        rows.append(_row_of(name, lists, {}, tokens, is_wanted[:few]))
+        rows.append(_row(name, lists, {}, tokens, is_wanted[:few]))
     notes = [
         f"{len(examples)} test prompts, {int(is_wanted.sum())} with a fitting function; of the"
         f" first {few}, {int(is_wanted[:few].sum())}. Greedy decisions and chances at temperature"
@@ -295,17 +240,26 @@ async def _lists(
     return lists.only(lists.has_list).with_tokens(tokens)
 
 
-def _row_of(
+def _row(
     name: str, lists: FirstLists, sent: Mapping[int, float], tokens: Ids, is_wanted: Bools
 ) -> list[str]:
-    """A policy at both settings, with the AUC of its lists."""
+    """A policy at both settings, with the AUC of its lists and exact 95 % intervals."""
+    calls = chances(lists, sent, tokens, 0.0)
+    cooler = chances(lists, sent, tokens, COOLER)
+    cells = [name]
+    for part in (is_wanted, ~is_wanted):
+        hits = int(calls[part].sum())
+        count = int(part.sum())
+        low, high = lower_bound(hits, count, RISK), upper_bound(hits, count, RISK)
+        cells.append(f"{hits / count:.2f} ({low:.2f} to {high:.2f})")
     area = roc_area(lists.margins(tokens), is_wanted)
-    return _row(
-        name,
-        decided(lists, sent, tokens, is_wanted, 0.0),
-        decided(lists, sent, tokens, is_wanted, COOLER),
+    return [
+        *cells,
+        f"{(calls == is_wanted).mean():.2f}",
+        f"{cooler[is_wanted].mean():.2f}",
+        f"{cooler[~is_wanted].mean():.2f}",
         f"{area.value:.2f} ({area.low:.2f} to {area.high:.2f})",
-    )
+    ]
 
 
 async def _tool_choice(trials: Trials, examples: Sequence[Example]) -> str:
@@ -334,45 +288,32 @@ async def _calls(
 ) -> dict[str, Any]:
     """The table of whole calls, greedy and at temperature .6, with and without the bias."""
     asked = [example for example in examples if example.answers == ("call",)][:count]
+    drawing = replace(trials, top_logprobs=1)
     rows = []
-    cooler = replace(SAMPLED, name="temperature 0.6", temperature=COOLER)
-    for setting in (GREEDY, cooler):
-        found: list[list[Completion]] = []
-        for sent in (None, dict(bias.logit_bias)):
-            draw = replace(trials, top_logprobs=1).draw(setting, sent, max_tokens=LONGEST)
+    for setting in (GREEDY, replace(SAMPLED, name="temperature 0.6", temperature=COOLER)):
+        written = []
+        cells = []
+        for name, sent in (("base", None), ("bias", dict(bias.logit_bias))):
+            draw = drawing.draw(setting, sent, max_tokens=LONGEST)
             keys = await trials.collect("whole calls", asked, draw, 1, scored=False)
-            found.append([next(iter(trials.store.completions(row))) for row in keys])
-        both = [pair for pair in zip(*found, strict=True) if all(each.tool_calls for each in pair)]
-        same = sum(_written(one) == _written(other) for one, other in both)
-        for name, completions in zip(("base", "bias"), found, strict=True):
-            calls = [each for each in completions if each.tool_calls]
+            completions = [next(iter(trials.store.completions(row))) for row in keys]
+            written.append([_written(completion) for completion in completions])
             valid = sum(
-                trials.reward.score(example, each).value == 1.0
-                for example, each in zip(asked, completions, strict=True)
+                trials.reward.score(example, completion).value == 1.0
+                for example, completion in zip(asked, completions, strict=True)
             )
-            rows.append(
-                [
-                    f"{name}, {setting.name}",
-                    f"{len(calls)} of {len(asked)}",
-                    f"{valid}",
-                    f"{same} of {len(both)}",
-                ]
-            )
-    return {
-        "title": "The calls themselves",
-        "head": [
-            "policy",
-            "completions that call",
-            "with valid arguments",
-            "same call as the other",
-        ],
-        "rows": rows,
-        "notes": [
-            f"{len(asked)} test prompts with a fitting function, one completion each of at most"
-            f" {LONGEST} tokens. Same: both call, with equal name and arguments; at temperature"
-            " .6 two draws of one model differ, too."
-        ],
-    }
+            calling = sum(bool(completion.tool_calls) for completion in completions)
+            cells.append([f"{name}, {setting.name}", f"{calling} of {len(asked)}", f"{valid}"])
+        both = [pair for pair in zip(*written, strict=True) if all(pair)]
+        same = f"{sum(base == biased for base, biased in both)} of {len(both)}"
+        rows += [[*row, same] for row in cells]
+    head = ["policy", "completions that call", "with valid arguments", "same call as the other"]
+    note = (
+        f"{len(asked)} test prompts with a fitting function, one completion each of at most"
+        f" {LONGEST} tokens. Same: both call, with equal name and arguments; at temperature .6 two"
+        " draws of one model differ, too."
+    )
+    return {"title": "The calls themselves", "head": head, "rows": rows, "notes": [note]}
 
 
 def _written(completion: Completion) -> list[tuple[str, Any]]:

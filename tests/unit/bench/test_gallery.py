@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from bench.commands import Place
 from bench.gallery import __main__ as program
-from bench.gallery.calls import Decided, at_false_calls, decided
+from bench.gallery.calls import at_false_calls, chances
 from bench.gallery.data import FOLDER, MODEL
 from bench.gallery.index import index
 from bench.gallery.page import page
@@ -369,18 +369,16 @@ LISTS = FirstLists(
     np.array([[5, 9], [5, 9], [5, 9], [5, 9]]),
     np.log([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4], [0.2, 0.8]]),
 )
-"""Four prompts; token 5 begins a call, and a function fits the first two."""
-FITS = np.array([True, True, False, False])
+"""Four prompts; token 5 begins a call."""
 
 
 def test_decisions_of_first_lists_are_those_of_their_probabilities() -> None:
     """Greedy takes the likelier token, temperature .5 squares the odds, and a bias shifts both."""
     tokens = np.array([5])
-    assert decided(LISTS, {}, tokens, FITS, 0.0) == Decided(0.5, 0.5, (1, 2, 1, 2))
-    assert decided(LISTS, {5: -0.6}, tokens, FITS, 0.0) == Decided(0.5, 0.0, (1, 2, 0, 2))
-    cooler = decided(LISTS, {}, tokens, FITS, 0.5)
-    assert cooler.needed == pytest.approx((0.81 / 0.82 + 0.16 / 0.52) / 2)
-    assert cooler.needless == pytest.approx((0.36 / 0.52 + 0.04 / 0.68) / 2)
+    assert chances(LISTS, {}, tokens, 0.0).tolist() == [1, 0, 1, 0]
+    assert chances(LISTS, {5: -0.6}, tokens, 0.0).tolist() == [1, 0, 0, 0]
+    cooler = [0.81 / 0.82, 0.16 / 0.52, 0.36 / 0.52, 0.04 / 0.68]
+    np.testing.assert_allclose(chances(LISTS, {}, tokens, 0.5), cooler)
 
 
 def test_a_point_is_chosen_by_its_needless_calls() -> None:
