@@ -14,9 +14,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -106,30 +106,17 @@ def medians(
 def apart(function: Callable[..., T], *arguments: Any) -> Measured[T]:
     """Run ``function``, one of a module's own, in a fresh process: its memory and its caches are
     nobody else's.
-
-    Raises:
-        RuntimeError: the process ended without an answer.
     """
-    mine, theirs = get_context("spawn").Pipe(duplex=False)
-    process = get_context("spawn").Process(target=_child, args=(theirs, function, arguments))
-    process.start()
-    theirs.close()
-    try:
-        value, seconds, cpu, peak = mine.recv()
-    except EOFError:
-        process.join()
-        raise RuntimeError(
-            f"{function.__name__} ended with exit code {process.exitcode} and no answer"
-        ) from None
-    process.join()
-    return Measured(value, seconds, cpu, peak)
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(_measured, function, *arguments).result()
 
 
-def _child(pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    start, before = time.perf_counter(), time.process_time()
+def _measured(function: Callable[..., T], *arguments: Any) -> Measured[T]:
+    start = time.perf_counter()
+    before = time.process_time()
     value = function(*arguments)
-    seconds, cpu = time.perf_counter() - start, time.process_time() - before
-    pipe.send((value, seconds, cpu, peak_memory()))
+    seconds = time.perf_counter() - start
+    return Measured(value, seconds, time.process_time() - before, peak_memory())
 
 
 def peak_memory() -> int:

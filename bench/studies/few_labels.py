@@ -19,11 +19,10 @@ was cut off goes on.
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,11 +30,12 @@ from typing import Any
 import click
 import numpy as np
 
-from bench.measuring import machine, markdown, read_rows, today
-from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
+from bench.measuring import jsonl, machine, markdown, read_rows, today
+from blackbox_lb import Example, RolloutStore, Task, Trials, connect, load_task, parse_reward
+
+# Decisions are read from first lists, without the completions that ``blb eval`` draws.
 from blackbox_lb.bias.features import Embedding, parse_feature
 from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
-from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.estimate.choice.candidates import compiled
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.checks import Bools
@@ -55,8 +55,8 @@ from blackbox_lb.rollouts.answers.given_answers import (
     first_tokens,
 )
 from blackbox_lb.rollouts.judging.verdict import GREEDY
+from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Example
 from blackbox_lb.vocabulary.embedding import TextVectors
 
 __all__ = ["DRAWS", "TASKS", "drawn_rows", "measured", "table"]
@@ -174,123 +174,98 @@ def table(rows: Iterable[Mapping[str, Any]]) -> str:
     groups: dict[tuple[str, int, str], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         groups[row["task"], row["labels"], row["feature"]].append(row)
+    names = ("base", "fixed", "sent", "calibrated", "classifier")
     cells = []
     for (task, size, feature), of in sorted(groups.items()):
-        values = {
-            name: np.array([row[name] for row in of])
-            for name in ("base", "fixed", "sent", "calibrated", "classifier")
-        }
-        mean = {name: each.mean() for name, each in values.items()}
-        error = {
-            name: each.std(ddof=1) / len(of) ** 0.5 if len(of) > 1 else 0.0
-            for name, each in values.items()
-        }
-        told = [
-            f"{mean[name]:.3f}" + (f" ± {error[name]:.3f}" if error[name] else "")
-            for name in values
-        ]
-        better = mean["sent"] - max(mean["fixed"], mean["classifier"])
+        values = np.array([[row[name] for name in names] for row in of])
+        means = values.mean(axis=0)
+        shown = [f"{mean:.3f}" for mean in means]
+        if len(of) > 1:
+            errors = values.std(axis=0, ddof=1) / len(of) ** 0.5
+            shown = [f"{mean} ± {error:.3f}" for mean, error in zip(shown, errors, strict=True)]
+        _, fixed, sent, _, classifier = means
         chosen = f"{sum(row['depends'] for row in of)} of {len(of)}"
-        cells.append([task, str(size), feature, *told, chosen, f"{better:+.3f}"])
-    head = [
-        "task",
-        "prompts",
-        "features",
-        "base",
-        "fixed bias",
-        "sent bias",
-        "batch calibration",
-        "classifier alone",
-        "sent one depends",
-        "less the better",
-    ]
+        better = f"{sent - max(fixed, classifier):+.3f}"
+        cells.append([task, str(size), feature, *shown, chosen, better])
+    head = ["task", "prompts", "features", "base", "fixed bias", "sent bias", "batch calibration"]
+    head += ["classifier alone", "sent one depends", "less the better"]
     return markdown(head, cells)
 
 
-@dataclass(frozen=True, slots=True)
-class Study:
-    """What is measured.
-
-    model: a GGUF file, None for the embedded engine's own. features: as of ``blb fit``. sizes:
-    numbers of training prompts. draws: of each, None for ``DRAWS``. shared: whether a third of the
-    prompts is for choosing. crossed: whether all are, by cross-fitting. unlabelled: training
-    prompts whose answers are not used. drawn: see ``--drawn``.
+def part_of(
+    task: Task, seed: str, size: int, *, shared: bool, crossed: bool, unlabelled: int
+) -> Task:
+    """The task with the prompts of one draw: of these a third to choose on where they are shared,
+    none where cross-fitting chooses; and so many others without their answers.
     """
-
-    model: str | None
-    features: tuple[str, ...]
-    sizes: tuple[int, ...]
-    draws: int | None
-    shared: bool
-    crossed: bool
-    unlabelled: int
-    drawn: bool
-
-    def part(self, task: Task, seed: str, size: int) -> Task:
-        """The task with the prompts of one draw, and of these a third to choose on."""
-        train = drawn_rows(task.train, seed, size)
-        labelled = {example.id for example in train}
-        others = [example for example in task.train if example.id not in labelled]
-        task = replace(task, train=train, unlabelled=tuple(others[: self.unlabelled]))
-        if self.crossed:
-            return replace(task, validation=())
-        if not self.shared:
-            return task
-        learned = len(train) - len(train) // 3
-        return replace(task, train=train[:learned], validation=train[learned:])
+    train = drawn_rows(task.train, seed, size)
+    labelled = {example.id for example in train}
+    others = [example for example in task.train if example.id not in labelled]
+    task = replace(task, train=train, unlabelled=tuple(others[:unlabelled]))
+    if crossed:
+        return replace(task, validation=())
+    if not shared:
+        return task
+    learned = len(train) - len(train) // 3
+    return replace(task, train=train[:learned], validation=train[learned:])
 
 
 async def _run(
-    data: Path, out: Path, names: Sequence[str], study: Study, test_limit: int | None
+    data: Path,
+    out: Path,
+    server: Mapping[str, Any],
+    features: Sequence[str],
+    names: Sequence[str],
+    sizes: Sequence[int],
+    draws: int | None,
+    test_limit: int | None,
+    drawn: bool,
+    **parts: Any,
 ) -> None:
     written = out / "rows.jsonl"
-    rows: list[dict[str, Any]] = []
-    if written.exists():
-        rows = read_rows(written)
+    rows = read_rows(written) if written.exists() else []
     reward = parse_reward("contains", max_tokens=SHORT)
     tasks = {name: load_task(data=data / f"{name}.jsonl").first(test=test_limit) for name in names}
     longest = max(task.longest_prompt for task in tasks.values())
-    async with connect(
-        "local", model=study.model, max_tokens=SHORT, longest_prompt=longest
-    ) as session:
+    async with connect(**server, max_tokens=SHORT, longest_prompt=longest) as session:
         for name, task in tasks.items():
             with RolloutStore(out / f"{name}.db") as store:
-                trials = Trials(session, store, await session.tokenizer(), reward, Terminal(), 20)
+                trials = Trials(session, store, await session.tokenizer(), reward, Silent(), 20)
                 test = await first_tokens(trials, task.test, "test", None)
-                for size in study.sizes:
-                    for draw in range(study.draws or DRAWS.get(size, 1)):
-                        measured_before = {
-                            row["feature"]
-                            for row in rows
-                            if (row["task"], row["labels"], row["draw"]) == (name, size, draw)
-                        }
-                        features = [
-                            feature
-                            for feature in study.features
-                            if feature.partition(":")[0] not in measured_before
-                        ]
-                        if not features:
-                            continue
-                        part = study.part(task, f"{name} {size} {draw}", size)
-                        drawn = study.drawn and draw == 0
-                        new = [
-                            {"task": name, "labels": size, "draw": draw, **row}
-                            for row in await measured(trials, part, test, features, drawn)
-                        ]
-                        rows += new
-                        with written.open("a", encoding="utf-8") as file:
-                            file.writelines(json.dumps(row) + "\n" for row in new)
+                turns = [
+                    (size, draw) for size in sizes for draw in range(draws or DRAWS.get(size, 1))
+                ]
+                for size, draw in turns:
+                    place = {"task": name, "labels": size, "draw": draw}
+                    before = {row["feature"] for row in rows if place.items() <= row.items()}
+                    missing = [own for own in features if own.partition(":")[0] not in before]
+                    if not missing:
+                        continue
+                    part = part_of(task, f"{name} {size} {draw}", size, **parts)
+                    measures = await measured(trials, part, test, missing, drawn and draw == 0)
+                    new = [place | row for row in measures]
+                    rows += new
+                    with written.open("a", encoding="utf-8") as file:
+                        file.write(jsonl(new))
+                    click.echo(f"{name}, {size} prompts, draw {draw}", err=True)
     click.echo(f"{table(rows)}\n\n{machine()['processor']}, {today()}")
 
 
 @click.command()
 @click.argument("data", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("out", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--provider", default="local", show_default=True)
 @click.option("--model", help="A GGUF file; the embedded engine's own model if left out.")
+@click.option("--base-url", help="A server instead of the embedded engine.")
 @click.option(
-    "--depends-on", multiple=True, default=("words",), show_default=True, help="As of blb fit."
+    "--depends-on",
+    "features",
+    multiple=True,
+    default=("words",),
+    show_default=True,
+    help="As of blb fit.",
 )
-@click.option("--task", "tasks", multiple=True, default=TASKS, show_default=True)
+@click.option("--task", "names", multiple=True, default=TASKS, show_default=True)
 @click.option(
     "--prompts",
     "sizes",
@@ -307,23 +282,12 @@ async def _run(
 @click.option("--test-limit", type=int, help="Test prompts, if not all.")
 @click.option("--drawn", is_flag=True, help="Draw the completions of the first draw, too.")
 def main(
-    data: Path,
-    out: Path,
-    model: str | None,
-    depends_on: tuple[str, ...],
-    tasks: tuple[str, ...],
-    sizes: tuple[int, ...],
-    draws: int | None,
-    shared: bool,
-    crossed: bool,
-    unlabelled: int,
-    test_limit: int | None,
-    drawn: bool,
+    out: Path, provider: str, model: str | None, base_url: str | None, **settings: Any
 ) -> None:
     """DATA holds the tasks as NAME.jsonl; OUT gets rows.jsonl and the stores."""
     out.mkdir(parents=True, exist_ok=True)
-    study = Study(model, depends_on, sizes, draws, shared, crossed, unlabelled, drawn)
-    asyncio.run(_run(data, out, tasks, study, test_limit))
+    server = {"provider": provider, "model": model, "base_url": base_url}
+    asyncio.run(_run(out=out, server=server, **settings))
 
 
 if __name__ == "__main__":

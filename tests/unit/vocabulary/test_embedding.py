@@ -16,8 +16,14 @@ import numpy as np
 import pytest
 
 from bench.paper import clustering as tying
-from bench.paper.clustering import Clustering, cluster_vocabulary, special_texts, token_texts, words
-from bench.paper.k_means import cluster_labels
+from bench.paper.clustering import (
+    Clustering,
+    cluster_labels,
+    cluster_vocabulary,
+    special_texts,
+    token_texts,
+    words,
+)
 from blackbox_lb.errors import ConnectionFailed, InputError
 from blackbox_lb.vocabulary import Vocabulary, embedding
 from blackbox_lb.vocabulary.embedding import load_encoder, resolve_encoder
