@@ -154,6 +154,13 @@ def test_tables_hold_greedy_rows_and_means_over_draws(tmp_path: Path) -> None:
         (out / name / "result.json").write_text(
             json.dumps({"verdict": verdict, "beside": beside, "usage": None})
         )
+    numbers = {"mean": 0.5, "low": 0.4, "high": 0.6}
+    policy = {"setting": "greedy", "prompts": 9, "metrics": {"contains": numbers}}
+    policies = [
+        policy | {"name": name, "bias": bias} for name, bias in (("base", None), ("b", "b"))
+    ]
+    evaluation = {"label": "contains", "model": "m", "policies": policies, "comparisons": []}
+    (out / "m_trec" / "evaluation.json").write_text(json.dumps(evaluation))
     (out / "m_trec" / "rollouts.db").write_bytes(bytes(program.LARGEST + 1))
     done = CliRunner().invoke(
         program.main,
@@ -166,6 +173,8 @@ def test_tables_hold_greedy_rows_and_means_over_draws(tmp_path: Path) -> None:
         "| m_trec | 30 | words | 2 | 0.500 ± 0.000 | 0.700 ± 0.100 | 0.400 ± 0.000 | 2 | +0.200 |"
         in table
     )
+    assert "## m_trec" in table
+    assert "| **b** | 0.50 (0.40 to 0.60) |" in table
     with tarfile.open(tmp_path / "out.tar.gz") as archive:
         assert {"out/summary.json", "out/m_trec/result.json"} <= set(archive.getnames())
         assert "out/m_trec/rollouts.db" not in archive.getnames()
