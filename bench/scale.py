@@ -97,38 +97,19 @@ def blocks(folder: Path) -> Iterator[Rollouts]:
             return np.fromfile(files[name], COLUMNS[name], count)
 
         while len(lengths := read("lengths", BLOCK)):
-            m = int(lengths.sum())
-            keys = [f"{i:012x}" for i in range(first, first + len(lengths))]
-            yield rollouts(
-                keys, lengths, read("rewards", BLOCK), read("token_ids", m), read("logprobs", m)
+            positions = int(lengths.sum())
+            none = np.zeros((positions, 0))
+            yield Rollouts(
+                keys=tuple(f"{number:012x}" for number in range(first, first + len(lengths))),
+                prompts=np.zeros(len(lengths), np.int64),
+                rewards=read("rewards", BLOCK),
+                lengths=lengths,
+                token_ids=read("token_ids", positions),
+                logprobs=read("logprobs", positions),
+                top_ids=none.astype(np.int32),
+                top_logprobs=none.astype(np.float32),
             )
             first += len(lengths)
-
-
-def highest_reward(folder: Path) -> float:
-    """Of all rollouts."""
-    return float(np.memmap(folder / "rewards", COLUMNS["rewards"], "r").max())
-
-
-def rollouts(
-    keys: list[str],
-    lengths: npt.NDArray[np.int64],
-    rewards: Vector,
-    token_ids: npt.NDArray[np.int32],
-    logprobs: npt.NDArray[np.float32],
-) -> Rollouts:
-    """Rollouts without lists."""
-    none = np.zeros((len(token_ids), 0))
-    return Rollouts(
-        keys=tuple(keys),
-        prompts=np.zeros(len(keys), np.int64),
-        rewards=rewards,
-        lengths=lengths,
-        token_ids=token_ids,
-        logprobs=logprobs,
-        top_ids=none.astype(np.int32),
-        top_logprobs=none.astype(np.float32),
-    )
 
 
 def bytes_read(folder: Path) -> int:
@@ -146,15 +127,11 @@ def digest(deltas: Iterator[Vector]) -> Vector:
     return np.array([np.abs(delta).sum() / VOCABULARY for delta in deltas])
 
 
-def swept(gathered: Statistics) -> Vector:
-    """All 50 biases."""
-    ips = TokenIPS(gathered)
-    return digest(ips.delta(tau, alpha) for tau, alpha in itertools.product(TAUS, ALPHAS))
-
-
 def ours(folder: Path) -> Vector:
-    """Blocks from the files into exact sums, on all cores."""
-    return swept(Statistics.gather(blocks(folder), Recipe(TAUS, highest_reward(folder))))
+    """All 50 biases, from blocks of the files into sums, on all cores."""
+    highest = float(np.memmap(folder / "rewards", COLUMNS["rewards"], "r").max())
+    ips = TokenIPS(Statistics.gather(blocks(folder), Recipe(TAUS, highest)))
+    return digest(ips.delta(tau, alpha) for tau, alpha in itertools.product(TAUS, ALPHAS))
 
 
 def with_scipy(folder: Path) -> Vector:

@@ -13,38 +13,7 @@ from bench.gallery.results import PageResults, Policy, headlines, rival_name
 
 __all__ = ["COLUMNS", "by_examples", "index", "number", "rows"]
 
-HEAD = """# Gallery
-
-<!-- written by `python -m bench.gallery`, not by hand -->
-
-What a learned bias does in each of these uses, beside what one would do instead. A run that was
-made is on its page, whatever came. "Wins", "level" and "loses" are verdicts of `blb eval` on the
-same test prompts, with p-values adjusted for all comparisons of the evaluation; level means that
-these prompts do not tell the two apart. NAME.json beside each page holds every policy with its
-interval and verdicts.
-
-Each page can be checked with one command in a checkout, in 6 to 16 minutes on 2 cores:
-
-```console
-$ uv run python -m bench.gallery.data --model   # once: the rows and Qwen2.5-Coder, byte for byte
-$ uv run python -m bench.gallery records --small
-```
-
-`--all --small` makes all pages, in two and a half hours; without `--small` a page takes up to an
-hour.
-
-## Who is ahead
-
-How often a learned bias wins over a rival, is level with it, or loses to it; each rival counts
-once for each setting, number of labels and bias that it was compared with. Biases that a person
-makes are lists, bans, boosts, the labels alone, and calibrations at greedy decoding. Other rivals
-are instructions, examples, classifiers, no or less thinking, labels drawn in code, and calibrations
-at a temperature: the client takes the highest shifted logprob, which no bias does where the model
-samples.
-
-| use | biases made by hand: won | level | lost | other rivals: won | level | lost |
-|---|---|---|---|---|---|---|
-"""
+HEAD = Path(__file__).with_name("pages") / "index.md"
 EXAMPLES = """
 ## How many examples?
 
@@ -90,7 +59,7 @@ def counts(results: PageResults, *, hand_made: bool) -> Counter[str]:
 def index(pages: Path) -> str:
     """The first page, from the results of all pages in the folder."""
     uses = _load(pages)
-    text = HEAD
+    text = HEAD.read_text(encoding="utf-8")
     total = [Counter[str](), Counter[str]()]
     for results in uses:
         by_class = [counts(results, hand_made=True), counts(results, hand_made=False)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
@@ -38,51 +39,10 @@ LETTERS_HANGUL = re.compile("[\uac00-\ud7a3]")
 SHORTEST = 10
 """Korean syllables of the shortest answer that counts."""
 
-FAMILIES = {
-    "bustling": r"bustl(?:e|ed|es|ing)",
-    "nestled": r"nestl(?:e|ed|es|ing)",
-    "vibrant": r"vibran(?:t|tly|ce|cy)",
-    "tapestry": r"tapestr(?:y|ies)",
-    "testament": r"testaments?",
-    "whispers": r"whisper(?:s|ed|ing|ings)?",
-    "delve": r"delv(?:e|ed|es|ing)",
-    "cherished": r"cherish(?:ed|es|ing)?",
-    "breathtaking": r"breathtaking(?:ly)?",
-    "serene": r"seren(?:e|ely|ity)",
-    "lush": r"lush(?:ly|ness)?",
-    "gentle": r"gent(?:le|ly|leness|ler)",
-    "golden": r"golden",
-    "ancient": r"ancients?",
-    "mysterious": r"myster(?:y|ies|ious|iously)",
-    "shadows": r"shadow(?:s|ed|ing|y)?",
-    "weathered": r"weather(?:ed|worn)",
-    "bygone": r"bygone",
-    "shrouded": r"shroud(?:s|ed|ing)?",
-    "etched": r"etch(?:ed|es|ing|ings)?",
-    "intricate": r"intrica(?:te|tely|cy|cies)",
-    "echoed": r"echo(?:es|ed|ing)?",
-    "creaking": r"creak(?:s|ed|ing|y)?",
-    "flickering": r"flicker(?:s|ed|ing)?",
-    "crumbling": r"crumbl(?:e|ed|es|ing|y)",
-    "relentless": r"relentless(?:ly)?",
-    "lone": r"lone",
-}
-"""What a person would put on a hand list, and the forms of each word that count with it."""
-PHRASES = (
-    "once upon a time",
-    "a sense of",
-    "a mix of",
-    "thick with the",
-    "the sound of",
-    "the scent of",
-    "as if the",
-    "as the sun",
-)
-"""Stock phrases of common words: no list of single tokens can hold them."""
-DASHES = r"[—–]|(?<!-)-{2,}(?!-)|(?<=\S )-(?= )"
-"""A dash between words, of any of its spellings; neither a hyphen nor the sign before an item of a
-list.
-"""
+WORDS = tomllib.loads(Path(__file__).with_name("stock.toml").read_text(encoding="utf-8"))
+FAMILIES: dict[str, str] = WORDS["families"]
+PHRASES: tuple[str, ...] = tuple(WORDS["others"]["phrases"])
+DASHES: str = WORDS["others"]["dashes"]
 STOCK_LIST = "\n".join(
     [
         *(rf"/\b(?:{forms})\b/" for forms in FAMILIES.values()),
