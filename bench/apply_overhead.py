@@ -9,13 +9,8 @@ another client's, a request finds the processor's caches full of that one's memo
 
 from __future__ import annotations
 
-import asyncio
-import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +20,7 @@ import openai
 from numpy.typing import NDArray
 
 from bench.biases import by_words, fixed, text_of
+from bench.collector_server import serving
 from bench.measuring import OUT, markdown, row, write
 from blackbox_lb import apply
 
@@ -36,66 +32,6 @@ WARM_UP = 10
 """Rounds that are not counted."""
 TURN = 5
 """Requests of a client in a row, the last of which is counted."""
-ANSWER = json.dumps(
-    {
-        "id": "x",
-        "object": "chat.completion",
-        "created": 0,
-        "model": "m",
-        "choices": [
-            {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "ok"}}
-        ],
-    }
-).encode()
-
-
-class _Server(asyncio.Protocol):
-    """HTTP/1.1 as far as this client speaks it: a header with Content-Length, a body, one fixed
-    answer.
-    """
-
-    reply = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
-        len(ANSWER),
-        ANSWER,
-    )
-
-    def __init__(self) -> None:
-        self._parts, self._missing = bytearray(), 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport: Any = transport
-
-    def data_received(self, data: bytes) -> None:
-        if self._missing:
-            self._missing -= len(data)
-        else:
-            self._parts += data
-            head, found, body = self._parts.partition(b"\r\n\r\n")
-            if not found:
-                return
-            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            self._missing, self._parts = length - len(body), bytearray()
-        if not self._missing:
-            self._transport.write(self.reply)
-
-
-def _serve(pipe: Connection) -> None:
-    async def forever() -> None:
-        server = await asyncio.get_running_loop().create_server(_Server, "127.0.0.1", 0)
-        pipe.send(server.sockets[0].getsockname()[1])
-        await server.serve_forever()
-
-    asyncio.run(forever())
-
-
-@contextmanager
-def _server() -> Iterator[str]:
-    ours, theirs = get_context("spawn").Pipe()
-    process = get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
-    process.start()
-    yield f"http://127.0.0.1:{ours.recv()}/v1"
-    process.terminate()
-    process.join()
 
 
 def compare(url: str, entries: int, prompt: int, rounds: int) -> dict[str, NDArray[np.float64]]:
@@ -165,7 +101,8 @@ def main(entries: int, rounds: int, prompts: tuple[int, ...], out: Path | None) 
     """Ratios of round trips at ENTRIES entries, per size of the prompt."""
     table, rows = [], []
     ratios = {}
-    with _server() as url:
+    with serving(1, 1) as server:
+        url = f"{server}/v1"
         for prompt in prompts:
             taken = compare(url, entries, prompt, rounds)
             plain = taken["plain"]
