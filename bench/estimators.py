@@ -13,8 +13,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from blackbox_lb import Rollouts
+
+# The estimators themselves are compared, without a fit around them.
 from blackbox_lb.estimate.counting.statistics import TokenIPS
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from tests.support.fits import projection
 from tests.support.statistics import statistics_of

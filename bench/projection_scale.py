@@ -21,9 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.measuring import OUT, apart, markdown, ratio, row, write
+from blackbox_lb import Rollouts
 
 # The estimator alone is measured, without the collection before it.
-from blackbox_lb.estimate.inputs.rollouts import Rollouts, weighting
+from blackbox_lb.estimate.inputs.rollouts import weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.rollouts.scratch import Scratch

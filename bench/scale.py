@@ -34,11 +34,11 @@ from bench.measuring import (
     row,
     write,
 )
+from blackbox_lb import Rollouts
 
 # The estimator alone is measured, without the collection before it.
 from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.recipe import Recipe
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
 
 ROLLOUTS, VOCABULARY, POSITIONS, SAMPLES = 480_000, 128_256, 128, 64
 TAUS = tuple(float(tau) for tau in np.linspace(0.3, 1.2, 10))

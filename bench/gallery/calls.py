@@ -20,6 +20,7 @@ import click
 import numpy as np
 from scipy.special import softmax
 
+from bench.arrays import Bools, Ids, Vector
 from bench.gallery.results import model_name
 from blackbox_lb import (
     Bias,
@@ -39,7 +40,6 @@ from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint
 from blackbox_lb.binomial import lower_bound, upper_bound
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.decisions.prediction import roc_area
-from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.extras.rivals.table import CALL_OR_ANSWER
 from blackbox_lb.jobs.evaluation.policies import Instructed, Policy, Shots
 from blackbox_lb.rollouts.answers.given_answers import first_completions

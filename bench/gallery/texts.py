@@ -18,6 +18,7 @@ import numpy as np
 
 from blackbox_lb import (
     Bias,
+    BlbError,
     Completion,
     Example,
     RolloutStore,
@@ -30,16 +31,16 @@ from blackbox_lb import (
 
 # Which completions of the store are whose, ``blb eval`` alone knows.
 from blackbox_lb.bias.request_bias import to_request_bias
-from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals.case import Case
 from blackbox_lb.extras.rivals.table import rivals
 from blackbox_lb.jobs.evaluation.policies import Policy, policies_at
-from blackbox_lb.jobs.runs.names import TOP_LOGPROBS
 from blackbox_lb.rollouts.judging.verdict import Setting, bootstrap, parse_setting
 from blackbox_lb.rollouts.progress import Silent
 
 __all__ = ["Evaluated", "Texts", "difference", "reading_program", "stored_texts"]
 
+LISTED = 20
+"""Alternatives of a position that ``blb eval`` asks for where no number is named."""
 Texts: TypeAlias = list[list[Completion]]
 """The completions of each test prompt."""
 Tables: TypeAlias = list[dict[str, Any]]
@@ -69,7 +70,7 @@ async def stored_texts(
     examples: Sequence[Example],
     samples: int,
 ) -> Texts:
-    """The completions that ``blb eval`` drew of a policy. InputError: some are not stored."""
+    """The completions that ``blb eval`` drew of a policy. BlbError: some are not stored."""
     drawn_at = policy.drawn_at(setting)
     draw = trials.draw(drawn_at, policy.bias, trials.session.biased_endpoint, policy.max_tokens)
     if drawn_at.deterministic:
@@ -77,7 +78,7 @@ async def stored_texts(
     sent = [row.example for example in examples for row in policy.requests(example, samples)]
     keys = await trials.collect(policy.name, sent, draw, samples, scored=False, only_stored=True)
     if any(len(row) < samples for row in keys):
-        raise InputError(
+        raise BlbError(
             f"{trials.store.path} lacks completions of {policy.name!r}; run blb eval with these"
             " words first"
         )
@@ -144,7 +145,7 @@ async def _read(
     ) as session:
         with RolloutStore(settings["store"], read_only=True) as store:
             tokenizer = await session.tokenizer()
-            trials = Trials(session, store, tokenizer, reward, Silent(), TOP_LOGPROBS)
+            trials = Trials(session, store, tokenizer, reward, Silent(), LISTED)
             ready = [await policy.ready(trials) for policy in policies]
             sent = {name: to_request_bias(bias, store) for name, bias in biases.items()}
             texts = {}

@@ -8,9 +8,9 @@ import math
 
 import numpy as np
 
+from bench.arrays import Vector
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
-from blackbox_lb.estimate.inputs.checks import Vector
 
 
 def fits(statistics: Statistics, vocab_size: int) -> None:

@@ -22,9 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from bench.arrays import Ids
+
 # Texts are embedded as features of prompts are.
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.safety.files import replacing
 from blackbox_lb.types import FloatArray
 from blackbox_lb.vocabulary import Vocabulary

@@ -13,9 +13,10 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from bench.arrays import Ids, Vector
 from bench.paper.centering import fits
 from bench.paper.clustering import cluster_vocabulary
-from blackbox_lb import Task, Trials
+from blackbox_lb import Sweep, Task, Trials
 
 # An estimator of its own, beside those of the package.
 from blackbox_lb.errors import InputError
@@ -27,8 +28,6 @@ from blackbox_lb.estimate.choice.estimator import (
 )
 from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
-from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 

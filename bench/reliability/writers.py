@@ -20,8 +20,7 @@ import numpy as np
 
 from bench.reliability.job import forks
 from bench.reliability.row import Row, failed
-from blackbox_lb import Completion, Prompt, RolloutStore
-from blackbox_lb.errors import StoreError
+from blackbox_lb import BlbError, Completion, Prompt, RolloutStore
 
 __all__ = ["completion_of", "writers"]
 
@@ -95,9 +94,9 @@ def write(path: Path, writer: int, begin: float, end: float) -> Written:
                 answer = {sample: completion_of(prompt, sample) for sample in range(SAMPLES)}
                 try:
                     keys += store.add_answer(SETTINGS, prompt, answer)
-                except StoreError as error:
+                except BlbError as error:
                     refused.append(str(error))
-    except StoreError as error:
+    except BlbError as error:
         refused.append(str(error))
     return Written(tuple(keys), tuple(refused))
 
@@ -116,7 +115,7 @@ def read(path: Path, begin: float, end: float) -> Read:
             continue
         try:
             found = _looked(path)
-        except StoreError as error:
+        except BlbError as error:
             time.sleep(0.01)
             wrong += [f"the reader got: {error}"] * (
                 passes > 0

@@ -30,15 +30,15 @@ from typing import Any
 import click
 import numpy as np
 
+from bench.arrays import Bools
 from bench.measuring import jsonl, machine, markdown, read_rows, today
-from blackbox_lb import Example, RolloutStore, Task, Trials, connect, load_task, parse_reward
+from blackbox_lb import Example, Plan, RolloutStore, Task, Trials, connect, load_task, parse_reward
 
 # Decisions are read from first lists, without the completions that ``blb eval`` draws.
 from blackbox_lb.bias.features import Embedding, parse_feature
 from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
 from blackbox_lb.estimate.choice.candidates import compiled
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
-from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2
 from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists, surely_right
 from blackbox_lb.jobs.fitting.choosing.proposing import BATCH, calibrations, label_priors
@@ -48,7 +48,6 @@ from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, classified
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
-from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.answers.given_answers import (
     AnswerStarts,
     first_completions,
