@@ -45,8 +45,8 @@ from tests.support.exact.llamacpp_answers import JSON, Dialect, RefusedRequest
 from tests.support.exact.server import Answer
 from tests.support.questions import write_rows
 
-SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 20))]
-"""Models: four by default state each law, and all twenty with ``--slow`` how often it holds."""
+SEEDS = [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))]
+"""Models: two by default state each law, and all twenty with ``--slow`` how often it holds."""
 SERVER = load_profile("llamacpp")
 NEEDS = {
     "lists of alternatives": (),
@@ -302,7 +302,7 @@ LIES: dict[str, tuple[str, str, object, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(20), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(20), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("lie", LIES)
 def test_every_lie_is_contradicted(lie: str, seeds: range) -> None:
     """The row that a lie is about is contradicted, with its true value where there is one, and no
@@ -447,9 +447,8 @@ def test_a_scaled_bias_is_no_clipped_one(scale: float) -> None:
     """Also where the largest biases are scaled: it is contradicted as a whole, and neither its range
     nor its fractions are blamed.
     """
-    for seed in range(3):
-        report = self_test(Liar(talkative(seed), seed, each_bias(lambda value: value * scale)))
-        assert [each.row for each in report.contradicted] == ["bias"], report.contradicted
+    report = self_test(Liar(talkative(0), 0, each_bias(lambda value: value * scale)))
+    assert [claim.row for claim in report.contradicted] == ["bias"], report.contradicted
 
 
 def test_the_top_of_an_honest_range_is_seen_to_act() -> None:
@@ -511,15 +510,13 @@ def tempered(factor: float) -> Callable[[JSON], None]:
     return wish
 
 
-@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(20), marks=pytest.mark.slow)])
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.95, 1.05, 1.0])
-def test_a_thorough_test_finds_a_temperature_of_95_and_of_105_percent(
-    factor: float, seeds: range
-) -> None:
+def test_a_thorough_test_finds_a_temperature_of_95_and_of_105_percent(factor: float) -> None:
     """In at least half of the self-tests, in fewer than 270 requests; where it is 1, none is
     accused."""
     accused = 0
-    for seed in seeds:
+    for seed in range(20):
         server = Liar(talkative(seed), seed, tempered(factor))
         report = self_test(server, titles=["neutral sampling"], thorough=True)
         accused += finding(report, "neutral").status == "CONTRADICTED"
@@ -527,7 +524,7 @@ def test_a_thorough_test_finds_a_temperature_of_95_and_of_105_percent(
     if factor == 1.0:
         assert accused == 0
     else:
-        assert accused >= len(seeds) / 2
+        assert accused >= 10
 
 
 def test_a_thorough_test_stays_within_what_it_announces() -> None:
