@@ -174,10 +174,10 @@ def running(proxy: Proxy) -> Iterator[int]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     yield state["port"]
     state["loop"].call_soon_threadsafe(state["stop"].set)
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert not complaints
 
@@ -195,7 +195,7 @@ def proxied(
 
 def connect(port: int) -> socket.socket:
     """A connection to the proxy; nothing is waited for longer than 10 s."""
-    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 

@@ -169,7 +169,7 @@ def test_a_failure_stops_what_has_not_been_sent(tmp_path: Path) -> None:
                     )
 
     with raises_naming(AuthenticationFailed, "401", "revoked"):
-        asyncio.run(asyncio.wait_for(go(), timeout=20))
+        asyncio.run(asyncio.wait_for(go(), timeout=120))
     assert asked.count("/v1/chat/completions") <= 3, (
         "the first, the one that was refused, and one that was on its way"
     )

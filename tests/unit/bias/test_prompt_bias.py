@@ -328,7 +328,7 @@ def test_an_asynchronous_client_does_not_wait_while_a_text_is_embedded(
 
     def slow(texts: list[str]) -> list[list[float]]:
         begun.set()
-        assert goes_on.wait(10), "the loop stands still while a prompt is embedded"
+        assert goes_on.wait(60), "the loop stands still while a prompt is embedded"
         return [[3.0, 4.0] if "refund" in text else [0.0, 2.0] for text in texts]
 
     monkeypatch.setattr("blackbox_lb.vocabulary.embedding.load_encoder", lambda name: slow)

@@ -108,7 +108,7 @@ async def streaming_response(client: Any, chat: dict[str, Any]) -> None:
 
 async def with_options(client: Any, chat: dict[str, Any]) -> None:
     """A client derived from the client."""
-    await create(client.with_options(timeout=3), chat)
+    await create(client.with_options(timeout=60), chat)
 
 
 async def copied_twice(client: Any, chat: dict[str, Any]) -> None:

@@ -77,7 +77,7 @@ def test_one_line_says_what_is_applied(bias_file: str) -> None:
         started(bias_file, origin, *second) as (process, port, first),
     ):
         process.send_signal(signal.SIGTERM)
-        rest, errors = process.communicate(timeout=10)
+        rest, errors = process.communicate(timeout=120)
     assert (
         first
         == f"blb proxy at http://127.0.0.1:{port}/v1 -> {origin.address}/v1 adds: m (3 entries,"
@@ -97,7 +97,7 @@ def test_a_stop_lets_a_stream_finish(bias_file: str, number: signal.Signals) -> 
 
     def answer(_: Arrived, connection: socket.socket) -> None:
         connection.sendall(CHUNKED + b"1\r\na\r\n")
-        assert go.wait(10)
+        assert go.wait(60)
         connection.sendall(b"1\r\nb\r\n0\r\n\r\n")
 
     with Origin(answer).running() as origin, started(bias_file, origin) as (process, port, _):
@@ -110,7 +110,7 @@ def test_a_stop_lets_a_stream_finish(bias_file: str, number: signal.Signals) -> 
             assert process.poll() is None
             go.set()
             assert answer_of(reader)[2] == b"ab"
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 def test_a_second_interrupt_ends_at_once(bias_file: str) -> None:
@@ -133,7 +133,7 @@ def test_a_second_interrupt_ends_at_once(bias_file: str) -> None:
         with pytest.raises((ConnectionRefusedError, ConnectionResetError)):
             deque(iter(lambda: connect(port).close(), "never"), maxlen=0)
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=10)[1].split() == ["Interrupted"]
+        assert process.communicate(timeout=120)[1].split() == ["Interrupted"]
         assert process.returncode == 130
     end.set()
 
@@ -156,7 +156,7 @@ def test_a_stream_that_outlasts_the_grace_is_cut(bias_file: str) -> None:
             process.send_signal(signal.SIGTERM)
             with pytest.raises((EOFError, ConnectionError)):
                 answer_of(reader)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
     end.set()
 
 
@@ -180,7 +180,7 @@ def test_slow_clients_take_neither_the_places_nor_the_log(bias_file: str) -> Non
             stack.enter_context(connect(port)).sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHo")
         assert exchange(port, request())[0] == "HTTP/1.1 200 OK"
         process.send_signal(signal.SIGTERM)
-        errors = process.communicate(timeout=20)[1]
+        errors = process.communicate(timeout=120)[1]
     assert "ulimit -n" in errors
     assert len(errors.splitlines()) < 10
 
@@ -219,7 +219,7 @@ def test_keys_are_in_no_output(bias_file: str) -> None:
             )
         ]
         process.send_signal(signal.SIGTERM)
-        output = first + "".join(process.communicate(timeout=10))
+        output = first + "".join(process.communicate(timeout=120))
     assert statuses == ["200", "400", "502", "502", "400", "400", "400", "400"]
     assert origin.arrived[0].headers["authorization"] == "Bearer sk-secret"
     assert "sk-secret" not in output

@@ -348,7 +348,7 @@ def test_ctrl_c_while_waiting(
                 time.sleep(0.01)
             time.sleep(0.3)  # the answer is read, and the pause begun
             process.send_signal(number)
-            _, said = process.communicate(timeout=30)
+            _, said = process.communicate(timeout=120)
         assert process.returncode == code, said
     assert "batch_gateway0000 goes on at openai and is paid for; --cancel ends it" in said
     assert len(desk.jobs) == 1

@@ -800,7 +800,7 @@ def test_ambiguous_framing_goes_no_further(name: str) -> None:
     framing is its own.
     """
     with proxied(plain()) as (origin, port, _):
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
             client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n" + SMUGGLED[name])
             answer = client.recv(65_536)
         time.sleep(0.02)
