@@ -7,14 +7,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Compiled, Entry, ExactEffects, HeldOutGain, Verdict
+from blackbox_lb.bias.records import Compiled, Entry, ExactEffects, HeldOutGain
 from blackbox_lb.cli.removed import REMOVED
-from blackbox_lb.records import Finding
 from tests.support.commands import blb, options, refused
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import questions, write_rows
@@ -90,53 +88,6 @@ def test_eval_and_show_read_what_fit_wrote(
     assert "ips" in shown.output
 
 
-def test_what_a_file_says_cannot_move_the_cursor(tmp_path: Path) -> None:
-    """Every name and sentence of a bias file is escaped, and numbers of any size stay readable."""
-    evil = "x\x1b[2J\u202e"
-    row = Verdict(
-        setting="greedy",
-        metric=evil,
-        base=4.4e6,
-        biased=5.4e-9,
-        difference=-4.4e6,
-        low=-5e6,
-        high=-4e6,
-        p=0.5,
-        n_prompts=9,
-        n_base=9,
-        n_biased=9,
-        better="higher",
-        verdict="NO EVIDENCE",
-    )
-    finding = Finding(code=evil, word="FAIL", sentence=evil, remedy=evil)
-    text = dict.fromkeys(("provider", "model", "tokenizer", "task", "reward", "estimator"), evil)
-    entry = Entry(id=1, bias=0.5, text=evil)
-    Bias(**text, settings={evil: evil}, verdict=(row,), findings=(finding,), entries=(entry,)).save(
-        tmp_path / "bias.json"
-    )
-    shown = blb("show", tmp_path / "bias.json").output
-    assert "\x1b" not in shown
-    assert "\u202e" not in shown
-    assert "5.4e-09" in shown
-    assert "4.4e+06" in shown
-
-
-def test_an_unverified_bias_says_so(tmp_path: Path) -> None:
-    """A bias without a verdict is called UNVERIFIED, and its tokens are printed safely."""
-    bias = Bias(
-        provider="local",
-        model="m",
-        tokenizer="t",
-        reward="length",
-        estimator="ips",
-        entries=(Entry(id=1, text="\x1b[31m", bias=1.0),),
-    )
-    bias.save(tmp_path / "b.json")
-    shown = blb("show", tmp_path / "b.json").output
-    assert "UNVERIFIED" in shown
-    assert "\x1b" not in shown
-
-
 @pytest.mark.parametrize("name", [name for name in REMOVED if name.startswith("--")])
 def test_what_went_is_one_sentence_with_what_remains(name: str, data: Path, tmp_path: Path) -> None:
     """On the command line and in a settings file; nothing is asked of anybody."""
@@ -147,19 +98,6 @@ def test_what_went_is_one_sentence_with_what_remains(name: str, data: Path, tmp_
     settings.write_text(f'[fit]\n{option[2:]} = "{value or 1}"\n')
     written = refused("--config", settings, "fit", "--data", data, "--reward", "contains")
     assert " ".join(written.split()) == f"Error: {REMOVED[name]}"
-
-
-def test_a_model_without_logprobs(
-    call: Callable[..., tuple[object, ...]], server: ExactServer
-) -> None:
-    """What is missing and what would do is named."""
-
-    def without(number: int, answer: dict[str, Any]) -> dict[str, Any]:
-        answer["choices"][0]["logprobs"] = None
-        return answer
-
-    server.faults = without
-    assert "returned no logprobs" in refused("fit", *call())
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ or simply works.
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 
 import pytest
@@ -81,21 +80,3 @@ def test_columns_of_other_names_are_offered_as_options() -> None:
     result = blb(*FIT)
     assert result.exit_code == 2
     assert "--answer-column label" in result.output
-
-
-def test_a_bad_row_is_named_by_its_line() -> None:
-    """The third line of the file, and no hash of its text."""
-    rows: list[dict[str, object]] = [{"prompt": f"q{n}", "answer": "yes"} for n in range(5)]
-    rows[2]["prompt"] = 7
-    Path("rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    result = blb("fit", "--reward", "accuracy", "--data", "rows.jsonl")
-    assert result.exit_code == 2
-    assert "rows.jsonl, line 3" in result.output
-
-
-def test_a_table_with_semicolons_is_read() -> None:
-    """As a spreadsheet writes it in half of Europe."""
-    write_rows("rows.csv", ("prompt", "answer"), ";")
-    result = blb(*FIT)
-    assert result.exit_code == 0, result.output
-    assert "40 prompts" in result.output

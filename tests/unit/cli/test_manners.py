@@ -9,10 +9,8 @@ import io
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -34,7 +32,6 @@ from blackbox_lb.safety.files import explained
 from blackbox_lb.types import Completion
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
-from tests.support.exact import ExactModel, ExactServer
 
 BLB = [sys.executable, "-m", "blackbox_lb"]
 WITHOUT_JSON = {
@@ -212,43 +209,6 @@ def data(tmp_path: Path) -> Path:
         "".join(json.dumps({"prompt": f"question {n}", "answer": "a"}) + "\n" for n in range(30))
     )
     return path
-
-
-def test_ctrl_c_loses_nothing(data: Path, tmp_path: Path) -> None:
-    """One sentence, exit code 130, and what was answered is not asked for again: both runs together
-    ask for each sample once.
-    """
-    with ExactServer(ExactModel(12, 8, end=True, prompts=4), delay=0.02) as server:
-        where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path / "run")
-        more = ("--data", data, "--reward", "length", "--max-tokens", 8, "--concurrency", 2)
-        command = [
-            *BLB,
-            "collect",
-            *map(str, (*where, *more, "--samples-per-prompt", 4, "--quiet")),
-        ]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        while sum(path.endswith("/chat/completions") for path, _ in server.calls) < 12:
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
-        assert process.returncode == 130, err
-        assert out == ""
-        asked = sum(path.endswith("/chat/completions") for path, _ in server.calls)
-        kept = (
-            f"{asked} completions are kept in {tmp_path / 'run' / 'rollouts.db'}, and the same"
-            " command goes on from there"
-        )
-        assert re.fullmatch(
-            rf"Interrupted after {asked} requests, .*: {re.escape(kept)}", err.strip()
-        )
-        server.delay = 0.0
-        again = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
-        total = sum(path.endswith("/chat/completions") for path, _ in server.calls)
-        wanted = json.loads(again.stdout)["completions"]
-        assert total == wanted, "the two in flight were received, too"
 
 
 def test_a_question_that_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

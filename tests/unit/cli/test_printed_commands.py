@@ -13,9 +13,8 @@ from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 
 NAMES = (
-    "x$(touch PWN)",
     "results of Anna's experiment with the customer tickets of the third quarter",
-    'a; b & `c` "d" *',
+    'x$(touch PWN); b & `c` "d" *',
 )
 MODEL = ExactModel(4, 1, seed=3, prompts=512)
 

@@ -335,18 +335,6 @@ def test_a_task_on_the_command_line_leaves_out_the_columns_of_data(
     assert key in find_settings(path).of("fit", fit, [])
 
 
-def test_a_command_that_is_not_there() -> None:
-    """The nearest command is suggested; one that was there gets the way that remains."""
-    result = blb("fti")
-    assert result.exit_code == 2
-    assert "did you mean fit?" in result.output
-    for words in (["trust"], ["trust", "--forget"], ["trust", "blb.toml"]):
-        gone = blb(*words)
-        assert gone.exit_code == 2
-        assert "blb --config" in gone.stderr
-        assert isinstance(gone.exception, SystemExit)
-
-
 @pytest.mark.parametrize(
     ("rival", "is_safe"),
     [

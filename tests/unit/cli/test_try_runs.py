@@ -12,7 +12,6 @@ import click
 import pytest
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS, GROUPS
 from blackbox_lb.errors import InputError
@@ -77,24 +76,6 @@ def test_try_reads_prompts_from_its_input(server: ExactServer, folder: Path) -> 
     result = blb("try", folder / "bias.json", *where, input="question 1\n\nquestion 3\n")
     assert result.exit_code == 0, result.output
     assert result.stdout.count("prompt  question") == 2
-
-
-def test_try_refuses_what_it_cannot_send(server: ExactServer, tmp_path: Path) -> None:
-    """A bias of another tokenizer, and a file that is none."""
-    entry = Entry(id=1, text=" a", bias=1.0)
-    Bias(
-        provider="vllm",
-        model="m",
-        tokenizer="t",
-        reward="length",
-        estimator="ips",
-        entries=(entry,),
-    ).save(tmp_path / "other.json")
-    where = ("--provider", "llamacpp", "--base-url", server.base_url)
-    for path in (tmp_path / "other.json", tmp_path / "none.json"):
-        result = blb("try", path, "question 1", *where)
-        assert result.exit_code == 2
-        assert "Traceback" not in result.output
 
 
 def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.batch_files import apply_batch
 from blackbox_lb.deploy.client import apply
-from blackbox_lb.errors import BiasError, InputError
+from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import load_profile
 from tests.support.errors import raises_naming
 from tests.support.recording_server import Seen, Server, completion, recording
@@ -149,17 +149,6 @@ def test_settings_and_connections_are_shared(server: Server, client: OpenAI, bia
     assert type(biased) is OpenAI
 
 
-def test_with_options(server: Server, client: OpenAI, bias: Bias) -> None:
-    """A client derived from the biased one carries the bias; one derived from the caller's does
-    not.
-    """
-    biased = apply(client, bias)
-    ask(biased.with_options(timeout=3, max_retries=0))
-    assert_biased(server.last)
-    ask(client.with_options(timeout=3))
-    assert "logit_bias" not in server.last.body
-
-
 @pytest.mark.parametrize("way", ["copy", "with_options"])
 def test_another_http_client_keeps_the_bias(
     server: Server, client: OpenAI, bias: Bias, way: str
@@ -172,7 +161,7 @@ def test_another_http_client_keeps_the_bias(
     own = httpx2.Client(headers={"x-gateway": "g"})
     derived = getattr(both, way)(http_client=own)
     assert type(derived) is OpenAI
-    for sender in (derived, derived.with_options(timeout=3), getattr(derived, way)(timeout=3)):
+    for sender in (derived, derived.with_options(timeout=60), getattr(derived, way)(timeout=60)):
         for model, expected in (("tiny", SENT), ("other", {"5": 2})):
             ask(sender, model=model)
             assert_biased(server.last, expected)
@@ -210,7 +199,7 @@ def test_another_asynchronous_http_client_keeps_the_bias(
         async with kind(api_key="k", **options) as own, httpx2.AsyncClient() as http_client:
             derived = apply(own, bias).with_options(http_client=http_client)
             await derived.chat.completions.create(model="tiny", messages=HELLO)
-            await derived.copy(timeout=3).chat.completions.with_raw_response.create(
+            await derived.copy(timeout=60).chat.completions.with_raw_response.create(
                 model="tiny", messages=HELLO
             )
 
@@ -229,31 +218,6 @@ def test_a_batch_file_in_parts_is_refused(server: Server, client: OpenAI, bias: 
     assert not server.seen
     biased.uploads.create(**announced, purpose="fine-tune")
     assert server.last.body == {**announced, "purpose": "fine-tune"}
-
-
-def test_raw_post(server: Server, client: OpenAI, bias: Bias) -> None:
-    """A raw ``client.post`` with a dict or with JSON bytes carries the bias, whatever white space
-    it ends in.
-    """
-    biased = apply(client, bias)
-    biased.post("/chat/completions", body={"model": "tiny"}, cast_to=object)
-    assert_biased(server.last)
-    biased.post("/chat/completions", content=b'{ "model": "tiny" }\n ', cast_to=object)
-    assert_biased(server.last)
-    biased.post("/chat/completions", content=b'{"model":"tiny","logit_bias":null}', cast_to=object)
-    assert_biased(server.last)
-
-
-def test_retries_add_it_once(server: Server, client: OpenAI, bias: Bias) -> None:
-    """Each attempt after a failure carries the bias exactly once, and all attempts are the same
-    bytes.
-    """
-    server.failures = [500, 429]
-    ask(apply(client, bias))
-    assert len(server.seen) == 3
-    for seen in server.seen:
-        assert_biased(seen)
-    assert len({seen.raw for seen in server.seen}) == 1
 
 
 def test_redirect_keeps_it_once(server: Server, client: OpenAI, bias: Bias) -> None:
@@ -285,29 +249,6 @@ def test_azure(
     assert server.last.path == f"/openai/deployments/{deployment or 'tiny'}/chat/completions"
     assert server.last.headers["api-key"] == "k"
     assert ("logit_bias" in server.last.body) is biased
-
-
-def test_from_a_file(server: Server, client: OpenAI, bias: Bias, tmp_path: Path) -> None:
-    """A path, as text or Path, is as good as a loaded bias; a bad one fails at once."""
-    path = tmp_path / "bias.json"
-    bias.save(path)
-    for given_as in (path, str(path)):
-        ask(apply(client, given_as))
-        assert_biased(server.last)
-    with raises_naming(BiasError, "absent.json"):
-        apply(client, tmp_path / "absent.json")
-
-
-@pytest.mark.parametrize("as_pairs", [False, True])
-def test_fifty_thousand_entries(server: Server, client: OpenAI, as_pairs: bool) -> None:
-    """A full-vocabulary bias arrives whole, in each format."""
-    values = {token: (token % 997 - 498) / 7 for token in range(50_000)}
-    ask(apply(client, make(values), as_pairs=as_pairs))
-    arrived = server.last.body["logit_bias"]
-    assert {
-        int(token): value for token, value in (arrived if as_pairs else arrived.items())
-    } == values
-    assert int(server.last.headers["content-length"]) == len(server.last.raw) > 500_000
 
 
 def test_other_models_warn_once(
@@ -348,16 +289,6 @@ def test_models_replaces_the_name(server: Server, client: OpenAI, bias: Bias) ->
     for model, expected in [("alias-a", True), ("alias-b", True), ("tiny", False)]:
         ask(biased, model=model)
         assert ("logit_bias" in server.last.body) is expected
-
-
-def test_own_bias_is_refused(server: Server, client: OpenAI, bias: Bias) -> None:
-    """Two biases are a mistake unless a rule is named; an empty one is none."""
-    biased = apply(client, bias)
-    with raises_naming(InputError, "on_conflict='ours'", "'theirs'", "'add'"):
-        ask(biased, logit_bias={"7": 1})
-    assert not server.seen
-    ask(biased, logit_bias={})
-    assert_biased(server.last)
 
 
 @pytest.mark.parametrize(
@@ -430,18 +361,6 @@ def test_two_models_share_a_client(server: Server, client: OpenAI, bias: Bias) -
     assert both.is_closed()
     with raises_naming(RuntimeError, "closed"):
         ask(both)
-
-
-def test_responses_is_refused(server: Server, client: OpenAI, bias: Bias) -> None:
-    """The Responses API has no such field: a biased model is refused there with the way out,
-    another model passes.
-    """
-    biased = apply(client, bias)
-    with raises_naming(InputError, "Responses", "logit_bias", "client.chat.completions"):
-        biased.responses.create(model="tiny", input="a")
-    assert not server.seen
-    biased.post("/responses", body={"model": "other"}, cast_to=object)
-    assert server.last.body == {"model": "other"}
 
 
 @pytest.mark.parametrize(
@@ -719,7 +638,7 @@ def test_async(server: Server, bias: Bias) -> None:
             events = await biased.chat.completions.create(model="tiny", messages=HELLO, stream=True)
             text = "".join([event.choices[0].delta.content or "" async for event in events])
             assert text == '{"text":"ok"}'
-            await biased.with_options(timeout=3).completions.create(model="tiny", prompt="a")
+            await biased.with_options(timeout=60).completions.create(model="tiny", prompt="a")
             await asyncio.gather(
                 *(biased.completions.create(model="tiny", prompt=str(n)) for n in range(5))
             )

@@ -244,11 +244,6 @@ def cut(body: JSON) -> None:
     body["logit_bias"] = body.get("logit_bias", [])[:64]
 
 
-def colder(body: JSON) -> None:
-    """The default temperature of llama.cpp instead of 1."""
-    body["temperature"] *= 0.8
-
-
 def cool(body: JSON) -> None:
     """A temperature a little below the one asked for."""
     body["temperature"] *= 0.9
@@ -330,16 +325,6 @@ def test_a_lie_casts_no_doubt_on_other_rows(lie: str) -> None:
     row, _, _, changes = LIES[lie]
     report = self_test(Liar(model(1), 1, **changes))
     assert [each.row for each in report.contradicted] == [row], report.contradicted
-
-
-def test_another_temperature_is_named() -> None:
-    """A server that samples at .8 of the temperature asked for is told so."""
-    for seed in range(3):
-        found = finding(
-            self_test(Liar(model(seed), seed, colder), titles=["neutral sampling"]), "neutral"
-        )
-        assert found.status == "CONTRADICTED"
-        assert "sharper" in found.evidence
 
 
 @pytest.mark.parametrize("seeds", [range(2), pytest.param(range(20), marks=pytest.mark.slow)])

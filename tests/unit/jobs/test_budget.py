@@ -121,16 +121,6 @@ def test_tokens_stop_within_one_request_of_the_limit(
     assert limit - largest < stored(tmp_path)[1] <= limit
 
 
-def test_dollars_stop_within_one_request_of_the_limit(
-    small_run: Callable[..., Result], tmp_path: Path
-) -> None:
-    """At a dollar a token, so that dollars are tokens."""
-    result = small_run("collect", "--max-cost", 500, "--price", "1e6,1e6")
-    assert result.exit_code == 2, result.output
-    assert 500 - prompt_bound(["question 29"]) - 8 < stored(tmp_path)[1] <= 500
-    assert re.search(r"sent were \d+ requests, .* tokens, \$\d+\.\d{4}", result.stderr)
-
-
 def test_a_cost_needs_a_price(
     small_run: Callable[..., Result], server: ExactServer, tmp_path: Path
 ) -> None:
@@ -167,16 +157,6 @@ def test_a_fit_stops_in_any_stage(
     assert (
         json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["fit"]["finished"] is True
     )
-
-
-def test_tries_count(data: Path, tmp_path: Path) -> None:
-    """A request that is tried again is two: the server never sees more than the limit."""
-    with ExactServer(MODEL, faults=lambda number, answer: 503 if number % 2 else answer) as server:
-        where = asking(server, out=tmp_path / "run", data=data)
-        result = blb("collect", *where, *options(reward="length", max_tokens=8, max_requests=21))
-        assert result.exit_code == 2
-        assert asked(server) == 21
-        assert stored(tmp_path)[0] == 11
 
 
 def test_the_forecast_comes_before_the_first_request(

@@ -141,18 +141,6 @@ def test_the_remedy_does_what_is_said(server: ExactServer, tmp_path: Path) -> No
     assert abs(checked["predicted"] - verdict["biased"]) < 2 * checked["error"] + 0.1
 
 
-def test_where_no_answer_begins_with_a_label_nothing_is_known() -> None:
-    """Neither that answers stand, nor that they do not."""
-    said = [
-        (Example("1", Prompt.user("q"), ("2",)), "The answer is 2"),
-        (Example("2", Prompt.user("q"), ("1",)), ""),
-    ]
-    found = after_label(parse_reward("exact-match", max_tokens=4), LABELS, said, 1)
-    assert found is not None
-    assert (found.begun, found.harms) == (0, False)
-    assert "nothing is known of what follows one" in found.sentence
-
-
 @pytest.mark.parametrize(
     ("reward", "correct", "kept", "remedy"),
     [

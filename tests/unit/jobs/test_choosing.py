@@ -28,7 +28,7 @@ from blackbox_lb.jobs.fitting.choosing.scorers import Challenger, Choice, FromSa
 from blackbox_lb.jobs.fitting.choosing.select import PROVEN, Search, is_proven, select
 from blackbox_lb.jobs.fitting.document import Measured
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.rollouts.judging.trials import NamedBias, Trials
+from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.store import RolloutStore
@@ -122,13 +122,6 @@ def test_every_candidate_is_sampled_and_the_best_one_wins(chosen: Chooser) -> No
     assert "its validation number is too good: the test prompts say what it is worth" in said[-1]
     assert len(chosen(FEWER_ENDS, MORE_ENDS, WILD)[2]) == len(asked)
     json.dumps([row.model_dump() for row in choice.tried], allow_nan=False)
-
-
-def test_what_no_estimator_made_is_named_once(chosen: Chooser) -> None:
-    """The remark on the winner has where it comes from once, as its name or behind its name."""
-    _, remarks, _ = chosen(FEWER_ENDS, MORE_ENDS, origin="batch calibration")
-    winner = next(remark for remark in remarks if remark.startswith("chosen: "))
-    assert winner.partition("; second")[0].count("batch calibration") == 1
 
 
 def test_halving_asks_for_the_rest_of_the_survivors_only(chosen: Chooser) -> None:
@@ -274,17 +267,6 @@ def test_candidates_of_a_rung_are_drawn_together() -> None:
     choice = asyncio.run(choose(trials, EXAMPLES[:1], field, TAIL, samples=1))
     assert choice.candidate is field[-1]
     assert stages == [1, 4]
-
-
-@pytest.mark.parametrize(
-    ("settings", "samples"), [((GREEDY,), 1), ((SAMPLED,), 3), ((SAMPLED, GREEDY), 3)]
-)
-def test_greedy_alone_is_one_sample(settings: tuple[Setting, ...], samples: int) -> None:
-    """However many a step of the search allows: that is what the remark on a candidate says."""
-    trials = cast(Trials, _Told(*[0.5] * len(settings)))
-    scorer = FromSamples(trials, EXAMPLES[:1], TAIL, Goal(), settings)
-    [scored] = asyncio.run(scorer.score([NamedBias("b", RequestBias({0: 1.0}))], 3))
-    assert scored.samples == samples
 
 
 def test_nothing_beats_the_base(chosen: Chooser) -> None:

@@ -151,22 +151,6 @@ def test_the_table_holds_what_was_compiled(learned: Bias, small: Profile, tmp_pa
     assert len(compile_bias(few, narrow, TABLE).entries) > len(few.entries)
 
 
-def test_entries_that_no_logged_list_holds_are_sent_where_there_is_room(
-    learned: Bias, small: Profile
-) -> None:
-    """They change nothing on the logged positions: without a limit they stay, under one they go,
-    and are counted.
-    """
-    unseen = Entry(id=900, bias=3.0)
-    wider = learned.replacing(entries=(*learned.entries, unseen))
-    kept = compile_bias(wider, load_profile("llamacpp"), TABLE)
-    assert kept.logit_bias == wider.logit_bias
-    cut = compile_bias(wider, small, TABLE)
-    assert cut.logit_bias == compile_bias(learned, small, TABLE).logit_bias
-    assert cut.compiled is not None
-    assert cut.compiled.dropped == len(wider.entries) - len(cut.entries)
-
-
 def test_what_was_found_of_the_other_policy_is_not_said_of_this_one(learned: Bias) -> None:
     """The finding of the test goes with the verdict, and a value that changed has no standard
     error; other findings stay.

@@ -72,27 +72,6 @@ def run(command: str, server: ExactServer, data: Path, *more: object) -> Result:
     return blb(command, *where, "--max-tokens", 2, "--quiet", "--seed", 1, *more)
 
 
-def test_a_fit_matches_the_wanted_shares(server: ExactServer, tmp_path: Path) -> None:
-    """On unseen prompts at temperature 1 the drawn labels come close to the wanted shares, by both
-    distances; the result has them by label.
-    """
-    data = written(tmp_path / "data.jsonl", rows(all=NORTH))
-    out = tmp_path / "run"
-    result = run("fit", server, data, "--reward", "distribution", "--out", out, "--json")
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    reward, divergence, _ = found["verdict"]
-    assert (reward["setting"], reward["verdict"]) == ("temperature 1", "HELPS")
-    assert reward["biased"] > -0.2 > reward["base"]
-    assert divergence["biased"] < divergence["base"]
-    (base,), (biased,) = (found["shares"]["temperature 1"][side] for side in ("base", "biased"))
-    assert base["wanted"] == pytest.approx(NORTH)
-    assert (-base["total_variation"], -biased["total_variation"]) == pytest.approx(
-        (reward["base"], reward["biased"])
-    )
-    assert sum(biased["drawn"].values()) + biased["no_label"] == pytest.approx(1)
-
-
 @pytest.mark.parametrize(
     ("names", "is_predicted"), [(("b", "c"), True), (("b d", "c e"), False)], ids=["one", "two"]
 )

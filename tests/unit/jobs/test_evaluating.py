@@ -19,24 +19,17 @@ from scipy.special import softmax
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.bias.request_bias import RequestBias
-from blackbox_lb.extras.rivals.case import Case
-from blackbox_lb.extras.rivals.table import rivals
 from blackbox_lb.jobs.evaluation.compare import comparisons, row_of
 from blackbox_lb.jobs.evaluation.document import Evaluation
 from blackbox_lb.jobs.evaluation.policies import (
     BestOf,
     Policy,
-    PromptDraw,
-    policies_at,
-    with_instruction,
 )
 from blackbox_lb.jobs.evaluation.results import PolicyAnswers
 from blackbox_lb.jobs.evaluation.run import unranked
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting, bootstrap
-from blackbox_lb.tasks import Task, parse_reward
-from blackbox_lb.types import Example, Message, Prompt
+from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, Setting, bootstrap
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 from tests.support.commands import blb, options
 from tests.support.exact import ExactModel, ExactServer
@@ -356,64 +349,6 @@ def test_what_cannot_be_judged_is_refused(
     result = blb_eval(server, tmp_path, *given)
     assert (result.exit_code, drawn(server)) == (2, 0)
     assert said in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("messages", "asked"),
-    [
-        ([("user", "What?")], [("user", "What? Be brief.")]),
-        ([("user", "Q: one\nA:")], [("user", "Q: one\nA:\n\nBe brief.")]),
-        (
-            [("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")],
-            [
-                ("system", "s"),
-                ("user", "a"),
-                ("assistant", "b"),
-                ("user", "c Be brief."),
-                ("assistant", "d"),
-            ],
-        ),
-    ],
-)
-def test_where_an_instruction_goes(
-    messages: list[tuple[str, str]], asked: list[tuple[str, str]]
-) -> None:
-    """Into the last user message: after a space, or after a blank line where the message has
-    several lines.
-    """
-    example = Example("1", Prompt(tuple(Message(*each) for each in messages)))
-    there = with_instruction(example, "Be brief.")
-    assert [(each.role, each.content) for each in there.prompt.messages] == asked
-    assert Policy().requests(example, 1) == [PromptDraw(example, 1)]
-
-
-def rivals_of(*specs: str, settings: tuple[Setting, ...]) -> tuple[Policy, ...]:
-    """The rivals of a reward of at most 8 tokens."""
-    task = Task("t", (), (), ())
-    return rivals(specs, Case(task, parse_reward("length", max_tokens=8), settings))
-
-
-def test_the_policies_of_a_setting() -> None:
-    """Base, bias, and each rival that changes something, alone and with the bias: at greedy no
-    temperature and no best-of.
-    """
-    tried = rivals_of(
-        *("prompt:Be brief.", "temperature:0.5", "max-tokens:2", "best-of:3"),
-        settings=(SAMPLED, GREEDY),
-    )
-    names = {
-        setting.name: [
-            policy.name for policy in policies_at(setting, {"b": RequestBias({1: 1.0})}, tried)
-        ]
-        for setting in (SAMPLED, GREEDY)
-    }
-    brief = ['prompt + "Be brief."', 'prompt + "Be brief." and b']
-    short = ["max_tokens 2", "max_tokens 2 and b"]
-    warm = [["T = 0.5", "T = 0.5 and b"], ["best of 3", "best of 3 and b"]]
-    assert names == {
-        "temperature 1": ["base", "b", *brief, *warm[0], *short, *warm[1]],
-        "greedy": ["base", "b", *brief, *short],
-    }
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ the bias file.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,6 @@ import pytest
 from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Entry
-from blackbox_lb.jobs.fitting.document import (
-    FitResult,
-    FitUsage,
-    Measured,
-    TrainingCounts,
-    TriedCandidate,
-    Validation,
-    known,
-)
 from blackbox_lb.store import RolloutStore
 from tests.support.commands import blb, options
 from tests.support.exact import ExactModel, ExactServer
@@ -254,48 +243,3 @@ def test_a_file_that_cannot_be_written_takes_no_other_with_it(
     written = {"learned.json", "bias.json", "result.json"} - {file}
     assert all((tmp_path / "run" / name).is_file() for name in written)
     assert f"without {file}" in " ".join(ended.stdout.split())
-
-
-def result(kl: float, missing: str | None, reward: float = 0.5) -> FitResult:
-    """A result with this KL."""
-    bias = Bias(
-        provider="p",
-        model="m",
-        tokenizer="t",
-        reward="length",
-        estimator="ips",
-        entries=(Entry(id=1, bias=1.0),),
-    )
-    return FitResult(
-        status=bias.status,
-        estimator=bias.estimator,
-        chosen={},
-        entries=1,
-        uncompiled_entries=1,
-        kl_nats_per_completion=known(kl),
-        kl_missing=missing,
-        validation=Validation(
-            base=Measured.of(0.4, 7.0),
-            tried=(
-                TriedCandidate(
-                    estimator="ips", settings={"tau": 0.5}, entries=1, reward=known(reward)
-                ),
-            ),
-        ),
-        training=TrainingCounts(rollouts=9, tokens=9, incomplete=2, filtered=3),
-        usage=FitUsage(completions=9, prompt_tokens=9, completion_tokens=9),
-    )
-
-
-def test_what_is_not_known_is_null() -> None:
-    """NaN is no JSON: a KL and a validation reward that could not be computed are null; left-out
-    completions are counted.
-    """
-    document = result(math.nan, "why", math.nan).model_dump(mode="json")
-    json.dumps(document, allow_nan=False)
-    assert document["validation"]["tried"][0]["reward"] is None
-    assert (document["training"]["incomplete"], document["training"]["filtered"]) == (2, 3)
-    assert result(math.nan, "why").kl_sentence == "KL to the base not computed: why"
-    measured = result(0.125, None)
-    assert measured.kl_sentence == "KL to the base 0.12 nats a completion at temperature 1"
-    assert measured.kl_nats_per_completion == 0.125

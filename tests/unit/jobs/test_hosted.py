@@ -209,20 +209,6 @@ def test_another_host_in_the_middle_of_a_run_is_drift(
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_wrong_key_is_one_sentence_and_one_request(
-    provider: str, engine: ExactServer, small_run: Callable[..., Result]
-) -> None:
-    """The variable is named; nothing is tried again and no completion is asked for."""
-    with RulesGateway(provider, engine, key="another key") as gateway:
-        result = small_run("fit", gateway, provider)
-        assert len(gateway.calls) == 1
-    assert result.exit_code == 2
-    understood, refused = result.stderr.splitlines()
-    assert "prompts" in understood
-    assert PROVIDERS[provider][1] in refused
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
 def test_no_key_at_all(
     provider: str,
     engine: ExactServer,
@@ -260,25 +246,6 @@ def test_a_model_that_cannot_be_adapted_costs_nothing(
         assert "models that work: gpt-4o-mini" in result.stderr
 
 
-def test_a_content_filter_is_counted_and_not_asked_again(
-    engine: ExactServer, small_run: Callable[..., Result], tmp_path: Path
-) -> None:
-    """A filtered prompt costs one request in all: a second run takes its refusal from the store,
-    and the summary counts it.
-    """
-    with RulesGateway("azure", engine, key=KEY, filter_prompts="question 7") as gateway:
-        first = small_run("collect", gateway, "azure", "--samples-per-prompt", 3)
-        assert first.exit_code == 0, first.output
-        assert gateway.statuses.count(400) == 1
-        before = len(gateway.calls)
-        again = small_run("collect", gateway, "azure", "--samples-per-prompt", 3)
-        assert again.exit_code == 0
-        assert len(gateway.calls) == before + 1, "only the list of models"
-    summary = json.loads(first.stdout)
-    assert summary["filtered"] == 3
-    assert summary["completions"] == 33
-
-
 def test_a_filtered_prompt_does_not_decide_a_verdict(
     engine: ExactServer, small_run: Callable[..., Result]
 ) -> None:
@@ -291,50 +258,6 @@ def test_a_filtered_prompt_does_not_decide_a_verdict(
         "questions 18, 19 and 30 to 37"
     )
     assert all(row["base"] >= 1 for row in document["verdict"] if row["metric"] == "tokens")
-
-
-def test_a_tight_rate_limit_slows_down_and_loses_nothing(
-    engine: ExactServer, small_run: Callable[..., Result]
-) -> None:
-    """Above the provider's pace requests wait for the budget; refusals that happen all the same are
-    waited out.
-    """
-    with RulesGateway("openai", engine, key=KEY, requests_per_minute=600) as gateway:
-        result = small_run(
-            "collect", gateway, "openai", *options(samples_per_prompt=4, concurrency=12)
-        )
-        assert result.exit_code == 0, result.output
-        assert json.loads(result.stdout)["completions"] == 48
-        assert gateway.statuses.count(429) <= 12
-
-
-def test_a_spent_quota_stops_at_once_and_keeps_what_came(
-    engine: ExactServer, small_run: Callable[..., Result], tmp_path: Path
-) -> None:
-    """After five answers the credit is gone: exit code 2, no retries, and a later run asks only for
-    the rest.
-    """
-    with RulesGateway("openai", engine, key=KEY, quota=5) as gateway:
-        result = small_run(
-            "collect", gateway, "openai", *options(samples_per_prompt=2, concurrency=2)
-        )
-        assert result.exit_code == 2
-        assert gateway.statuses.count(429) <= 2
-    with RulesGateway("openai", engine, key=KEY) as gateway:
-        assert small_run("collect", gateway, "openai", "--samples-per-prompt", 2).exit_code == 0
-        assert len(posted(gateway)) == 12 - 5
-
-
-@pytest.mark.parametrize("fault", [408, 409, 500, 503, "drop"])
-def test_passing_faults_are_waited_out(
-    fault: Any, engine: ExactServer, small_run: Callable[..., Result]
-) -> None:
-    """Every third request fails in a way that passes; all completions arrive."""
-    faults = lambda number: fault if number % 3 == 0 else None  # noqa: E731
-    with RulesGateway("openai", engine, key=KEY, faults=faults) as gateway:
-        result = small_run("collect", gateway, "openai", "--samples-per-prompt", 2)
-        assert result.exit_code == 0, result.output
-        assert json.loads(result.stdout)["completions"] == 24
 
 
 def test_azure_by_deployment_and_version(engine: ExactServer, data: Path, tmp_path: Path) -> None:
@@ -365,22 +288,6 @@ def test_azure_with_an_entra_token(
     with RulesGateway("azure", engine, key=KEY, token="entra-token") as gateway:
         assert small_run("collect", gateway, "azure").exit_code == 0
         assert set(gateway.statuses) == {200}
-
-
-def test_openais_legacy_completions(
-    engine: ExactServer, small_run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tokens are told by their text alone, five alternatives a token: all completions are read
-    whole.
-    """
-    monkeypatch.setitem(PROVIDERS, "openai", ("gpt-3.5-turbo-instruct", "OPENAI_API_KEY"))
-    with RulesGateway("openai", engine, key=KEY) as gateway:
-        result = small_run("collect", gateway, "openai", "--endpoint", "completions")
-        assert result.exit_code == 0, result.output
-        assert gateway.invalid_requests == []
-        assert all(body["logprobs"] == 5 for body in posted(gateway))
-    summary = json.loads(result.stdout)
-    assert (summary["completions"], summary["incomplete"]) == (120, 0)
 
 
 def test_a_deployments_tokenizer_is_asked_for(

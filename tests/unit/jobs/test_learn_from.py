@@ -177,22 +177,6 @@ def test_what_cannot_be_learned_is_refused(
     assert "Traceback" not in result.output
 
 
-def test_rows_without_an_answer_are_refused(server: ExactServer, tmp_path: Path) -> None:
-    """A row that is judged by needs an answer."""
-    judged = next(number for number, row in enumerate(ROWS) if row["split"] == "test")
-    rows = [{**row, "answer": None} if number == judged else row for number, row in enumerate(ROWS)]
-    result = fit(
-        server,
-        written(tmp_path / "data.jsonl", rows),
-        tmp_path / "run",
-        "--learn-from",
-        "answers",
-        reward="contains",
-    )
-    assert result.exit_code == 2
-    assert "answer" in result.stderr
-
-
 def test_unequal_labels_are_named(server: ExactServer, tmp_path: Path) -> None:
     """How many rows each label has, and which answers of validation or test no training row has."""
     rows = [*ROWS, {"prompt": "another", "answer": "e", "split": "test"}]

@@ -171,34 +171,6 @@ def test_the_first_look_is_part_of_the_whole(
     assert [each["code"] for each in document["findings"]] == [each.code for each in bias.findings]
 
 
-def test_several_estimators_compete(fit: Call, tmp_path: Path) -> None:
-    """Every estimator, in one run: each was tried, and the file names the one that was chosen."""
-    names = ("projection", "ips")
-    chosen = [word for name in names for word in ("--estimator", name)]
-    said = fit("length", *chosen, "--tau", 0.3, "--l2", 5, "--alpha", 0.3, "--clip", 50)
-    assert said.exit_code == 0, said.output
-    document = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert {row["estimator"] for row in document["validation"]["tried"]} == set(names)
-    bias = Bias.load(tmp_path / "run" / "bias.json")
-    assert bias.estimator == document["estimator"] in names
-    assert bias.settings["tau"] == 0.3
-    assert bias.censoring is not None
-    assert (bias.censoring.unobserved is None) == (bias.estimator == "projection")
-
-
-def test_another_estimator_pays_for_its_own_bias_only(fit: Call, server: ExactServer) -> None:
-    """Training and base completions are shared by every fit with one store."""
-    assert fit("length", "--limit", 20, "--l2", 5).exit_code == 0
-    before = len(server.calls)
-    again = fit("length", "--limit", 20, "--estimator", "ips", "--tau", 0.7, "--alpha", 0.3)
-    assert again.exit_code == 0
-    asked = [body for path, body in server.calls[before:] if path.endswith("/completions")]
-    assert len(asked) == (2 + 1) * 12, (
-        "test at two settings; a single candidate needs no validation"
-    )
-    assert all(body.get("logit_bias") for body in asked)
-
-
 def own(
     fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> Callable[..., Result]:
@@ -225,19 +197,6 @@ def test_a_reward_without_a_mean_is_refused_first(
     assert said.exit_code == 2, said.output
     assert "finite number" in " ".join(said.output.split())
     assert completions(server) in (4 * TRIED, 4 * 20)
-
-
-def test_the_reward_reads_a_training_completion_once(
-    fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first look and the fit share scores: a function may be slow, or cost money."""
-    body = (
-        "key = (example.id, completion.token_ids.tobytes(), completion.logprobs.tobytes()); "
-        "assert not example.prompt.messages[-1].content.startswith('train') or key not in calls; "
-        "calls.append(key); return float(completion.n_tokens)"
-    )
-    said = own(fit, tmp_path, monkeypatch, body)("--l2", 5)
-    assert said.exit_code == 0, said.output
 
 
 def test_a_training_completion_is_scored_once_and_hardly_read_again(

@@ -146,27 +146,23 @@ def test_the_same_call_asks_for_nothing(fitted: blb.Run, server: ExactServer, da
     assert not [path for path in server.requests[asked:] if "completion" in str(path)]
 
 
-def test_progress_counts_every_completion(fit: Fit) -> None:
-    """A stage begins at 0 and ends at its total where nothing was stored."""
-    steps: list[blb.Progress] = []
-    fit(reward="length", on_progress=steps.append)
-    training = [step for step in steps if step.stage.startswith("training")]
-    assert training[0].done == 0
-    assert max(step.done for step in training) == max(step.total for step in training)
-
-
-def test_a_limit_on_requests_holds_and_the_store_stays(fit: Fit) -> None:
-    """What was received before the limit is asked for no more."""
+def test_a_limit_on_requests_holds(fit: Fit) -> None:
+    """As on the command line."""
     with pytest.raises(BudgetExhausted):
         fit(max_requests=20)
-    assert fit().status == "HELPS"
 
 
 def test_a_named_reward_and_a_loaded_task(fit: Fit, data: Path) -> None:
-    """``data`` may be a Task, and the reward one of the list."""
-    run = fit(blb.load_task(data=data), reward="length")
+    """``data`` may be a Task, and the reward one of the list. The progress of a stage begins at 0
+    and ends at its total where nothing was stored.
+    """
+    steps: list[blb.Progress] = []
+    run = fit(blb.load_task(data=data), reward="length", on_progress=steps.append)
     assert run.reward.label == "T/len"
     assert run.status == "HELPS"
+    training = [step for step in steps if step.stage.startswith("training")]
+    assert training[0].done == 0
+    assert max(step.done for step in training) == max(step.total for step in training)
 
 
 def test_decisions_learn_from_answers(tmp_path: Path) -> None:

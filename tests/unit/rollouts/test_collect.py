@@ -526,18 +526,10 @@ def test_kill_minus_nine_and_run_again(tmp_path: Path) -> None:
         kept = store.size().completions
     assert 25 - 4 < kept <= 25, "only what was in flight may be asked for again"
     with ExactServer(MODEL) as server:
-        address = ["--base-url", server.base_url]
-        subprocess.run(
-            [*command, *address, "--out", str(tmp_path / "cut")],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        again = [*command[3:], "--base-url", server.base_url]
+        assert blb(*again, "--out", tmp_path / "cut").exit_code == 0
         assert len(asked(server)) == samples * prompts - kept
-        subprocess.run(
-            [*command, *address, "--out", str(tmp_path / "whole")],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        assert blb(*again, "--out", tmp_path / "whole").exit_code == 0
     assert _contents(tmp_path / "cut") == _contents(tmp_path / "whole")
 
 

@@ -218,22 +218,6 @@ def test_a_reward_that_was_never_fetched_is_an_error(scorer: Scorer) -> None:
     assert not scorer.seen
 
 
-@pytest.mark.parametrize("fault", [429, 500, 503, 408, "drop"])
-def test_passing_faults_are_tried_again(scorer: Scorer, tmp_path: Path, fault: int | str) -> None:
-    """Two faults and then an answer: three requests, one reward."""
-    honest = scorer.answer
-    scorer.answer = lambda number, body: (
-        honest(number, body)
-        if number >= 2
-        else "drop"
-        if isinstance(fault, str)
-        else Reply(fault, {})
-    )
-    reward = parse_reward(scorer.url, max_tokens=48)
-    assert fetch(reward, tmp_path / "s.db", texts(1)) == 1
-    assert len(scorer.seen) == 3
-
-
 @pytest.mark.parametrize(
     ("reply", "kind", "tries", "facts"),
     [
@@ -373,27 +357,6 @@ def test_a_key_comes_from_the_environment(
     monkeypatch.setenv("BLB_REWARD_KEY", "k3y-of-the-endpoint")
     fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", texts(1))
     assert scorer.seen[0].headers["authorization"] == "Bearer k3y-of-the-endpoint"
-
-
-@pytest.mark.parametrize(
-    ("spec", "facts"),
-    [
-        ("https://", ("'https://'", "https://HOST/PATH")),
-        ("http://u:secret@host:port/x", ("'host:port/x'", "https://HOST/PATH")),
-        (
-            "http://u:secret@host/x?key=secret",
-            ("query", "BLB_REWARD_KEY"),
-        ),
-        ("htps://u:secret@host/x", ("'...host/x'", "exact-match")),
-    ],
-)
-def test_a_broken_address_is_refused_without_its_password(
-    spec: str, facts: tuple[str, ...]
-) -> None:
-    """The message says what is wrong and not what is secret."""
-    with raises_naming(InputError, *facts) as caught:
-        parse_reward(spec, max_tokens=48)
-    assert "secret" not in str(caught.value)
 
 
 # A language model as judge
@@ -768,18 +731,6 @@ def test_the_larger_limit_of_an_answer_is_reserved(
         asyncio.run(fetch_rewards(store, reward, texts(8), Silent(), "training", budget))
     assert len(scorer.seen) == 2
     assert budget.spent.tokens == 8100
-
-
-def test_a_slip_of_an_endpoint_is_asked_again(scorer: Scorer, tmp_path: Path) -> None:
-    """A refusal inside an answer of status 200, one of another shape, and one that is no JSON."""
-    honest = scorer.answer
-    slips = [{"error": {"code": 503, "message": "full"}}, {"rewards": None}, b"{"]
-    scorer.answer = lambda number, body: (
-        Reply(200, slips[number]) if number < len(slips) else honest(number, body)
-    )
-    reward = parse_reward(scorer.url, max_tokens=48)
-    assert fetch(reward, tmp_path / "s.db", texts(1)) == 1
-    assert len(scorer.seen) == 1 + len(slips)
 
 
 @pytest.mark.parametrize(

@@ -305,14 +305,6 @@ def test_any_thread() -> None:
     assert found == [True]
 
 
-def test_answers_must_be_mathematics() -> None:
-    """An accepted answer that cannot be parsed is an error of the data and not a wrong
-    completion.
-    """
-    with raises_naming(DataError, "'??'"):
-        parse_matcher("math")(Example("x", QUESTION, ("??",)), "72")
-
-
 @pytest.mark.slow
 def test_forever() -> None:
     """A tower of powers is given up after 10 s of processor time, counted as incorrect with a

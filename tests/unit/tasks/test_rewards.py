@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import sys
@@ -182,14 +181,6 @@ def test_contains_finds_what_stands_between_spaces(before: str, after: str, answ
 def test_matchers_worked_examples(spec: str, answer: str, text: str, correct: bool) -> None:
     """Each matcher, on a completion one can judge by eye."""
     assert parse_matcher(spec)(asked(answer), text) is correct
-
-
-@pytest.mark.parametrize("spec", ["contains", "exact-match", "regex:^{answer}$"])
-def test_any_accepted_answer_will_do(spec: str) -> None:
-    """One of several accepted answers is enough."""
-    matcher = parse_matcher(spec)
-    assert matcher(asked("Kyiv", "Kiev"), "Kiev")
-    assert not matcher(asked("Kyiv", "Kiev"), "Lviv")
 
 
 def test_every_capital_is_recognised_in_a_sentence() -> None:
@@ -518,14 +509,6 @@ def test_regex_before_the_colon_is_always_a_pattern(module: Module, tmp_path: Pa
     """A module called regex cannot be named: the prefix decides, as documented."""
     (tmp_path / "regex.py").write_text("def f(e, c): return 5\n")
     assert parse_reward("regex:f", max_tokens=48).score(OSLO, completion("of")).value == 1.0
-
-
-def test_rewards_are_values() -> None:
-    """A reward is frozen, and two of one spec are equal."""
-    reward = parse_reward("contains", max_tokens=48)
-    assert reward == parse_reward("contains", max_tokens=48)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        reward.name = "length"  # type: ignore[misc]
 
 
 # JSON Schema
