@@ -471,7 +471,7 @@ def help_of(*words: str) -> str:
 
 
 def test_help_lists_options_in_groups() -> None:
-    """The eleven options of fit that most people need come first, then groups in one order for all
+    """The twelve options of fit that most people need come first, then groups in one order for all
     commands, each option once.
     """
     headings = {each.value for each in HelpGroup}
@@ -485,7 +485,7 @@ def test_help_lists_options_in_groups() -> None:
         if name == "fit":
             second = lines.index(f"{found[1]}:")
             assert found[0] == HelpGroup.FIRST
-            assert sum(line.startswith("  --") for line in lines[begin:second]) == 11
+            assert sum(line.startswith("  --") for line in lines[begin:second]) == 12
 
 
 FULL = Path("/dev/full")
