@@ -69,6 +69,7 @@ class MendedQuestion(Row):
         question: with its options in the order in which they are put.
         reading: see ``Reading``. path: of the endpoint. model: as the answers named it.
         decimals: of the probabilities that the endpoint prints; None for all.
+        system: the system message before the prompt, of a layout; "" for none.
         both_orders: whether the mean of log p over both orders of the options is mended.
         slope, center, offsets: center and offsets have a number for each option.
         mending: the name of the candidate that was chosen.
@@ -85,6 +86,7 @@ class MendedQuestion(Row):
     path: str = ""
     model: Name
     decimals: Annotated[int, Field(ge=1, le=12)] | None = None
+    system: str = ""
     both_orders: Flag = False
     slope: Annotated[Finite, Field(gt=0)]
     center: tuple[Finite, ...]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from blackbox_lb.questions.question import Json, Option, Question
+from blackbox_lb.questions.question import AnswerOption, Json, Question
 from blackbox_lb.types import Prompt
 
 Layout: TypeAlias = Literal["letters", "words"]
@@ -66,7 +66,7 @@ def laid_out(
     return LaidOut(Prompt.user(text), spellings)
 
 
-def _in_words(state: Json, question: Question, named: Sequence[tuple[str, Option]]) -> str:
+def _in_words(state: Json, question: Question, named: Sequence[tuple[str, AnswerOption]]) -> str:
     """The question with its options as a sentence, then what they mean, then the state: small
     models read it better than a list behind the state, and servers keep what comes before the
     state of a question that is asked of many rows.
@@ -119,7 +119,7 @@ def _labels(layout: Layout, question: Question, places: Sequence[int]) -> dict[i
     return dict(zip(places, names, strict=False))
 
 
-def _line(question: Question, label: str, option: Option) -> str:
+def _line(question: Question, label: str, option: AnswerOption) -> str:
     description = _text(option.description)
     if question.kind == "noul":
         return f"{label}: {description}" if description else label

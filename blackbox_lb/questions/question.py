@@ -47,7 +47,7 @@ _YES = ("true", "yes", "1")
 _NO = ("false", "no", "0")
 
 
-class Option(Row):
+class AnswerOption(Row):
     """One option of a question.
 
     name: of a choice its label; of a noul "true" or "false"; of a score the place of the level, "0"
@@ -80,7 +80,7 @@ class Question(Row):
     id: Name
     kind: Kind
     instructions: Json = None
-    options: tuple[Option, ...]
+    options: tuple[AnswerOption, ...]
 
     @model_validator(mode="after")
     def _options_of_kind(self) -> Question:
@@ -124,6 +124,12 @@ class Question(Row):
         instructions and its options in order, not its id.
         """
         return hashlib.sha256(self._canonical().encode()).hexdigest()
+
+    def reversed(self) -> Question:
+        """A choice with its options from the last to the first; other kinds have one order."""
+        if self.kind != "choice":
+            return self
+        return self.replacing(options=self.options[::-1])
 
     def as_json(self) -> dict[str, Any]:
         """System One's question object; what is not there is left out."""
@@ -291,7 +297,7 @@ def _plain(text: str) -> str:
 
 
 def checked_question(
-    id: str, kind: Kind, instructions: Json, options: Sequence[Option], loc: Loc
+    id: str, kind: Kind, instructions: Json, options: Sequence[AnswerOption], loc: Loc
 ) -> Question:
     """A question whose number of options is within the limits of its kind.
 
@@ -350,24 +356,24 @@ def question_of_system_one(raw: object, id: str, loc: Loc) -> Question:
         if "" in described:
             raise RequestFault(place, "the name of an option is empty; give it one")
         options = [
-            Option(name=name, description=prose(description, (*place, name)))
+            AnswerOption(name=name, description=prose(description, (*place, name)))
             for name, description in described.items()
         ]
     else:
         options = [
-            Option(name=str(level), description=needed_prose(description, (*place, level)))
+            AnswerOption(name=str(level), description=needed_prose(description, (*place, level)))
             for level, description in enumerate(list_field(fields, "criteria", loc))
         ]
     return checked_question(id, cast("Kind", kind), instructions, options, place)
 
 
-def _sides(raw: Json, loc: Loc) -> list[Option]:
+def _sides(raw: Json, loc: Loc) -> list[AnswerOption]:
     """The options of a noul, true first, from its optional criteria."""
     described: dict[str, Json] = {}
     if raw is not None:
         described = fields_of(raw, loc, ("true", "false"))
     return [
-        Option(name=name, description=prose(described.get(name), (*loc, name)))
+        AnswerOption(name=name, description=prose(described.get(name), (*loc, name)))
         for name in ("true", "false")
     ]
 
@@ -446,20 +452,20 @@ def _question_of_openai(raw: object, place: int, loc: Loc) -> Question:
     return checked_question(id, "score", instructions, options, where)
 
 
-def _choice(raw: Json, loc: Loc) -> Option:
+def _choice(raw: Json, loc: Loc) -> AnswerOption:
     fields = fields_of(raw, loc, ("value", "description"))
     description = prose(fields.get("description"), (*loc, "description"))
     value = field(fields, "value", loc)
     if isinstance(value, bool):
-        return Option(name=json.dumps(value), description=description, is_boolean=True)
-    return Option(name=text_field(fields, "value", loc), description=description)
+        return AnswerOption(name=json.dumps(value), description=description, is_boolean=True)
+    return AnswerOption(name=text_field(fields, "value", loc), description=description)
 
 
-def _level(raw: Json, number: int, loc: Loc) -> Option:
+def _level(raw: Json, number: int, loc: Loc) -> AnswerOption:
     """A level; its description is part of the text, as both are read by the model."""
     fields = fields_of(raw, loc, ("label", "description"))
     label = text_field(fields, "label", loc)
     description = prose(fields.get("description"), (*loc, "description"))
     if description is None:
-        return Option(name=str(number), description=label)
-    return Option(name=str(number), description={"label": label, "description": description})
+        return AnswerOption(name=str(number), description=label)
+    return AnswerOption(name=str(number), description={"label": label, "description": description})

@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.questions.fields import kind_of
-from blackbox_lb.questions.question import Json, Option, Question
+from blackbox_lb.questions.question import AnswerOption, Json, Question
 from blackbox_lb.safety.printable import shorten
 
 Shape: TypeAlias = Literal["systemone", "openai", "sglang"]
@@ -116,12 +116,12 @@ def _to_openai(question: Question) -> dict[str, Any]:
     return {"type": "predicate", **fields}
 
 
-def _to_choice(question: Question, option: Option) -> dict[str, Any]:
+def _to_choice(question: Question, option: AnswerOption) -> dict[str, Any]:
     value = json.loads(option.name) if option.is_boolean else option.name
     return {"value": value, **_described(question, option.description)}
 
 
-def _to_level(question: Question, option: Option) -> dict[str, Any]:
+def _to_level(question: Question, option: AnswerOption) -> dict[str, Any]:
     text = option.description
     if isinstance(text, dict) and text.keys() == {"label", "description"}:
         return {"label": text["label"], **_described(question, text["description"])}

@@ -23,7 +23,7 @@ from blackbox_lb.questions.fields import (
     unknown_type,
 )
 from blackbox_lb.questions.question import (
-    Option,
+    AnswerOption,
     Question,
     checked_question,
     distinct_ids,
@@ -53,7 +53,7 @@ class DecisionRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class QuestionAnswer:
     """The answer to one question, options in the question's order.
 
     probabilities: with sum 1. raw: those of the model, where ``probabilities`` are others; None
@@ -173,14 +173,14 @@ def _question_of_sglang(raw: Json, loc: Loc) -> Question:
     asked = needed_prose(field(fields, "question", loc), (*loc, "question"))
     if kind == "yes_no":
         options = [
-            Option(name=name, description=prose(fields.get(side), (*loc, side)))
+            AnswerOption(name=name, description=prose(fields.get(side), (*loc, side)))
             for name, side in (("true", "yes"), ("false", "no"))
         ]
         return checked_question(id, "noul", asked, options, loc)
     if kind == "score":
         where = (*loc, "levels")
         levels = [
-            Option(name=str(place), description=needed_prose(level, (*where, place)))
+            AnswerOption(name=str(place), description=needed_prose(level, (*where, place)))
             for place, level in enumerate(list_field(fields, "levels", loc))
         ]
         return checked_question(id, "score", asked, levels, where)
@@ -190,7 +190,9 @@ def _question_of_sglang(raw: Json, loc: Loc) -> Question:
         inside = (*where, place)
         option = fields_of(item, inside, ("name", "description"))
         description = prose(option.get("description"), (*inside, "description"))
-        options.append(Option(name=text_field(option, "name", inside), description=description))
+        options.append(
+            AnswerOption(name=text_field(option, "name", inside), description=description)
+        )
     return checked_question(id, "choice", asked, options, where)
 
 
@@ -243,7 +245,7 @@ def expected_level(probabilities: Sequence[float]) -> float:
 def answer_body(
     request: DecisionRequest,
     served_model: str,
-    decided: Mapping[str, Decided],
+    decided: Mapping[str, QuestionAnswer],
     input_tokens: int,
 ) -> dict[str, Any]:
     """The body of the answer, in the request's shape; numbers are not rounded.
@@ -284,7 +286,7 @@ def answer_body(
 
 
 def answer_fields(
-    shape: Shape, question: Question, name: str | None, decision: Decided
+    shape: Shape, question: Question, name: str | None, decision: QuestionAnswer
 ) -> dict[str, Any]:
     """One answer in a shape; ``name``: of a question in OpenAI's list."""
     if shape == "openai":
@@ -294,7 +296,7 @@ def answer_fields(
     return _of_system_one(question, decision)
 
 
-def _extra(names: Sequence[str], decision: Decided) -> dict[str, Any]:
+def _extra(names: Sequence[str], decision: QuestionAnswer) -> dict[str, Any]:
     """The fields beside those of the shape; names of other servers' fields cannot begin so."""
     fields: dict[str, Any] = {"x_mended": decision.mended, "x_abstain": decision.abstains}
     if decision.raw is not None:
@@ -306,12 +308,12 @@ def _extra(names: Sequence[str], decision: Decided) -> dict[str, Any]:
     return fields
 
 
-def _likeliest(question: Question, decision: Decided) -> Option:
+def _likeliest(question: Question, decision: QuestionAnswer) -> AnswerOption:
     probabilities = decision.probabilities
     return question.options[probabilities.index(max(probabilities))]
 
 
-def _of_system_one(question: Question, decision: Decided) -> dict[str, Any]:
+def _of_system_one(question: Question, decision: QuestionAnswer) -> dict[str, Any]:
     probabilities = decision.probabilities
     extra = _extra(question.names, decision)
     if question.kind == "noul":
@@ -328,7 +330,7 @@ def _of_system_one(question: Question, decision: Decided) -> dict[str, Any]:
     return fields | extra
 
 
-def _of_openai(question: Question, name: str | None, decision: Decided) -> dict[str, Any]:
+def _of_openai(question: Question, name: str | None, decision: QuestionAnswer) -> dict[str, Any]:
     probabilities = decision.probabilities
     if decision.refused:
         return {"type": "refusal", "name": name}
@@ -355,11 +357,11 @@ def _of_openai(question: Question, name: str | None, decision: Decided) -> dict[
     return fields | extra
 
 
-def _value(option: Option) -> str | bool:
+def _value(option: AnswerOption) -> str | bool:
     return bool(json.loads(option.name)) if option.is_boolean else option.name
 
 
-def _of_sglang(question: Question, decision: Decided) -> dict[str, Any]:
+def _of_sglang(question: Question, decision: QuestionAnswer) -> dict[str, Any]:
     names: Sequence[str] = question.names
     kind: str = question.kind
     if kind == "noul":

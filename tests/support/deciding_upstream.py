@@ -15,8 +15,8 @@ from blackbox_lb.bias.decisions import MendedQuestion, softmax
 from blackbox_lb.questions.fields import RequestFault
 from blackbox_lb.questions.question import Json, Question, parse_questions
 from blackbox_lb.questions.serving import (
-    Decided,
     DecisionRequest,
+    QuestionAnswer,
     answer_body,
     fault_body,
     parse_request,
@@ -62,7 +62,9 @@ def raw(state: Json, question: Question) -> tuple[float, ...]:
 
 def endpoint_answer(request: DecisionRequest, **changed: Any) -> dict[str, Any]:
     """The answer of an endpoint, as other servers write it."""
-    decided = {question.id: Decided(raw(request.state, question)) for question in request.questions}
+    decided = {
+        question.id: QuestionAnswer(raw(request.state, question)) for question in request.questions
+    }
     body = answer_body(request, MODEL, decided, 42)
     answers = body["answers"]
     for fields in answers if isinstance(answers, list) else answers.values():

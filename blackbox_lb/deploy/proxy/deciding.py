@@ -26,13 +26,12 @@ from blackbox_lb.deploy.proxy.bodies import LARGE, check_values
 from blackbox_lb.deploy.proxy.compressed import decoded
 from blackbox_lb.deploy.proxy.decisions import (
     OTHER_PROMPT,
-    Asked,
     ServedQuestions,
-    Way,
+    UpstreamScores,
+    UpstreamWay,
     decided,
     mean_scores,
     patched,
-    reversed_question,
 )
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.metrics import Metrics
@@ -44,8 +43,8 @@ from blackbox_lb.questions.fields import RequestFault
 from blackbox_lb.questions.question import Question
 from blackbox_lb.questions.requests import Shape, adapted, request_body
 from blackbox_lb.questions.serving import (
-    Decided,
     DecisionRequest,
+    QuestionAnswer,
     answer_body,
     fault_body,
     parse_request,
@@ -57,7 +56,7 @@ _PASSED_TYPE = "box"
 """A question about a place in an image, which the upstream answers as it is."""
 
 
-class Decisions:
+class DecisionService:
     """Answers requests of decision endpoints.
 
     Args:
@@ -139,7 +138,7 @@ class Decisions:
     ) -> web.Response:
         """Ask the upstream in each of the ways that the questions need, and answer."""
         mends = not OTHER_PROMPT & document.keys()
-        groups: dict[Way, list[Question]] = {}
+        groups: dict[UpstreamWay, list[Question]] = {}
         for question in parsed.questions:
             groups.setdefault(self.served.way_of(question), []).append(question)
         if len(groups) == 1 and next(iter(groups)).shape == parsed.shape:
@@ -169,13 +168,13 @@ class Decisions:
         self,
         request: web.BaseRequest,
         parsed: DecisionRequest,
-        way: Way,
+        way: UpstreamWay,
         content: bytes,
         mends: bool,
     ) -> web.Response:
         """The upstream's own answer to a request of its shape, with the mended answers in it."""
         headers, answer = await json_answer(self._upstream, request, way.target, content)
-        decisions: dict[str, Decided] = {}
+        decisions: dict[str, QuestionAnswer] = {}
         if not isinstance(answer, dict):
             return web.json_response(answer, headers=headers)
         learned = []
@@ -197,10 +196,10 @@ class Decisions:
         self,
         request: web.BaseRequest,
         parsed: DecisionRequest,
-        way: Way,
+        way: UpstreamWay,
         questions: Sequence[Question],
         system: Any,
-    ) -> Asked:
+    ) -> UpstreamScores:
         """What the upstream answers to questions in one way."""
         if way.shape is None:
             return await self._prompting.read(request, parsed, way.layout, questions, system)
@@ -208,14 +207,14 @@ class Decisions:
         read = way.read(answer, questions, questions)
         twice = [question for question in questions if self.served.has_both_orders(question)]
         scores = await self._both(request, parsed, way, twice, read.scores)
-        return Asked(read.model, scores, read.input_tokens)
+        return UpstreamScores(read.model, scores, read.input_tokens)
 
     async def _at_endpoint(
         self,
         request: web.BaseRequest,
         parsed: DecisionRequest,
         shape: Shape,
-        way: Way,
+        way: UpstreamWay,
         questions: Sequence[Question],
     ) -> Any:
         """The parsed answer of an endpoint to questions of a request."""
@@ -228,14 +227,14 @@ class Decisions:
         self,
         request: web.BaseRequest,
         parsed: DecisionRequest,
-        way: Way,
+        way: UpstreamWay,
         questions: Sequence[Question],
         scores: Mapping[str, OptionScores | None],
     ) -> Mapping[str, OptionScores | None]:
         """The scores, with the mean over both orders of the options for these questions."""
         if not questions or way.shape is None:
             return scores
-        turned = [reversed_question(question) for question in questions]
+        turned = [question.reversed() for question in questions]
         answer = await self._at_endpoint(request, parsed, way.shape, way, turned)
         read = way.read(answer, turned, turned)
         means = {
@@ -257,7 +256,7 @@ class Decisions:
         answer = await whole_answer(self._upstream, request, target, content, dropped)
         return answer.response
 
-    def _count(self, decisions: Mapping[str, Decided], parsed: DecisionRequest) -> None:
+    def _count(self, decisions: Mapping[str, QuestionAnswer], parsed: DecisionRequest) -> None:
         mended = [decision for decision in decisions.values() if decision.mended]
         abstained = sum(decision.abstains for decision in mended)
         self._metrics.decisions["mended"] += len(mended) - abstained

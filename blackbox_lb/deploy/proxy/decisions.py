@@ -17,7 +17,7 @@ from blackbox_lb.questions.answers import DecisionAnswer, OptionScores, read_ans
 from blackbox_lb.questions.layouts import Layout
 from blackbox_lb.questions.question import Question
 from blackbox_lb.questions.requests import Shape
-from blackbox_lb.questions.serving import Decided, DecisionRequest, answer_fields
+from blackbox_lb.questions.serving import DecisionRequest, QuestionAnswer, answer_fields
 from blackbox_lb.safety.printable import shorten
 
 PATHS = frozenset((f"{PREFIX}/systemone", "/systemone", f"{PREFIX}/decisions", "/decisions"))
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class UpstreamScores:
     """What the upstream answered to some questions.
 
     model: as it names it. scores: question id -> what was read; None where no option was listed.
@@ -56,7 +56,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class UpstreamWay:
     """How the upstream is asked: at an endpoint of decisions, or by chat prompts.
 
     shape: the endpoint's; None for chat prompts. path: of the endpoint under the base URL.
@@ -69,7 +69,7 @@ class Way:
     layout: Layout = "letters"
 
     @classmethod
-    def of(cls, mended: MendedQuestion) -> Way:
+    def of(cls, mended: MendedQuestion) -> UpstreamWay:
         """The one that a question was learned by."""
         if mended.reading == "letters" or mended.reading == "words":
             return cls(layout=mended.reading)
@@ -120,12 +120,12 @@ class ServedQuestions:
         self._reported: set[tuple[str, str]] = set()
         for row in mended:
             self._add(row)
-        ways = [Way.of(row) for row in self]
+        ways = [UpstreamWay.of(row) for row in self]
         if not ways:
             raise InputError("``decide`` names no file with a question; give one, or leave it out")
         endpoints = [way for way in ways if way.shape is not None]
-        self.default = next(iter(endpoints), Way())
-        self._prompted_models = {row.model for row in self if Way.of(row).shape is None}
+        self.default = next(iter(endpoints), UpstreamWay())
+        self._prompted_models = {row.model for row in self if UpstreamWay.of(row).shape is None}
 
     def _add(self, row: MendedQuestion) -> None:
         by_model = self._by_fingerprint.setdefault(row.question.fingerprint, {})
@@ -134,7 +134,7 @@ class ServedQuestions:
                 f"two files of ``decide`` mend the same question {shorten(row.question.id)} of"
                 f" {shorten(row.model)}; give one of them"
             )
-        if any(Way.of(present) != Way.of(row) for present in by_model.values()):
+        if any(UpstreamWay.of(present) != UpstreamWay.of(row) for present in by_model.values()):
             raise InputError(
                 f"two files of ``decide`` ask the question {shorten(row.question.id)} in different"
                 " ways; give one of them, or start a proxy for each"
@@ -145,15 +145,20 @@ class ServedQuestions:
         for by_model in self._by_fingerprint.values():
             yield from by_model.values()
 
-    def way_of(self, question: Question) -> Way:
+    def way_of(self, question: Question) -> UpstreamWay:
         """How the upstream is asked a question."""
         for row in self._by_fingerprint.get(question.fingerprint, {}).values():
-            return Way.of(row)
+            return UpstreamWay.of(row)
         return self.default
 
     def has(self, question: Question) -> bool:
         """Whether something was learned of a question."""
         return question.fingerprint in self._by_fingerprint
+
+    def system_of(self, question: Question) -> str:
+        """The system message that a question was learned with; "" for none."""
+        rows = self._by_fingerprint.get(question.fingerprint, {}).values()
+        return next((row.system for row in rows), "")
 
     def has_both_orders(self, question: Question) -> bool:
         """Whether the question is asked a second time, with its options reversed."""
@@ -213,8 +218,8 @@ def as_read(scores: OptionScores) -> tuple[float, ...]:
 
 
 def decided(
-    question: Question, scores: OptionScores | None, mended: MendedQuestion | None, way: Way
-) -> Decided:
+    question: Question, scores: OptionScores | None, mended: MendedQuestion | None, way: UpstreamWay
+) -> QuestionAnswer:
     """The answer to a question.
 
     Args:
@@ -225,14 +230,14 @@ def decided(
     """
     equal = tuple(1 / len(question.options) for _ in question.options)
     if scores is None:
-        return Decided(equal, abstains=True, label_mass=0.0)
+        return QuestionAnswer(equal, abstains=True, label_mass=0.0)
     if scores.refused:
-        return Decided(equal, abstains=True, refused=True)
+        return QuestionAnswer(equal, abstains=True, refused=True)
     raw = softmax(scores.logprobs) if way.shape is None else as_read(scores)
     if mended is None:
-        return Decided(raw, label_mass=scores.label_mass)
+        return QuestionAnswer(raw, label_mass=scores.label_mass)
     decision = mended.decide(scores.logprobs)
-    return Decided(
+    return QuestionAnswer(
         decision.probabilities,
         raw=raw,
         mended=True,
@@ -263,15 +268,8 @@ def mean_scores(
     )
 
 
-def reversed_question(question: Question) -> Question:
-    """A choice with its options from the last to the first; other kinds have one order."""
-    if question.kind != "choice":
-        return question
-    return question.replacing(options=tuple(reversed(question.options)))
-
-
 def patched(
-    answer: Mapping[str, Any], request: DecisionRequest, decisions: Mapping[str, Decided]
+    answer: Mapping[str, Any], request: DecisionRequest, decisions: Mapping[str, QuestionAnswer]
 ) -> dict[str, Any]:
     """The upstream's answer in the request's own shape, with the mended answers in their places;
     all else stays as it came.

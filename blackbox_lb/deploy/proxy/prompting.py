@@ -11,7 +11,7 @@ from aiohttp import web
 
 from blackbox_lb.deploy.injection import to_json
 from blackbox_lb.deploy.proxy.asking import Unusable, all_of, json_answer
-from blackbox_lb.deploy.proxy.decisions import Asked, ServedQuestions, mean_scores
+from blackbox_lb.deploy.proxy.decisions import ServedQuestions, UpstreamScores, mean_scores
 from blackbox_lb.deploy.proxy.limits import PREFIX
 from blackbox_lb.deploy.proxy.upstream import Upstream
 from blackbox_lb.errors import CorruptResponse
@@ -75,7 +75,7 @@ class Prompting:
         layout: Layout,
         questions: Sequence[Question],
         system: Any,
-    ) -> Asked:
+    ) -> UpstreamScores:
         """What the upstream answers to questions of a request.
 
         Args:
@@ -83,7 +83,8 @@ class Prompting:
             parsed: the same.
             layout: of the prompts.
             questions: those of the request that are put in it.
-            system: a system message before each prompt, unless it is no text or empty.
+            system: a system message before each prompt; that of the file where it is no text, or
+                empty.
 
         Raises:
             Unusable: the upstream refuses one. ErrorAnswer: it does not answer. CorruptResponse: it
@@ -92,20 +93,22 @@ class Prompting:
         places = asyncio.Semaphore(IN_FLIGHT)
         model = self._served.model_of(parsed.model)
 
-        async def ask(out: LaidOut, *, is_known: bool) -> Asked:
+        async def ask(out: LaidOut, learned_with: str, *, is_known: bool) -> UpstreamScores:
             messages = [message.as_json for message in out.prompt.messages]
-            if isinstance(system, str) and system:
-                messages.insert(0, {"role": "system", "content": system})
+            before = system if isinstance(system, str) and system else learned_with
+            if before:
+                messages.insert(0, {"role": "system", "content": before})
             body = {"model": model, "messages": messages, **self._fields}
             async with places:
                 return await self._first_token(request, body, out, wants_all=is_known)
 
-        async def ask_orders(question: Question) -> list[Asked]:
+        async def ask_orders(question: Question) -> list[UpstreamScores]:
             is_known = self._served.has(question)
             orders = [laid_out(layout, parsed.state, question)]
             if self._served.has_both_orders(question):
                 orders.append(laid_out(layout, parsed.state, question, is_reversed=True))
-            return await all_of(ask(out, is_known=is_known) for out in orders)
+            learned_with = self._served.system_of(question)
+            return await all_of(ask(out, learned_with, is_known=is_known) for out in orders)
 
         answers = await all_of(ask_orders(question) for question in questions)
         scores = {}
@@ -114,11 +117,11 @@ class Prompting:
             if len(orders) > 1:
                 scores[question.id] = mean_scores(orders[0].scores[""], orders[1].scores[""])
         tokens = sum(order.input_tokens for orders in answers for order in orders)
-        return Asked(answers[0][0].model, scores, tokens)
+        return UpstreamScores(answers[0][0].model, scores, tokens)
 
     async def _first_token(
         self, request: web.BaseRequest, body: Mapping[str, Any], out: LaidOut, *, wants_all: bool
-    ) -> Asked:
+    ) -> UpstreamScores:
         """What the first token says of a prompt's options; ``wants_all``: with a longer list where
         a short one lacks an option.
         """
@@ -156,7 +159,7 @@ class Prompting:
         raise AssertionError("the shortest list is always tried")
 
 
-def read_first_token(answer: Any, out: LaidOut, model: str) -> Asked:
+def read_first_token(answer: Any, out: LaidOut, model: str) -> UpstreamScores:
     """What a chat answer's list of first tokens says of the options, under the id "".
 
     Args:
@@ -173,7 +176,7 @@ def read_first_token(answer: Any, out: LaidOut, model: str) -> Asked:
         usage = answer.get("usage") or {}
         tokens = int(usage.get("prompt_tokens") or 0)
         if choice.get("finish_reason") == "content_filter":
-            return Asked(served, {"": OptionScores((), (), refused=True)}, tokens)
+            return UpstreamScores(served, {"": OptionScores((), (), refused=True)}, tokens)
         first = choice["logprobs"]["content"][0]
         listed = {_bytes_of(item): _logprob_of(item) for item in first["top_logprobs"] or [first]}
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
@@ -183,7 +186,7 @@ def read_first_token(answer: Any, out: LaidOut, model: str) -> Asked:
         ) from error
     likely = [(token, logprob) for token, logprob in listed.items() if logprob > _LEAST_LOGPROB]
     scores = option_scores(likely, out.spellings) if likely else None
-    return Asked(served, {"": scores}, tokens)
+    return UpstreamScores(served, {"": scores}, tokens)
 
 
 def _logprob_of(item: Mapping[str, Any]) -> float:

@@ -27,7 +27,7 @@ from blackbox_lb.deploy.phase_requests import PhasedRequest
 from blackbox_lb.deploy.proxy.bodies import LARGE, Edit, ServedBiases
 from blackbox_lb.deploy.proxy.callers import Callers
 from blackbox_lb.deploy.proxy.clients import ClientServer, most_connections, read_body
-from blackbox_lb.deploy.proxy.deciding import Decisions
+from blackbox_lb.deploy.proxy.deciding import DecisionService
 from blackbox_lb.deploy.proxy.decisions import PATHS, ServedQuestions
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.limits import GRACE, IDLE, MAX_BODY, PREFIX
@@ -106,9 +106,9 @@ class Proxy:
         self.upstream = upstream
         self.metrics = Metrics(row.name for row in biases)
         self.questions = questions
-        self._decisions: Decisions | None = None
+        self._decisions: DecisionService | None = None
         if questions is not None:
-            self._decisions = Decisions(
+            self._decisions = DecisionService(
                 questions, upstream, self.metrics, max_body, chat_fields(profile)
             )
         self._max_body = max_body

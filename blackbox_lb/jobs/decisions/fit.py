@@ -44,6 +44,7 @@ from blackbox_lb.jobs.decisions.reading import (
     parts_to_read,
     read,
     read_in_order,
+    system_of,
     ways_to_read,
 )
 from blackbox_lb.jobs.decisions.rows import NO_ANSWER, DecisionRows, questions_of
@@ -138,7 +139,7 @@ async def fit_decisions(trials: Trials, task: Task, plan: Plan) -> Fitted:
         base = read_tests[ways[0]][question.id]
         test = read_tests[choice.way][question.id]
         promise, sentence = _promise(choice, rows, certifying, goal)
-        mended.append(_mended(trials, choice, promise))
+        mended.append(_mended(trials, choice, promise, system_of(rows.train)))
         answers = rows.judged(question)
         is_judged = base.is_read & test.is_read & (answers != NO_ANSWER)
         if is_judged.any():
@@ -307,7 +308,7 @@ def _promise(
 
 
 def _mended(
-    trials: Trials, choice: LearnedQuestion, promise: PromisedError | None
+    trials: Trials, choice: LearnedQuestion, promise: PromisedError | None, system: str
 ) -> MendedQuestion:
     """The question as the bias file holds it."""
     mending = choice.chosen.mending
@@ -321,6 +322,7 @@ def _mended(
         path="" if rules is None else rules.path,
         model=choice.rows.model,
         decimals=None if rules is None else rules.decimals,
+        system=system,
         both_orders=choice.way.both_orders,
         slope=float(mending.slope),
         center=tuple(mending.center.tolist()),

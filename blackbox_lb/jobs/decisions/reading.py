@@ -189,15 +189,8 @@ async def read_in_order(
 def in_order(questions: Sequence[Question], *, is_reversed: bool) -> tuple[Question, ...]:
     """The questions with their options in order, or from the last to the first."""
     if is_reversed:
-        return tuple(reversed_question(question) for question in questions)
+        return tuple(question.reversed() for question in questions)
     return tuple(questions)
-
-
-def reversed_question(question: Question) -> Question:
-    """A choice with its options from the last to the first; other kinds have one order."""
-    if question.kind != "choice":
-        return question
-    return question.replacing(options=tuple(reversed(question.options)))
 
 
 async def _read_endpoint(
@@ -294,6 +287,26 @@ def _laid_out(layout: Layout, example: Example, question: Question, is_reversed:
         messages = messages[1:]
     state = state_of(replace(example.prompt, messages=messages))
     return laid_out(layout, state, question, is_reversed=is_reversed)
+
+
+def system_of(examples: Sequence[Example]) -> str:
+    """The system message before every prompt; "" for none.
+
+    Raises InputError: it is not the same before every prompt, so that no later request would be
+    read as these are.
+    """
+    texts = {
+        example.prompt.messages[0].content
+        if example.prompt.messages[0].role == "system" and len(example.prompt.messages) > 1
+        else ""
+        for example in examples
+    }
+    if len(texts) > 1:
+        raise InputError(
+            "the rows have different system messages, and a question is put with one; give it with"
+            " ``system``, or leave them out"
+        )
+    return texts.pop() if texts else ""
 
 
 def _prompt(example: Example, prompt: Prompt) -> Prompt:

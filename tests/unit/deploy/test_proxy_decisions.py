@@ -21,7 +21,7 @@ from blackbox_lb.bias.decisions import MendedQuestion, PromisedError, softmax
 from blackbox_lb.deploy.proxy.compressed import decoded
 from blackbox_lb.deploy.proxy.decisions import (
     ServedQuestions,
-    Way,
+    UpstreamWay,
     decided,
     load_questions,
     patched,
@@ -137,7 +137,7 @@ def test_a_chat_server_is_asked_a_token_a_question(shape: Shape, layout: Any) ->
     )
     assert sorted(one["top_logprobs"] for one in sent) == [20, 20, 20, 1_000]
     texts = "\n".join(one["messages"][0]["content"] for one in sent)
-    assert ("\nrepair - lifts\n" in texts) == (layout == "words")
+    assert ("\nrepair: lifts\n" in texts) == (layout == "words")
     answers = answers_of(body, ASKED)
     read = read_answer(body, ASKED, None)
     assert read.input_tokens == 28
@@ -543,7 +543,7 @@ def test_whatever_the_upstream_answers_is_read_or_corrupt(part: Any) -> None:
         chat = {"model": part, "choices": [{"logprobs": {"content": content}}]}
         with suppress(CorruptResponse):
             scores = read_first_token(chat, laid_out("letters", "s", TEAM), "m").scores[""]
-            decided(TEAM, scores, None, Way())
+            decided(TEAM, scores, None, UpstreamWay())
 
 
 def test_the_proxy_asks_what_the_fit_asked(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.questions.question import (
-    Option,
+    AnswerOption,
     Question,
     parse_questions,
     question_of_labels,
@@ -37,8 +37,14 @@ def test_a_map_of_questions_is_read() -> None:
     """Each has its kind, its instructions and its options in order."""
     team, urgent, mood = parse_questions(FILE, "team.json")
     assert (team.id, team.kind, team.names) == ("team", "choice", ("repair", "rent"))
-    assert team.options == (Option(name="repair", description="lifts"), Option(name="rent"))
-    assert urgent.options == (Option(name="true", description="today"), Option(name="false"))
+    assert team.options == (
+        AnswerOption(name="repair", description="lifts"),
+        AnswerOption(name="rent"),
+    )
+    assert urgent.options == (
+        AnswerOption(name="true", description="today"),
+        AnswerOption(name="false"),
+    )
     assert mood.names == ("0", "1", "2")
     assert [question.as_json() for question in (team, urgent, mood)] == list(FILE.values())
 
@@ -90,8 +96,8 @@ def test_the_fingerprint_is_of_what_the_model_reads() -> None:
     ]
     fingerprints = {of_json(raw).fingerprint for raw in different} | {team.fingerprint}
     assert len(fingerprints) == 4
-    literal = Option(name="true", is_boolean=True)
-    options = (Option(name="true"), Option(name="b"))
+    literal = AnswerOption(name="true", is_boolean=True)
+    options = (AnswerOption(name="true"), AnswerOption(name="b"))
     text = Question(id="q", kind="choice", options=options)
     assert text.fingerprint != text.replacing(options=(literal, options[1])).fingerprint
     assert len(team.fingerprint) == 64
@@ -231,11 +237,11 @@ def test_labels_make_a_choice() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"kind": "noul", "options": (Option(name="yes"), Option(name="no"))},
-        {"kind": "score", "options": (Option(name="1"), Option(name="2"))},
-        {"kind": "choice", "options": (Option(name="a"), Option(name="a"))},
+        {"kind": "noul", "options": (AnswerOption(name="yes"), AnswerOption(name="no"))},
+        {"kind": "score", "options": (AnswerOption(name="1"), AnswerOption(name="2"))},
+        {"kind": "choice", "options": (AnswerOption(name="a"), AnswerOption(name="a"))},
         {"kind": "choice", "options": ()},
-        {"kind": "choice", "options": (Option(name="a", description=float("nan")),)},
+        {"kind": "choice", "options": (AnswerOption(name="a", description=float("nan")),)},
     ],
 )
 def test_a_question_checks_its_options(fields: dict[str, Any]) -> None:

@@ -15,10 +15,10 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.questions.answers import read_answer
 from blackbox_lb.questions.fields import RequestFault
 from blackbox_lb.questions.layouts import laid_out
-from blackbox_lb.questions.question import Option, Question, parse_questions
+from blackbox_lb.questions.question import AnswerOption, Question, parse_questions
 from blackbox_lb.questions.requests import Shape, adapted, request_body
 from blackbox_lb.questions.serving import (
-    Decided,
+    QuestionAnswer,
     answer_body,
     confidence,
     fault_body,
@@ -47,13 +47,13 @@ def question(draw: st.DrawFn, id: str) -> Question:
     kind = draw(st.sampled_from(["choice", "noul", "score"]))
     instructions = draw(texts)
     if kind == "noul":
-        options = [Option(name="true"), Option(name="false")]
+        options = [AnswerOption(name="true"), AnswerOption(name="false")]
     elif kind == "score":
         levels = draw(st.lists(texts, min_size=2, max_size=10))
-        options = [Option(name=str(n), description=text) for n, text in enumerate(levels)]
+        options = [AnswerOption(name=str(n), description=text) for n, text in enumerate(levels)]
     else:
         names = draw(st.lists(texts, min_size=2, max_size=6, unique=True))
-        options = [Option(name=name, description=draw(st.none() | texts)) for name in names]
+        options = [AnswerOption(name=name, description=draw(st.none() | texts)) for name in names]
     return Question(id=id, kind=kind, instructions=instructions, options=tuple(options))
 
 
@@ -81,7 +81,7 @@ def test_an_answer_is_read_as_it_was_written(
         size = len(question.options)
         weights = data.draw(st.lists(st.floats(0.01, 1), min_size=size, max_size=size))
         total = math.fsum(weights)
-        decided[question.id] = Decided(
+        decided[question.id] = QuestionAnswer(
             tuple(weight / total for weight in weights), label_mass=0.5, mended=True
         )
     body = json.loads(json.dumps(answer_body(request, "served", decided, 7)))
@@ -116,7 +116,7 @@ def test_true_beside_texts_comes_back() -> None:
     (row,) = [row for row in RECORDED if row["client"] == "openai-3.57.0-01"]
     request = parse_request(row["request"], row["path"])
     decided = {
-        question.id: Decided(tuple(math.exp(logprob) for logprob in scores.logprobs))
+        question.id: QuestionAnswer(tuple(math.exp(logprob) for logprob in scores.logprobs))
         for question in request.questions
         for scores in [read_answer(row["response"], request.questions, 2).scores[question.id]]
     }
@@ -230,7 +230,7 @@ def test_confidence_is_the_published_formula(
     kind: Any, probabilities: tuple[float, ...], value: float
 ) -> None:
     """The pairs of TypeSafe's documentation, and the ends of the scale."""
-    options = tuple(Option(name=str(n), description="x") for n in range(len(probabilities)))
+    options = tuple(AnswerOption(name=str(n), description="x") for n in range(len(probabilities)))
     question = Question(id="q", kind=kind, options=options)
     assert confidence(question, probabilities) == pytest.approx(value)
 
@@ -240,10 +240,13 @@ def test_a_mended_answer_says_so() -> None:
     is one in OpenAI's shape and without preference in the others.
     """
     question = Question(
-        id="q", kind="choice", instructions="?", options=(Option(name="a"), Option(name="b"))
+        id="q",
+        kind="choice",
+        instructions="?",
+        options=(AnswerOption(name="a"), AnswerOption(name="b")),
     )
-    mended = {"q": Decided((0.2, 0.8), raw=(0.9, 0.1), mended=True, abstains=True)}
-    refused = {"q": Decided((0.5, 0.5), refused=True, abstains=True)}
+    mended = {"q": QuestionAnswer((0.2, 0.8), raw=(0.9, 0.1), mended=True, abstains=True)}
+    refused = {"q": QuestionAnswer((0.5, 0.5), refused=True, abstains=True)}
     for shape in SHAPES:
         request = parse_request(request_body(shape, "m", "s", [question]), "/v1/decisions")
         answers = answer_body(request, "m", mended, 1)["answers"]
