@@ -12,10 +12,8 @@ from blackbox_lb.cli.commands.fit import FitOptions, fit_command
 from blackbox_lb.cli.echo import option_names
 from blackbox_lb.cli.found import FLAGS, PATHS, TEXTS
 from blackbox_lb.cli.grouped import MOST_USED
-from blackbox_lb.cli.resources import load
 from blackbox_lb.cli.settings import EITHER_OR, OF_THE_PROVIDER, PER_COMMAND
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.plan.by_data import completed
 from blackbox_lb.jobs.plan.plan import Plan
 from tests.support.errors import raises_naming
 
@@ -63,18 +61,6 @@ def options_of(*arguments: str) -> FitOptions:
     program = click.Context(main, **main.context_settings)
     context = fit_command.make_context("fit", [*ENOUGH, *arguments], parent=program)
     return FitOptions(**context.params)
-
-
-def test_the_plan_of_a_fit_without_options_is_the_default_plan() -> None:
-    """The command line adds nothing of its own."""
-    given = options_of()
-    plan = Plan(task="capitals", reward="correct-and-short")
-    for name in Plan.model_fields:
-        assert getattr(given, name) == getattr(plan, name), name
-    decided = completed(given, *load(given))
-    assert decided.settings == plan.settings
-    assert decided.sweep == plan.sweep
-    assert (plan.most_entries, plan.few) == (300, True)
 
 
 @pytest.mark.parametrize(("arguments", "owner", "name", "value"), ARRIVALS)

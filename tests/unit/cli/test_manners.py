@@ -5,7 +5,6 @@ and help that answers at once.
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import re
@@ -22,7 +21,6 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main, terminal
 from blackbox_lb.cli.commands import COMMANDS, load_command
-from blackbox_lb.cli.echo import print_json
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.settings import find_settings
 from blackbox_lb.errors import BiasError
@@ -140,19 +138,6 @@ def test_colours_only_where_they_are_wanted(bias_file: Path) -> None:
     assert re.sub(rb"\x1b\[[\d;]*m", b"", forced) == plain
     both = run("show", bias_file, FORCE_COLOR="1", NO_COLOR="1").stdout
     assert not re.search(rb"\x1b\[(?:\d+;)*(?:3|4|9)\d", both), "weight may stay, colours may not"
-
-
-@pytest.mark.parametrize("width", [30, 80])
-def test_numbers_stay_whole_on_a_narrow_screen(width: int, bias_file: Path) -> None:
-    """No line is wider than the screen, no number is broken: rows become blocks where columns have
-    no room.
-    """
-    shown = run("show", bias_file, COLUMNS=str(width)).stdout.decode()
-    table = shown[shown.index("Promoted") :]
-    assert "+1.250" in table
-    assert "-0.500" in table
-    assert all(len(line) <= width for line in table.splitlines())
-    assert ("bias (nats): +1.250" in table) is (width == 30)
 
 
 def completion_of(tokens: int) -> Completion:
@@ -422,17 +407,6 @@ def test_init_writes_no_key_that_an_address_holds(
         assert result.exit_code == 2
         assert part in result.stderr
     assert not list(tmp_path.iterdir())
-
-
-def test_print_json_is_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a stream of another encoding characters become JSON's own escapes, which read back as they
-    were.
-    """
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    monkeypatch.setattr(sys, "stdout", stream)
-    print_json({"a": "é"})
-    stream.flush()
-    assert json.loads(stream.buffer.getvalue()) == {"a": "é"}
 
 
 def test_brackets_of_the_user_are_no_markup(

@@ -9,13 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS, GROUPS
 from blackbox_lb.errors import InputError
-from blackbox_lb.tasks import load_task
+from blackbox_lb.extras.rivals.table import standard_rivals
+from blackbox_lb.jobs.runs.answers import pieces_of
+from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
+from blackbox_lb.tasks import load_task, parse_reward
+from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.types import Completion, Prompt
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
@@ -76,6 +83,42 @@ def test_try_reads_prompts_from_its_input(server: ExactServer, folder: Path) -> 
     result = blb("try", folder / "bias.json", *where, input="question 1\n\nquestion 3\n")
     assert result.exit_code == 0, result.output
     assert result.stdout.count("prompt  question") == 2
+
+
+def completion(texts: list[str], text: str) -> Completion:
+    """A completion of these tokens, numbered from 0."""
+    empty = Completion.empty("stop")
+
+    ids = np.arange(len(texts), dtype=np.int32)
+    return Completion(
+        text,
+        "stop",
+        ids,
+        np.zeros(len(texts), np.float32),
+        empty.top_ids,
+        empty.top_logprobs,
+        token_bytes={number: part.encode() for number, part in enumerate(texts)},
+    )
+
+
+def test_the_moved_tokens_are_pieces_of_their_own() -> None:
+    """The pieces make up the text; a token below the least bias is not moved."""
+    drawn = completion(["Asia", ".", " It", " is"], "Asia. It is")
+    pieces = pieces_of(drawn, RequestBias({0: 2.0, 1: 0.001, 3: -1.0}), Prompt.user("Where?"))
+    assert "".join(piece.text for piece in pieces) == "Asia. It is"
+    assert [(piece.text, piece.bias) for piece in pieces] == [
+        ("Asia", 2.0),
+        (". It", None),
+        (" is", -1.0),
+    ]
+
+
+def test_tokens_that_do_not_make_up_the_text_are_not_told_apart() -> None:
+    """Where the bytes are others, the answer is one piece."""
+    drawn = completion(["Asia"], "Europe")
+    assert [
+        piece.text for piece in pieces_of(drawn, RequestBias({0: 2.0}), Prompt.user("Where?"))
+    ] == ["Europe"]
 
 
 def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:
@@ -140,6 +183,26 @@ def test_the_system_option_reaches_the_server(
     sent = [str(request) for request in server.requests[before:] if "question" in str(request)]
     assert sent
     assert all("Be kind." in request for request in sent)
+
+
+def test_the_standard_rivals_suit_the_task() -> None:
+    """Labels have four; a reward by length asks for brevity; an unknown one says what is missing."""
+    labels = Labels(("no", "yes"), (frozenset({"no"}), frozenset({"yes"})))
+    decision, notices = standard_rivals(
+        parse_reward("accuracy", max_tokens=4), labels, (GREEDY,), takes_messages=True
+    )
+    assert decision[:3] == ["labels-only", "calibrate:batch", "few-shot:4"]
+    assert (decision[3:] == ["classifier:tfidf"]) != bool(notices)
+    text, notices = standard_rivals(
+        parse_reward("length", max_tokens=4), None, (SAMPLED, GREEDY), takes_messages=True
+    )
+    assert [spec.partition(":")[0] for spec in text] == ["prompt", "temperature"]
+    assert not notices
+    greedy, notices = standard_rivals(
+        parse_reward("regex:a", max_tokens=4), None, (GREEDY,), takes_messages=True
+    )
+    assert not greedy
+    assert notices
 
 
 def test_rivals_and_a_bias_are_one_sorted_table(

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -157,22 +156,6 @@ def test_a_fit_stops_in_any_stage(
     assert (
         json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["fit"]["finished"] is True
     )
-
-
-def test_the_forecast_comes_before_the_first_request(
-    small_run: Callable[..., Result], server: ExactServer
-) -> None:
-    """It is what is sent; a second run, which sends nothing, has none."""
-    told = small_run("collect", "--samples-per-prompt", 2, "--price", "1,2")
-    found = re.search(
-        r"about (\d+) requests with about [\d,]+ prompt tokens, for about (\d+) completions",
-        told.stderr,
-    )
-    assert found is not None, told.stderr
-    assert int(found[1]) == int(found[2]) == asked(server)
-    assert "$1 and $2 a million" in told.stderr
-    again = small_run("collect", "--samples-per-prompt", 2, "--price", "1,2")
-    assert "prompt tokens" not in again.stderr
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ sentences say.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,22 +107,6 @@ def found(result: Result) -> Evaluation:
 def drawn(server: ExactServer) -> int:
     """Completions that were asked for so far."""
     return sum(path.endswith("completions") for path, _ in server.calls)
-
-
-def test_policies_are_drawn_together(tmp_path: Path) -> None:
-    """The requests of base and bias arrive at once: neither waits for the other's last answer."""
-    all_here = threading.Barrier(6)
-
-    def wait(number: int, answer: Any) -> Any:
-        all_here.wait(timeout=60)
-        return answer
-
-    with ExactServer(MODEL, faults=wait) as server:
-        bias = made(server, tmp_path / "weak" / "bias.json", 0.4)
-        result = blb_eval(server, tmp_path, bias, "--test-limit", 3, "--deploy", "greedy", "--json")
-        evaluation = found(result)
-    assert [policy.name for policy in evaluation.policies] == ["base", "weak"]
-    assert drawn(server) == 6
 
 
 def test_the_truth_is_told(server: ExactServer, tmp_path: Path) -> None:
@@ -277,27 +260,6 @@ def test_a_gain_by_ending_in_time_is_named(tmp_path: Path) -> None:
         alike = blb_eval(server, tmp_path / "alike", path, *options, "--max-tokens", 60)
     assert "HELPS" in alike.stdout
     assert "token limit" not in alike.stdout
-
-
-def test_without_a_bias_the_alternatives_are_judged(server: ExactServer, tmp_path: Path) -> None:
-    """Base and alternative only: its effect is told like a bias's, and examples show both, changed
-    answers first.
-    """
-    told = found(
-        blb_eval(
-            server,
-            tmp_path,
-            *options(rival="temperature:0.3", deploy="temperature=1", test_samples=2),
-            "--json",
-            "--seed",
-            1,
-        )
-    )
-    assert [row.name for row in told.policies] == ["base", "T = 0.3"]
-    assert told.summary[0].startswith("At temperature 1, T = 0.3 helps")
-    changed = [len({answer.text for answer in shown.completions}) > 1 for shown in told.examples]
-    assert (len(changed), changed) == (30, sorted(changed, reverse=True))
-    assert [answer.policy for answer in told.examples[0].completions] == ["base", "T = 0.3"]
 
 
 def test_biases_that_do_not_fit_are_refused_before_anything_is_drawn(

@@ -123,16 +123,6 @@ def test_lengths_that_the_limit_hides_are_said_at_first_sight(fit: Call, tmp_pat
     assert not any("collect" in each.remedy for each in failed)
 
 
-def test_going_on_is_possible(fit: Call, server: ExactServer) -> None:
-    """Told to go on, the rest is collected; where all of it has one reward there is nothing to
-    fit.
-    """
-    said = fit("regex:nothing like this", "--go-on")
-    assert said.exit_code == 2
-    assert "nothing to learn from this reward" in " ".join(said.output.split())
-    assert completions(server) == 4 * TRAIN
-
-
 def test_the_first_look_is_part_of_the_whole(
     fit: Call, server: ExactServer, tmp_path: Path
 ) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import blackbox_lb
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import NOT_THE_TASK
 from blackbox_lb.estimate.decisions.prediction import beats_commonest, decisions_of
@@ -109,22 +108,6 @@ def test_every_other_place_says_the_same(fitted: Fitted) -> None:
     assert verdict.count(NOT_THE_TASK) >= 2
     assert "not the task" in verdict
     assert commonest.sentence.replace('"', "&#34;") in verdict
-
-
-def test_a_run_in_python_has_the_word(fitted: Fitted) -> None:
-    """``status``, ``repr`` and the printed text."""
-    run = blackbox_lb.fit(
-        fitted.folder.parent / "data.jsonl",
-        reward="accuracy",
-        provider="llamacpp",
-        base_url=fitted.server.base_url,
-        max_tokens=2,
-        out=fitted.folder.parent / "python",
-        quiet=True,
-    )
-    assert run.status == NOT_THE_TASK
-    assert NOT_THE_TASK in repr(run)
-    assert str(run).startswith(NOT_THE_TASK)
 
 
 def test_a_check_says_yes_only_above_the_commonest_label(fitted: Fitted, tmp_path: Path) -> None:

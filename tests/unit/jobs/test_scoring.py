@@ -122,32 +122,6 @@ def test_scores_by_eye(store: Path, score: Callable[..., Result]) -> None:
     assert base["difference"] is None
 
 
-def test_one_store_many_rewards(store: Path, score: Callable[..., Result]) -> None:
-    """Each reward gives its own mean of the same completions, and the limit can be set for all."""
-    means = {
-        spec: groups(score(store, spec, "--json", "--split", "train"))[0]["reward"]["mean"]
-        for spec in (
-            "accuracy",
-            "length",
-            "accuracy-minus-length",
-            "accuracy-gated-length",
-            "exact-match",
-            "regex:B",
-        )
-    }
-    assert means == {
-        "accuracy": 0.5,
-        "length": 3.0,
-        "accuracy-minus-length": 0.125,
-        "accuracy-gated-length": 1.0,
-        "exact-match": 0.5,
-        "regex:B": 0.5,
-    }
-    assert groups(score(store, "length", "--json", "--split", "train", "--max-tokens", 16))[0][
-        "reward"
-    ]["mean"] == pytest.approx(6)
-
-
 @pytest.mark.parametrize(
     ("filters", "count"),
     [
@@ -194,28 +168,6 @@ def test_every_completion_is_written(
         (None, None, None)
     ]
     assert len({line["key"] for line in lines}) == len(lines)
-
-
-def test_places_are_written_with_their_passages(
-    store: Path, score: Callable[..., Result], tmp_path: Path
-) -> None:
-    """Where the reward is a sum over places, each line has them; what cannot be scored has none."""
-    (tmp_path / "list.txt").write_text("paris 2\n/n'd/\n")
-    path = tmp_path / "lines.jsonl"
-    found = groups(
-        score(store, f"avoid:{tmp_path / 'list.txt'}", "--json", "--per-completion", path)
-    )
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    told = {line["completion"]: line["spans"] for line in lines}
-    assert told["Paris"] == [{"start": 0, "end": 5, "amount": -200.0, "text": "Paris"}]
-    assert told["N'Djamena"] == [{"start": 0, "end": 3, "amount": -100.0, "text": "N'D"}]
-    assert (told["Rome"], told[""]) == ([], None)
-    assert {row["reward"]["label"] for row in found} == {"-hits per 100 words"}
-    test = next(row for row in found if row["split"] == "test" and row["policy"] == "base")
-    assert test["passages"] == [
-        {"text": "paris", "count": 1, "amount": -200.0},
-        {"text": "n'd", "count": 1, "amount": -100.0},
-    ]
 
 
 def test_marks_score_what_people_read(

@@ -151,15 +151,6 @@ def test_what_is_proven_or_has_a_safe_reading_blocks_nothing(name: str) -> None:
     load_profile(name).require(NEEDED, "this")
 
 
-@pytest.mark.parametrize("name", GUESSED)
-def test_what_is_a_guess_blocks_and_says_what_finds_out(name: str) -> None:
-    """Ids, neutral request and bias of a host that nobody has asked are guesses."""
-    with raises_naming(
-        ProfileError, "tokens.id", "neutral", f"bias of {name}", f"``provider={name}``"
-    ):
-        load_profile(name).require(NEEDED, "this")
-
-
 @pytest.mark.parametrize(
     ("model", "unsure"),
     [
@@ -330,35 +321,6 @@ def test_rate_limit_headers_have_names_that_the_budgets_know(name: str) -> None:
     RateLimiter(load_profile(name).connection.rate_limit_headers)
 
 
-@pytest.mark.parametrize("name", ["azure", "azure-classic"])
-def test_azure_never_falls_back_to_openai(name: str) -> None:
-    """Its address comes from the user alone, its key goes into Azure's header, and a deployment is
-    not looked up.
-    """
-    connection = load_profile(name).connection
-    assert (connection.base_url, connection.base_url_env) == (None, "AZURE_OPENAI_ENDPOINT")
-    assert (connection.api_key_header, connection.token_env) == ("api-key", "AZURE_OPENAI_AD_TOKEN")
-    assert not connection.lists_models
-
-
-def test_azures_two_forms() -> None:
-    """v1 has the paths of OpenAI and no version; classic has the deployment in the path, a version,
-    and the older limit field.
-    """
-    new, classic = load_profile("azure"), load_profile("azure-classic")
-    assert (new.connection.base_path, new.connection.query) == ("/openai/v1", {})
-    assert (new.endpoint("chat").path, new.endpoint("chat").max_tokens) == (
-        "/chat/completions",
-        "max_completion_tokens",
-    )
-    assert classic.connection.base_path == "/openai"
-    assert classic.connection.query_env == {"api-version": "OPENAI_API_VERSION"}
-    assert set(classic.connection.query) == set(classic.connection.query_env)
-    assert classic.endpoint("chat").path == "/deployments/{model}/chat/completions"
-    assert classic.endpoint("chat").max_tokens == "max_tokens"
-    assert classic.endpoint("chat").top_logprobs == new.endpoint("chat").top_logprobs == 20
-
-
 def test_a_profile_of_ones_own_from_scratch() -> None:
     """About twenty lines describe an OpenAI-compatible host, and the request is the one that they
     describe.
@@ -388,16 +350,6 @@ def test_a_profile_of_ones_own_from_scratch() -> None:
     }
     with raises_naming(ProfileError, "blb doctor ``provider=acme``"):
         acme.require(NEEDED, "this")
-
-
-def test_a_profile_of_ones_own_extends_another(tmp_path: Path) -> None:
-    """It holds only the rows in which it differs, table by table."""
-    path = tmp_path / "mine.toml"
-    path.write_text('extends = "vllm"\nname = "mine"\n[bias]\nentries = 50\nfractions = false\n')
-    mine, vllm = load_profile(str(path)), load_profile("vllm")
-    assert (mine.name, mine.bias.entries, mine.bias.fractions) == ("mine", 50, False)
-    assert mine.bias.low == vllm.bias.low
-    assert mine.neutral == vllm.neutral
 
 
 @pytest.mark.parametrize(
@@ -581,30 +533,6 @@ def test_without_a_model_where_none_is_listed() -> None:
     with raises_naming(ProfileError, "``model``"):
         load_profile("azure").check_model(None)
     load_profile("vllm").check_model(None)
-
-
-def test_a_profile_cannot_extend_itself(tmp_path: Path) -> None:
-    """A circle is named instead of followed."""
-    path = tmp_path / "mine.toml"
-    path.write_text(f'extends = "{path.as_posix()}"')
-    with raises_naming(ProfileError, "mine.toml", "extends"):
-        load_profile(str(path))
-
-
-@pytest.mark.parametrize(
-    ("name", "facts"),
-    [
-        (
-            "opnai",
-            ("'opnai'", "openai", "azure-classic", "lmstudio", ".toml"),
-        ),
-        ("none.toml", ("none.toml", "``provider``")),
-    ],
-)
-def test_an_unknown_profile_is_refused(name: str, facts: tuple[str, ...]) -> None:
-    """The known ones are listed, and how to give one's own."""
-    with raises_naming(ProfileError, *facts):
-        load_profile(name)
 
 
 @pytest.mark.parametrize("length", [LONGEST_CHAIN, LONGEST_CHAIN + 1, 1_500])

@@ -312,16 +312,6 @@ def _part(answer: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "choices": [choice]}
 
 
-def test_a_first_answer_that_is_a_part_of_a_character_is_asked_for_again(tmp_path: Path) -> None:
-    """It says nothing of the model, though no answer came before it."""
-    with ExactServer(
-        MODEL, faults=lambda number, answer: _part(answer) if number == 0 else answer
-    ) as server:
-        done, completions = run(server, tmp_path)
-        assert (done.received, len(asked(server))) == (10, 11)
-    assert all(completion.whole for completion in completions)
-
-
 @pytest.mark.parametrize(
     ("spoil", "error", "tries"),
     [(_nan, CorruptResponse, 3), (_part, CorruptResponse, 3), (_none, NoLogprobs, 1)],

@@ -40,7 +40,7 @@ from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.tasks.rewards.forms.endpoint import BATCH
 from blackbox_lb.types import Completion, Example, Message, Prompt, Span
 from tests.support.commands import asking, blb, options
-from tests.support.errors import names, raises_naming
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.listener import Listener, Reply, Request
 from tests.support.questions import questions, write_rows
@@ -359,6 +359,27 @@ def test_a_key_comes_from_the_environment(
     assert scorer.seen[0].headers["authorization"] == "Bearer k3y-of-the-endpoint"
 
 
+@pytest.mark.parametrize(
+    ("spec", "facts"),
+    [
+        ("https://", ("'https://'", "https://HOST/PATH")),
+        ("http://u:secret@host:port/x", ("'host:port/x'", "https://HOST/PATH")),
+        (
+            "http://u:secret@host/x?key=secret",
+            ("query", "BLB_REWARD_KEY"),
+        ),
+        ("htps://u:secret@host/x", ("'...host/x'", "exact-match")),
+    ],
+)
+def test_a_broken_address_is_refused_without_its_password(
+    spec: str, facts: tuple[str, ...]
+) -> None:
+    """The message says what is wrong and not what is secret."""
+    with raises_naming(InputError, *facts) as caught:
+        parse_reward(spec, max_tokens=48)
+    assert "secret" not in str(caught.value)
+
+
 # A language model as judge
 
 TEMPLATE = 'Q: {prompt}\nA: {completion}\nRight: {answer}\nReply {"score": N}'
@@ -461,20 +482,6 @@ def test_the_words_are_read_again_for_another_scale(
     assert fetch(judge("score: 4", prompt=prompt), tmp_path / "s.db", texts(1)) == 1
 
 
-def test_a_judge_without_its_key_is_told_at_once(
-    scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``blb collect`` says which variable is missing before it asks for any completion."""
-    judge("score: 1")
-    monkeypatch.delenv("JUDGE_KEY")
-    with ExactServer(ExactModel(12, 6, end=True)) as server:
-        where = asking(server, out=tmp_path / "run", task="capitals")
-        said = blb("collect", *where, "--reward", f"judge:{tmp_path / 'judge.toml'}")
-        assert said.exit_code == 2
-        assert names(said.stderr, "JUDGE_KEY")
-        assert not server.requests
-
-
 def test_a_judge_may_quote(judge: Callable[..., Reward], tmp_path: Path) -> None:
     """The passages that a judge quotes share its number; where none of them stands in the text the
     end of the text has it, and a notice counts those that do not.
@@ -532,15 +539,6 @@ def test_a_broken_judge_is_refused(
     """What is wrong with the file is said before anything is sampled."""
     with raises_naming(InputError, *facts):
         judge("score: 1", **rows)
-
-
-def test_a_judge_that_is_not_there_or_no_toml(tmp_path: Path) -> None:
-    """The message names the file and the reason."""
-    with raises_naming(InputError, "nowhere.toml"):
-        parse_reward("judge:nowhere.toml", max_tokens=48)
-    (tmp_path / "j.toml").write_text("= 3")
-    with raises_naming(InputError, "j.toml", "TOML"):
-        parse_reward(f"judge:{tmp_path / 'j.toml'}", max_tokens=48)
 
 
 def says(content: Any = "score: 8", finish: Any = "stop", **more: Any) -> dict[str, Any]:

@@ -60,14 +60,6 @@ def test_answers_that_are_no_texts_are_read(
     assert names(note_of(tmp_path, row), "40 rows")
 
 
-def test_a_question_without_an_answer_has_none(tmp_path: Path) -> None:
-    """SQuAD 2 has questions that its text does not answer: empty lists."""
-    row = {"prompt": "Q?", "answers": {"text": [], "answer_start": []}}
-    assert example_of(tmp_path, row, answer_column="answers", require_answers=False).answers == ()
-    with raises_naming(DataError, "line 1", "answers"):
-        example_of(tmp_path, row, answer_column="answers")
-
-
 @pytest.mark.parametrize(
     ("answer", "path"),
     [
@@ -142,14 +134,6 @@ def test_sharegpt_is_read(tmp_path: Path) -> None:
     assert example_of(tmp_path, {"conversations": [ASKED, YES]}).answers == ("yes",)
     with raises_naming(DataError, "'observation'", "tool_calls"):
         example_of(tmp_path, {"conversations": [*turns, {"from": "observation", "value": "x"}]})
-
-
-def test_conversations_beside_a_prompt_stay_a_column(tmp_path: Path) -> None:
-    """A row with a prompt, or a column that is named, is read by these."""
-    row = {"prompt": "P", "answer": "a", "conversations": [{"from": "human", "value": "Q?"}]}
-    assert example_of(tmp_path, row).prompt.text == "P"
-    with raises_naming(DataError, "'question'"):
-        example_of(tmp_path, {"conversations": [ASKED, YES]}, prompt_column="question")
 
 
 def test_text_parts_are_joined(tmp_path: Path) -> None:

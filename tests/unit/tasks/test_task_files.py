@@ -211,20 +211,6 @@ def test_labels_of_joined_rows_are_no_synonyms(write: Write) -> None:
     assert labels.of(examples[0]) == labels.names.index("yes")
 
 
-def test_prompts_that_differ_in_tools_are_two(write: Write) -> None:
-    """One question with and without a fitting function is two rows with two answers."""
-    tool = {"type": "function", "function": {"name": "weather"}}
-    spelled = {"function": {"name": "weather"}, "type": "function"}
-    rows = [
-        {"prompt": "Rain?", "tools": [tool], "answer": "call"},
-        {"prompt": "Rain?", "tools": [], "answer": "call"},
-        {"prompt": "Rain?", "tools": [spelled], "answer": "call"},
-    ]
-    examples = load_examples(write("a.jsonl", jsonl(*rows)))
-    assert [example.answers for example in examples] == [("call",), ("call",)]
-    assert examples[0].id != examples[1].id
-
-
 # JSON that is one document
 
 
@@ -375,19 +361,6 @@ def test_a_template_that_fills_the_memory_is_refused(write: Write, template: str
         load_task(data=path, prompt_template=template)
     task = load_task(data=path, prompt_template="{q:>12}|{number:.2f}")
     assert "  validation|0.50" in prompts_of(task)
-
-
-@pytest.mark.parametrize(
-    ("row", "suggestion"),
-    [
-        ({"promt": "P", "answer": "x"}, "did you mean promt"),
-        ({"prompt": "P", "answers": "x"}, "``answer_column=answers``"),
-    ],
-)
-def test_a_near_column_is_suggested(write: Write, row: dict[str, str], suggestion: str) -> None:
-    """A column that is not there is answered with the nearest that is."""
-    with raises_naming(DataError, suggestion):
-        load_examples(write("a.jsonl", jsonl(row)))
 
 
 # Tables of spreadsheets

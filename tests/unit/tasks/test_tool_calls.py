@@ -303,13 +303,6 @@ def test_calls_and_results_are_read_as_they_are(
     assert [message.as_json for message in example.prompt.messages] == list(messages)
 
 
-def test_empty_fields_of_an_answer_that_was_dumped_are_none(tmp_path: Path) -> None:
-    """The SDK's own messages hold every field that an answer may have."""
-    dumped = {**CALLED, "refusal": None, "annotations": [], "audio": None, "function_call": None}
-    (example,) = load_examples(written(tmp_path / "a.jsonl", row_with(ASKED, dumped, RESULT)))
-    assert example.prompt.messages[1].as_json == CALLED
-
-
 def test_another_call_or_result_is_another_prompt(tmp_path: Path) -> None:
     """Rows that differ in what was called, or in whose result it is, are apart; equal ones are one
     example. A prompt without calls keeps its id.
@@ -387,10 +380,3 @@ def test_a_last_call_is_the_answer_of_a_row_without_one(tmp_path: Path) -> None:
     (example,) = load_examples(written(tmp_path / "a.jsonl", row))
     assert example.answers == (OSLO.text,)
     assert len(example.prompt.messages) == 1
-
-
-def test_remote_rewards_get_the_calls(tmp_path: Path) -> None:
-    """An endpoint of the user's own gets the messages as OpenAI has them."""
-    (example,) = load_examples(written(tmp_path / "a.jsonl", row_with(ASKED, CALLED, RESULT)))
-    item = EndpointReward.parse("https://example.com/reward").item(example, answer_of("yes"))
-    assert item["prompt"] == [ASKED, CALLED, RESULT]

@@ -87,15 +87,6 @@ def test_the_fingerprint_is_that_of_the_encoded_probe() -> None:
     assert vocabulary.fingerprint == fingerprint([7] * len(PROBE_TEXT))
 
 
-def test_half_a_surrogate_pair_is_no_token_and_no_crash() -> None:
-    """JSON can carry half a character: it names no token, and is encoded like tiktoken's U+FFFD."""
-    vocabulary = Vocabulary(
-        "v", {0: b"a"}, {}, 1, lambda text: [ord(character) for character in text]
-    )
-    assert vocabulary.id_of_text("\ud83d") is None
-    assert vocabulary.encode("a\ud83d") == [ord("a"), 0xFFFD]
-
-
 # Display strings
 
 
@@ -397,15 +388,6 @@ def test_a_vocabulary_that_cannot_be_fingerprinted_is_refused(tmp_path: Path) ->
     tokens = [(letter, NORMAL, 0.0) for letter in "ab"]
     with raises_naming(InputError, "b'T'"):
         load_vocabulary(gguf(tmp_path / "a.gguf", tokens, model="llama"))
-
-
-def test_a_file_is_read_once_until_it_changes(tmp_path: Path) -> None:
-    """The same file gives the same object; after it was written anew it is read anew."""
-    path = byte_level(tmp_path)
-    first = load_vocabulary(path)
-    assert load_vocabulary(str(path)) is first
-    byte_level(tmp_path, merges=["a b", "b a"])
-    assert load_vocabulary(path) is not first
 
 
 @pytest.mark.parametrize("build", [byte_level, sentencepiece])
