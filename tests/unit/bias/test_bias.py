@@ -345,30 +345,6 @@ def test_bad_field_is_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("content", "facts"),
-    [
-        (b"", ("UTF-8", "char")),
-        (b"{", ("UTF-8", "char")),
-        (b"\xff\xfe{}", ("UTF-8", "UTF-16")),
-        (b"[" * 200_000, ("UTF-8",)),
-        (b"[1]", ('"format"', '"blackbox-lb/bias"')),
-        (b'{"7": 1.5}', ('"format"', '"blackbox-lb/bias"')),
-        (b'{"format": "blackbox-lb/bias"}', ('"version"', "None")),
-        (
-            b'{"format": "blackbox-lb/bias", "version": 4}',
-            ("provider", "5 more"),
-        ),
-    ],
-)
-def test_foreign_file_is_refused(tmp_path: Path, content: bytes, facts: tuple[str, ...]) -> None:
-    """Whatever a file holds, loading it is a bias or one clear error."""
-    path = tmp_path / "bias.json"
-    path.write_bytes(content)
-    with raises_naming(BiasError, path, *facts):
-        Bias.load(path)
-
-
 def test_too_many_entries() -> None:
     """1,000,001 entries are refused for their number; a million pass that check (and fail the next,
     being one token).

@@ -188,49 +188,6 @@ def test_who_names_a_task_does_not_get_the_file_s_data(
     assert (got["task"], got["data"]) == (None, Path("x.jsonl"))
 
 
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("[fit]\ntua = 0.5\n", ["[fit] tua", "did you mean tau?", "blb fit --help"]),
-        (
-            "[fit]\ntau = 'strong'\n",
-            ["[fit] tau = 'strong'", "--tau", "it takes a number, not text"],
-        ),
-        ("[fit]\ntau = -1\n", ["[fit] tau = -1", "x>0"]),
-        ("[fit]\nconcurrency = 2.5\n", ["concurrency = 2.5", "whole number"]),
-        ("[fit]\nseed = true\n", ["seed = true", "it takes a value, not true or false"]),
-        ("[fit]\nquiet = 'yes'\n", ["quiet = 'yes'", "true or false"]),
-        ("[fit]\nreward = ['length']\n", ["reward = ['length']", "not a list"]),
-        ("[fit]\nestimator = 'projektion'\n", ["estimator = 'projektion'", "'projection'"]),
-        ("[fti]\ntau = 0.5\n", ["[fti]", "did you mean fit?"]),
-        ("[fit]\nclusters = 16\n", ["[fit] clusters", "blb fit has no option --clusters"]),
-        (
-            "[fit]\nestimator = ['clusters']\n",
-            ["estimator = ['clusters']", "is not one of 'projection'"],
-        ),
-        ("[reproduce]\ntable = 'accuracy'\n", ["there is no command for the table [reproduce]"]),
-        ("tau = 0.5\n", ["tau stands outside a table", "[defaults]"]),
-        ("[defaults]\nprovidr = 'vllm'\n", ["[defaults] providr", "did you mean provider?"]),
-        ("[defaults]\nout = 'x'\n", ["[defaults] out", "put it under the command's own table"]),
-        ("[defaults]\nentries = 'cv'\n[fit]\nentries = 2.5e\n", ["is not TOML"]),
-    ],
-)
-def test_a_wrong_file_is_refused_by_name(
-    text: str, parts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """File, table, key, value, what would do and the nearest right name; exit code 2 and no
-    traceback.
-    """
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "blb.toml").write_text(text)
-    result = blb("fit", "--task", "capitals", "--reward", "length")
-    assert result.exit_code == 2
-    assert isinstance(result.exception, SystemExit)
-    for part in [str(tmp_path / "blb.toml"), *parts]:
-        assert part in result.stderr
-    assert blb("fit", "--help").exit_code == 0, "help is there for whoever must repair the file"
-
-
 def test_a_shared_value_that_another_command_does_not_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,18 +252,6 @@ def test_quiet_in_the_file_hides_nothing_about_the_file(
         '[defaults]\nquiet = true\nbase_url = "http://localhost/v1"\ntask = "nothing"\n'
     )
     assert "gives --base-url" in blb("fit", "--reward", "length").stderr
-
-
-def test_own_data_goes_before_a_shared_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Data in a command's table displaces the task that all commands share."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "blb.toml").write_text(
-        '[defaults]\ntask = "capitals"\n[fit]\ndata = "train.jsonl"\n'
-    )
-    got = received(["fit"], "fit", monkeypatch)
-    assert (got["task"], got["data"]) == (None, Path("train.jsonl"))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])

@@ -858,18 +858,6 @@ class RoundedAfter(Rounded, After):
     """Logprobs after the bias, in steps."""
 
 
-def test_rounded_logprobs_are_no_crash() -> None:
-    """What cannot be proven from them is left open or contradicted; the self-test ends with a
-    report.
-    """
-    for seed in range(3):
-        server = ExactServer(model(seed))
-        server._dialect = Rounded(server.model, "exact", None, seed)
-        report = self_test(server)
-        assert finding(report, "bias").status == "CONFIRMED"
-        assert report.requests < 120
-
-
 def rounding(
     kind: type[Rounded], step: float, seed: int, wish: Callable[[JSON], None] | None = None
 ) -> Liar:

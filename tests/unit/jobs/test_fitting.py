@@ -174,33 +174,6 @@ def test_forbidden_ids_are_never_sent(call: Call, server: ExactServer, tmp_path:
     assert (bias.compiled.kept_share or 0) < 1
 
 
-def test_the_settings_that_are_deployed_with(
-    call: Call, server: ExactServer, tmp_path: Path
-) -> None:
-    """They replace the default: requests, verdicts and the numbers that choose are at these and no
-    others, but for the KL.
-    """
-    deployed = ["temperature=0.5", "greedy", "temperature=0.5"]
-    call("fit", *small(*options(l2=[5, 50], deploy=deployed)))
-    document = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert list(dict.fromkeys(row["setting"] for row in document["verdict"])) == [
-        "temperature 0.5",
-        "greedy",
-    ]
-    for row in document["validation"]["tried"]:
-        assert [each["setting"] for each in row["by_setting"]] == ["temperature 0.5", "greedy"]
-        assert row["tokens"] == pytest.approx(sum(each["tokens"] for each in row["by_setting"]) / 2)
-        assert row["kl_nats_per_completion"] is None
-    assert document["validation"]["base"].keys() == {"reward", "tokens", "accuracy", "setting"}
-    biased = [
-        body["temperature"]
-        for path, body in server.calls
-        if path.endswith("completions") and body.get("logit_bias")
-    ]
-    assert {0.5, 0.0, 1.0} == set(biased)
-    assert biased.count(1.0) == 4, "one completion of each test prompt, for the KL alone"
-
-
 def test_what_a_result_says_of_its_making(call: Call, server: ExactServer, tmp_path: Path) -> None:
     """Every completion that was drawn is counted; remarks and command are there."""
     fitted = call("fit", *small("--l2", 5, "--l2", 50))

@@ -65,7 +65,7 @@ def small(server: ExactServer, folder: Path) -> dict[str, Any]:
         "base_url": server.base_url,
         "max_tokens": 8,
         "seed": 1,
-        "samples_per_prompt": 12,
+        "samples_per_prompt": 8,
         "validation_samples": 2,
         "test_samples": 2,
         "out": folder,

@@ -5,7 +5,6 @@ with its evidence.
 from __future__ import annotations
 
 import datetime as dt
-import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from blackbox_lb.providers.packaged import end_notice, end_notice_by_name, profi
 from blackbox_lb.providers.profile import LONGEST_CHAIN, load_profile
 from blackbox_lb.providers.schema import ModelRules
 from blackbox_lb.types import Prompt, Sampling
-from tests.support.commands import blb
 from tests.support.errors import raises_naming
 
 NEW = [
@@ -116,31 +114,6 @@ def test_no_evidence_without_a_row(name: str) -> None:
     existing = {each for row in rows for each in around(row)}
     assert set(profile.evidence) - existing <= DOCUMENTATION
     assert set(profile.unknown) <= existing
-
-
-def test_the_overview_names_every_provider() -> None:
-    """With its key's variable, what it learns from, the bias it takes, and how that is known; no
-    word is broken.
-    """
-    text = blb("providers").output
-    assert [name for name in NAMES if f" {name} " not in text] == []
-    assert "AZURE_OPENAI_API_KEY" in text
-    assert "blb doctor" in text
-    rows = {
-        line.split()[0]: line.split(maxsplit=1)[1].strip()
-        for line in text.splitlines()
-        if line.startswith(" ") and len(line.split()) > 1
-    }
-    assert re.split(r"  +", rows["openai"]) == [
-        *("OPENAI_API_KEY", "samples, labels: 20", "300 whole, -100 to 100", "specification")
-    ]
-    assert re.split(r"  +", rows["llamacpp"])[1:] == [
-        "samples, answers: any",
-        "any, -100 to 100",
-        "measured on a live server",
-    ]
-    assert rows["vllm"].endswith("measured on a live server")
-    assert [name for name in NAMES if rows[name].endswith("unknown")] == sorted(GUESSED)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in GUESSED])

@@ -4,7 +4,6 @@ stranger.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import threading
@@ -137,19 +136,6 @@ def test_what_is_no_embedding_is_refused(
         assert len(seen) == tries
 
 
-def test_a_slip_of_an_embeddings_api_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rate limit inside an answer of status 200, and an answer without vectors."""
-    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.0)
-    slips = [{"error": {"code": 429, "message": "slow down"}}, {"data": None}]
-
-    def slipping(body: dict[str, Any]) -> tuple[int, Any]:
-        return (200, slips.pop(0)) if slips else lengths(body)
-
-    with embeddings(slipping) as (url, seen):
-        assert len(TextVectors(f"m@{url}").of(["a"])[0]) == 2
-        assert len(seen) == 3
-
-
 def test_a_key_that_comes_back_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     """In what is said of a refusal."""
     monkeypatch.setenv("EMBEDDINGS_API_KEY", "s3cret-of-a-user")
@@ -160,13 +146,3 @@ def test_a_key_that_comes_back_is_masked(monkeypatch: pytest.MonkeyPatch) -> Non
     ):
         TextVectors(f"m@{url}").of(["a"])
     assert "s3cret" not in str(caught.value)
-
-
-def test_vectors_come_inside_an_event_loop_too() -> None:
-    """A fit asks for them from one."""
-
-    async def inside(url: str) -> list[tuple[float, ...]]:
-        return TextVectors(f"m@{url}").of(["abc"])
-
-    with embeddings(lengths) as (url, _):
-        assert asyncio.run(inside(url)) == TextVectors(f"m@{url}").of(["abc"])
