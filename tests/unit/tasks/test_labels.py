@@ -13,7 +13,7 @@ import pytest
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import load_task
-from blackbox_lb.tasks.sets.labels import MOST_LABELS, Labels, spellings
+from blackbox_lb.tasks.sets.labels import MOST_LABELS, Labels
 from blackbox_lb.types import Example, Prompt
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
@@ -31,15 +31,6 @@ def rows(*answers: tuple[str, ...] | str) -> list[Example]:
         )
         for number, each in enumerate(answers)
     ]
-
-
-def test_spellings_differ_in_case_and_leading_space_alone() -> None:
-    """Every spelling is the answer but for case and one space before it, and none stands twice."""
-    found = spellings(["yes", "New York"])
-    assert {"yes", " yes", "Yes", " YES", "New York", " new york"} <= set(found)
-    assert len(set(found)) == len(found)
-    assert {each.strip().casefold() for each in found} == {"yes", "new york"}
-    assert spellings([" "]) == ()
 
 
 def test_labels_are_the_few_answers_of_the_training_rows() -> None:
@@ -119,15 +110,6 @@ def test_a_letter_is_named_in_its_case_and_is_no_article(text: str, said: str | 
     assert (None if number is None else labels.names[number]) == said
     for name in labels.names:
         assert labels.matcher(rows(name)[0], text) == (name == said)
-
-
-def test_letters_keep_the_case_of_the_data() -> None:
-    """What is learned is what counts as right; --labels may write them in another case."""
-    assert spellings(["A"]) == ("A", " A")
-    labels = Labels.named(["a", "b"], rows("A", "B"))
-    assert labels.accepted == (frozenset("A"), frozenset("B"))
-    assert labels.said("B, not A") == 1
-    assert labels.of(rows("b")[0]) == 1
 
 
 def test_right_is_the_first_label_named() -> None:
@@ -286,12 +268,6 @@ def test_answers_that_differ_in_punctuation_alone_are_refused(names: tuple[str, 
         Labels.found_in(data)
     labels = Labels.named([names[0], "other"], data)
     assert labels.counts(data) == {names[0]: 6, "other": 3}
-
-
-def test_spellings_keep_the_case_of_a_letter_with_signs() -> None:
-    """A grade is no article."""
-    assert spellings(["A+"]) == ("A+", " A+")
-    assert "aa+" in spellings(["AA+"])
 
 
 def test_the_command_counts_the_labels_that_it_is_given(tmp_path: Path) -> None:
