@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,8 @@ def main(
         place = Place(server, folder, top_logprobs, seed, concurrency)
         results = asyncio.run(_results(parts, place))
     except BlbError as error:
-        raise _Refused(str(error)) from error
+        # Errors name the parameters of Python.
+        raise _Refused(re.sub(r"``(\w+)``", _option, str(error))) from error
     served = f"{model or 'the default model'} through {provider} ({server['endpoint'] or 'chat'})"
     notes = differences(table, parts, results, scale, served)
     shown = Path(model).name if model else provider
@@ -145,6 +147,10 @@ def main(
     markdown = page(table, shown, tables, notes)
     (folder / "reproduction.md").write_text(markdown, encoding="utf-8")
     click.echo(text if as_json else markdown)
+
+
+def _option(match: re.Match[str]) -> str:
+    return f"--{match[1].replace('_', '-')}"
 
 
 async def _results(parts: list[Part], place: Place) -> list[dict[str, Any]]:
