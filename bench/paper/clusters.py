@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.arrays import Ids, Vector
-from bench.paper.centering import fits
 from bench.paper.clustering import cluster_vocabulary
 from blackbox_lb import Sweep, Task, Trials
 
@@ -32,6 +31,15 @@ from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 
 NAME = "clusters"
+
+
+def fits(statistics: Statistics, vocab_size: int) -> None:
+    """Raise InputError if a sampled token id is not below ``vocab_size``."""
+    if len(statistics.counts) > vocab_size:
+        raise InputError(
+            f"token id {len(statistics.counts) - 1} was sampled, but the vocabulary has"
+            f" {vocab_size} entries; give the size of the model's output layer"
+        )
 
 
 class TiedIPS(TokenIPS):

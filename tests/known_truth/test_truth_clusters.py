@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.paper.centering import center, centered
 from bench.paper.clusters import TiedIPS
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from tests.support.centering import center, centered
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.statistics import statistics_of, zhat_of

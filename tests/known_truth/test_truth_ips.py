@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
-from bench.paper.centering import center, centered
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.reweighting import learned_record
+from tests.support.centering import center, centered
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.exact.model import RewardOf

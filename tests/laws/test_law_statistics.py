@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.paper.centering import fits
+from bench.paper.clusters import fits
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.statistics import (
     REMEMBERED,

@@ -8,18 +8,8 @@ import math
 
 import numpy as np
 
-from bench.arrays import Vector
-from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
-
-
-def fits(statistics: Statistics, vocab_size: int) -> None:
-    """Raise InputError if a sampled token id is not below ``vocab_size``."""
-    if len(statistics.counts) > vocab_size:
-        raise InputError(
-            f"token id {len(statistics.counts) - 1} was sampled, but the vocabulary has"
-            f" {vocab_size} entries; give the size of the model's output layer"
-        )
+from blackbox_lb.estimate.counting.statistics import TokenIPS
+from blackbox_lb.estimate.inputs.checks import Vector
 
 
 def center(ips: TokenIPS, tau: float, alpha: float, vocab_size: int) -> float:
