@@ -57,7 +57,10 @@ def run(step: Step, place: Place) -> Outcome:
         text = ended.stdout.splitlines()[-1] if step.program else ended.stdout
         outcome = Outcome(words=words, code=0, seconds=seconds, document=json.loads(text))
     else:
-        last = tuple(ended.stderr.strip().splitlines()[-1:])
+        said = ended.stderr
+        if not isinstance(ended.exception, SystemExit):  # a program has no sentences of blb's
+            said = f"{type(ended.exception).__name__}: {ended.exception}"
+        last = tuple(said.strip().splitlines()[-1:])
         outcome = Outcome(words=words, code=ended.exit_code, seconds=seconds, error=last)
     path.write_text(outcome.model_dump_json(), encoding="utf-8")
     click.echo(f"  {seconds:.0f} s, exit code {outcome.code} {' '.join(outcome.error)}", err=True)
@@ -65,17 +68,21 @@ def run(step: Step, place: Place) -> Outcome:
 
 
 def _call(step: Step) -> Result:
-    """Run the command in this process."""
+    """Run the command in this process.
+
+    Raises SystemExit: it was interrupted. What else ``blb`` raises is a fault and is raised, too.
+    """
     program = blb
     words = [*step.words, "--json"]
     if step.program:
         program = importlib.import_module(f"bench.gallery.{step.program}").main
         words = list(step.words)
     ended = CliRunner().invoke(program, words)
-    if ended.exit_code == 130:
+    if ended.exit_code == 130 or ended.stderr.endswith("Aborted!\n"):
         raise SystemExit(130)
-    if ended.exception is not None and not isinstance(ended.exception, SystemExit):
-        raise ended.exception
+    fault = ended.exception
+    if fault is not None and not isinstance(fault, SystemExit) and not step.program:
+        raise fault
     return ended
 
 

@@ -227,13 +227,24 @@ def test_a_page_from_its_beginning_to_its_end(
 def test_a_command_that_fails_is_on_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what it said, and is run again."""
-    broken = {**SMALLEST, "steps": [{"name": "fit", "run": "fit @model --task nowhere"}]}
-    monkeypatch.setattr(program, "USES", {"decisions": Use(broken)})
+    """With what it said, one of ``blb`` as one of a program; the others go on."""
+    rows = [{"prompt": "Which?", "answer": "a", "split": "test"}]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    store = tmp_path / "store.db"
+    store.touch()
+    words = f"bias={tmp_path}/none.json --provider llamacpp --data {data} --reward length"
+    words += f" --max-tokens 4 --store {store} --deploy greedy"
+    steps = [
+        {"name": "fit", "run": "fit @model --task nowhere"},
+        {"name": "writing", "program": "writing", "run": words},
+    ]
+    monkeypatch.setattr(program, "USES", {"decisions": Use({**SMALLEST, "steps": steps})})
     folders = ("--out", str(tmp_path / "out"), "--pages", str(tmp_path / "pages"))
     ended = CliRunner().invoke(program.main, ["decisions", *folders])
     assert ended.exit_code == 1
-    assert "`fit` (0 s): exit code 2: " in (tmp_path / "pages" / "decisions.md").read_text()
+    text = (tmp_path / "pages" / "decisions.md").read_text()
+    assert re.search(r"`fit` \(\d+ s\): exit code 2: ", text)
+    assert re.search(r"`writing` \(\d+ s\): exit code 1: ", text)
 
 
 def test_pages_that_lack_something_are_left_out(
