@@ -51,6 +51,7 @@ RIVALS = ("as it is", "temperature", "batch prior", "ReAnchor")
 WAYS = (*RIVALS, *(f"fit by {goal}" for goal in GOALS))
 NOISE = 2.0
 """Standard errors of a paired difference that noise alone seldom exceeds."""
+SAME = 1e-12
 
 Population: TypeAlias = tuple[Vector, Vector]
 """(n,) confidences, and the chance that each decision is wrong."""
@@ -195,14 +196,16 @@ def learned(rows: MendingRows, seed: int) -> dict[str, tuple[str, Mending]]:
 
 
 def measured(data: VectorSet, labels: Sequence[int], draws: int) -> list[dict[str, Any]]:
-    """A row a number of labels, draw and way: accuracy and log loss on all other rows. Draws with
-    one option alone are drawn again.
+    """A row a number of labels, draw and way: accuracy and log loss on all other rows, and for the
+    last draw their gains over rivals. Draws with one option alone are drawn again.
     """
     rows = []
     total = len(data.rows.answers)
     for count in labels:
         if count > total - FEWEST_TESTED:
             continue
+        is_right = {way: np.full((draws, total), np.nan) for way in WAYS}
+        losses = {way: np.full((draws, total), np.nan) for way in WAYS}
         for draw in range(draws):
             rng = np.random.default_rng([draw, count])
             order = rng.permutation(total)
@@ -213,6 +216,8 @@ def measured(data: VectorSet, labels: Sequence[int], draws: int) -> list[dict[st
             for way, (name, mending) in learned(data.part(order[:count]), draw).items():
                 mended = mending.probabilities(test.logprobs)
                 likelihood = np.maximum(mended[places, test.answers], np.finfo(np.float64).tiny)
+                is_right[way][draw, order[count:]] = mended.argmax(axis=1) == test.answers
+                losses[way][draw, order[count:]] = -np.log(likelihood)
                 rows.append(
                     {
                         "data": data.name,
@@ -220,11 +225,29 @@ def measured(data: VectorSet, labels: Sequence[int], draws: int) -> list[dict[st
                         "draw": draw,
                         "way": way,
                         "chosen": name,
-                        "accuracy": float((mended.argmax(axis=1) == test.answers).mean()),
-                        "log_loss": float(-np.log(likelihood).mean()),
+                        "accuracy": float(np.nanmean(is_right[way][draw])),
+                        "log_loss": float(np.nanmean(losses[way][draw])),
                     }
                 )
+        for row in rows[-len(WAYS) :]:
+            way = row["way"]
+            row["gains"] = {
+                "log loss": _gain(losses["temperature"] - losses[way]),
+                "batch prior": _gain(is_right[way] - is_right["batch prior"]),
+                "ReAnchor": _gain(is_right[way] - is_right["ReAnchor"]),
+            }
     return rows
+
+
+def _gain(differences: Vector) -> tuple[float, float]:
+    """The mean of paired differences (draws, rows), NaN where a row taught, and its standard error
+    over draws and over rows together.
+    """
+    by_draw = np.nanmean(differences, axis=1)
+    is_tested = ~np.isnan(differences).all(axis=0)
+    by_row = np.nanmean(differences[:, is_tested], axis=0)
+    error = np.hypot(_standard_error(by_draw), _standard_error(by_row))
+    return float(by_draw.mean()), float(error)
 
 
 def cells_of(
@@ -277,12 +300,16 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
             mean_accuracy = np.mean([accuracy[key][way].mean() for key in keys])
             mean_loss = np.mean([log_loss[key][way].mean() for key in keys])
             line = [str(labels), way, f"{mean_accuracy:.3f} / {mean_loss:.3f}"]
-            losses = [log_loss[key]["temperature"] - log_loss[key][way] for key in keys]
-            line.append(f"{sum(gain.mean() > 0 for gain in losses)} of {len(keys)}")
-            line.append(str(sum(_is_worse(gain) for gain in losses)))
-            for rival in ("batch prior", "ReAnchor"):
-                gains = [accuracy[key][way] - accuracy[key][rival] for key in keys]
-                line.append(str(sum(_is_worse(gain) for gain in gains)))
+            gains = [
+                row["gains"]
+                for row in rows
+                if "gains" in row and row["way"] == way and row["labels"] == labels
+            ]
+            better = sum(gain["log loss"][0] > 0 for gain in gains)
+            line.append(f"{better} of {len(gains)}")
+            for rival in ("log loss", "batch prior", "ReAnchor"):
+                worse = sum(gain[rival][0] < -NOISE * gain[rival][1] - SAME for gain in gains)
+                line.append(str(worse))
             lines.append(line)
     head = [
         "labels",
@@ -294,11 +321,6 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
         "below ReAnchor's beyond noise",
     ]
     return markdown(head, lines)
-
-
-def _is_worse(gains: Vector) -> bool:
-    """Whether the mean gain over draws is below 0 by more than two standard errors."""
-    return bool(gains.mean() < -NOISE * _standard_error(gains) - 1e-12)
 
 
 ERROR = 0.1

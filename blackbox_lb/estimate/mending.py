@@ -342,8 +342,8 @@ class Way(NamedTuple):
 
 WAYS = (
     Way("as it is", is_centered=False, learns="nothing"),
-    Way("temperature", is_centered=False, learns="slope"),
     Way("batch prior", is_centered=True, learns="slope"),
+    Way("temperature", is_centered=False, learns="slope"),
     Way("slope and offsets", is_centered=False, learns="slope and offsets"),
     Way("slope and offsets from the batch prior", is_centered=True, learns="slope and offsets"),
     Way("offsets for the goal", is_centered=True, learns="goal"),
@@ -377,26 +377,26 @@ def best_mending(candidates: Sequence[CandidateMending], goal: MendingGoal) -> C
 
     For the log loss it is the simplest one that loses at most half a standard error to the one with
     the smallest, or that one itself where answers are few; offsets for the goal do not take part.
-    For the accuracy it is the one with the smallest log loss, unless another is worth more by a
-    standard error.
+    For the accuracy it is the same one, unless another is worth more by a standard error.
     """
     likely = [candidate for candidate in candidates if candidate.name != WAYS[-1].name]
     best = min(likely, key=lambda candidate: candidate.scores.log_loss)
-    if goal == "accuracy":
-        gains = [candidate.worths - best.worths for candidate in candidates]
-        surer = [
+    if len(best.log_losses) >= FEW:
+        losses = {candidate: candidate.log_losses - best.log_losses for candidate in likely}
+        best = next(
             candidate
-            for candidate, gain in zip(candidates, gains, strict=True)
-            if gain.mean() > SURER * _standard_error(gain)
-        ]
-        return max(surer, key=lambda candidate: candidate.scores.worth, default=best)
-    if len(best.log_losses) < FEW:
+            for candidate, loss in losses.items()
+            if loss.mean() <= SIMPLER * _standard_error(loss)
+        )
+    if goal == "log loss":
         return best
-    for candidate in likely:
-        loss = candidate.log_losses - best.log_losses
-        if loss.mean() <= SIMPLER * _standard_error(loss):
-            return candidate
-    return best
+    gains = {candidate: candidate.worths - best.worths for candidate in candidates}
+    surer = [
+        candidate
+        for candidate, gain in gains.items()
+        if gain.mean() > SURER * _standard_error(gain)
+    ]
+    return max(surer, key=lambda candidate: candidate.scores.worth, default=best)
 
 
 def _standard_error(values: Vector) -> float:
