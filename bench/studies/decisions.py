@@ -199,7 +199,7 @@ def measured(data: VectorSet, labels: Sequence[int], draws: int) -> list[dict[st
     """A row a number of labels, draw and way: accuracy and log loss on all other rows, and for the
     last draw their gains over rivals. Draws with one option alone are drawn again.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     total = len(data.rows.answers)
     for count in labels:
         if count > total - FEWEST_TESTED:
