@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias
     from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
     from blackbox_lb.jobs.evaluation.run import EvalPlan
+    from blackbox_lb.jobs.forecast import Forecast
+    from blackbox_lb.jobs.runs.conclusion import NextStep
     from blackbox_lb.rollouts.judging.trials import Trials
     from blackbox_lb.tasks import Reward, Task
 
@@ -79,6 +81,12 @@ class EvalOptions(TaskSettings, DecisionSettings, JudgingSettings, TrialOptions,
         " drawn-label (drawn here for each completion, and asked for in the prompt).",
         metavar="NAME[:VALUE]",
     )
+    only: str | None = setting(
+        None,
+        HelpGroup.JUDGING,
+        "Of a file that mends several questions: the id of the one to judge.",
+        metavar="ID",
+    )
     effect: float | None = setting(
         None,
         HelpGroup.JUDGING,
@@ -104,9 +112,12 @@ def eval_command(options: EvalOptions) -> None:
     in the tables, by default the file's, or the folder's of a bias.json. A bias may come from
     another server of the same model: only the tokenizer must be the same. Writes evaluation.json
     into --out; a second run resumes there.
+
+    BIAS may be one file that mends decisions: its test rows are read as the fit read them, and with
+    --rivals they are also decided as they are by the mended layout, by a temperature, by the batch
+    prior, and by a classifier of words.
     """
     from blackbox_lb.jobs.evaluation.compare import verdicts
-    from blackbox_lb.jobs.evaluation.conclusion import eval_conclusion
     from blackbox_lb.jobs.records.run_record import work_in
     from blackbox_lb.jobs.runs.conclusion import HELP_PAGE, NextStep, understood
     from blackbox_lb.jobs.runs.opening import run_folder
@@ -116,6 +127,16 @@ def eval_command(options: EvalOptions) -> None:
             "--save writes verdicts into bias files, and none was given; name one, or drop --save"
         )
     paths = _named(options.biases)
+    mending = _mending(paths)
+    if mending is None and options.only is not None:
+        raise InputError(
+            "``only`` names one of several questions of a file that mends decisions, and none is"
+            " given; leave it out"
+        )
+    if mending is not None:
+        _check_mending(options)
+        _judge_mending(options, paths, *mending)
+        return
     loaded = {name: load_bias(path, options) for name, path in paths.items()}
     task, reward = load(options, learns=False)
     plan = _plan(options, task, reward, tuple(loaded.values()))
@@ -126,33 +147,128 @@ def eval_command(options: EvalOptions) -> None:
         evaluation, spent = run(
             options, lambda budget: _run(loaded, options, task, reward, plan, budget)
         )
-        document = evaluation.model_dump(mode="json")
-        path = folder / FILE
-        if options.as_json:
-            print_json(document)
+        if paths:
+            bias_file = next(iter(paths.values()))
+            use = shell_line("blb", "export", bias_file, "--format", "openai")
+            if_helps = NextStep(use, "use it")
+            otherwise = NextStep(HELP_PAGE, "what helps, by kind of task")
         else:
-            _print(evaluation, everything=options.verbose)
-            report = NextStep(shell_line("blb", "report", folder), "look at every answer")
-            if paths:
-                bias_file = next(iter(paths.values()))
-                use = shell_line("blb", "export", bias_file, "--format", "openai")
-                if_helps = NextStep(use, "use it")
-                otherwise = NextStep(HELP_PAGE, "what helps, by kind of task")
-            else:
-                otherwise = NextStep(command_with_same(["blb", "fit"]), "learn a bias")
-                if_helps = otherwise
-            print_conclusion(
-                eval_conclusion(evaluation, path, spent, [report, if_helps], [report, otherwise])
-            )
-        with explained(
-            f"write {path}", "make room there, and the same command asks for no completion again"
-        ):
-            write_whole(path, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
+            otherwise = NextStep(command_with_same(["blb", "fit"]), "learn a bias")
+            if_helps = otherwise
+        _tell(options, evaluation, folder, spent, if_helps, otherwise)
         if options.save:
             for name, bias in loaded.items():
                 bias.verified(verdicts(evaluation, name)).save(paths[name])
     if not options.as_json:
         note_old_report(folder)
+
+
+def _tell(
+    options: EvalOptions,
+    evaluation: Evaluation,
+    folder: Path,
+    spent: str,
+    if_helps: NextStep,
+    otherwise: NextStep,
+) -> None:
+    """Print the evaluation, and write it into the folder."""
+    from blackbox_lb.jobs.evaluation.conclusion import eval_conclusion
+    from blackbox_lb.jobs.runs.conclusion import NextStep
+
+    document = evaluation.model_dump(mode="json")
+    path = folder / FILE
+    if options.as_json:
+        print_json(document)
+    else:
+        _print(evaluation, everything=options.verbose)
+        report = NextStep(shell_line("blb", "report", folder), "look at every answer")
+        print_conclusion(
+            eval_conclusion(evaluation, path, spent, [report, if_helps], [report, otherwise])
+        )
+    with explained(
+        f"write {path}", "make room there, and the same command asks for no completion again"
+    ):
+        write_whole(path, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def _mending(paths: Mapping[str, Path]) -> tuple[str, Bias] | None:
+    """The name and the file that mends decisions; None where no file does.
+
+    Raises InputError: there are others beside it.
+    """
+    from blackbox_lb.bias.document import Bias
+
+    for name, path in paths.items():
+        bias = Bias.load(path)
+        if not bias.decisions or bias.entries:
+            continue
+        if len(paths) > 1:
+            raise InputError(
+                f"{path} mends decisions, which are judged by themselves; give it alone, and the"
+                f" {len(paths) - 1} other files in another command"
+            )
+        return name, bias
+    return None
+
+
+def _check_mending(options: EvalOptions) -> None:
+    """Raise InputError where an option is about completions."""
+    for name in ("save", "deploy", "rival", "effect"):
+        if getattr(options, name):
+            raise InputError(
+                f"``{name}`` is about completions, and the file mends decisions, which are judged"
+                f" by their test rows; leave out ``{name}``"
+            )
+
+
+def _judge_mending(options: EvalOptions, paths: Mapping[str, Path], name: str, bias: Bias) -> None:
+    """Judge a file of mended decisions."""
+    from blackbox_lb.jobs.decisions.applying import endpoint_of, question_of
+    from blackbox_lb.jobs.records.run_record import work_in
+    from blackbox_lb.jobs.runs.conclusion import NextStep
+    from blackbox_lb.jobs.runs.opening import run_folder
+
+    question_of(bias, options.only, "only")
+    task, reward = load(options, learns=False, mends=True)
+    if options.endpoint is None:
+        options = options.replacing(endpoint=endpoint_of(bias))
+    folder = run_folder(options, task)
+    with work_in(folder):
+        options = options.replacing(out=folder)
+        evaluation, spent = run(
+            options, lambda budget: _run_mending(options, task, reward, name, bias, budget)
+        )
+        serve = shell_line("blb", "proxy", "--decide", paths[name].parent, "--upstream", "URL")
+        otherwise = NextStep("docs/decisions.md", "what mending can do")
+        _tell(options, evaluation, folder, spent, NextStep(serve, "use it"), otherwise)
+    if not options.as_json:
+        note_old_report(folder)
+
+
+async def _run_mending(
+    options: EvalOptions, task: Task, reward: Reward, name: str, bias: Bias, budget: SpendLimit
+) -> Evaluation:
+    from blackbox_lb.extras.rivals.mended import evaluate_mended, evaluation_parts
+    from blackbox_lb.jobs.decisions.applying import question_of
+    from blackbox_lb.jobs.forecast import RequestSettings, forecast
+    from blackbox_lb.jobs.runs.opening import results_of
+
+    mended = question_of(bias, options.only, "only")
+
+    def expected(trials: Trials) -> Forecast:
+        parts = evaluation_parts(trials, task, bias, mended, rivals=options.rivals)
+        return forecast(RequestSettings.of(trials), parts)
+
+    async with open_trials(
+        options,
+        task,
+        reward,
+        budget,
+        needs=(),
+        expected=expected,
+        results=results_of(options, reward, (FILE, REPORT)),
+    ) as trials:
+        return await evaluate_mended(trials, task, bias, mended, name, rivals=options.rivals)
 
 
 def _named(specs: Sequence[str]) -> dict[str, Path]:

@@ -34,6 +34,9 @@ def places(run: RunDocuments) -> Iterator[Place]:
         if pair.base.macro_f1 is not None and pair.biased.macro_f1 is not None:
             values = f"{number(pair.base.macro_f1)} -> {number(pair.biased.macro_f1)}"
             yield Place("decisions", f"macro-F1  {values}  {setting}, label by label")
+    for question in run.decided:
+        words = f"{question.changed_rows:,} of {question.test_rows:,} decisions change"
+        yield Place("decisions", f"{printable(question.question)}  {words}")
     if run.evaluation is not None:
         names = {policy.name for policy in run.evaluation.policies}
         yield Place("alternatives", f"{len(names):,} policies")
@@ -41,9 +44,6 @@ def places(run: RunDocuments) -> Iterator[Place]:
         yield Place("examples", f"{len(run.examples):,} test prompts with their answers")
     for status, count in status_counts(run.examples).items():
         yield Place(status, f"{count:,} of them {status}")
-    for question in run.decided:
-        words = f"{question.changed_rows:,} of {question.test_rows:,} decisions change"
-        yield Place("decisions", f"{printable(question.question)}  {words}")
     if not run.bias.decisions:
         yield Place("tokens", f"{len(run.bias.entries):,} entries")
     usage = None if run.result is None else run.result.usage

@@ -3,6 +3,8 @@
 It has the same training rows as the bias.
 """
 
+from __future__ import annotations
+
 import importlib.util
 import re
 import warnings
@@ -13,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.extras.rivals.case import Case, Rival, right
 from blackbox_lb.jobs.evaluation.policies import Decided, Decides, Policy
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.printable import first_line
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
-from blackbox_lb.vocabulary.embedding import EXTRA, load_encoder, resolve_encoder
+from blackbox_lb.vocabulary.embedding import EXTRA, Encoder, load_encoder, resolve_encoder
 
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 """Values of C, the inverse strength of the penalty; cross-validation chooses among them."""
@@ -82,41 +85,53 @@ class Classifier:
 
     async def decide(self, trials: Trials) -> Decided:
         """Learn from the training rows, and decide for each test prompt."""
-        from sklearn.exceptions import ConvergenceWarning
-
         labels = right(self.case.task, self.labels)
         has_label = labels >= 0
         labels = labels[has_label]
         examples = zip(self.case.task.train, has_label.tolist(), strict=True)
         training: Any = [example.prompt.text for example, usable in examples if usable]
         test: Any = [example.prompt.text for example in self.case.task.test]
-        rows = len(training)
-        steps: list[Any] = []
-        if self.encoder is None:
-            from sklearn.feature_extraction.text import TfidfVectorizer
-
-            steps.append(
-                TfidfVectorizer(
-                    ngram_range=(1, 2), sublinear_tf=True, tokenizer=WORDS, token_pattern=None
-                )
-            )
-        else:
+        encode = None
+        if self.encoder is not None:
             encode = load_encoder(self.encoder)
-            training = np.asarray(encode(training))
             test = np.asarray(encode(test))
-        rarest = int(np.unique(labels, return_counts=True)[1].min())
-        model = _with_validation(steps, rarest, self.case.seed)
-        with warnings.catch_warnings():
-            # It fails to converge at strengths that are hardly ever chosen.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            try:
-                model.fit(training, labels)
-            except ValueError as error:
-                raise InputError(
-                    f"no classifier can be learned from {rows} training rows:"
-                    f" {first_line(error)}; drop ``rival=classifier``"
-                ) from error
-            return Decided(tuple(model.predict(test).tolist()))
+        model = learned_classifier(training, labels, encode, self.case.seed)
+        return Decided(tuple(model.predict(test).tolist()))
+
+
+def learned_classifier(texts: Sequence[str], labels: Ids, encode: Encoder | None, seed: int) -> Any:
+    """A fitted classifier of scikit-learn. encode: of texts; None for their words.
+
+    Raises:
+        InputError: nothing can be learned, as from one label alone.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+
+    training: Any = texts
+    steps: list[Any] = []
+    if encode is None:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        steps.append(
+            TfidfVectorizer(
+                ngram_range=(1, 2), sublinear_tf=True, tokenizer=WORDS, token_pattern=None
+            )
+        )
+    else:
+        training = np.asarray(encode(texts))
+    rarest = int(np.unique(labels, return_counts=True)[1].min())
+    model = _with_validation(steps, rarest, seed)
+    with warnings.catch_warnings():
+        # It fails to converge at strengths that are hardly ever chosen.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        try:
+            model.fit(training, labels)
+        except ValueError as error:
+            raise InputError(
+                f"no classifier can be learned from {len(texts)} training rows:"
+                f" {first_line(error)}; drop ``rival=classifier``"
+            ) from error
+    return model
 
 
 def _with_validation(steps: list[Any], rarest: int, seed: int) -> Any:

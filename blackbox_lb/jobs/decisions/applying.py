@@ -11,8 +11,9 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.jobs.decisions.reading import LAYOUTS, ReadRows, WayToRead, read
 from blackbox_lb.literals import Endpoint
+from blackbox_lb.questions.question import Question
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.safety.printable import did_you_mean, shorten
+from blackbox_lb.safety.printable import did_you_mean, printable, shorten
 from blackbox_lb.types import Example
 
 
@@ -21,8 +22,9 @@ def way_of(mended: MendedQuestion) -> WayToRead:
     return WayToRead(mended.reading, mended.both_orders)
 
 
-def question_of(bias: Bias, name: str | None) -> MendedQuestion:
-    """The question of a bias file with this id; None for the only one.
+def question_of(bias: Bias, name: str | None, parameter: str = "question") -> MendedQuestion:
+    """The question of a bias file with this id; None for the only one. parameter: that gives the
+    id, for messages.
 
     Raises InputError: no such question, or several and no name.
     """
@@ -33,11 +35,11 @@ def question_of(bias: Bias, name: str | None) -> MendedQuestion:
     if name is None:
         raise InputError(
             f"the bias file mends {len(names)} questions, {listed}; name one, as in"
-            f" ``question={shorten(names[0])}``"
+            f" ``{parameter}={printable(names[0])}``"
         )
     if name not in names:
         raise InputError(
-            f"``question={shorten(name)}`` is not in the bias file, which mends {listed}"
+            f"``{parameter}={printable(name)}`` is not in the bias file, which mends {listed}"
             f"{did_you_mean(name, names)}"
         )
     return bias.decisions[names.index(name)]
@@ -90,21 +92,25 @@ def check_models(mended: MendedQuestion, read_rows: ReadRows) -> None:
             )
 
 
+def questions_to_ask(bias: Bias, mended: MendedQuestion) -> list[Question]:
+    """What a request about one question asks: an endpoint that decides gets all questions of the
+    file, as in the fit, so that another question of it costs nothing more.
+    """
+    if mended.reading in LAYOUTS:
+        return [mended.question]
+    return [row.question for row in bias.decisions]
+
+
 async def read_mended(
     trials: Trials, title: str, examples: Sequence[Example], bias: Bias, mended: MendedQuestion
 ) -> ReadRows:
     """What the session says of one question, drawn unless it is in the store.
 
-    An endpoint that decides gets all questions of the file in one request, as in the fit, so that
-    another question of it costs nothing more.
-
     Raises BiasError: see ``check_reading`` and ``check_models``. ProviderError: the API failed.
     """
     check_reading(bias, trials.session)
-    questions = [mended.question]
-    if mended.reading not in LAYOUTS:
-        questions = [row.question for row in bias.decisions]
-    rows = await read(trials, title, examples, questions, way_of(mended))
+    asked = questions_to_ask(bias, mended)
+    rows = await read(trials, title, examples, asked, way_of(mended))
     read_rows = rows[mended.question.id]
     check_models(mended, read_rows)
     return read_rows

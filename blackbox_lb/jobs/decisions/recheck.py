@@ -17,8 +17,8 @@ from blackbox_lb.binomial import upper_bound
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.rechecking import energy_test, error_evidence, rows_to_show
-from blackbox_lb.jobs.decisions.applying import check_reading, read_mended, way_of
-from blackbox_lb.jobs.decisions.reading import LAYOUTS, ReadRows, parts_to_read
+from blackbox_lb.jobs.decisions.applying import check_reading, questions_to_ask, read_mended, way_of
+from blackbox_lb.jobs.decisions.reading import ReadRows, parts_to_read
 from blackbox_lb.jobs.decisions.rows import NO_ANSWER, answer_place
 from blackbox_lb.rollouts.answers.given_answers import most_listed
 from blackbox_lb.rollouts.judging.trials import StagePart, Trials
@@ -180,14 +180,12 @@ def check_parts(trials: Trials, examples: Sequence[Example], bias: Bias) -> Iter
     """
     session = trials.session
     check_reading(bias, session)
-    if bias.decisions[0].reading not in LAYOUTS:
-        questions = [mended.question for mended in bias.decisions]
-        for way in dict.fromkeys(way_of(mended) for mended in bias.decisions):
-            yield from parts_to_read(trials.draw, examples, questions, way, 0)
-        return
-    width = most_listed(session.profile, session.endpoint)
+    width = 0
+    if session.endpoint != "decisions":
+        width = most_listed(session.profile, session.endpoint)
     for mended in bias.decisions:
-        yield from parts_to_read(trials.draw, examples, [mended.question], way_of(mended), width)
+        asked = questions_to_ask(bias, mended)
+        yield from parts_to_read(trials.draw, examples, asked, way_of(mended), width)
 
 
 async def check_mended(trials: Trials, examples: Sequence[Example], bias: Bias) -> MendingCheck:

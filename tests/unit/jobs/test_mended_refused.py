@@ -23,8 +23,7 @@ from blackbox_lb.errors import BiasError
 from blackbox_lb.questions.question import parse_questions
 from blackbox_lb.types import Prompt
 from tests.support.commands import blb, options, refused
-from tests.support.questions import write_rows
-from tests.support.tickets import QUESTION, rows_of
+from tests.support.tickets import QUESTION
 
 WORDS = ("mends decisions", "Run.decide", "proxy --decide")
 
@@ -84,14 +83,10 @@ def test_python_gets_no_logit_bias_of_it(file: Path, tmp_path: Path) -> None:
         assert all(word in str(raised.value) for word in WORDS), name
 
 
-def test_commands_refuse_it(file: Path, tmp_path: Path) -> None:
-    data = write_rows(tmp_path / "rows.jsonl", rows_of(20))
+def test_commands_refuse_it(file: Path) -> None:
     server = options(provider="ollama", base_url="http://127.0.0.1:9/v1", model="decider-1")
-    judged = [*server, *options(data=data, reward="accuracy", out=tmp_path / "run")]
     for words in (
         ["try", file, "hello", *server],
-        ["eval", file, *judged],
-        ["eval", file, *judged, "--rivals"],
         ["compile", file, *options(provider="openai")],
         ["analyze", file],
         ["export", file, "--format", "openai"],

@@ -1,0 +1,154 @@
+"""``blb eval`` of a file that mends decisions, beside what one would do instead."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blackbox_lb.extras.report.data import read_run
+from blackbox_lb.extras.report.page import render
+from tests.support.commands import asking, blb, options, refusal, refused
+from tests.support.deciding import DecidingServer
+from tests.support.exact import ExactServer
+from tests.support.labelled import DECIDER, balanced_rows
+from tests.support.questions import write_rows
+from tests.support.tickets import QUESTION, fit, rows_of, says
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """200 tickets, and their question."""
+    (tmp_path / "team.json").write_text(json.dumps({"team": QUESTION}))
+    return write_rows(tmp_path / "tickets.jsonl", rows_of(200))
+
+
+def judged(data: Path, server: DecidingServer, run: Path, *words: str) -> Any:
+    """``blb eval`` of the run's file in its own folder."""
+    given = {
+        "provider": "ollama",
+        "base_url": server.base_url,
+        "model": "decider-1",
+        "data": data,
+        "reward": "accuracy",
+        "out": run,
+    }
+    return blb("eval", run / "bias.json", *options(**given), *words, "--quiet")
+
+
+def test_mending_beside_its_rivals(data: Path) -> None:
+    """All from the answers of the fit; the classifier reads texts that tell nothing."""
+    run = data.parent / "run"
+    with DecidingServer(says) as server:
+        assert fit(data, server, run).exit_code == 0
+        asked = len(server.requests)
+        result = judged(data, server, run, "--rivals")
+        assert len(server.requests) == asked
+    assert result.exit_code == 0, result.output
+    assert "HELPS" in result.output
+    evaluation = json.loads((run / "evaluation.json").read_text())
+    names = [row["name"] for row in evaluation["policies"]]
+    assert names == ["base", "run", "temperature", "batch prior", "classifier tfidf"]
+    by_name = {row["name"]: row["metrics"] for row in evaluation["policies"]}
+    fitted = {row["metric"]: row for row in json.loads((run / "bias.json").read_text())["verdict"]}
+    for metric in ("accuracy", "log loss"):
+        assert by_name["base"][metric]["mean"] == pytest.approx(fitted[metric]["base"])
+        assert by_name["run"][metric]["mean"] == pytest.approx(fitted[metric]["biased"])
+    assert by_name["classifier tfidf"]["accuracy"]["mean"] < by_name["run"]["accuracy"]["mean"]
+    against = {(row["against"], row["metric"]) for row in evaluation["comparisons"]}
+    assert ("temperature", "log loss") in against
+    page = render(read_run(run))
+    assert "classifier tfidf" in page
+
+
+def test_without_rivals_only_the_test_rows_are_read(data: Path, tmp_path: Path) -> None:
+    run = data.parent / "run"
+    with DecidingServer(says) as server:
+        assert fit(data, server, run).exit_code == 0
+        asked = len(server.requests)
+        given = options(
+            provider="ollama",
+            base_url=server.base_url,
+            model="decider-1",
+            data=data,
+            reward="accuracy",
+            out=tmp_path / "other",
+        )
+        result = blb("eval", run / "bias.json", *given, "--quiet", "--json")
+        document = json.loads(result.stdout)
+        assert len(server.requests) - asked == document["policies"][0]["prompts"] < 100
+    assert [row["name"] for row in document["policies"]] == ["base", "run"]
+
+
+def test_one_of_several_questions_is_judged(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": row["prompt"], "team": row["answer"], "danger": "yes" if place % 3 else "no"}
+        for place, row in enumerate(rows_of(90))
+    ]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    questions = {"team": QUESTION, "danger": {"type": "noul", "instructions": "In danger?"}}
+    (tmp_path / "team.json").write_text(json.dumps(questions))
+
+    def both(state: Any, name: str, names: Any) -> Any:
+        return says(state, name, names) if name == "team" else [0.3, 0.1]
+
+    run = tmp_path / "run"
+    with DecidingServer(both) as server:
+        assert fit(data, server, run).exit_code == 0
+        assert "danger" in refusal(judged(data, server, run))
+        assert "dangers" in refusal(judged(data, server, run, "--only", "dangers"))
+        result = judged(data, server, run, "--rivals", "--only", "danger")
+    assert result.exit_code == 0, result.output
+    evaluation = json.loads((run / "evaluation.json").read_text())
+    labels = [row["label"] for row in evaluation["policies"][0]["decisions"]["labels"]]
+    assert labels == ["true", "false"]
+    render(read_run(run))
+
+
+def test_the_servers_own_layout_is_the_base(tmp_path: Path) -> None:
+    """Where words are mended, letters are what one has without this package, and words as they are
+    stand beside it.
+    """
+    question = {"type": "choice", "instructions": "Which?", "criteria": {"b": None, "c": None}}
+    (tmp_path / "which.json").write_text(json.dumps({"which": question}))
+    rows = [
+        {"prompt": row["prompt"], "answer": row["answer"]}
+        for row in balanced_rows(DECIDER)
+        if row["split"] != "validation"
+    ]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    run = tmp_path / "run"
+    with ExactServer(DECIDER) as server:
+        server.texts[3:5] = [" A", " B"]
+        given = asking(server, data=data, reward="accuracy", out=run)
+        learned = blb(
+            "fit", *given, "--question", tmp_path / "which.json", "--layout", "words", "--quiet"
+        )
+        assert learned.exit_code == 0, learned.output
+        result = blb("eval", run / "bias.json", *given, "--quiet", "--json")
+    assert result.exit_code == 0, result.output
+    names = [row["name"] for row in json.loads(result.stdout)["policies"]]
+    assert names == ["base", "run", "words as it is"]
+
+
+def test_what_is_about_completions_is_refused(data: Path) -> None:
+    run = data.parent / "run"
+    with DecidingServer(says) as server:
+        assert fit(data, server, run).exit_code == 0
+        given = options(
+            provider="ollama",
+            base_url=server.base_url,
+            model="decider-1",
+            data=data,
+            reward="accuracy",
+            out=run,
+        )
+        bias = run / "bias.json"
+        asked = len(server.requests)
+        assert "--save" in refused("eval", bias, *given, "--save")
+        assert "--deploy" in refused("eval", bias, *given, "--deploy", "temperature=1")
+        assert "--rival" in refused("eval", bias, *given, "--rival", "prompt:Be right.")
+        assert "alone" in refused("eval", f"a={bias}", f"b={bias}", *given)
+        assert len(server.requests) == asked
