@@ -73,14 +73,22 @@ def endpoint_answer(request: DecisionRequest, **changed: Any) -> dict[str, Any]:
     return {**body, **changed}
 
 
+def _labels(prompt: str) -> list[str]:
+    """The labels of a question by words, which stand in its first line, or by letters."""
+    if prompt.endswith("Answer:"):
+        [named] = re.findall(r": (.*)[?.] Answer with", prompt)
+        return re.split(r", | or ", named)
+    lines = prompt.split("\n\n")[-1].splitlines()
+    asked = [line for line in lines[:-1] if not line.startswith("Question: ")]
+    return [re.split(r": | - ", line)[0] for line in asked]
+
+
 def first_token(document: Any) -> dict[str, Any]:
     """A chat answer with the likeliest first tokens: all labels in a long list, all but the last in
     a short one.
     """
     prompt = document["messages"][-1]["content"]
-    lines = prompt.split("\n\n")[-1].splitlines()
-    asked = [line for line in lines[:-1] if not line.startswith("Question: ")]
-    labels = [re.split(r": | - ", line)[0] for line in asked]
+    labels = _labels(prompt)
     if document["top_logprobs"] <= 20:
         labels = labels[:-1][:18]
     tokens = [*labels, "The", "I"]
