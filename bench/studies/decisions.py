@@ -475,8 +475,8 @@ def main(
                 click.echo(copy.name)
             rows += part
             tables += [table(part), summary(part)]
-    promised = promises(populations(sets), sizes, resamplings)
     write_rows(out / "rows.jsonl", rows)
+    promised = promises(populations(sets), sizes, resamplings)
     write_rows(out / "promises.jsonl", promised)
     text = "\n\n".join([*tables, promise_table(promised), f"{machine()['processor']}, {today()}"])
     (out / "decisions.md").write_text(f"{text}\n", encoding="utf-8")
