@@ -115,7 +115,7 @@ def eval_command(options: EvalOptions) -> None:
 
     BIAS may be one file that mends decisions: its test rows are read as the fit read them, and with
     --rivals they are also decided as they are by the mended layout, by a temperature, by the batch
-    prior, and by a classifier of words.
+    prior, by a classifier of words, and by ReAnchor's rule where dspy is installed.
     """
     from blackbox_lb.jobs.evaluation.compare import verdicts
     from blackbox_lb.jobs.records.run_record import work_in

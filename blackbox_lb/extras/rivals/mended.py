@@ -1,5 +1,6 @@
 """Mended decisions on the test rows, beside what one would do instead: the same answers as they
-are, a temperature, the batch prior, the mended layout as it is, and a classifier of the texts.
+are, a temperature, the batch prior, the mended layout as it is, ReAnchor's rule, and a classifier
+of the texts.
 
 Index letters: ``n`` rows, ``c`` options.
 """
@@ -26,6 +27,7 @@ from blackbox_lb.estimate.mending import (
     mending_candidates,
 )
 from blackbox_lb.extras.rivals.classifier import learned_classifier
+from blackbox_lb.extras.rivals.reanchor import reanchor_weights
 from blackbox_lb.jobs.decisions.applying import (
     check_models,
     check_reading,
@@ -57,10 +59,12 @@ from blackbox_lb.questions.answers import UNROUNDED_FLOOR
 from blackbox_lb.rollouts.answers.given_answers import most_listed
 from blackbox_lb.rollouts.judging.trials import StagePart, Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, together
+from blackbox_lb.safety.printable import first_line
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example
 
 CLASSIFIER = "classifier tfidf"
+REANCHOR = "ReAnchor"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,6 +178,7 @@ async def _decided(
             return decided, answers
         train, _ = await _read(trials, bias, mended, task.train, way_of(mended))
         decided += _refitted(mended, train, training, logprobs, own_tokens, trials.seed or 0)
+        decided += _reanchored(trials, mended, train, training, logprobs, own_tokens)
         decided += _classified(
             trials, task, training, is_judged, len(question.options), trials.seed or 0
         )
@@ -225,6 +230,29 @@ def _refitted(
     for candidate in mending_candidates(rows, seed):
         if candidate.name in RIVALS:
             yield RivalDecision(candidate.name, candidate.mending.probabilities(logprobs), tokens)
+
+
+def _reanchored(
+    trials: Trials,
+    mended: MendedQuestion,
+    train: ReadRows,
+    answers: Ids,
+    logprobs: Vector,
+    tokens: float,
+) -> Iterator[RivalDecision]:
+    """ReAnchor's rule, where DSPy is installed; it has none of this form for scores."""
+    if importlib.util.find_spec("dspy") is None or mended.question.kind == "score":
+        return
+    is_used = train.is_read & (answers != NO_ANSWER)
+    shares = _shares(train.logprobs[is_used])
+    try:
+        weights = reanchor_weights(mended.question, shares, answers[is_used])
+    except (ImportError, AttributeError, TypeError) as error:
+        trials.report.notice(
+            f"ReAnchor is left out: the installed dspy has it in another form ({first_line(error)})"
+        )
+        return
+    yield RivalDecision(REANCHOR, _shares(logprobs + np.log(weights)), tokens)
 
 
 def _classified(

@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from blackbox_lb.extras.report.data import read_run
 from blackbox_lb.extras.report.page import render
+from blackbox_lb.extras.rivals.reanchor import reanchor_weights
+from blackbox_lb.questions.question import parse_questions
 from tests.support.commands import asking, blb, options, refusal, refused
 from tests.support.deciding import DecidingServer
 from tests.support.exact import ExactServer
@@ -49,7 +52,7 @@ def test_mending_beside_its_rivals(data: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "HELPS" in result.output
     evaluation = json.loads((run / "evaluation.json").read_text())
-    names = [row["name"] for row in evaluation["policies"]]
+    names = [row["name"] for row in evaluation["policies"] if row["name"] != "ReAnchor"]
     assert names == ["base", "run", "temperature", "batch prior", "classifier tfidf"]
     by_name = {row["name"]: row["metrics"] for row in evaluation["policies"]}
     fitted = {row["metric"]: row for row in json.loads((run / "bias.json").read_text())["verdict"]}
@@ -61,6 +64,27 @@ def test_mending_beside_its_rivals(data: Path) -> None:
     assert ("temperature", "log loss") in against
     page = render(read_run(run))
     assert "classifier tfidf" in page
+
+
+@pytest.mark.needs("dspy")
+def test_reanchor_is_a_rival_where_it_is_installed() -> None:
+    """Its own code finds the weights that undo the offsets of an endpoint, or a threshold."""
+    generator = np.random.default_rng(1)
+    truth = generator.dirichlet([0.5, 0.5, 0.5], 300)
+    answers = np.array([generator.choice(3, p=row) for row in truth])
+    told = truth * [8.0, 1.0, 0.5]
+    told /= told.sum(axis=1, keepdims=True)
+    [team] = parse_questions({"team": QUESTION}, "team.json")
+    weights = reanchor_weights(team, told, answers)
+    before = float((told.argmax(axis=1) == answers).mean())
+    assert float(((told * weights).argmax(axis=1) == answers).mean()) > before + 0.1
+    assert weights[0] < weights[1] < weights[2]
+    [danger] = parse_questions({"type": "noul"}, "danger.json")
+    is_true = answers == 0
+    low, high = reanchor_weights(danger, told[:, :1] * [1, -1] + [0, 1], (~is_true).astype(int))
+    assert low < high
+    right = np.full((100, 2), [0.9, 0.1])
+    assert reanchor_weights(danger, right, np.zeros(100, int)).tolist() == [1, 1]
 
 
 def test_without_rivals_only_the_test_rows_are_read(data: Path, tmp_path: Path) -> None:
