@@ -70,6 +70,8 @@ def end_notice(profile: Profile, model: str | None, today: dt.date) -> str | Non
             profile.check_model(end.successor)
         except ModelUnsuitable:
             sentence += " and takes no bias"
+            if profile.decides(end.successor):
+                sentence += ", but decides between labels (blb fit ``question``)"
     return (
         f"{sentence}. A bias goes on with open weights, on a server of your own or on a host: blb"
         " providers ``hosts=NAME`` says which hosts serve a model"
