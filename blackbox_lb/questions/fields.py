@@ -72,8 +72,8 @@ def text_field(fields: Mapping[str, Json], name: str, loc: Loc) -> str:
     """
     value = field(fields, name, loc)
     if not isinstance(value, str) or not value:
-        shown = "empty" if value == "" else kind_of(value)
-        raise RequestFault((*loc, name), f"it is {shown}; give a text", "string_type")
+        description = "empty" if value == "" else kind_of(value)
+        raise RequestFault((*loc, name), f"it is {description}; give a text", "string_type")
     return value
 
 
@@ -123,9 +123,9 @@ def kind_of(value: object) -> str:
 
 
 def unknown_type(raw_type: Json, types: Sequence[str], loc: Loc) -> RequestFault:
-    shown = shorten(raw_type) if isinstance(raw_type, str) else kind_of(raw_type)
+    description = shorten(raw_type) if isinstance(raw_type, str) else kind_of(raw_type)
     return RequestFault(
         (*loc, "type"),
-        f"it is {shown}; give one of {', '.join(types)}",
+        f"it is {description}; give one of {', '.join(types)}",
         "literal_error",
     )

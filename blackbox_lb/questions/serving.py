@@ -170,20 +170,20 @@ def _question_of_sglang(raw: Json, loc: Loc) -> Question:
         raise unknown_type(kind, tuple(_OF_SGLANG), loc)
     fields = fields_of(raw, loc, _OF_SGLANG[kind])
     id = text_field(fields, "id", loc)
-    asked = needed_prose(field(fields, "question", loc), (*loc, "question"))
+    instructions = needed_prose(field(fields, "question", loc), (*loc, "question"))
     if kind == "yes_no":
         options = [
             AnswerOption(name=name, description=prose(fields.get(side), (*loc, side)))
             for name, side in (("true", "yes"), ("false", "no"))
         ]
-        return checked_question(id, "noul", asked, options, loc)
+        return checked_question(id, "noul", instructions, options, loc)
     if kind == "score":
         where = (*loc, "levels")
         levels = [
             AnswerOption(name=str(place), description=needed_prose(level, (*where, place)))
             for place, level in enumerate(list_field(fields, "levels", loc))
         ]
-        return checked_question(id, "score", asked, levels, where)
+        return checked_question(id, "score", instructions, levels, where)
     where = (*loc, "options")
     options = []
     for place, item in enumerate(list_field(fields, "options", loc)):
@@ -193,7 +193,7 @@ def _question_of_sglang(raw: Json, loc: Loc) -> Question:
         options.append(
             AnswerOption(name=text_field(option, "name", inside), description=description)
         )
-    return checked_question(id, "choice", asked, options, where)
+    return checked_question(id, "choice", instructions, options, where)
 
 
 def fault_body(shape: Shape, fault: RequestFault) -> tuple[int, dict[str, Any]]:

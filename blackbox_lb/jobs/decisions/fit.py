@@ -379,7 +379,7 @@ def _decided(
     raw = _softmax(base.logprobs[is_judged])
     after = choice.chosen.mending.probabilities(test.logprobs[is_judged])
     examples = [example for example, judged in zip(rows.test, is_judged, strict=True) if judged]
-    shown, changed = changed_rows(question, examples, raw, after, answers)
+    examples_of_change, changed = changed_rows(question, examples, raw, after, answers)
     masses = read_rows.label_mass[np.isfinite(read_rows.label_mass)]
     learning = _mending_rows(question, read_rows, rows.learned(question), choice.is_used)
     return DecidedQuestion(
@@ -400,7 +400,7 @@ def _decided(
         reliability=reliability(after, answers),
         raw_coverage=coverage(raw, answers) if len(answers) else (),
         coverage=coverage(after, answers) if len(answers) else (),
-        changed=tuple(shown),
+        changed=tuple(examples_of_change),
         changed_rows=changed,
         promise=promise,
     )

@@ -137,18 +137,18 @@ def _calibration(
 
     def errors(rows: Ids) -> tuple[float, float]:
         base = expected_calibration_error(confidences[0][rows], before[rows])
-        other = expected_calibration_error(confidences[1][rows], after[rows])
-        return base or 0.0, other or 0.0
+        after_mending = expected_calibration_error(confidences[1][rows], after[rows])
+        return base or 0.0, after_mending or 0.0
 
     size = len(before)
-    base, other = errors(np.arange(size))
+    base, biased = errors(np.arange(size))
     generator = np.random.default_rng(0)
-    drawn = [errors(generator.integers(0, size, size)) for _ in range(REPLICATES)]
-    differences = np.array([second - first for first, second in drawn])
+    resampled = [errors(generator.integers(0, size, size)) for _ in range(REPLICATES)]
+    differences = np.array([second - first for first, second in resampled])
     low, high = np.quantile(differences, [0.025, 0.975]).tolist()
     above = float((differences >= 0).mean())
     p = min(1.0, 2 * (min(above, float((differences <= 0).mean())) + 1 / REPLICATES))
-    difference = other - base
+    difference = biased - base
     return Comparison(
         against=RAW,
         policy=MENDED,
@@ -156,7 +156,7 @@ def _calibration(
         metric=metric,
         better="lower",
         base=base,
-        biased=other,
+        biased=biased,
         difference=difference,
         low=low,
         high=high,
@@ -228,7 +228,7 @@ def changed_rows(
     confidence = mended.max(axis=1)
     numbers = np.flatnonzero(before != after)
     numbers = numbers[np.argsort(-confidence[numbers], kind="stable")]
-    shown = [
+    examples_of_change = [
         ChangedRow(
             place=examples[number].place,
             state=shorten(examples[number].prompt.text),
@@ -239,4 +239,4 @@ def changed_rows(
         )
         for number in numbers[:MOST_SHOWN].tolist()
     ]
-    return shown, len(numbers)
+    return examples_of_change, len(numbers)

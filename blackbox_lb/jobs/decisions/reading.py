@@ -174,8 +174,8 @@ async def read_in_order(
                 trials, title, examples, question, way.reading, is_reversed=is_reversed
             )
         return result
-    asked = in_order(questions, is_reversed=is_reversed)
-    read_rows = await _read_endpoint(trials, title, examples, asked)
+    ordered = in_order(questions, is_reversed=is_reversed)
+    read_rows = await _read_endpoint(trials, title, examples, ordered)
     if not is_reversed:
         return read_rows
     return {
@@ -235,9 +235,9 @@ def parts_to_read(
 ) -> Iterator[StagePart]:
     """All requests of ``read``. width: alternatives of a first list."""
     for is_reversed in (False, True)[: 1 + way.both_orders]:
-        asked = in_order(questions, is_reversed=is_reversed)
+        ordered = in_order(questions, is_reversed=is_reversed)
         if way.reading not in LAYOUTS:
-            yield endpoint_part("", examples, asked)
+            yield endpoint_part("", examples, ordered)
             continue
         for question in questions:
             layouts = _layouts(way.reading, examples, question, is_reversed=is_reversed)
@@ -339,8 +339,8 @@ async def _token_bytes(trials: Trials, completions: Sequence[Completion]) -> dic
     }
     known = dict(trials.store.token_bytes(trials.tokenizer.fingerprint))
     unknown = sorted(ids - known.keys())
-    told = await trials.session.bytes_of(unknown)
-    return {**known, **dict(zip(unknown, told, strict=True))}
+    answered = await trials.session.bytes_of(unknown)
+    return {**known, **dict(zip(unknown, answered, strict=True))}
 
 
 def _turned(rows: ReadRows) -> ReadRows:
