@@ -556,10 +556,19 @@ def best_offsets(scores: Vector, worths: Vector) -> Vector:
     Returns:
         (c,) nats.
     """
+    rows = np.arange(len(scores))
     size = scores.shape[1]
     offsets = np.zeros(size)
     for _ in range(MOST_MOVES):
-        moves = [_best_move(scores + offsets, worths, option) for option in range(size)]
+        logits = scores + offsets
+        first = logits.argmax(axis=1)
+        others = logits.copy()
+        others[rows, first] = -np.inf
+        second = others.argmax(axis=1)
+        moves = [
+            _best_move(logits, worths, option, np.where(first == option, second, first))
+            for option in range(size)
+        ]
         gains = np.array([move[0] for move in moves])
         option = int(gains.argmax())
         if gains[option] <= SAME:
@@ -568,14 +577,14 @@ def best_offsets(scores: Vector, worths: Vector) -> Vector:
     return offsets
 
 
-def _best_move(logits: Vector, worths: Vector, option: int) -> tuple[float, float]:
-    """The largest gain in worth by moving one option, and its smallest move in nats."""
+def _best_move(logits: Vector, worths: Vector, option: int, rival: Ids) -> tuple[float, float]:
+    """The largest gain in worth by moving one option, and its smallest move in nats.
+
+    rival: (n,) the likeliest option of each row beside it.
+    """
     rows = np.arange(len(logits))
-    others = logits.copy()
-    others[:, option] = -np.inf
-    rival = others.argmax(axis=1)
     # A row is the option's above its flip. Values of two decimals are equal up to rounding.
-    flips = np.round(others[rows, rival] - logits[:, option], SAME_DECIMALS)
+    flips = np.round(logits[rows, rival] - logits[:, option], SAME_DECIMALS)
     order = np.argsort(flips, kind="stable")
     gains = np.cumsum(worths[order, option] - worths[rows, rival][order])
     ends, last = np.unique(flips[order][::-1], return_index=True)
