@@ -23,6 +23,10 @@ from blackbox_lb.binomial import RISK
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
 
+DECIMALS = 4
+"""Of the nats that are compared. A kept sample has no more, and rounded otherwise it would differ
+from itself where an option hardly varies.
+"""
 PERMUTATIONS = 999
 """The smallest chance that they show is .001."""
 SAME = 1e-12
@@ -66,7 +70,7 @@ def energy_test(then: Vector, now: Vector, seed: int = 0) -> EnergyDistance:
         )
     from scipy.spatial.distance import cdist  # a quarter of a second, where a command starts
 
-    both = np.concatenate([then, now])
+    both = np.concatenate([then, now]).round(DECIMALS)
     deviations = both.std(axis=0)
     scaled = both / np.where(deviations > 0, deviations, 1.0)
     distances = cdist(scaled, scaled)
@@ -77,7 +81,7 @@ def energy_test(then: Vector, now: Vector, seed: int = 0) -> EnergyDistance:
     energies = -np.einsum("np,np->p", contrasts, distances @ contrasts)
     observed = energies[0]
     larger = int((energies[1:] >= observed * (1 - SAME)).sum())
-    distance = float(np.sqrt(max(observed, 0.0)))
+    distance = float(np.sqrt(abs(observed)))
     return EnergyDistance(distance, (1 + larger) / (1 + PERMUTATIONS))
 
 

@@ -27,6 +27,7 @@ from blackbox_lb.estimate.mending import (
     mending_candidates,
 )
 from blackbox_lb.estimate.promising import Certified, certified, preset_cuts
+from blackbox_lb.estimate.rechecking import DECIMALS
 from blackbox_lb.jobs.decisions.document import DecidedQuestion, TriedMending
 from blackbox_lb.jobs.decisions.goal import DecisionGoal
 from blackbox_lb.jobs.decisions.judge import (
@@ -78,7 +79,6 @@ PROMISE_SHARE = 2
 MOST_SAMPLED = 200
 MOST_NUMBERS = 10_000
 """Rows of the sample for a test of drift, and numbers of all of them."""
-SAMPLE_DECIMALS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -341,7 +341,7 @@ def _sample(logprobs: Vector, seed: int) -> tuple[tuple[float, ...], ...]:
     """Some of the rows, drawn at random, for a later test of drift."""
     size = min(len(logprobs), MOST_SAMPLED, max(MOST_NUMBERS // logprobs.shape[1], 1))
     places = np.random.default_rng(seed).permutation(len(logprobs))[:size]
-    return tuple(tuple(row) for row in logprobs[places].round(SAMPLE_DECIMALS).tolist())
+    return tuple(tuple(row) for row in logprobs[places].round(DECIMALS).tolist())
 
 
 async def _flips(

@@ -64,12 +64,11 @@ class ErrorCheck:
     @property
     def sentence(self) -> str:
         """The check in words."""
-        origin = "promised" if self.is_promised else "as the test rows of the fit had it"
-        return (
-            f"{self.wrong:,} of {self.decided:,} decisions are wrong"
-            f" ({self.rows - self.decided:,} abstain); {origin}: at most"
-            f" {100 * self.limit:.3g} %"
-        )
+        sentence = f"{self.wrong:,} of {self.decided:,} decisions are wrong"
+        limit = f"at most {100 * self.limit:.3g} %"
+        if self.is_promised:
+            return f"{sentence} ({self.rows - self.decided:,} abstain); promised: {limit}"
+        return f"{sentence}; on the test rows of the fit: {limit}"
 
 
 @dataclass(frozen=True, slots=True)

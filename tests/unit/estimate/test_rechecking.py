@@ -39,6 +39,8 @@ def test_samples_that_are_alike_have_no_distance() -> None:
     drift = energy_test(rows, rows.copy())
     assert drift.distance == pytest.approx(0.0, abs=1e-6)
     assert drift.p == 1.0
+    constant = np.full((30, 3), np.log(1 / 3))
+    assert energy_test(constant.round(4), constant).p == 1.0
     with raises_naming(InputError, "now"):
         energy_test(rows, rows[:0])
 

@@ -21,6 +21,7 @@ def one_call() -> None:
     assert_type(run.bias, blb.Bias)
     assert_type(run.apply(OpenAI()), OpenAI)
     assert_type(run.examples(3)[0].base.text, str)
+    assert_type(run.decide(["a", {"state": {"b": 1}}], question="team")[0].label, str | None)
     blb.fit("rows.jsonl", reward="length", on_progress=lambda step: print(step.done))
     blb.fit("rows.jsonl", reward="length", learn_from="neither")  # type: ignore[arg-type]
     blb.fit("rows.jsonl", reward="length", samples="ten")  # type: ignore[call-arg]
