@@ -32,7 +32,7 @@ MODEL = ExactModel(
     14, 3, seed=3, prompts=12, unigram=np.where(np.isin(np.arange(14), (1, 2)), 1.0, 0.0), end=True
 )
 """Tokens 1 and 2, " b" and " c", are the labels."""
-SPLITS = (("train", 100), ("validation", 60), ("test", 60))
+SPLITS = (("train", 60), ("validation", 40), ("test", 40))
 NORTH = {"b": 0.2, "c": 0.8}
 SOUTH = {"b": 9, "c": 1}
 
@@ -173,11 +173,11 @@ def test_eval_and_report_show_the_shares_of_all_policies(
     assert alone < set(policies)
     for policy in policies.values():
         overall, *groups = policy["shares"]
-        assert (overall["prompts"], overall["completions"]) == (60, 300)
+        assert (overall["prompts"], overall["completions"]) == (40, 200)
         assert [group["group"] for group in groups] == ["north", "south"]
-        distance = sum(group["total_variation"] * group["prompts"] for group in groups) / 60
+        distance = sum(group["total_variation"] * group["prompts"] for group in groups) / 40
         assert policy["metrics"]["-total variation"]["mean"] == pytest.approx(-distance)
-        divergence = sum(group["jensen_shannon"] * group["prompts"] for group in groups) / 60
+        divergence = sum(group["jensen_shannon"] * group["prompts"] for group in groups) / 40
         assert policy["metrics"]["Jensen-Shannon"]["mean"] == pytest.approx(divergence)
     page = tmp_path / "report.html"
     assert blb("report", out, "--out", page).exit_code == 0

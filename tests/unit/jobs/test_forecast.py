@@ -33,10 +33,8 @@ def close(forecast_requests: int, received: int) -> bool:
     [
         "samples-searched",
         "answers-searched",
-        "answers-of-several-tokens",
         "record",
         "opening",
-        "unlabelled",
         "shares-by-group",
         "words",
         "phases",
