@@ -21,8 +21,10 @@ import pytest
 from click.testing import CliRunner
 
 from bench.paper.__main__ import main as paper
+from blackbox_lb.bias.document import Bias
 from tests.encodings import register_encoding
 from tests.support.commands import blb
+from tests.support.deciding_upstream import TEAM, mended
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 from tests.support.installed import MODULE, documented, put_package
@@ -143,6 +145,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, engine: ExactServer) -> P
     )
     (root / "runs" / "train" / "run.json").unlink()  # pages may replace it, but not their own runs
     shutil.copy(root / "runs" / "train" / "bias.json", root)
+    (root / "runs" / "team").mkdir()
+    learned = Bias.load(root / "bias.json").replacing(entries=(), decisions=(mended(TEAM),))
+    learned.save(root / "runs" / "team" / "bias.json")
     shutil.copy(ROOT / "tests" / "docs" / "rewards_of_a_page.py", root / "rewards.py")
     for name in ("machine1.db", "machine2.db", "broken.db"):
         shutil.copy(root / "runs" / "train" / "rollouts.db", root / name)
