@@ -536,6 +536,12 @@ class Channel(HttpService):
                 return "what was received is kept, the same command goes on from there"
             case "unsupported" if fault.limit is not None:
                 return f"ask for at most {fault.limit} with ``top_logprobs``"
+            case "unsupported" if self._decides_at(url):
+                return (
+                    f"{model} may be no model that decides; name one with ``model``, or leave out"
+                    " ``endpoint=decisions`` where the host has a chat endpoint, and the question"
+                    " is put as a prompt"
+                )
             case "other endpoint" if fault.parameter in self.profile.endpoints:
                 return f"use ``endpoint={fault.parameter}``"
             case "unknown model" if model is not None:
@@ -549,6 +555,11 @@ class Channel(HttpService):
                 return f"is {model!r} the model's name?"
             case _:
                 return None
+
+    def _decides_at(self, url: str | None) -> bool:
+        """Whether an address is that of the endpoint of decisions."""
+        rules = self.profile.decisions
+        return rules is not None and url is not None and url.endswith(rules.path)
 
     def _missing(self, url: str, model: str | None) -> str:
         """The advice where ``url``, which was asked, does not exist."""

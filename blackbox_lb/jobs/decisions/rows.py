@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.mending import FEWEST_ANSWERS
 from blackbox_lb.questions.question import Question, question_of_labels, read_questions
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import Labels
@@ -45,11 +46,7 @@ class DecisionRows:
             alone = len(questions) == 1
             numbers = [answer_place(question, example, alone=alone) for example in rows]
             places[question.id] = np.array(numbers, np.int64)
-            if all(number == NO_ANSWER for number in numbers[: len(train)]):
-                raise InputError(
-                    f"no row has an answer to the question {question.id!r}; name the column of its"
-                    f" answers {question.id!r}, or leave the question out of ``question``"
-                )
+            _check_taught(question, [number for number in numbers[: len(train)] if number >= 0])
         return cls(train, task.test, tuple(questions), places)
 
     def learned(self, question: Question) -> npt.NDArray[np.int64]:
@@ -59,6 +56,25 @@ class DecisionRows:
     def judged(self, question: Question) -> npt.NDArray[np.int64]:
         """(n,) places of the test rows."""
         return self.places[question.id][len(self.train) :]
+
+
+def _check_taught(question: Question, places: Sequence[int]) -> None:
+    """Raise InputError where the answers of the rows that teach are none, too few, or all one."""
+    if not places:
+        raise InputError(
+            f"no row has an answer to the question {question.id!r}; name the column of its answers"
+            f" {question.id!r}, or leave the question out of ``question``"
+        )
+    if len(places) < FEWEST_ANSWERS:
+        raise InputError(
+            f"{len(places)} rows that teach have an answer to the question {question.id!r}, and"
+            f" mending takes at least {FEWEST_ANSWERS}; give more rows"
+        )
+    if len(set(places)) == 1:
+        raise InputError(
+            f"all {len(places)} rows that teach have the answer {question.names[places[0]]!r} to"
+            f" the question {question.id!r}; give rows of at least two of its options"
+        )
 
 
 def answer_place(question: Question, example: Example, *, alone: bool) -> int:

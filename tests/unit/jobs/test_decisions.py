@@ -191,3 +191,27 @@ def test_more_options_than_the_host_takes_are_refused(tmp_path: Path) -> None:
     text = refused("fit", *given)
     assert "30 options" in text
     assert "at most 26" in text
+
+
+def test_rows_that_teach_nothing_are_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    """All of one answer, and none at all."""
+    (tmp_path / "team.json").write_text(json.dumps({"team": QUESTION}))
+    alike = [{"prompt": f"t {place}", "answer": "billing"} for place in range(30)]
+    unanswered = [{"prompt": f"t {place}"} for place in range(30)]
+    with DecidingServer(says) as server:
+        for rows, words in ((alike, "'billing'"), (unanswered, "no row has an answer")):
+            data = write_rows(tmp_path / "rows.jsonl", rows)
+            result = fit(data, server, tmp_path / "run", question=tmp_path / "team.json")
+            assert result.exit_code == 2
+            assert words in result.stderr
+        assert not server.requests
+
+
+def test_a_model_that_decides_nothing_is_named_with_the_remedy(tmp_path: Path) -> None:
+    """As llama.cpp's server says of an ordinary model."""
+    (tmp_path / "team.json").write_text(json.dumps({"team": QUESTION}))
+    data = write_rows(tmp_path / "rows.jsonl", rows_of(40))
+    with DecidingServer(says, faults=dict.fromkeys(range(50), 501)) as server:
+        result = fit(data, server, tmp_path / "run", question=tmp_path / "team.json")
+    assert result.exit_code == 2
+    assert "no model that decides" in result.stderr
