@@ -27,9 +27,9 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.goal_offsets import best_offsets
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
-from blackbox_lb.estimate.next_token.sparse_table import dot
-from blackbox_lb.estimate.problem import Problem
+from blackbox_lb.estimate.label_fit import SlopePull, label_fits, log_sums
 
 MendingName: TypeAlias = Literal[
     "as it is",
@@ -66,143 +66,6 @@ LEVEL_SHARE = 0.1
 """Weight of the offsets' own squares beside those of their second differences: it keeps a tilt of
 all levels finite.
 """
-MOST_MOVES = 200
-SAME = 1e-9
-"""Worth of a sum of rows that is no gain."""
-SAME_DECIMALS = 9
-BEYOND = 0.5
-"""Nats beyond the outermost flip of a decision."""
-LABEL_L2 = 0.1
-"""Pull of an offset to 0, in prompts: a tenth of one keeps an offset finite where every prompt
-wants it larger.
-"""
-
-
-class SlopePull(NamedTuple):
-    """A slope is pulled to ``center`` by ``l2`` rows, (v,) for so many fits, and is at least
-    ``least``.
-    """
-
-    center: float
-    l2: float | Vector
-    least: float = -np.inf
-
-
-FREE_SLOPE = SlopePull(0.0, LABEL_L2)
-"""For labels whose lists may say nothing at all."""
-
-
-def label_fit(
-    scores: Vector,
-    labels: Ids,
-    rivals: Vector | None = None,
-    *,
-    slope: SlopePull | None = None,
-    l2: float = LABEL_L2,
-    weights: Vector | None = None,
-) -> tuple[float, Vector]:
-    """Fit ``softmax(slope * scores + offsets)`` to the right labels by maximum likelihood.
-
-    Args:
-        scores: (n, c) nats.
-        labels: (n,) numbers of the right ones.
-        rivals: (n,) the logprob of one alternative more, number c, without slope and offset.
-        slope: its pull; None keeps it at 1.
-        l2: pull of the offsets to 0, in rows.
-        weights: (n,) what each row counts, 1 if None.
-
-    Returns:
-        The slope, and (c,) offsets in nats.
-    """
-    basis = np.eye(scores.shape[1])
-    slopes, offsets = label_fits(
-        scores, labels, basis, np.array([l2]), slope, rivals=rivals, weights=weights
-    )
-    return float(slopes[0]), offsets[0]
-
-
-def label_fits(
-    scores: Vector,
-    labels: Ids,
-    basis: Vector,
-    l2: Vector,
-    slope: SlopePull | None,
-    *,
-    rivals: Vector | None = None,
-    weights: Vector | None = None,
-    shortfall: float = 0.0,
-) -> tuple[Vector, Vector]:
-    """``label_fit`` at several strengths, which is one problem.
-
-    Args:
-        scores, labels, slope, rivals, weights: see ``label_fit``.
-        basis: (c, k) offsets are ``basis @ coordinates``.
-        l2: (v,) pull of the coordinates to 0; that of the slope where there are none.
-        shortfall: see ``Problem.solve``.
-
-    Returns:
-        (v,) slopes, and (v, c) offsets in nats.
-    """
-    counts = np.ones(len(labels)) if weights is None else weights
-    size, columns = basis.shape
-    is_ours = labels < size
-    # The slope in the unit in which its pull is as strong as that of the offsets.
-    units = np.ones(len(l2))
-    if slope is not None:
-        units = np.sqrt(l2 / slope.l2)
-
-    def logits_at(x: Vector) -> Vector:
-        shifts = x[:, x.shape[1] - columns :] @ basis.T
-        if slope is None:
-            return np.asarray(scores + shifts[:, None])
-        return np.asarray((units * x[:, 0])[:, None, None] * scores + shifts[:, None])
-
-    def potential(x: Vector) -> tuple[float, Vector]:
-        logits = logits_at(x)
-        alternatives = logits
-        if rivals is not None:
-            column = np.broadcast_to(rivals[:, None], (*logits.shape[:2], 1))
-            alternatives = np.concatenate([logits, column], axis=2)
-        log_totals = log_sums(alternatives)
-        shares = np.exp(logits - log_totals[..., None]) * counts[:, None]
-        gradient = shares.sum(axis=1) @ basis
-        if slope is not None:
-            by_slope = units * np.einsum("vnc,nc->v", shares, scores)
-            gradient = np.column_stack([by_slope, gradient])
-        return float(np.einsum("vn,n->", log_totals, counts)), gradient
-
-    total = float(counts.sum())
-    right_counts = np.bincount(labels[is_ours], counts[is_ours], size).astype(np.float64)
-    linear = np.tile(right_counts @ basis, (len(l2), 1))
-    # The same for all labels: a step then moves no offsets together, which only the pull resists.
-    curvature = np.tile((basis**2).sum(axis=0) * (total / size), (len(l2), 1))
-    center = None
-    low: float | Vector = -np.inf
-    if slope is not None:
-        right = dot(counts[is_ours], scores[is_ours, labels[is_ours]])
-        linear = np.column_stack([units * right, linear])
-        spread = dot(counts, scores.var(axis=1))
-        curvature = np.column_stack([units**2 * spread, curvature])
-        center = np.zeros(linear.shape)
-        center[:, 0] = slope.center / units
-        low = np.full(linear.shape, -np.inf)
-        low[:, 0] = slope.least / units
-    problem = Problem(
-        potential, linear, len(l2) * total, l2=l2, center=center, low=low, curvature=curvature
-    )
-    x = problem.solve(shortfall=shortfall).x
-    offsets = x[:, x.shape[1] - columns :] @ basis.T
-    if slope is None:
-        return units, offsets
-    return units * x[:, 0], offsets
-
-
-def log_sums(rows: Vector) -> Vector:
-    """The logarithm of the sum of exp along the last axis: scipy's takes longer than all else of a
-    step.
-    """
-    top = rows.max(axis=-1)
-    return np.asarray(top + np.log(np.exp(rows - top[..., None]).sum(axis=-1)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -542,59 +405,6 @@ def _cross_validated(
         log_losses=losses[best],
         scores=scores,
     )
-
-
-def best_offsets(scores: Vector, worths: Vector) -> Vector:
-    """Offsets of the options with the largest worth of the likeliest option, one option after the
-    other: always the one that gains most, between the two scores at which decisions flip that are
-    nearest to where it is. It ends where no option gains.
-
-    Args:
-        scores: (n, c) nats.
-        worths: (n, c) worth of deciding each row for each option.
-
-    Returns:
-        (c,) nats.
-    """
-    rows = np.arange(len(scores))
-    size = scores.shape[1]
-    offsets = np.zeros(size)
-    for _ in range(MOST_MOVES):
-        logits = scores + offsets
-        first = logits.argmax(axis=1)
-        others = logits.copy()
-        others[rows, first] = -np.inf
-        second = others.argmax(axis=1)
-        moves = [
-            _best_move(logits, worths, option, np.where(first == option, second, first))
-            for option in range(size)
-        ]
-        gains = np.array([move[0] for move in moves])
-        option = int(gains.argmax())
-        if gains[option] <= SAME:
-            break
-        offsets[option] += moves[option][1]
-    return offsets
-
-
-def _best_move(logits: Vector, worths: Vector, option: int, rival: Ids) -> tuple[float, float]:
-    """The largest gain in worth by moving one option, and its smallest move in nats.
-
-    rival: (n,) the likeliest option of each row beside it.
-    """
-    rows = np.arange(len(logits))
-    # A row is the option's above its flip. Values of two decimals are equal up to rounding.
-    flips = np.round(logits[rows, rival] - logits[:, option], SAME_DECIMALS)
-    order = np.argsort(flips, kind="stable")
-    gains = np.cumsum(worths[order, option] - worths[rows, rival][order])
-    ends, last = np.unique(flips[order][::-1], return_index=True)
-    totals = np.append(0.0, gains[len(flips) - 1 - last])
-    now = int(np.searchsorted(ends, 0.0, side="left"))
-    middles = np.concatenate([ends[:1] - BEYOND, (ends[:-1] + ends[1:]) / 2, ends[-1:] + BEYOND])
-    improvements = totals - totals[now]
-    best = np.flatnonzero(improvements >= improvements.max() - SAME)
-    nearest = best[np.abs(middles[best]).argmin()]
-    return float(improvements[nearest]), float(middles[nearest])
 
 
 def changed_by_floors(mending: Mending, rows: MendingRows) -> Bools:

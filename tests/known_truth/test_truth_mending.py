@@ -8,18 +8,16 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp, softmax
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.goal_offsets import best_offsets
 from blackbox_lb.estimate.inputs.checks import Vector
+from blackbox_lb.estimate.label_fit import SlopePull, label_fit, label_fits
 from blackbox_lb.estimate.mending import (
     LEAST_SLOPE,
     MendingGoal,
     MendingName,
     MendingRows,
-    SlopePull,
-    best_offsets,
     changed_by_floors,
     chosen_mending,
-    label_fit,
-    label_fits,
     mending_candidates,
     ordered_basis,
 )

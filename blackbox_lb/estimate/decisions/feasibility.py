@@ -19,7 +19,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.first_lists import FirstLists, begins_right
 from blackbox_lb.estimate.decisions.prediction import RocArea, roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
-from blackbox_lb.estimate.mending import FREE_SLOPE, label_fit, log_sums
+from blackbox_lb.estimate.label_fit import FREE_SLOPE, label_fit, log_sums
 from blackbox_lb.estimate.next_token.sparse_table import dot
 from blackbox_lb.estimate.problem import Problem
 

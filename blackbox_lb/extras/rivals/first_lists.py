@@ -18,7 +18,7 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.mending import label_fit
+from blackbox_lb.estimate.label_fit import label_fit
 from blackbox_lb.extras.rivals.case import Case, Rival, right
 from blackbox_lb.jobs.evaluation.policies import Decided, Decides, Policy
 from blackbox_lb.rollouts.answers.given_answers import first_completions

@@ -18,7 +18,7 @@ from blackbox_lb.estimate.decisions.prediction import (
     decisions_of,
     expected_calibration_error,
 )
-from blackbox_lb.estimate.mending import label_fit
+from blackbox_lb.estimate.label_fit import label_fit
 from tests.support.errors import raises_naming
 
 NAMES = ("a", "b", "c")

@@ -27,7 +27,7 @@ from blackbox_lb.estimate.decisions.prediction import expected_calibration_error
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
-from blackbox_lb.estimate.mending import FREE_SLOPE, label_fit
+from blackbox_lb.estimate.label_fit import FREE_SLOPE, label_fit
 from blackbox_lb.estimate.next_token.next_token import NextToken, aligned
 from blackbox_lb.estimate.projection.projection import DEFAULT_STRENGTHS, Prior
 from blackbox_lb.jobs.fitting.choosing.operating import LabelledLists

@@ -23,7 +23,7 @@ from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.decisions.prediction import roc_area
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
-from blackbox_lb.estimate.mending import label_fit
+from blackbox_lb.estimate.label_fit import label_fit
 from blackbox_lb.jobs.fitting.choosing.decision_goals import label_weights
 from blackbox_lb.jobs.fitting.choosing.operating import LabelledLists, PointChoice
 from blackbox_lb.jobs.fitting.choosing.proposing import calibration_of
