@@ -19,11 +19,11 @@ from blackbox_lb.bias.records import Comparison
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.prediction import decisions_of
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.estimate.label_fit import log_sums
 from blackbox_lb.estimate.mending import (
     FEWEST_ANSWERS,
     Mending,
     MendingRows,
-    log_sums,
     mending_candidates,
 )
 from blackbox_lb.extras.rivals.classifier import learned_classifier
