@@ -21,7 +21,7 @@ from blackbox_lb.jobs.decisions.document import ChangedRow, CoveragePoint, Relia
 from blackbox_lb.jobs.fitting.document import BothDecisions
 from blackbox_lb.questions.question import Question
 from blackbox_lb.records import Decisions
-from blackbox_lb.rollouts.judging.verdict import GREEDY, bootstrap, decide, sign_test
+from blackbox_lb.rollouts.judging.verdict import GREEDY, decide, paired_comparison
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.types import Example
 
@@ -102,31 +102,7 @@ def beside(
 def _comparison(
     metric: str, better: Literal["higher", "lower"], base: Vector, mended: Vector
 ) -> Comparison:
-    differences = mended - base
-    interval = bootstrap(differences)
-    difference = float(differences.mean())
-    deviation = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
-    return Comparison(
-        against=RAW,
-        policy=MENDED,
-        setting=GREEDY.name,
-        metric=metric,
-        better=better,
-        base=float(base.mean()),
-        biased=float(mended.mean()),
-        difference=difference,
-        low=interval.low,
-        high=interval.high,
-        percentile_low=interval.percentile_low,
-        percentile_high=interval.percentile_high,
-        p=interval.p,
-        p_sign=sign_test(differences),
-        sd=deviation,
-        n_prompts=len(differences),
-        n_base=len(differences),
-        n_biased=len(differences),
-        verdict=decide(difference, better, interval.p),
-    )
+    return paired_comparison(GREEDY, metric, better, base, mended, mended - base, (RAW, MENDED))
 
 
 def _calibration(

@@ -431,9 +431,31 @@ def comparison(
     rows = base.metrics(label)[metric]
     other_rows = other.metrics(label)[metric]
     base_means, means, differences = paired(rows, other_rows)
+    better: Literal["higher", "lower"] = "lower" if metric in LOWER else "higher"
+    row = paired_comparison(setting, metric, better, base_means, means, differences, policies, seed)
+    return row.replacing(
+        n_base=sum(len(row) for row in rows),
+        n_biased=sum(len(row) for row in other_rows),
+        cut_base=base.cut,
+        cut_biased=other.cut,
+    )
+
+
+def paired_comparison(
+    setting: Setting,
+    metric: str,
+    better: Literal["higher", "lower"],
+    base: Array,
+    other: Array,
+    differences: Array,
+    policies: tuple[str, str],
+    seed: int = 0,
+) -> Comparison:
+    """``other`` (n,) less ``base`` (n,), means of prompts, by their ``differences`` (n,); its
+    p-value is not adjusted yet (see ``together``).
+    """
     interval = bootstrap(differences, seed=seed)
     difference = float(differences.mean())
-    better: Literal["higher", "lower"] = "lower" if metric in LOWER else "higher"
     deviation = 0.0
     if len(differences) > 1:
         deviation = float(differences.std(ddof=1))
@@ -443,8 +465,8 @@ def comparison(
         setting=setting.name,
         metric=metric,
         better=better,
-        base=float(base_means.mean()),
-        biased=float(means.mean()),
+        base=float(base.mean()),
+        biased=float(other.mean()),
         difference=difference,
         low=interval.low,
         high=interval.high,
@@ -454,11 +476,9 @@ def comparison(
         p_sign=sign_test(differences),
         sd=deviation,
         n_prompts=len(differences),
-        n_base=sum(len(row) for row in rows),
-        n_biased=sum(len(row) for row in other_rows),
+        n_base=len(differences),
+        n_biased=len(differences),
         verdict=decide(difference, better, interval.p),
-        cut_base=base.cut,
-        cut_biased=other.cut,
     )
 
 
