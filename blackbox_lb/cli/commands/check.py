@@ -111,9 +111,10 @@ def check_command(options: CheckOptions) -> None:
 
 def _check_decisions(options: CheckOptions, bias: Bias) -> None:
     """Check a file of mended decisions on other rows."""
-    from blackbox_lb.jobs.decisions.applying import endpoint_of
+    from blackbox_lb.jobs.decisions.applying import endpoint_of, with_system
 
     task, reward = load(options, mends=True)
+    task = with_system(bias, task)
     if options.endpoint is None:
         options = options.replacing(endpoint=endpoint_of(bias))
     checked, spent = run(options, lambda budget: _run_mended(options, task, reward, bias, budget))

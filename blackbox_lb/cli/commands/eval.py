@@ -223,13 +223,14 @@ def _check_mending(options: EvalOptions) -> None:
 
 def _judge_mending(options: EvalOptions, paths: Mapping[str, Path], name: str, bias: Bias) -> None:
     """Judge a file of mended decisions."""
-    from blackbox_lb.jobs.decisions.applying import endpoint_of, question_of
+    from blackbox_lb.jobs.decisions.applying import endpoint_of, question_of, with_system
     from blackbox_lb.jobs.records.run_record import work_in
     from blackbox_lb.jobs.runs.conclusion import NextStep
     from blackbox_lb.jobs.runs.opening import run_folder
 
     question_of(bias, options.only, "only")
     task, reward = load(options, learns=False, mends=True)
+    task = with_system(bias, task)
     if options.endpoint is None:
         options = options.replacing(endpoint=endpoint_of(bias))
     folder = run_folder(options, task)

@@ -9,11 +9,12 @@ from blackbox_lb.api.wire.decisions import decision_rules
 from blackbox_lb.bias.decisions import MendedQuestion
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import BiasError, InputError
-from blackbox_lb.jobs.decisions.reading import LAYOUTS, ReadRows, WayToRead, read
+from blackbox_lb.jobs.decisions.reading import LAYOUTS, ReadRows, WayToRead, read, system_of
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.questions.question import Question
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.printable import did_you_mean, printable, shorten
+from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example
 
 
@@ -80,6 +81,37 @@ def check_reading(bias: Bias, session: Session) -> None:
                 f"the bias file mends what {learned} says, and {session.profile.name} has"
                 f" {rules.path} (read by {rules.shape}) or other decimals; fit again there"
             )
+
+
+def missing_system(bias: Bias, examples: Sequence[Example]) -> str:
+    """The system message that the questions of a bias file are put with, where these rows have
+    none; "" where they have it.
+
+    Raises BiasError: they have another one. InputError: they have different ones.
+    """
+    learned = bias.decisions[0].system
+    given = system_of(examples)
+    if given == learned:
+        return ""
+    if not given:
+        return learned
+    known = "without one"
+    if learned:
+        known = f"with {shorten(learned)}"
+    raise BiasError(
+        f"the rows have the system message {shorten(given)}, and the decisions in the bias file"
+        f" were learned {known}; leave it out, or fit again with it"
+    )
+
+
+def with_system(bias: Bias, task: Task) -> Task:
+    """The task with the system message that the questions of a bias file are put with.
+
+    Raises BiasError, InputError: see ``missing_system``.
+    """
+    rows = (*task.train, *task.validation, *task.test, *task.unlabelled)
+    missing = missing_system(bias, rows)
+    return task.with_system(missing) if missing else task
 
 
 def check_models(mended: MendedQuestion, read_rows: ReadRows) -> None:

@@ -34,7 +34,7 @@ from blackbox_lb.jobs.deciding import (
     label_decision,
     mended_decision,
 )
-from blackbox_lb.jobs.decisions.applying import question_of, read_mended
+from blackbox_lb.jobs.decisions.applying import missing_system, question_of, read_mended
 from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, telling
 from blackbox_lb.jobs.runs.conclusion import Conclusion
@@ -47,7 +47,7 @@ from blackbox_lb.safety.printable import legible
 from blackbox_lb.store.rows import prompt_hash
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.records.files import prompt_of_row
-from blackbox_lb.types import Example, Prompt
+from blackbox_lb.types import Example, Message, Prompt
 
 if TYPE_CHECKING:
     import openai
@@ -144,13 +144,18 @@ def _prompt_of(run: Run, value: str | Prompt | Mapping[str, Any], number: int) -
     """The prompt of a text or a row.
 
     number: its place, from 1, for messages. Raises DataError: the row has no prompt. InputError:
-    all prompts of the run have tools, and this one has none.
+    all prompts of the run have tools, and this one has none. BiasError: it has another system
+    message than the questions that are mended.
     """
     prompt = value
     if isinstance(prompt, str):
         prompt = Prompt.user(prompt)
     elif not isinstance(prompt, Prompt):
         prompt = prompt_of_row(prompt, number, state=bool(run.bias.decisions))
+    if run.bias.decisions:
+        missing = missing_system(run.bias, [Example("", prompt)])
+        if missing:
+            prompt = replace(prompt, messages=(Message("system", missing), *prompt.messages))
     needs_tools = bool(run.task.train) and all(row.prompt.tools for row in run.task.train)
     if needs_tools and not prompt.tools:
         raise InputError(

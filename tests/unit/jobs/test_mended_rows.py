@@ -12,7 +12,7 @@ import pytest
 
 import blackbox_lb
 from blackbox_lb.errors import BiasError, InputError
-from tests.support.commands import asking, blb, refused
+from tests.support.commands import asking, blb, options, refused
 from tests.support.deciding import DecidingServer
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactServer
@@ -184,3 +184,42 @@ def test_a_layout_is_put_again_as_in_the_fit(tmp_path: Path) -> None:
         assert sum(decision.probabilities.values()) == pytest.approx(1.0)
     assert checked.exit_code == 0, checked.output
     assert json.loads(checked.stdout)["questions"][0]["rows"] == 30
+
+
+def test_the_system_message_of_the_fit_goes_before_other_rows(tmp_path: Path) -> None:
+    """It is part of what was learned; with another one nothing is decided."""
+
+    def after_system(state: Any, name: str, names: Sequence[str]) -> Sequence[float]:
+        assert state[0] == {"role": "system", "content": "Be brief."}
+        return both(state[-1]["content"], name, names)
+
+    with DecidingServer(after_system) as server:
+        run = fitted(tmp_path, server, system="Be brief.")
+        before = len(server.requests)
+        known, fresh = run.decide(["ticket 3", "ticket 900"], question="team")
+        assert len(server.requests) == before + 1
+        rows = [{"prompt": row["prompt"]} for row in rows_of(30)]
+        given = options(
+            provider="ollama",
+            base_url=server.base_url,
+            model="decider-1",
+            data=write_rows(tmp_path / "fresh.jsonl", rows),
+            reward="accuracy",
+            out=tmp_path / "check",
+        )
+        bias = run.folder / "bias.json"
+        checked = blb("check", bias, *given, "--json", "--quiet")
+        assert "Be brief." in refused("check", bias, *given, "--system", "Be long.")
+        with raises_naming(BiasError, "Be brief.", "Be long."):
+            run.decide(
+                [{"messages": [system_message("Be long."), {"role": "user", "content": "a"}]}],
+                question="team",
+            )
+    assert known.label is not None
+    assert fresh.label is not None
+    assert checked.exit_code == 0, checked.output
+
+
+def system_message(text: str) -> dict[str, str]:
+    """A message of the system."""
+    return {"role": "system", "content": text}
