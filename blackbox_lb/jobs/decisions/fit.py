@@ -109,6 +109,7 @@ async def fit_decisions(trials: Trials, task: Task, plan: Plan) -> Fitted:
     rows = decision_rows(task, plan)
     goal = DecisionGoal.parse(plan.objective)
     ways = ways_to_read(session.profile, session.endpoint, plan.layout or ())
+    system = system_of(rows.train)
     read_ways = {
         way: await read(trials, "learning", rows.train, rows.questions, way) for way in ways
     }
@@ -139,7 +140,7 @@ async def fit_decisions(trials: Trials, task: Task, plan: Plan) -> Fitted:
         base = read_tests[ways[0]][question.id]
         test = read_tests[choice.way][question.id]
         promise, sentence = _promise(choice, rows, certifying, goal)
-        mended.append(_mended(trials, choice, promise, system_of(rows.train)))
+        mended.append(_mended(trials, choice, promise, system))
         answers = rows.judged(question)
         is_judged = base.is_read & test.is_read & (answers != NO_ANSWER)
         if is_judged.any():
