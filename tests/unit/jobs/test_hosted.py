@@ -146,6 +146,29 @@ def through_openrouter(
     return blb(command, *where, *more)
 
 
+def test_a_fit_through_a_router(
+    monkeypatch: pytest.MonkeyPatch, engine: ExactServer, data: Path, tmp_path: Path
+) -> None:
+    """Every request asks for a host that takes all its fields, so the verdict is that before the
+    model itself.
+    """
+    monkeypatch.setenv("OPENROUTER_API_KEY", KEY)
+    task = (
+        *options(data=data, reward=REWARD, max_tokens=8, out=tmp_path / "run"),
+        "--json",
+        *FIT,
+        "--on-drift",
+        "note",
+    )
+    with RulesGateway("openrouter", engine, key=KEY) as gateway:
+        result = through_openrouter("fit", gateway, routed(tmp_path), tmp_path, *task)
+        assert result.exit_code == 0, result.output
+        assert {repr(body["provider"]) for body in posted(gateway)} == {
+            "{'require_parameters': True}"
+        }
+    assert json.loads(result.stdout)["verdict"][0]["verdict"] == "HELPS"
+
+
 def test_a_bias_that_is_dropped_on_the_way(
     monkeypatch: pytest.MonkeyPatch, engine: ExactServer, data: Path, tmp_path: Path
 ) -> None:
