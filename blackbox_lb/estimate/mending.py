@@ -212,6 +212,8 @@ WAYS = (
     Way("offsets for the goal", is_centered=True, learns="goal"),
 )
 """The candidates, the simplest first."""
+OF_FEW = ("as it is", "batch prior")
+"""Those that few answers choose between."""
 
 
 def chosen_mending(
@@ -239,18 +241,22 @@ def best_mending(candidates: Sequence[CandidateMending], goal: MendingGoal) -> C
     """The candidate that cross-validation finds best for the goal.
 
     For the log loss it is the simplest one that loses at most half a standard error to the one with
-    the smallest, or that one itself where answers are few; offsets for the goal do not take part.
-    For the accuracy it is the same one, unless another is worth more by a standard error.
+    the smallest; offsets for the goal do not take part. For the accuracy it is the same one, unless
+    another is worth more by a standard error. Where answers are few they only choose whether the
+    rows stay as they are or are read around the batch prior: offsets from ten answers cost more
+    than they give.
     """
+    if len(candidates[0].log_losses) < FEW:
+        safe = [candidate for candidate in candidates if candidate.name in OF_FEW]
+        return min(safe, key=lambda candidate: candidate.scores.log_loss)
     likely = [candidate for candidate in candidates if candidate.name != WAYS[-1].name]
     best = min(likely, key=lambda candidate: candidate.scores.log_loss)
-    if len(best.log_losses) >= FEW:
-        losses = {candidate: candidate.log_losses - best.log_losses for candidate in likely}
-        best = next(
-            candidate
-            for candidate, loss in losses.items()
-            if loss.mean() <= SIMPLER * _standard_error(loss)
-        )
+    losses = {candidate: candidate.log_losses - best.log_losses for candidate in likely}
+    best = next(
+        candidate
+        for candidate, loss in losses.items()
+        if loss.mean() <= SIMPLER * _standard_error(loss)
+    )
     if goal == "log loss":
         return best
     gains = {candidate: candidate.worths - best.worths for candidate in candidates}
