@@ -26,6 +26,14 @@ def verdict_word(bias: Bias, decided: Sequence[DecidedQuestion]) -> str:
     return word
 
 
+def before_and_after(decided: Sequence[DecidedQuestion]) -> str:
+    """What the test rows compare: the same answers, or those of another way to read."""
+    first = decided[0].tried[0].way
+    if all(row.way == first for row in decided):
+        return "the same answers before and after"
+    return f"before: {first}, {UNCHANGED}"
+
+
 def question_lines(question: DecidedQuestion, *, is_alone: bool) -> list[str]:
     """What was chosen for a question, and what else there is to say of it."""
     name = "" if is_alone else f"{printable(question.question)}: "

@@ -85,12 +85,14 @@ MOST_NUMBERS = 10_000
 class LearnedQuestion:
     """A question with the mending that was chosen, and what it was chosen from.
 
-    way: how it is read. rows: as they were read. is_used: (n,) the train rows that taught. rivals:
-    what else mends, and is not chosen.
+    way: how it is read. base_way: the first way by which it can be read, which it is compared with.
+    rows: as they were read. is_used: (n,) the train rows that taught. rivals: what else mends, and
+    is not chosen.
     """
 
     question: Question
     way: WayToRead
+    base_way: WayToRead
     rows: ReadRows
     is_used: Bools
     chosen: ChosenMending
@@ -125,7 +127,7 @@ async def fit_decisions(trials: Trials, task: Task, plan: Plan) -> Fitted:
         )
         for question in rows.questions
     ]
-    judged_ways = dict.fromkeys([ways[0], *(choice.way for choice in learned)])
+    judged_ways = dict.fromkeys(way for choice in learned for way in (choice.base_way, choice.way))
     read_tests = {
         way: await read(trials, "judging", rows.test, rows.questions, way) for way in judged_ways
     }
@@ -137,7 +139,7 @@ async def fit_decisions(trials: Trials, task: Task, plan: Plan) -> Fitted:
     for choice in learned:
         question = choice.question
         suffix = f" of {question.id}" if len(learned) > 1 else ""
-        base = read_tests[ways[0]][question.id]
+        base = read_tests[choice.base_way][question.id]
         test = read_tests[choice.way][question.id]
         promise, sentence = _promise(choice, rows, certifying, goal)
         mended.append(_mended(trials, choice, promise, system))
@@ -257,7 +259,9 @@ def _learned(
         for candidate in mending_candidates(learning, seed)
         if candidate.name in RIVALS and candidate.name != chosen.name
     ]
-    return LearnedQuestion(question, way, read_rows, is_used, chosen, tuple(tried), tuple(rivals))
+    return LearnedQuestion(
+        question, way, choices[0][0], read_rows, is_used, chosen, tuple(tried), tuple(rivals)
+    )
 
 
 def _mending_rows(

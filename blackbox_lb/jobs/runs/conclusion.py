@@ -16,7 +16,12 @@ from blackbox_lb.api.limits.budget import Spent
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.operating import OperatingCurve
 from blackbox_lb.bias.records import NOT_THE_TASK, Verdict, overall
-from blackbox_lb.jobs.decisions.conclusion import question_lines, shown_rows, verdict_word
+from blackbox_lb.jobs.decisions.conclusion import (
+    before_and_after,
+    question_lines,
+    shown_rows,
+    verdict_word,
+)
 from blackbox_lb.jobs.fitting.document import BothDecisions, FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, BeforeAfter, cut, example_lines, telling
 from blackbox_lb.records import Finding
@@ -336,7 +341,7 @@ def _decision_conclusion(
             beaten = "beaten" if row.commonest.is_beaten else "NOT shown to be beaten"
             statements.append(f"{row.commonest.sentence}: {beaten}")
     if rows:
-        statements.append(f"{rows[0].n_prompts:,} unseen rows, the same answers before and after")
+        statements.append(f"{rows[0].n_prompts:,} unseen rows; {before_and_after(result.decided)}")
     for question in result.decided:
         statements += question_lines(question, is_alone=is_alone)
     noun = "1 question" if is_alone else f"{len(result.decided)} questions"

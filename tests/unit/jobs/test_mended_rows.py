@@ -142,7 +142,8 @@ def test_no_reward_is_computed_of_probabilities(tmp_path: Path) -> None:
 
 def test_a_layout_is_put_again_as_in_the_fit(tmp_path: Path) -> None:
     """A model that lists first tokens reads new rows in the layout that was chosen, in ``decide``
-    and in ``blb check``; rows of the fit are in its store.
+    and in ``blb check``; rows of the fit are in its store. Letters are no tokens of this model, so
+    that the question is judged by words as it is.
     """
     question = {"type": "choice", "instructions": "Which?", "criteria": {"b": None, "c": None}}
     (tmp_path / "which.json").write_text(json.dumps({"which": question}))
@@ -158,7 +159,6 @@ def test_a_layout_is_put_again_as_in_the_fit(tmp_path: Path) -> None:
             provider="llamacpp",
             base_url=server.base_url,
             question=tmp_path / "which.json",
-            layout=["words"],
             reward="accuracy",
             out=tmp_path / "run",
             quiet=True,
@@ -179,6 +179,7 @@ def test_a_layout_is_put_again_as_in_the_fit(tmp_path: Path) -> None:
         )
     [mended] = run.bias.decisions
     assert mended.reading == "words"
+    assert run.bias.verdict[0].n_prompts
     for decision in (known, fresh, other):
         assert set(decision.probabilities) == {"b", "c"}
         assert sum(decision.probabilities.values()) == pytest.approx(1.0)
