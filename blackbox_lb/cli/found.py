@@ -19,7 +19,7 @@ TEXTS = frozenset(
     {
         *("task", "model", "system", "prompt_template", "field", "filter", "metric", "correct"),
         *("prompt_column", "answer_column", "messages_column", "thinking", "labels", "positive"),
-        *("decide", "at", "deploy", "setting", "phases", "entries", "l2", "price", "shard"),
+        *("layout", "only", "at", "deploy", "setting", "phases", "entries", "l2", "price", "shard"),
         "hosts",
     }
 )
@@ -34,7 +34,7 @@ FLAGS = frozenset(
 PATHS = frozenset(
     {
         *("data", "validation_data", "test_data", "data_dir", "tools", "prices", "tokenizer"),
-        *("rollouts", "bias", "objective"),
+        *("rollouts", "bias", "objective", "question", "decide"),
         *("out", "save", "store", "plots", "per_completion"),
     }
 )

@@ -162,13 +162,13 @@ SMALLEST: dict[str, Any] = {
     "steps": [
         {
             "name": "fit",
-            "run": "fit @task --learn-from samples --samples-per-prompt 4 --tau 0.5 --out OUT/fit",
+            "run": "fit @task --learn-from samples --samples-per-prompt 16 --tau 0.5 --out OUT/fit",
         },
         {"name": "eval", "title": "Letters", "run": "eval @judged --out OUT/eval"},
         {"name": "writing", "program": "writing", "run": "@judged"},
         {"name": "pasting", "program": "pasting", "run": "@judged", "shown": False},
         {
-            "curve": [[5, 2], [10, 4]],
+            "curve": [[5, 16], [10, 16]],
             "examples": "completions",
             "title": "Letters",
             "bias": "bias",
