@@ -284,7 +284,9 @@ class Session:
         else:
             size = len(prompt)
         generated = n * sampling.max_tokens
-        most = self._most_tokens(prompt, where) + prompt_bound(draw.sent_texts)
+        most = self._most_tokens(prompt, where)
+        if draw.questions:
+            most += prompt_bound(draw.sent_texts)
         answer, result = await self.channel.post(
             path,
             body,

@@ -36,6 +36,10 @@ LABELS = ("b", "c")
 ROWS = only("train", labelled(DECIDER, 12, 0, 0))
 OTHER = {"b": "c", "c": "b"}
 FOLDS = np.arange(len(ROWS)) % 4
+SOLVED = 1e-5
+"""Nats within which a fit is the same: its solver stops at slopes of 1e-7, and where sums are
+rounded depends on the machine's moment. Another answer moves values by hundreds of times more.
+"""
 
 
 def fit_of(rows: Sequence[Mapping[str, Any]], folder: Path) -> tuple[list[Candidate], Selected]:
@@ -86,7 +90,7 @@ def test_no_row_judges_what_was_learned_from_it(tmp_path: Path) -> None:
     for name in both:
         parts = zip(before[name].left_out, after[name].left_out, strict=True)
         for fold, (part, part_after) in enumerate(parts):
-            is_same = part.logit_bias == pytest.approx(part_after.logit_bias, abs=1e-9)
+            is_same = part.logit_bias == pytest.approx(part_after.logit_bias, abs=SOLVED)
             assert is_same or fold != FOLDS[5]
             moved += not is_same
     assert moved > len(both)
