@@ -138,6 +138,11 @@ def label_fits(
     return units * x[:, 0], offsets
 
 
+def softmax(logits: Vector) -> Vector:
+    """(n, c) probabilities of each row, in proportion to the exponentials of ``logits``."""
+    return np.asarray(np.exp(logits - log_sums(logits)[:, None]))
+
+
 def log_sums(rows: Vector) -> Vector:
     """The logarithm of the sum of exp along the last axis: scipy's takes longer than all else of a
     step.

@@ -29,7 +29,7 @@ import numpy as np
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.goal_offsets import best_offsets
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
-from blackbox_lb.estimate.label_fit import SlopePull, label_fits, log_sums
+from blackbox_lb.estimate.label_fit import SlopePull, label_fits, log_sums, softmax
 
 MendingName: TypeAlias = Literal[
     "as it is",
@@ -85,7 +85,7 @@ class Mending:
     def probabilities(self, logprobs: Vector) -> Vector:
         """(n, c) mended ones of ``logprobs`` (n, c) in nats."""
         logits = self.slope * (logprobs + self.center) + self.offsets
-        return np.asarray(np.exp(logits - log_sums(logits)[:, None]))
+        return softmax(logits)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

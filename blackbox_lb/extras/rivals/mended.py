@@ -19,7 +19,7 @@ from blackbox_lb.bias.records import Comparison
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.prediction import decisions_of
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
-from blackbox_lb.estimate.label_fit import log_sums
+from blackbox_lb.estimate.label_fit import softmax
 from blackbox_lb.estimate.mending import (
     FEWEST_ANSWERS,
     Mending,
@@ -33,6 +33,7 @@ from blackbox_lb.jobs.decisions.applying import (
     check_reading,
     questions_to_ask,
     read_mended,
+    right_places,
     way_of,
 )
 from blackbox_lb.jobs.decisions.fit import RIVALS
@@ -46,17 +47,17 @@ from blackbox_lb.jobs.decisions.judge import (
 from blackbox_lb.jobs.decisions.reading import (
     ReadRows,
     WayToRead,
+    list_width,
     parts_to_read,
     read,
     ways_to_read,
 )
-from blackbox_lb.jobs.decisions.rows import NO_ANSWER, answer_place
+from blackbox_lb.jobs.decisions.rows import NO_ANSWER
 from blackbox_lb.jobs.evaluation.compare import mean_of, notes, summarise
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
 from blackbox_lb.jobs.evaluation.policies import BASE
 from blackbox_lb.jobs.records.run_record import Remembering, provenance
 from blackbox_lb.questions.answers import UNROUNDED_FLOOR
-from blackbox_lb.rollouts.answers.given_answers import most_listed
 from blackbox_lb.rollouts.judging.trials import StagePart, Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, together
 from blackbox_lb.safety.printable import first_line
@@ -82,9 +83,7 @@ def evaluation_parts(
     """All that ``evaluate_mended`` may ask for. Raises BiasError: see ``check_reading``."""
     check_reading(bias, trials.session)
     rows = (*task.train, *task.test) if rivals else task.test
-    width = 0
-    if trials.session.endpoint != "decisions":
-        width = most_listed(trials.session.profile, trials.session.endpoint)
+    width = list_width(trials.session.profile, trials.session.endpoint)
     questions = questions_to_ask(bias, mended)
     for way in dict.fromkeys([_base_way(trials), way_of(mended)]):
         yield from parts_to_read(trials.draw, rows, questions, way, width)
@@ -147,7 +146,7 @@ async def _decided(
     own, own_tokens = base, tokens
     if base_way != way_of(mended):
         own, own_tokens = await _read(trials, bias, mended, task.test, way_of(mended))
-    places = _places(bias, mended, task.test)
+    places = right_places(bias, mended, task.test)
     has_answer = places != NO_ANSWER
     is_judged = base.is_read & own.is_read & has_answer
     if not is_judged.any():
@@ -161,14 +160,14 @@ async def _decided(
     logprobs = own.logprobs[is_judged]
     learned = Mending(mended.slope, np.array(mended.center), np.array(mended.offsets))
     decided = [
-        RivalDecision(BASE, _shares(base.logprobs[is_judged]), tokens),
+        RivalDecision(BASE, softmax(base.logprobs[is_judged]), tokens),
         RivalDecision(name, learned.probabilities(logprobs), own_tokens),
     ]
     if own is not base:
         title = f"{way_of(mended).name} as it is"
-        decided.append(RivalDecision(title, _shares(logprobs), own_tokens))
+        decided.append(RivalDecision(title, softmax(logprobs), own_tokens))
     if rivals:
-        training = _places(bias, mended, task.train)
+        training = right_places(bias, mended, task.train)
         answered = int((training != NO_ANSWER).sum())
         if answered < FEWEST_ANSWERS:
             trials.report.notice(
@@ -205,13 +204,6 @@ async def _read(
     return rows, prompt_tokens / max(len(examples), 1)
 
 
-def _places(bias: Bias, mended: MendedQuestion, examples: Sequence[Example]) -> Ids:
-    """(n,) right options, ``NO_ANSWER`` without one."""
-    is_alone = len(bias.decisions) == 1
-    places = [answer_place(mended.question, example, alone=is_alone) for example in examples]
-    return np.array(places, np.int64)
-
-
 def _refitted(
     mended: MendedQuestion,
     train: ReadRows,
@@ -244,7 +236,7 @@ def _reanchored(
     if importlib.util.find_spec("dspy") is None or mended.question.kind == "score":
         return
     is_used = train.is_read & (answers != NO_ANSWER)
-    shares = _shares(train.logprobs[is_used])
+    shares = softmax(train.logprobs[is_used])
     try:
         weights = reanchor_weights(mended.question, shares, answers[is_used])
     except (ImportError, AttributeError, TypeError) as error:
@@ -252,7 +244,7 @@ def _reanchored(
             f"ReAnchor is left out: the installed dspy has it in another form ({first_line(error)})"
         )
         return
-    yield RivalDecision(REANCHOR, _shares(logprobs + np.log(weights)), tokens)
+    yield RivalDecision(REANCHOR, softmax(logprobs + np.log(weights)), tokens)
 
 
 def _classified(
@@ -305,8 +297,3 @@ def _policy(row: RivalDecision, mended: MendedQuestion, answers: Ids, name: str)
             row.probabilities.max(axis=1),
         ),
     )
-
-
-def _shares(logprobs: Vector) -> Vector:
-    """(n, c) probabilities that sum to 1."""
-    return np.asarray(np.exp(logprobs - log_sums(logprobs)[:, None]))

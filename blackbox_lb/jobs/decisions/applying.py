@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire.decisions import decision_rules
 from blackbox_lb.bias.decisions import MendedQuestion
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import BiasError, InputError
+from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.jobs.decisions.reading import LAYOUTS, ReadRows, WayToRead, read, system_of
+from blackbox_lb.jobs.decisions.rows import answer_place
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.questions.question import Question
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -112,6 +116,13 @@ def with_system(bias: Bias, task: Task) -> Task:
     rows = (*task.train, *task.validation, *task.test, *task.unlabelled)
     missing = missing_system(bias, rows)
     return task.with_system(missing) if missing else task
+
+
+def right_places(bias: Bias, mended: MendedQuestion, examples: Sequence[Example]) -> Ids:
+    """(n,) right options of a question of the file, ``NO_ANSWER`` without one."""
+    is_alone = len(bias.decisions) == 1
+    places = [answer_place(mended.question, example, alone=is_alone) for example in examples]
+    return np.array(places, np.int64)
 
 
 def check_models(mended: MendedQuestion, read_rows: ReadRows) -> None:

@@ -18,12 +18,12 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Comparison
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.estimate.label_fit import softmax
 from blackbox_lb.estimate.mending import (
     CandidateMending,
-    ChosenMending,
     MendingRows,
+    best_mending,
     changed_by_floors,
-    chosen_mending,
     mending_candidates,
 )
 from blackbox_lb.estimate.promising import Certified, certified, preset_cuts
@@ -42,6 +42,7 @@ from blackbox_lb.jobs.decisions.judge import (
 from blackbox_lb.jobs.decisions.reading import (
     ReadRows,
     WayToRead,
+    list_width,
     parts_to_read,
     read,
     read_in_order,
@@ -63,7 +64,6 @@ from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.questions.question import Question
-from blackbox_lb.rollouts.answers.given_answers import most_listed
 from blackbox_lb.rollouts.judging.trials import Draws, StagePart, Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, together
 from blackbox_lb.tasks import Task
@@ -95,7 +95,7 @@ class LearnedQuestion:
     base_way: WayToRead
     rows: ReadRows
     is_used: Bools
-    chosen: ChosenMending
+    chosen: CandidateMending
     tried: tuple[TriedMending, ...]
     rivals: tuple[CandidateMending, ...]
 
@@ -147,7 +147,7 @@ async def fit_decisions(trials: Trials, task: Task, plan: Plan) -> Fitted:
         is_judged = base.is_read & test.is_read & (answers != NO_ANSWER)
         if is_judged.any():
             answers = answers[is_judged]
-            raw = _softmax(base.logprobs[is_judged])
+            raw = softmax(base.logprobs[is_judged])
             after = choice.chosen.mending.probabilities(test.logprobs[is_judged])
             verdicts += [
                 with_label_names(row, question) for row in comparisons(raw, after, answers, suffix)
@@ -190,9 +190,7 @@ def decision_parts(
 ) -> Iterator[StagePart]:
     """All that a fit may ask for."""
     rows = decision_rows(task, plan)
-    width = 0
-    if endpoint != "decisions":
-        width = most_listed(profile, endpoint)
+    width = list_width(profile, endpoint)
     ways = ways_to_read(profile, endpoint, plan.layout or ())
     for way in ways:
         for examples in (rows.train, rows.test):
@@ -233,30 +231,30 @@ def _learned(
         is_used = read_rows.is_read & ~certifying
         if not is_used.any():
             continue
-        chosen = chosen_mending(_mending_rows(question, read_rows, answers, is_used), goal.by, seed)
-        choices.append((way, read_rows, is_used, chosen))
+        learning = _mending_rows(question, read_rows, answers, is_used)
+        candidates = mending_candidates(learning, seed)
+        choices.append((way, read_rows, is_used, candidates, best_mending(candidates, goal.by)))
     if not choices:
         raise InputError(
             f"no answer to the question {question.id!r} could be read: refusals, or none of the"
             f" options {', '.join(question.names)} among the listed first tokens"
         )
-    best = max(choices, key=lambda choice: _value(choice[3], goal))
+    best = max(choices, key=lambda choice: _value(choice[4], goal))
     tried = [
         TriedMending(
             way=way.name,
-            mending=name,
-            accuracy=scores.accuracy,
-            log_loss=scores.log_loss,
-            is_chosen=way == best[0] and name == chosen.name,
+            mending=candidate.name,
+            accuracy=candidate.scores.accuracy,
+            log_loss=candidate.scores.log_loss,
+            is_chosen=way == best[0] and candidate is best[4],
         )
-        for way, _, _, chosen in choices
-        for name, scores in chosen.scores.items()
+        for way, _, _, candidates, _ in choices
+        for candidate in candidates
     ]
-    way, read_rows, is_used, chosen = best
-    learning = _mending_rows(question, read_rows, answers, is_used)
+    way, read_rows, is_used, candidates, chosen = best
     rivals = [
         candidate
-        for candidate in mending_candidates(learning, seed)
+        for candidate in candidates
         if candidate.name in RIVALS and candidate.name != chosen.name
     ]
     return LearnedQuestion(
@@ -275,11 +273,10 @@ def _mending_rows(
     )
 
 
-def _value(chosen: ChosenMending, goal: DecisionGoal) -> float:
-    scores = chosen.scores[chosen.name]
+def _value(chosen: CandidateMending, goal: DecisionGoal) -> float:
     if goal.by == "accuracy":
-        return scores.accuracy
-    return -scores.log_loss
+        return chosen.scores.accuracy
+    return -chosen.scores.log_loss
 
 
 def _promise(
@@ -381,7 +378,7 @@ def _decided(
     question = choice.question
     read_rows = choice.rows
     answers = rows.judged(question)[is_judged]
-    raw = _softmax(base.logprobs[is_judged])
+    raw = softmax(base.logprobs[is_judged])
     after = choice.chosen.mending.probabilities(test.logprobs[is_judged])
     examples = [example for example, judged in zip(rows.test, is_judged, strict=True) if judged]
     examples_of_change, changed = changed_rows(question, examples, raw, after, answers)
@@ -453,10 +450,3 @@ def _result(
             completion_tokens=completion_tokens,
         ),
     )
-
-
-def _softmax(logprobs: Vector) -> Vector:
-    """(n, c) probabilities that sum to 1."""
-    shifted = logprobs - logprobs.max(axis=1, keepdims=True)
-    odds = np.exp(shifted)
-    return np.asarray(odds / odds.sum(axis=1, keepdims=True))

@@ -24,7 +24,7 @@ from blackbox_lb.questions.answers import OptionScores
 from blackbox_lb.questions.first_token import option_scores
 from blackbox_lb.questions.layouts import LaidOut, Layout, laid_out
 from blackbox_lb.questions.question import Question
-from blackbox_lb.rollouts.answers.given_answers import first_completions, first_part
+from blackbox_lb.rollouts.answers.given_answers import first_completions, first_part, most_listed
 from blackbox_lb.rollouts.judging.trials import Draws, StagePart, Trials
 from blackbox_lb.types import NO_TOKEN, Completion, Example, Prompt, Sampling
 
@@ -224,6 +224,13 @@ def endpoint_part(
 ) -> StagePart:
     """The requests to an endpoint that decides: all questions of a row in one."""
     return StagePart(title, examples, Draw(ONCE, endpoint="decisions", questions=questions), 1)
+
+
+def list_width(profile: Profile, endpoint: Endpoint) -> int:
+    """Alternatives of a first list; 0 at an endpoint that decides, which lists none."""
+    if endpoint == "decisions":
+        return 0
+    return most_listed(profile, endpoint)
 
 
 def parts_to_read(

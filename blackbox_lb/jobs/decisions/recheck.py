@@ -15,12 +15,17 @@ from blackbox_lb.bias.decisions import MendedQuestion
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.binomial import upper_bound
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.checks import Bools, Vector
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.rechecking import energy_test, error_evidence, rows_to_show
-from blackbox_lb.jobs.decisions.applying import check_reading, questions_to_ask, read_mended, way_of
-from blackbox_lb.jobs.decisions.reading import ReadRows, parts_to_read
-from blackbox_lb.jobs.decisions.rows import NO_ANSWER, answer_place
-from blackbox_lb.rollouts.answers.given_answers import most_listed
+from blackbox_lb.jobs.decisions.applying import (
+    check_reading,
+    questions_to_ask,
+    read_mended,
+    right_places,
+    way_of,
+)
+from blackbox_lb.jobs.decisions.reading import ReadRows, list_width, parts_to_read
+from blackbox_lb.jobs.decisions.rows import NO_ANSWER
 from blackbox_lb.rollouts.judging.trials import StagePart, Trials
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks import Task
@@ -179,9 +184,7 @@ def check_parts(trials: Trials, examples: Sequence[Example], bias: Bias) -> Iter
     """
     session = trials.session
     check_reading(bias, session)
-    width = 0
-    if session.endpoint != "decisions":
-        width = most_listed(session.profile, session.endpoint)
+    width = list_width(session.profile, session.endpoint)
     for mended in bias.decisions:
         asked = questions_to_ask(bias, mended)
         yield from parts_to_read(trials.draw, examples, asked, way_of(mended), width)
@@ -195,18 +198,13 @@ async def check_mended(trials: Trials, examples: Sequence[Example], bias: Bias) 
     """
     checks = []
     for mended in bias.decisions:
-        places = [
-            answer_place(mended.question, example, alone=len(bias.decisions) == 1)
-            for example in examples
-        ]
+        places = right_places(bias, mended, examples)
         read_rows = await read_mended(trials, "check", examples, bias, mended)
-        checks.append(_check(bias, mended, read_rows, np.array(places, np.int64)))
+        checks.append(_check(bias, mended, read_rows, places))
     return MendingCheck(tuple(checks))
 
 
-def _check(
-    bias: Bias, mended: MendedQuestion, read_rows: ReadRows, answers: Vector
-) -> QuestionCheck:
+def _check(bias: Bias, mended: MendedQuestion, read_rows: ReadRows, answers: Ids) -> QuestionCheck:
     is_read = read_rows.is_read
     logprobs = read_rows.logprobs[is_read]
     if not len(logprobs):
@@ -242,7 +240,7 @@ def _moved(mended: MendedQuestion, logprobs: Vector) -> tuple[str, float, float]
 
 
 def _errors(
-    bias: Bias, mended: MendedQuestion, logprobs: Vector, answers: Vector
+    bias: Bias, mended: MendedQuestion, logprobs: Vector, answers: Ids
 ) -> ErrorCheck | None:
     """The wrong decisions; None without rows, or without a limit."""
     limit = mended.promise.error if mended.promise is not None else _tested_limit(bias, mended)
