@@ -31,11 +31,10 @@ from bench.measuring import machine, markdown, read_rows, today, write_rows
 from blackbox_lb.binomial import RISK, binomial_tail
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.mending import (
+    CandidateMending,
     Mending,
-    MendingGoal,
     MendingRows,
     best_mending,
-    chosen_mending,
     mending_candidates,
 )
 from blackbox_lb.estimate.promising import Certified, certified, preset_cuts
@@ -46,9 +45,7 @@ LABELS = (10, 30, 100)
 FEWEST_TESTED = 40
 UNROUNDED = 1e-6
 """Bound of a probability that a file has as 0 at full precision."""
-GOALS: tuple[MendingGoal, ...] = ("log loss", "accuracy")
-RIVALS = ("as it is", "temperature", "batch prior", "ReAnchor")
-WAYS = (*RIVALS, *(f"fit by {goal}" for goal in GOALS))
+WAYS = ("as it is", "temperature", "batch prior", "ReAnchor", "fit")
 NOISE = 2.0
 """Standard errors of a paired difference that noise alone seldom exceeds."""
 SAME = 1e-12
@@ -181,6 +178,11 @@ def _better(before: Bools, is_right: Bools, widths: Vector, rows: Ids) -> int | 
     return None
 
 
+def chosen_mending(rows: MendingRows) -> CandidateMending:
+    """What a fit of these rows chooses."""
+    return best_mending(mending_candidates(rows), rows.answers)
+
+
 def learned(rows: MendingRows, seed: int) -> dict[str, tuple[str, Mending]]:
     """Way -> the name of what it chose, and the mending that it learned."""
     size = rows.logprobs.shape[1]
@@ -189,9 +191,8 @@ def learned(rows: MendingRows, seed: int) -> dict[str, tuple[str, Mending]]:
     ways = {name: (name, mendings[name]) for name in ("as it is", "temperature", "batch prior")}
     weights = reanchored(rows.logprobs, rows.answers)
     ways["ReAnchor"] = ("ReAnchor", Mending(1.0, np.zeros(size), weights))
-    for goal in GOALS:
-        best = best_mending(candidates, goal)
-        ways[f"fit by {goal}"] = (best.name, best.mending)
+    best = best_mending(candidates, rows.answers)
+    ways["fit"] = (best.name, best.mending)
     return ways
 
 
@@ -287,7 +288,7 @@ def _standard_error(values: Vector) -> float:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
-    """For each number of labels and goal: mean accuracy and log loss over files, the files in which
+    """For each number of labels and way: mean accuracy and log loss over files, the files in which
     the fit has a smaller log loss than temperature, and those in which it is worse beyond noise:
     in log loss than temperature, in accuracy than the batch prior and than ReAnchor.
     """
@@ -343,7 +344,7 @@ def populations(sets: Iterable[VectorSet]) -> dict[str, tuple[Population, float]
         even = np.full(REFERENCE, level)
         named[f"errors of {level:.1%} everywhere"] = ((confidences, even), ERROR)
     for data in sets:
-        mended = chosen_mending(data.rows, "log loss").left_out
+        mended = chosen_mending(data.rows).left_out
         is_wrong = mended.argmax(axis=1) != data.rows.answers
         top = mended.max(axis=1)
         upper = is_wrong[top >= np.median(top)]

@@ -20,28 +20,27 @@ Index letters: ``n`` rows, ``c`` options.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.goal_offsets import best_offsets
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.label_fit import SlopePull, label_fits, log_sums, softmax
+from blackbox_lb.estimate.right_decisions import best_offsets
 
 MendingName: TypeAlias = Literal[
     "as it is",
     "temperature",
     "batch prior",
     "slope and offsets",
-    "slope and offsets from the batch prior",
-    "offsets for the goal",
+    "offsets by right decisions",
+    "average",
 ]
-MendingGoal: TypeAlias = Literal["accuracy", "log loss"]
-Learns: TypeAlias = Literal["nothing", "slope", "slope and offsets", "goal"]
-"""What of a mending the answers teach; "goal": offsets by the worth of decisions, then a slope."""
+Learns: TypeAlias = Literal["nothing", "slope", "slope and offsets", "right decisions"]
+"""What of a mending the answers teach; "right decisions": offsets by their number, then a slope."""
 
 FEWEST_ANSWERS = 5
 """Answers below which nothing is learned: there is not one for each fold."""
@@ -52,13 +51,8 @@ OFFSETS_L2 = (0.1, 0.5, 2.0, 8.0)
 USUAL_STRENGTHS = (3.0, 2.0)
 """Of the slope and of the offsets, for few answers."""
 FEW = 20
-"""Answers below which cross-validation cannot choose strengths, nor tell a standard error: with ten
-of them the usual strengths had a log loss that was .04 to .1 lower."""
-SIMPLER = 0.5
-"""Standard errors of a paired difference in log loss that a simpler way may lose."""
-SURER = 1.0
-"""Standard errors of a paired difference in worth by which a way must win to be taken for it: by
-the worth alone the choice made fewer right decisions than by the log loss."""
+"""Answers below which cross-validation cannot choose strengths: with ten of them the usual ones had
+a log loss that was .04 to .1 lower."""
 LEAST_SLOPE = 0.01
 SHORTFALL = 1e-9
 """Nats a row that a mending may miss: offsets are then right to about a ten-thousandth."""
@@ -132,12 +126,10 @@ class CrossValidated:
 
     Attributes:
         accuracy: share of rows whose likeliest option is right.
-        worth: mean worth of the decisions, the accuracy unless worths were given.
         log_loss: nats a row.
     """
 
     accuracy: float
-    worth: float
     log_loss: float
 
 
@@ -148,38 +140,17 @@ class CandidateMending:
     Attributes:
         name: of it.
         mending: learned from all answers.
-        slope_l2, offsets_l2: strengths that cross-validation chose; None where there is none.
         left_out: (n, c) probabilities of each row by what was learned without its fold; those of
             ``mending`` where it has no answer.
-        worths, log_losses: (a,) of the answered rows, by ``left_out``.
+        log_losses: (a,) nats of the answered rows, by ``left_out``.
         scores: their means.
     """
 
     name: MendingName
     mending: Mending
-    slope_l2: float | None
-    offsets_l2: float | None
     left_out: Vector
-    worths: Vector
     log_losses: Vector
     scores: CrossValidated
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ChosenMending:
-    """The mending that cross-validation finds best.
-
-    Attributes:
-        name: of the candidate.
-        mending: learned from all answers.
-        scores: name -> cross-validated scores of every candidate.
-        left_out: (n, c) probabilities of each row by what was learned without its fold.
-    """
-
-    name: MendingName
-    mending: Mending
-    scores: Mapping[MendingName, CrossValidated]
-    left_out: Vector
 
 
 class Way(NamedTuple):
@@ -207,75 +178,63 @@ WAYS = (
     Way("as it is", is_centered=False, learns="nothing"),
     Way("batch prior", is_centered=True, learns="slope"),
     Way("temperature", is_centered=False, learns="slope"),
-    Way("slope and offsets", is_centered=False, learns="slope and offsets"),
-    Way("slope and offsets from the batch prior", is_centered=True, learns="slope and offsets"),
-    Way("offsets for the goal", is_centered=True, learns="goal"),
+    Way("slope and offsets", is_centered=True, learns="slope and offsets"),
+    Way("offsets by right decisions", is_centered=True, learns="right decisions"),
 )
-"""The candidates, the simplest first."""
-OF_FEW = ("as it is", "batch prior")
-"""Those that few answers choose between."""
+"""What is averaged, the simplest first."""
 
 
-def chosen_mending(
-    rows: MendingRows, goal: MendingGoal, seed: int = 0, worth: Vector | None = None
-) -> ChosenMending:
-    """The mending that cross-validation finds best; see ``best_mending``.
+def best_mending(candidates: Sequence[CandidateMending], answers: Ids) -> CandidateMending:
+    """The average of the candidates, or the first, as it is, where the average has no smaller
+    cross-validated log loss.
+
+    The scores of the average are sum_k w_k (slope_k (v + center_k) + offsets_k), with the weights
+    of ``candidate_weights``.
+
+    Args:
+        candidates: those of ``mending_candidates``.
+        answers: (n,) of the rows that they learned from.
+    """
+    weights = candidate_weights(candidates)
+    slope = 0.0
+    offsets = np.zeros_like(candidates[0].mending.offsets)
+    scores = np.zeros_like(candidates[0].left_out)
+    tiny = np.finfo(np.float64).tiny
+    for weight, candidate in zip(weights.tolist(), candidates, strict=True):
+        mending = candidate.mending
+        slope += weight * mending.slope
+        offsets += weight * (mending.slope * mending.center + mending.offsets)
+        scores += weight * np.log(np.maximum(candidate.left_out, tiny))
+    mending = Mending(slope, np.zeros_like(offsets), offsets)
+    average = _candidate("average", mending, softmax(scores), answers)
+    raw = candidates[0]
+    if average.scores.log_loss < raw.scores.log_loss:
+        return average
+    return raw
+
+
+def candidate_weights(candidates: Sequence[CandidateMending]) -> Vector:
+    """(k,) weights exp(-sqrt(a) loss) of candidates with the mean cross-validated log ``loss`` over
+    a answered rows, of sum 1.
+
+    It is the forecaster by exponential weights with a learning rate that falls as 1 / sqrt(a)
+    (Cesa-Bianchi and Lugosi 2006, chapter 2): losses of few answers decide little.
+    """
+    losses = np.array([candidate.scores.log_loss for candidate in candidates])
+    answers = len(candidates[0].log_losses)
+    return np.asarray(softmax(-np.sqrt(answers) * losses[None])[0])
+
+
+def mending_candidates(rows: MendingRows, seed: int = 0) -> tuple[CandidateMending, ...]:
+    """Every candidate, the simplest first.
 
     Args:
         rows: with at least five answers, of at least two options.
-        goal: "accuracy", which is the mean worth of the decisions, or "log loss".
         seed: of the folds.
-        worth: (c, c) worth of each decision (columns) where each option is right (rows), as minus
-            a cost; None for 1 where it is right and 0 elsewhere.
 
     Raises:
         InputError: too few answers, or all of one option.
     """
-    candidates = mending_candidates(rows, seed, worth)
-    best = best_mending(candidates, goal)
-    scores = {candidate.name: candidate.scores for candidate in candidates}
-    return ChosenMending(best.name, best.mending, scores, best.left_out)
-
-
-def best_mending(candidates: Sequence[CandidateMending], goal: MendingGoal) -> CandidateMending:
-    """The candidate that cross-validation finds best for the goal.
-
-    For the log loss it is the simplest one that loses at most half a standard error to the one with
-    the smallest; offsets for the goal do not take part. For the accuracy it is the same one, unless
-    another is worth more by a standard error. Where answers are few they only choose whether the
-    rows stay as they are or are read around the batch prior: offsets from ten answers cost more
-    than they give.
-    """
-    if len(candidates[0].log_losses) < FEW:
-        safe = [candidate for candidate in candidates if candidate.name in OF_FEW]
-        return min(safe, key=lambda candidate: candidate.scores.log_loss)
-    likely = [candidate for candidate in candidates if candidate.name != WAYS[-1].name]
-    best = min(likely, key=lambda candidate: candidate.scores.log_loss)
-    losses = {candidate: candidate.log_losses - best.log_losses for candidate in likely}
-    best = next(
-        candidate
-        for candidate, loss in losses.items()
-        if loss.mean() <= SIMPLER * _standard_error(loss)
-    )
-    if goal == "log loss":
-        return best
-    gains = {candidate: candidate.worths - best.worths for candidate in candidates}
-    surer = [
-        candidate
-        for candidate, gain in gains.items()
-        if gain.mean() > SURER * _standard_error(gain)
-    ]
-    return max(surer, key=lambda candidate: candidate.scores.worth, default=best)
-
-
-def _standard_error(values: Vector) -> float:
-    return float(values.std(ddof=1) / np.sqrt(len(values)))
-
-
-def mending_candidates(
-    rows: MendingRows, seed: int = 0, worth: Vector | None = None
-) -> tuple[CandidateMending, ...]:
-    """Every candidate, the simplest first; see ``chosen_mending``."""
     has_answer = rows.answers >= 0
     answers = rows.answers[has_answer]
     count = len(answers)
@@ -290,9 +249,6 @@ def mending_candidates(
             " options"
         )
     size = rows.logprobs.shape[1]
-    if worth is None:
-        worth = np.eye(size)
-    logprobs = rows.logprobs[has_answer]
     folds = stratified_folds(answers, seed)
     prior = batch_prior(rows.logprobs)
     basis = np.eye(size)
@@ -301,8 +257,8 @@ def mending_candidates(
     candidates = []
     for way in WAYS:
         center = prior if way.is_centered else np.zeros(size)
-        learner = _Learner(way.learns, center, basis, worth)
-        candidates.append(_cross_validated(way, learner, rows, logprobs, answers, folds))
+        learner = _Learner(way.learns, center, basis)
+        candidates.append(_cross_validated(way, learner, rows, folds))
     return tuple(candidates)
 
 
@@ -341,7 +297,6 @@ class _Learner(NamedTuple):
     learns: Learns
     center: Vector
     basis: Vector
-    worth: Vector
 
     def fit(
         self, logprobs: Vector, answers: Ids, strengths: Sequence[tuple[float | None, float | None]]
@@ -354,8 +309,8 @@ class _Learner(NamedTuple):
         basis = self.basis
         if self.learns != "slope and offsets":
             basis = np.zeros((size, 0))
-        if self.learns == "goal":
-            shift = best_offsets(scores, self.worth[answers])
+        if self.learns == "right decisions":
+            shift = best_offsets(scores, answers)
         if self.learns == "nothing":
             return [Mending(1.0, self.center, shift)]
         slope_l2 = np.array([slope for slope, _ in strengths], np.float64)
@@ -377,9 +332,12 @@ class _Learner(NamedTuple):
 
 
 def _cross_validated(
-    way: Way, learner: _Learner, rows: MendingRows, logprobs: Vector, answers: Ids, folds: Ids
+    way: Way, learner: _Learner, rows: MendingRows, folds: Ids
 ) -> CandidateMending:
     """A candidate at the strengths with the smallest log loss."""
+    has_answer = rows.answers >= 0
+    logprobs = rows.logprobs[has_answer]
+    answers = rows.answers[has_answer]
     strengths = way.strengths(len(answers))
     by_strength = np.empty((len(strengths), *logprobs.shape))
     for fold in range(FOLDS):
@@ -387,30 +345,30 @@ def _cross_validated(
         mendings = learner.fit(logprobs[~is_left_out], answers[~is_left_out], strengths)
         for number, mending in enumerate(mendings):
             by_strength[number, is_left_out] = mending.probabilities(logprobs[is_left_out])
-    places = np.arange(len(answers))
-    losses = -np.log(np.maximum(by_strength[:, places, answers], np.finfo(np.float64).tiny))
-    best = int(losses.mean(axis=1).argmin())
+    losses = [_log_losses(probabilities, answers).mean() for probabilities in by_strength]
+    best = int(np.argmin(losses))
     mending = learner.fit(logprobs, answers, [strengths[best]])[0]
-    decided = by_strength[best].argmax(axis=1)
-    worths = learner.worth[answers, decided]
     left_out = mending.probabilities(rows.logprobs)
-    left_out[rows.answers >= 0] = by_strength[best]
-    slope_l2, offsets_l2 = strengths[best]
-    scores = CrossValidated(
-        accuracy=float((decided == answers).mean()),
-        worth=float(worths.mean()),
-        log_loss=float(losses[best].mean()),
-    )
-    return CandidateMending(
-        name=way.name,
-        mending=mending,
-        slope_l2=slope_l2,
-        offsets_l2=offsets_l2,
-        left_out=left_out,
-        worths=worths,
-        log_losses=losses[best],
-        scores=scores,
-    )
+    left_out[has_answer] = by_strength[best]
+    return _candidate(way.name, mending, left_out, rows.answers)
+
+
+def _candidate(
+    name: MendingName, mending: Mending, left_out: Vector, answers: Ids
+) -> CandidateMending:
+    """A candidate with its scores on the rows that have an answer."""
+    has_answer = answers >= 0
+    probabilities = left_out[has_answer]
+    losses = _log_losses(probabilities, answers[has_answer])
+    is_right = probabilities.argmax(axis=1) == answers[has_answer]
+    scores = CrossValidated(accuracy=float(is_right.mean()), log_loss=float(losses.mean()))
+    return CandidateMending(name, mending, left_out, losses, scores)
+
+
+def _log_losses(probabilities: Vector, answers: Ids) -> Vector:
+    """(a,) nats of the right options."""
+    right = probabilities[np.arange(len(answers)), answers]
+    return np.asarray(-np.log(np.maximum(right, np.finfo(np.float64).tiny)))
 
 
 def changed_by_floors(mending: Mending, rows: MendingRows) -> Bools:

@@ -8,25 +8,21 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp, softmax
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.goal_offsets import best_offsets
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.label_fit import SlopePull, label_fit, label_fits
 from blackbox_lb.estimate.mending import (
     LEAST_SLOPE,
-    MendingGoal,
-    MendingName,
+    CandidateMending,
     MendingRows,
+    best_mending,
+    candidate_weights,
     changed_by_floors,
-    chosen_mending,
     mending_candidates,
     ordered_basis,
 )
+from blackbox_lb.estimate.right_decisions import best_offsets
 
 ROWS = 2_000
-OFFSETS: tuple[MendingName, ...] = (
-    "slope and offsets",
-    "slope and offsets from the batch prior",
-)
 
 
 def reader(
@@ -49,25 +45,29 @@ def rounded(rows: MendingRows, decimals: int = 2) -> MendingRows:
     return MendingRows(np.log(values), rows.answers, is_floored, rows.is_ordered)
 
 
-def effective_offsets(rows: MendingRows, name: MendingName) -> tuple[float, Vector]:
-    """Slope, and offsets with the center in them, of sum 0."""
-    candidates = mending_candidates(rows)
-    mending = next(candidate.mending for candidate in candidates if candidate.name == name)
+def chosen_mending(rows: MendingRows) -> CandidateMending:
+    """What a fit of these rows chooses."""
+    return best_mending(mending_candidates(rows), rows.answers)
+
+
+def effective_offsets(rows: MendingRows) -> tuple[float, Vector]:
+    """Slope, and offsets with the center in them, of sum 0, of the candidate that learns both."""
+    candidates = {candidate.name: candidate for candidate in mending_candidates(rows)}
+    mending = candidates["slope and offsets"].mending
     offsets = mending.offsets + mending.slope * mending.center
     return mending.slope, offsets - offsets.mean()
 
 
-@pytest.mark.parametrize("name", OFFSETS)
 @pytest.mark.parametrize(
     ("slope", "offsets"),
     [(0.4, [0.0, 1.0, -2.0, 0.3, 0.7]), (1.0, [0.5, -0.5]), (1.8, [1.5, 0.0, -1.5])],
 )
-def test_slope_and_offsets_are_found(name: MendingName, slope: float, offsets: list[float]) -> None:
+def test_slope_and_offsets_are_found(slope: float, offsets: list[float]) -> None:
     """Of 2,000 rows, to an eighth of the slope and .3 nats: about three standard errors of
     the rarest option.
     """
     truth = np.array(offsets) - np.mean(offsets)
-    found_slope, found = effective_offsets(reader(slope, truth), name)
+    found_slope, found = effective_offsets(reader(slope, truth))
     assert found_slope == pytest.approx(slope, rel=0.125)
     assert found == pytest.approx(truth, abs=0.3)
 
@@ -77,7 +77,7 @@ def test_slope_and_offsets_are_found_from_two_decimals() -> None:
     truth = np.array([1.0, 0.0, -1.0])
     rows = rounded(reader(0.7, truth, spread=1.0))
     assert rows.floored.mean() < 0.01
-    slope, offsets = effective_offsets(rows, "slope and offsets")
+    slope, offsets = effective_offsets(rows)
     assert slope == pytest.approx(0.7, rel=0.1)
     assert offsets == pytest.approx(truth, abs=0.15)
 
@@ -90,7 +90,7 @@ def test_rows_decided_by_a_floor_are_counted() -> None:
     floored = np.array([[False, True, True], [False, False, True], [False] * 3])
     rows = MendingRows(logprobs, np.full(3, -1), floored)
     truth = reader(1.0, np.array([-4.0, 3.0, 1.0]), count=300)
-    mending = chosen_mending(truth, "log loss").mending
+    mending = chosen_mending(truth).mending
     assert changed_by_floors(mending, rows).tolist() == [True, False, False]
 
 
@@ -146,24 +146,48 @@ def test_offsets_of_a_score_are_smooth() -> None:
 
 
 def test_best_offsets_reach_the_best_accuracy() -> None:
-    """Of two options they reach that of every threshold; a cost moves them to the cheaper side."""
+    """Of two options they reach that of every threshold."""
     rng = np.random.default_rng(1)
     scores = rng.normal(0, 1, (200, 2))
     answers = (scores[:, 0] - scores[:, 1] + rng.logistic(1.0, 1.0, 200) < 0).astype(np.int64)
-    offsets = best_offsets(scores, np.eye(2)[answers])
+    offsets = best_offsets(scores, answers)
     margins = scores[:, 1] - scores[:, 0]
     best = max(((margins > cut) == answers).mean() for cut in [-9.0, *margins, 9.0])
     assert ((scores + offsets).argmax(axis=1) == answers).mean() == best
-    worth = np.array([[1.0, 0.0], [-9.0, 1.0]])
-    careful = best_offsets(scores, worth[answers])
-    assert careful[1] - careful[0] > offsets[1] - offsets[0]
+
+
+def test_the_average_is_of_scores() -> None:
+    """Its probabilities are the weighted geometric mean of the candidates', by weights that fall
+    with the square root of the answers times the mean log loss.
+    """
+    rows = reader(0.6, np.array([2.0, 0.0, -2.0]), count=64)
+    candidates = mending_candidates(rows)
+    losses = np.array([candidate.scores.log_loss for candidate in candidates])
+    weights = np.exp(-8 * losses) / np.exp(-8 * losses).sum()
+    assert candidate_weights(candidates) == pytest.approx(weights)
+    average = best_mending(candidates, rows.answers)
+    assert average.name == "average"
+    logs = [np.log(candidate.mending.probabilities(rows.logprobs)) for candidate in candidates]
+    mean = softmax(np.tensordot(weights, np.array(logs), axes=1), axis=1)
+    assert average.mending.probabilities(rows.logprobs) == pytest.approx(mean)
+    lists = [np.log(candidate.left_out) for candidate in candidates]
+    left_out = softmax(np.tensordot(weights, np.array(lists), axes=1), axis=1)
+    assert average.left_out == pytest.approx(left_out)
+
+
+def test_a_reader_that_nothing_improves_is_left_as_it_is() -> None:
+    """A reader that says nothing, and answers in equal shares."""
+    answers = np.arange(12) % 3
+    logprobs = np.log(np.full((12, 3), 1 / 3))
+    rows = MendingRows(logprobs, answers, np.zeros(logprobs.shape, np.bool_))
+    assert chosen_mending(rows).name == "as it is"
 
 
 def test_a_calibrated_reader_is_left_as_it_is() -> None:
     """Where answers are drawn from the raw probabilities, nothing that is learned from 300 of them
     is better, or better by more than a hundredth of a nat on fresh rows.
     """
-    chosen = chosen_mending(reader(1.0, np.zeros(3), count=300, seed=2), "log loss")
+    chosen = chosen_mending(reader(1.0, np.zeros(3), count=300, seed=2))
     fresh = reader(1.0, np.zeros(3), seed=9)
     places = np.arange(ROWS)
     raw = -softmax(fresh.logprobs, axis=1)[places, fresh.answers]
@@ -171,18 +195,17 @@ def test_a_calibrated_reader_is_left_as_it_is() -> None:
     assert np.log(-mended).mean() > np.log(-raw).mean() - 0.01
 
 
-@pytest.mark.parametrize("goal", ["accuracy", "log loss"])
-def test_a_biased_reader_is_mended(goal: MendingGoal) -> None:
+def test_a_biased_reader_is_mended() -> None:
     """Of 100 rows, the share of right decisions on fresh ones is within three hundredths of the
     best possible, and the cross-validated one is near it.
     """
     truth = np.array([2.0, 0.0, -2.0])
-    chosen = chosen_mending(reader(0.6, truth, count=100), goal)
+    chosen = chosen_mending(reader(0.6, truth, count=100))
     fresh = reader(0.6, truth, seed=9)
     best = ((0.6 * fresh.logprobs + truth).argmax(axis=1) == fresh.answers).mean()
     mended = (chosen.mending.probabilities(fresh.logprobs).argmax(axis=1) == fresh.answers).mean()
     assert mended > best - 0.03
-    assert chosen.scores[chosen.name].accuracy == pytest.approx(best, abs=0.1)
+    assert chosen.scores.accuracy == pytest.approx(best, abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +240,7 @@ def test_nothing_is_learned_from_nothing(answers: list[int]) -> None:
     floored = np.zeros((count, 2), np.bool_)
     rows = MendingRows(np.log(np.full((count, 2), 0.5)), np.array(answers, np.int64), floored)
     with pytest.raises(InputError):
-        chosen_mending(rows, "accuracy")
+        chosen_mending(rows)
 
 
 def test_rows_are_checked() -> None:

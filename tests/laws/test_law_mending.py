@@ -77,7 +77,7 @@ def test_the_order_of_options_changes_nothing(
     permuted = MendingRows(rows.logprobs[:, order], place[rows.answers], rows.floored)
     others = by_name(permuted)
     for name, candidate in by_name(rows).items():
-        if name == "offsets for the goal":  # equal gains of two options go to the first
+        if name == "offsets by right decisions":  # equal gains of two options go to the first
             continue
         mended = candidate.mending.probabilities(rows.logprobs)
         permuted_mended = others[name].mending.probabilities(permuted.logprobs)

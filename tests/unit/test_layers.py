@@ -45,7 +45,7 @@ ESTIMATE = (
     ("inputs",),
     ("next_token",),
     ("problem",),
-    ("goal_offsets", "label_fit", "promising", "rechecking"),
+    ("label_fit", "promising", "rechecking", "right_decisions"),
     ("mending",),
     ("counting", "decisions", "reweighting"),
     ("projection",),

@@ -191,6 +191,7 @@ def _tried(question: DecidedQuestion, suffix: str) -> PageTable:
         [
             Cell(candidate.way),
             Cell(candidate.mending),
+            number(candidate.weight, _share(candidate.weight)),
             number(candidate.accuracy, _share(candidate.accuracy)),
             number(candidate.log_loss, f"{candidate.log_loss:.3f}"),
             word("chosen") if candidate.is_chosen else Cell(""),
@@ -201,7 +202,7 @@ def _tried(question: DecidedQuestion, suffix: str) -> PageTable:
         f"ways{suffix}",
         f"Every way to read and to mend, by cross-validation over {question.rows:,} rows that"
         " teach; these numbers chose, so they flatter what was chosen",
-        ("read by", "mended by", "accuracy", "log loss (nats)", ""),
+        ("read by", "mended by", "weight", "accuracy", "log loss (nats)", ""),
         rows,
     )
 

@@ -40,7 +40,7 @@ def question_lines(question: DecidedQuestion, *, is_alone: bool) -> list[str]:
     ways: dict[str, float] = {}
     for row in question.tried:
         ways[row.way] = max(ways.get(row.way, 0.0), row.accuracy)
-    lines = [f"{name}read by {question.way}, mended by {question.mending!r}"]
+    lines = [f"{name}read by {question.way}, {_mended(question)}"]
     if len(ways) > 1:
         listed = ", ".join(
             f"{way} {100 * share:.0f} %" for way, share in list(ways.items())[:MOST_WAYS]
@@ -61,6 +61,20 @@ def question_lines(question: DecidedQuestion, *, is_alone: bool) -> list[str]:
     if question.promise:
         lines.append(f"{name}{question.promise}")
     return lines
+
+
+def _mended(question: DecidedQuestion) -> str:
+    """How the question is mended."""
+    if question.mending == UNCHANGED:
+        return f"left {UNCHANGED}"
+    parts = [
+        row for row in question.tried if row.way == question.way and row.mending != question.mending
+    ]
+    largest = max(parts, key=lambda row: row.weight)
+    return (
+        f"mended by the average of {len(parts)} ways, most of it {largest.mending!r}"
+        f" ({100 * largest.weight:.0f} %)"
+    )
 
 
 def shown_rows(rows: Sequence[Verdict]) -> list[Verdict]:

@@ -12,11 +12,13 @@ from blackbox_lb.records import Count, Finite, Flag, Name, Row, Share
 class TriedMending(Row):
     """A way to read the question with a way to mend it, cross-validated over the training rows.
 
+    weight: in the average of the ways to mend; 1 for the average itself.
     accuracy, log_loss: of what was learned without each row's fold; log_loss in nats a row.
     """
 
     way: Name
     mending: Name
+    weight: Share
     accuracy: Share
     log_loss: Finite
     is_chosen: Flag = False

@@ -23,6 +23,7 @@ from blackbox_lb.estimate.mending import (
     CandidateMending,
     MendingRows,
     best_mending,
+    candidate_weights,
     changed_by_floors,
     mending_candidates,
 )
@@ -233,33 +234,47 @@ def _learned(
             continue
         learning = _mending_rows(question, read_rows, answers, is_used)
         candidates = mending_candidates(learning, seed)
-        choices.append((way, read_rows, is_used, candidates, best_mending(candidates, goal.by)))
+        best = best_mending(candidates, learning.answers)
+        choices.append((way, read_rows, is_used, candidates, best))
     if not choices:
         raise InputError(
             f"no answer to the question {question.id!r} could be read: refusals, or none of the"
             f" options {', '.join(question.names)} among the listed first tokens"
         )
-    best = max(choices, key=lambda choice: _value(choice[4], goal))
+    way, read_rows, is_used, candidates, chosen = max(
+        choices, key=lambda choice: _value(choice[4], goal)
+    )
     tried = [
-        TriedMending(
-            way=way.name,
-            mending=candidate.name,
-            accuracy=candidate.scores.accuracy,
-            log_loss=candidate.scores.log_loss,
-            is_chosen=way == best[0] and candidate is best[4],
-        )
-        for way, _, _, candidates, _ in choices
-        for candidate in candidates
+        row
+        for other_way, _, _, others, best in choices
+        for row in _tried(other_way, others, best, chosen)
     ]
-    way, read_rows, is_used, candidates, chosen = best
-    rivals = [
-        candidate
-        for candidate in candidates
-        if candidate.name in RIVALS and candidate.name != chosen.name
-    ]
+    rivals = [candidate for candidate in candidates if candidate.name in RIVALS]
     return LearnedQuestion(
         question, way, choices[0][0], read_rows, is_used, chosen, tuple(tried), tuple(rivals)
     )
+
+
+def _tried(
+    way: WayToRead,
+    candidates: Sequence[CandidateMending],
+    best: CandidateMending,
+    chosen: CandidateMending,
+) -> Iterator[TriedMending]:
+    """The candidates of a way to read, their average and their weights in it."""
+    weights = candidate_weights(candidates).tolist()
+    rows = list(zip(candidates, weights, strict=True))
+    if best not in candidates:
+        rows.append((best, 1.0))
+    for candidate, weight in rows:
+        yield TriedMending(
+            way=way.name,
+            mending=candidate.name,
+            weight=weight,
+            accuracy=candidate.scores.accuracy,
+            log_loss=candidate.scores.log_loss,
+            is_chosen=candidate is chosen,
+        )
 
 
 def _mending_rows(

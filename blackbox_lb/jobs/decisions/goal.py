@@ -1,14 +1,16 @@
-"""What a mending is chosen by, and the share of errors that is to be promised."""
+"""What the way to read is chosen by, and the share of errors that is to be promised."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.mending import MendingGoal
+
+ReadingGoal: TypeAlias = Literal["accuracy", "log loss"]
 
 ERROR = "error<="
-GOALS: dict[str, MendingGoal] = {
+GOALS: dict[str, ReadingGoal] = {
     "reward": "accuracy",
     "accuracy": "accuracy",
     "log-loss": "log loss",
@@ -17,11 +19,11 @@ GOALS: dict[str, MendingGoal] = {
 
 @dataclass(frozen=True, slots=True)
 class DecisionGoal:
-    """by: what chooses. error: the largest share of errors of answered rows, None for no wish.
-    spec: as a user writes it.
+    """by: what chooses among ways to read the question. error: the largest share of errors of
+    answered rows, None for no wish. spec: as a user writes it.
     """
 
-    by: MendingGoal
+    by: ReadingGoal
     error: float | None
     spec: str
 

@@ -47,11 +47,12 @@ def test_the_page_shows_what_mending_does(run: Path) -> None:
     assert result is not None
     [question] = result.decided
     assert "Mending makes the decisions right more often." in text
-    assert f"read by systemone, mended by '{question.mending}'" in text
+    assert "read by systemone, mended by the average of 5 ways, most of it " in text
     assert 'aria-label="Share of right decisions against the probability' in page
     assert 'aria-label="Share of wrong decisions against the share of answered rows' in page
     for row in question.tried:
-        assert f"{row.mending} {100 * row.accuracy:.1f} % {row.log_loss:.3f}" in text
+        shares = f"{100 * row.weight:.1f} % {100 * row.accuracy:.1f} %"
+        assert f"{row.mending} {shares} {row.log_loss:.3f}" in text
     assert "against temperature alone and the batch prior" in text
     assert f"{question.changed_rows} of {question.test_rows} test rows change" in text
     changed = question.changed[0]
