@@ -9,10 +9,9 @@ from blackbox_lb.store.rollouts import (
     StoredSize,
     Writer,
     completion_row,
-    next_token_row,
     summed,
 )
-from blackbox_lb.store.rows import canonical, next_token_key, prompt_hash, request_hash, rollout_key
+from blackbox_lb.store.rows import canonical, prompt_hash, request_hash, rollout_key
 
 __all__ = [
     "RolloutStore",
@@ -20,8 +19,6 @@ __all__ = [
     "Writer",
     "canonical",
     "completion_row",
-    "next_token_key",
-    "next_token_row",
     "prompt_hash",
     "request_hash",
     "rollout_key",

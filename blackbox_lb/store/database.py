@@ -57,12 +57,6 @@ _SCRIPT = """
         checksum INTEGER,
         PRIMARY KEY (tokenizer, id)
     ) WITHOUT ROWID;
-    CREATE TABLE next_tokens (
-        key TEXT PRIMARY KEY,            -- hash of (settings of the request, prompt_hash, token ids of the completion so far)
-        tokens BLOB NOT NULL,            -- one position with every token of the vocabulary, by id: see blackbox_lb.store.rows
-        received REAL NOT NULL,          -- seconds since 1970
-        checksum INTEGER
-    );
     CREATE TABLE rewards (
         key TEXT PRIMARY KEY,            -- hash of (endpoint or judge, all that it was told of a completion)
         answer TEXT NOT NULL,            -- what came: an endpoint's number of nats, or a judge's words
@@ -96,7 +90,6 @@ TABLES = {
         "checksum",
     ),
     "token_bytes": ("tokenizer", "id", "bytes", "checksum"),
-    "next_tokens": ("key", "tokens", "received", "checksum"),
     "rewards": ("key", "answer", "received", "checksum"),
 }
 """The columns of each table, in the order of the file."""
@@ -131,9 +124,12 @@ def insertion(table: str) -> str:
 
 
 def shape_of(db: sqlite3.Connection) -> list[tuple[object, ...]]:
-    """The tables, indices and columns of a connection's file."""
+    """The tables, indices and columns of a connection's file; other tables are not looked at."""
+    places = ", ".join("?" * len(TABLES))
     shape = db.execute(
-        "SELECT type, name, tbl_name FROM main.sqlite_master ORDER BY name"
+        "SELECT type, name, tbl_name FROM main.sqlite_master"  # noqa: S608  (question marks)
+        f" WHERE tbl_name IN ({places}) ORDER BY name",
+        list(TABLES),
     ).fetchall()
     for table in TABLES:
         shape += db.execute(f"PRAGMA main.table_info({table})").fetchall()

@@ -1,15 +1,15 @@
 """Export of a store to Parquet files for any data tool, and import with the same keys and bits.
 
 A folder has one file for each table (docs/store.md has their columns): ``completions.parquet`` with
-prompt and settings in each row, and, where there are any rows, ``token_bytes.parquet``,
-``next_tokens.parquet`` and ``rewards.parquet``.
+prompt and settings in each row, and, where there are any rows, ``token_bytes.parquet`` and
+``rewards.parquet``.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain, islice
 from pathlib import Path
@@ -20,12 +20,11 @@ import numpy.typing as npt
 
 from blackbox_lb.errors import InputError, StoreError
 from blackbox_lb.safety.files import replacing
-from blackbox_lb.store import RolloutStore, completion_row, next_token_row, summed
+from blackbox_lb.store import RolloutStore, completion_row, summed
 from blackbox_lb.store.database import REFERENCES, how_to_check, how_to_recover
 from blackbox_lb.store.rows import (
     canonical,
     check_row,
-    distribution_of,
     is_contradictory,
     name_of,
     prompt_of,
@@ -114,7 +113,6 @@ def schemas() -> dict[str, pa.Schema]:
         "token_bytes": pa.schema(
             [("tokenizer", pa.string()), ("id", pa.int64()), ("bytes", pa.binary())]
         ),
-        "next_tokens": pa.schema([("key", pa.string()), ("logprobs", numbers), received]),
         "rewards": pa.schema([("key", pa.string()), ("answer", pa.string()), received]),
     }
 
@@ -196,15 +194,16 @@ def _checked_rows(store: RolloutStore, table: str) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _grouped(
-    rows: Iterator[dict[str, Any]], weight: Callable[[dict[str, Any]], int]
-) -> Iterator[list[dict[str, Any]]]:
-    """Rows by row group, with at most ``MOST_ROWS`` rows and about ``MOST_VALUES`` numbers."""
+def _grouped(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Rows by row group, with at most ``MOST_ROWS`` rows and about ``MOST_VALUES`` numbers and
+    characters.
+    """
     group = list[dict[str, Any]]()
     values = 0
     for row in rows:
         group.append(row)
-        values += weight(row)
+        if "top_ids" in row:
+            values += int(row["top_ids"].size) + len(row["text"])
         if values >= MOST_VALUES or len(group) >= MOST_ROWS:
             yield group
             group = []
@@ -234,7 +233,7 @@ def _completion_columns(store: RolloutStore) -> Iterator[dict[str, Any]]:
             arrays = unpack(row["tokens"])._asdict()
             yield {**row, **arrays, "messages": messages, "settings": settings[row["request_hash"]]}
 
-    for group in _grouped(rows(), lambda row: int(row["top_ids"].size) + len(row["text"])):
+    for group in _grouped(rows()):
         yield _columns(group)
 
 
@@ -253,15 +252,8 @@ def _columns(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _table_columns(store: RolloutStore, table: str) -> Iterator[dict[str, Any]]:
     """Columns of each row group of any table but that of completions."""
-
-    def rows() -> Iterator[dict[str, Any]]:
-        for row in _checked_rows(store, table):
-            if table == "next_tokens":
-                row["logprobs"] = distribution_of(row)
-            yield row
-
     names = schemas()[table].names
-    for group in _grouped(rows(), lambda row: len(row.get("logprobs", ()))):
+    for group in _grouped(_checked_rows(store, table)):
         yield {name: [row[name] for row in group] for name in names}
 
 
@@ -383,11 +375,7 @@ def _rows_by_table(
         values["received"] = 0.0
     if table == "completions":
         return _completion_rows(values, arrays, imported)
-    if table == "next_tokens":
-        logprobs = _array(arrays["logprobs"], np.float32)
-        row = next_token_row(values["key"], logprobs, values["received"])
-    else:
-        row = summed(values)
+    row = summed(values)
     check_row(table, row)
     return {table: row}
 

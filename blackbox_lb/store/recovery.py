@@ -32,8 +32,8 @@ from blackbox_lb.store.upkeep import batches, is_intact
 
 PAGE_SIZE = 4096
 """Bytes of a page, SQLite's own default."""
-ORDERED_BY_NUMBER = ("completions", "next_tokens")
-"""Tables whose rows stand in the file by their rowid; those of the others stand by their key."""
+ORDERED_BY_NUMBER = "completions"
+"""The table whose rows stand in the file by their rowid; those of the others stand by their key."""
 SLICE = 4
 """Rowids in a slice."""
 SMALLEST_ROW = 200
@@ -153,7 +153,7 @@ def _readable_rows(db: sqlite3.Connection, table: str) -> Iterator[dict[str, Any
     place = TABLES[table][0]
     source = ""
     bounds: Sequence[str | int] = HEADS
-    if table in ORDERED_BY_NUMBER:
+    if table == ORDERED_BY_NUMBER:
         place = "rowid"
         source = "NOT INDEXED"  # a damaged index costs nothing
         ((pages,),) = db.execute("PRAGMA page_count")

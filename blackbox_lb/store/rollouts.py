@@ -39,7 +39,6 @@ from blackbox_lb.store.rows import (
     answer_of,
     canonical,
     completion_of,
-    distribution_of,
     messages_of,
     name_of,
     outside_of,
@@ -52,7 +51,7 @@ from blackbox_lb.store.rows import (
     sum_of,
     token_of,
 )
-from blackbox_lb.types import Completion, FloatArray, IntArray, ListedBytes, Prompt
+from blackbox_lb.types import Completion, IntArray, ListedBytes, Prompt
 
 T = TypeVar("T")
 
@@ -122,20 +121,6 @@ def completion_row(
         "fingerprint": _storable(completion.fingerprint),
     }
     return summed(row)
-
-
-def next_token_row(key: str, logprobs: FloatArray, received: float) -> dict[str, Any]:
-    """The row of a whole vocabulary's logprobs (v,), by id.
-
-    received: seconds since 1970.
-    """
-    arrays = Arrays(
-        token_ids=np.zeros(1, np.int32),
-        logprobs=np.zeros(1, np.float32),
-        top_ids=np.arange(len(logprobs), dtype=np.int32)[None],
-        top_logprobs=logprobs[None],
-    )
-    return summed({"key": key, "tokens": pack(arrays), "received": received})
 
 
 class _StoredIds:
@@ -491,21 +476,6 @@ class RolloutStore:
         completions = self.completions(chain.from_iterable(keys))
         for row in keys:
             yield list(islice(completions, len(row)))
-
-    def add_next_token(self, key: str, logprobs: FloatArray) -> int:
-        """Store the logprobs (v,) of a whole vocabulary, safe from a crash afterwards.
-
-        Returns:
-            The bytes used.
-        """
-        row = next_token_row(key, logprobs, time.time())
-        self.add_rows({"next_tokens": [row]})
-        return len(row["tokens"])
-
-    def next_token(self, key: str) -> FloatArray | None:
-        """The logprobs (v,) stored under ``key``; None where there are none."""
-        [(_, logprobs)] = self._parsed_rows("next_tokens", [key], distribution_of)
-        return logprobs
 
     def add_rewards(self, answers: Mapping[str, str]) -> None:
         """Store answers for remote rewards by key, safe from a crash afterwards."""

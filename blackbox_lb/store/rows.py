@@ -12,7 +12,7 @@ import json
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple
 from typing import Any, NamedTuple
 
@@ -75,15 +75,6 @@ def prompt_hash(prompt: Prompt) -> str:
 def request_hash(settings: Mapping[str, Any]) -> str:
     """The content hash of a request's settings; the prompt is none of them."""
     return tagged_hash("request", canonical(settings))
-
-
-def next_token_key(settings: Mapping[str, Any], prompt: str, prefix: Sequence[int]) -> str:
-    """The key of one next-token distribution.
-
-    prompt: its hash.
-    prefix: token ids of the completion so far.
-    """
-    return tagged_hash("next token", canonical([settings, prompt, list(prefix)]))
 
 
 def rollout_key(request: str, prompt: str, sample: int) -> str:
@@ -265,22 +256,6 @@ def completion_of(row: Row) -> Completion:
     )
 
 
-def distribution_of(row: Row) -> FloatArray:
-    """The logprobs (v,) in a row of ``next_tokens``.
-
-    Raises:
-        StoreCorrupt: it is damaged.
-    """
-    arrays = unpack(_checked(row)["tokens"])
-    positions, size = arrays.top_ids.shape
-    if positions != 1 or not np.array_equal(arrays.top_ids[0], np.arange(size)):
-        raise StoreCorrupt(
-            f"it has the shape {arrays.top_ids.shape} and is not one vocabulary in order"
-        )
-    logprobs: FloatArray = arrays.top_logprobs[0]
-    return logprobs
-
-
 def answer_of(row: Row) -> str:
     """The answer in a row of ``rewards``. Raises StoreCorrupt where it is damaged."""
     return str(_checked(row)["answer"])
@@ -303,12 +278,6 @@ def _possible_completion(row: Row) -> Completion:
         if logprobs is not None:
             _check_logprobs(name, logprobs)
     return completion
-
-
-def _possible_distribution(row: Row) -> FloatArray:
-    logprobs = distribution_of(row)
-    _check_logprobs("logprobs", logprobs)
-    return logprobs
 
 
 def _possible_token(row: Row) -> tuple[int, bytes]:
@@ -338,7 +307,6 @@ _CHECKS: dict[str, Callable[[Row], object]] = {
     "requests": settings_of_row,
     "completions": _possible_completion,
     "token_bytes": _possible_token,
-    "next_tokens": _possible_distribution,
     "rewards": answer_of,
 }
 

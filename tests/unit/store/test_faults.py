@@ -270,7 +270,6 @@ def test_a_clock_that_jumps_changes_nothing(
             for sample in range(6):
                 store.add(SETTINGS, Prompt.user(f"{sample % 2}"), sample, completion(f"{sample}"))
             store.add_rewards({"k": "1.5"})
-            store.add_next_token("n", np.zeros(3, np.float32))
             request = request_hash(SETTINGS)
             prompts = store.prompts(request)
             texts = [each.text for each in store.completions(prompts)]

@@ -25,7 +25,7 @@ from tests.unit.store.test_store import SETTINGS, completion
 from tests.unit.store.test_upkeep import make, rows
 
 pytestmark = pytest.mark.needs("pyarrow")
-ROWS = {"completions": 40, "next_tokens": 1, "rewards": 10, "token_bytes": 3}
+ROWS = {"completions": 40, "rewards": 10, "token_bytes": 3}
 OPTIONAL = {"generated", "propensities", "bounded", "received"}
 
 
@@ -51,7 +51,7 @@ def change(folder: Path, table: str, column: str, value: Any, row: int = -1) -> 
     pq.write_table(content.set_column(place, field, pa.array(values, field.type)), path)
 
 
-@pytest.mark.parametrize("table", ["completions", "next_tokens", "rewards"])
+@pytest.mark.parametrize("table", ["completions", "rewards"])
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
 def test_a_row_without_a_time_of_receipt_is_stored(
     value: float | None, table: str, exported: Path, tmp_path: Path
@@ -196,15 +196,13 @@ def test_rounding_and_what_has_no_id_are_possible(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "column", "value"),
     [
-        ("next_tokens", "logprobs", [0.0, 5.0]),
-        ("next_tokens", "logprobs", [0.0, float("nan")]),
         ("token_bytes", "id", -7),
     ],
 )
 def test_impossible_values_of_other_tables_are_refused(
     table: str, column: str, value: Any, exported: Path, tmp_path: Path
 ) -> None:
-    """A distribution and a token's id, by their row."""
+    """A token's id, by its row."""
     change(exported, table, column, value)
     message = refused("store", "import", exported / f"{table}.parquet", tmp_path / "new.db")
     assert names(message, f"{table}.parquet", f"row {ROWS[table] - 1}")

@@ -20,7 +20,6 @@ from blackbox_lb.errors import StoreCorrupt, StoreError
 from blackbox_lb.store import (
     RolloutStore,
     database,
-    next_token_key,
     prompt_hash,
     request_hash,
     rollout_key,
@@ -293,24 +292,3 @@ def test_a_prompt_with_tools_is_another_prompt_and_comes_back(tmp_path: Path) ->
     import_store(tmp_path / "files", tmp_path / "b.db")
     with RolloutStore(tmp_path / "b.db") as store:
         assert set(store.prompts(request_hash(SETTINGS)).values()) == prompts
-
-
-def test_a_distribution_keeps_every_bit(tmp_path: Path) -> None:
-    """A distribution comes back as it went in, also from a file opened again; every other question
-    has another key.
-    """
-    row = np.random.default_rng(0).standard_normal(50_000).astype(np.float32)
-    key = next_token_key({"a": 1}, "p", [1, 2])
-    with RolloutStore(tmp_path / "s.db") as store:
-        assert store.next_token(key) is None
-        assert 0 < store.add_next_token(key, row) < 5 * row.size
-        store.add_next_token(key, row + 1)
-    with RolloutStore(tmp_path / "s.db") as store:
-        kept = store.next_token(key)
-        assert kept is not None
-        assert kept.tobytes() == row.tobytes()
-    others = [next_token_key({"a": 2}, "p", [1, 2]), next_token_key({"a": 1}, "q", [1, 2])]
-    assert (
-        len({key, *others, next_token_key({"a": 1}, "p", [12]), next_token_key({"a": 1}, "p", [])})
-        == 5
-    )

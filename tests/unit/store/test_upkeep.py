@@ -74,7 +74,6 @@ def make(path: Path, samples: int = 40, start: int = 0) -> Path:
         store.add_rewards(
             {f"{seed:064x}": f"{seed}.5" for seed in range(start, start + samples // 4)}
         )
-        store.add_next_token("n" * 64, -np.arange(5000, dtype=np.float32))
     return path
 
 
@@ -227,7 +226,6 @@ def test_what_reads_a_damaged_store_says_so(whole: Path, tmp_path: Path) -> None
             lambda store: store.spent(store.keys(request)),
             lambda store: store.token_bytes("t"),
             lambda store: store.rewards([f"{1:064x}"]),
-            lambda store: store.next_token("n" * 64),
         ):
             try:
                 with RolloutStore(path, read_only=True) as store:
