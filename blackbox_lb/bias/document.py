@@ -257,11 +257,16 @@ class Bias(Row):
             or "UNVERIFIED"
         )
 
+    @property
+    def decides_alone(self) -> bool:
+        """Whether the file mends decisions and holds no logit bias."""
+        return bool(self.decisions) and not self.entries and not self.features
+
     def check_moves_tokens(self) -> None:
         """Raise BiasError where the file mends decisions, which no request takes, and nothing
         else.
         """
-        if self.decisions and not self.entries and not self.features:
+        if self.decides_alone:
             raise BiasError(
                 "this bias file mends decisions and holds no logit bias; decide with Run.decide, or"
                 " serve it with ``blb proxy --decide``"

@@ -15,7 +15,8 @@ from typing import Any, TypeVar, cast
 import openai
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.deploy.http_wrapping import policies_of, with_policies, wrapped
+from blackbox_lb.deploy.decision_policy import DecisionPolicy
+from blackbox_lb.deploy.http_wrapping import Policy, policies_of, with_policies, wrapped
 from blackbox_lb.deploy.request_policy import Others, RequestPolicy
 from blackbox_lb.errors import InputError
 from blackbox_lb.literals import OnConflict
@@ -33,8 +34,8 @@ def apply(
     as_pairs: bool = False,
     provider: str | None = None,
 ) -> C:
-    """Return a client of the same type that sends the bias; the caller's own client stays
-    unchanged.
+    """Return a client of the same type that sends the bias, or mends the answers of decision
+    endpoints where the file does that; the caller's own client stays unchanged.
 
     bias: a Bias or the path of a bias file; values go out exactly as they are, in nats, whole ones
     as integers. models: the model names in requests that get the bias, where the server uses other
@@ -55,17 +56,26 @@ def apply(
     raises, because it cannot be checked. Limits on entries and range are not checked: a compiled
     bias keeps to them, a sum under "add" may not.
 
+    Of a file that mends decisions, requests go out as they are, and the answers of
+    ``/v1/decisions`` and ``/v1/systemone`` to its questions come back mended, with ``x_mended`` and
+    the raw probabilities beside them; the other arguments are not read.
+
     Raises InputError here for a wrong argument, and from the request itself for a refused model,
     conflict, endpoint or unreadable body. Raises BiasError for a bias file that cannot be read.
     """
-    policy = RequestPolicy.of(
-        bias,
-        models=models,
-        others=others,
-        on_conflict=on_conflict,
-        as_pairs=as_pairs,
-        provider=provider,
-    )
+    loaded = Bias.of(bias)
+    policy: Policy
+    if loaded.decides_alone:
+        policy = DecisionPolicy.of(loaded)
+    else:
+        policy = RequestPolicy.of(
+            loaded,
+            models=models,
+            others=others,
+            on_conflict=on_conflict,
+            as_pairs=as_pairs,
+            provider=provider,
+        )
     if not isinstance(client, openai.OpenAI | openai.AsyncOpenAI):
         raise InputError(
             f"cannot bias a {type(client).__name__}; give an openai.OpenAI or openai.AsyncOpenAI"

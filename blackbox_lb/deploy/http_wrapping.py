@@ -14,9 +14,10 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from blackbox_lb.deploy.batch_files import check_announcement, check_upload
+from blackbox_lb.deploy.decision_policy import DecisionPolicy
 from blackbox_lb.deploy.part_sending import (
     OK,
     PartAnswer,
@@ -30,6 +31,8 @@ from blackbox_lb.deploy.request_policy import RequestPolicy, UrlPurpose, endpoin
 from blackbox_lb.errors import InputError
 
 Kind = Literal["Client", "AsyncClient"]
+Policy: TypeAlias = RequestPolicy | DecisionPolicy
+"""What happens to requests, or to the answers of decision endpoints."""
 
 ENCODED = ("content-encoding", "content-length", "transfer-encoding")
 """The headers of a body as it came over the wire."""
@@ -48,13 +51,13 @@ def kind_of(client: object) -> tuple[ModuleType, Kind] | None:
     return None
 
 
-def policies_of(client: object) -> tuple[RequestPolicy, ...]:
-    """The policies that an HTTP client already applies to the bodies that it builds."""
-    policies: tuple[RequestPolicy, ...] = getattr(client, "_policies", ())
+def policies_of(client: object) -> tuple[Policy, ...]:
+    """The policies that an HTTP client already applies."""
+    policies: tuple[Policy, ...] = getattr(client, "_policies", ())
     return policies
 
 
-def wrapped(inner: Any, policy: RequestPolicy, *, owned: bool) -> Any:
+def wrapped(inner: Any, policy: Policy, *, owned: bool) -> Any:
     """Return an HTTP client of the library and kind of ``inner``; closing it closes ``inner`` where
     that is ``owned``.
 
@@ -77,7 +80,7 @@ def wrapped(inner: Any, policy: RequestPolicy, *, owned: bool) -> Any:
     return outer
 
 
-def with_policies(inner: Any, policies: Iterable[RequestPolicy]) -> Any:
+def with_policies(inner: Any, policies: Iterable[Policy]) -> Any:
     """``inner``, wrapped in each policy that it does not apply yet; closing the result closes
     ``inner``.
 
@@ -105,7 +108,7 @@ class _Building:
     _inner: Any
     _root: Any
     _library: Any
-    _policies: tuple[RequestPolicy, ...]
+    _policies: tuple[Policy, ...]
     _stopped = False
 
     def build_request(self, method: str, url: Any, **options: Any) -> Any:
@@ -113,6 +116,8 @@ class _Building:
         concerned = place.generates or place.uploads or place.announces
         if concerned and method.upper() == "POST":
             for policy in self._policies:
+                if isinstance(policy, DecisionPolicy):
+                    continue
                 self._edit(policy, place, method, url, options)
         return self._root.build_request(method, url, **options)
 
@@ -150,11 +155,20 @@ class _Building:
         """The request in parts, None where this client's bias has no phases or does not concern
         it.
         """
-        place = endpoint(str(request.url))
         policy = self._policies[-1]
-        if policy.phased is None or not place.generates or request.method != "POST":
+        if isinstance(policy, DecisionPolicy) or policy.phased is None:
+            return None
+        place = endpoint(str(request.url))
+        if not place.generates or request.method != "POST":
             return None
         return policy.in_parts(place, request.content)
+
+    def _mending(self, request: Any) -> DecisionPolicy | None:
+        """What mends the answer to a request, None for nothing."""
+        policy = self._policies[-1]
+        if isinstance(policy, DecisionPolicy) and policy.concerns(request.method, str(request.url)):
+            return policy
+        return None
 
     def _read(self, method: str, url: Any, options: Mapping[str, Any]) -> bytes:
         """The JSON body, empty where there is none. Raises InputError: reading it would use it
@@ -201,6 +215,10 @@ class _Building:
 class _Sync(_Building):
     def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
         self._check_open()
+        mending = self._mending(request)
+        if mending is not None:
+            answer = self._inner.send(request, stream=False, **options)
+            return _mended(mending, request, answer)
         parts = self._in_parts(request)
         if parts is None:
             return self._inner.send(request, stream=stream, **options)
@@ -241,9 +259,14 @@ class _Async(_Building):
 
     async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
         self._check_open()
+        mending = self._mending(request)
+        if mending is not None:
+            answer = await self._inner.send(request, stream=False, **options)
+            return _mended(mending, request, answer)
         place = endpoint(str(request.url))
         policy = self._policies[-1]
-        if place.generates and request.method == "POST" and policy.injection.embeds:
+        is_ours = place.generates and request.method == "POST"
+        if is_ours and isinstance(policy, RequestPolicy) and policy.injection.embeds:
             request = _with_body(
                 request, await asyncio.to_thread(policy.rewritten, place, request.content)
             )
@@ -271,6 +294,15 @@ class _Async(_Building):
     async def aclose(self) -> None:
         self._stopped = True
         await super().aclose()  # type: ignore[misc]  # as above
+
+
+def _mended(policy: DecisionPolicy, request: Any, answer: Any) -> Any:
+    """The answer of a decision endpoint, mended where it is a 200."""
+    if answer.status_code != OK:
+        return answer
+    return _replaced(
+        answer, content=policy.mended(str(request.url), request.content, answer.content)
+    )
 
 
 def _with_body(request: Any, content: bytes) -> Any:

@@ -32,7 +32,7 @@ UNBIASABLE = {
     "Agents": r"/agents(/[^/]+)?|/agents/sessions/[^/]+",
     "Realtime": r"/realtime(/sessions|/client_secrets|/calls(/[^/]+/accept)?)",
     "Live": r"/live/sessions(/[^/]+/accept)?",
-    "Decisions": r"/decisions",
+    "Decisions": r"/decisions|/systemone",
     "Evals": r"/evals/[^/]+/runs",
     "Graders": r"/graders/run",
     "Messages": r"/v\d+/messages",
@@ -60,6 +60,11 @@ class UrlPurpose(NamedTuple):
     uploads: bool
     announces: bool
     deployment: str | None
+
+    @property
+    def decides(self) -> bool:
+        """Whether questions with options are answered there."""
+        return self.api == "Decisions"
 
 
 @lru_cache(maxsize=1024)

@@ -7,18 +7,20 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blackbox_lb.bias.decisions import MendedQuestion, softmax
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.deploy.proxy.limits import PREFIX
 from blackbox_lb.errors import InputError
 from blackbox_lb.questions.answers import DecisionAnswer, OptionScores, read_answer
-from blackbox_lb.questions.layouts import Layout
 from blackbox_lb.questions.question import Question
 from blackbox_lb.questions.requests import Shape
 from blackbox_lb.questions.serving import DecisionRequest, QuestionAnswer, answer_fields
 from blackbox_lb.safety.printable import shorten
+
+if TYPE_CHECKING:
+    from blackbox_lb.questions.layouts import Layout
 
 PATHS = frozenset((f"{PREFIX}/systemone", "/systemone", f"{PREFIX}/decisions", "/decisions"))
 """The paths of decision endpoints that are answered."""

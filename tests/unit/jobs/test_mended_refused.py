@@ -9,9 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from openai import OpenAI
 
-import blackbox_lb
 from blackbox_lb.bias.decisions import MendedQuestion
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.export import logit_bias, vllm_xargs
@@ -71,7 +69,6 @@ def test_python_gets_no_logit_bias_of_it(file: Path, tmp_path: Path) -> None:
         "logit_bias": lambda: bias.logit_bias,
         "at": lambda: bias.at(Prompt.user("a")),
         "to_request_bias": lambda: to_request_bias(bias),
-        "apply": lambda: blackbox_lb.apply(OpenAI(api_key="made-up"), file),
         "export": lambda: logit_bias(file),
         "xargs": lambda: vllm_xargs(file, "team", messages="a"),
         "a server of vLLM": lambda: Expected("another", 100, 100).check(bias),
