@@ -9,6 +9,7 @@ import errno
 import json
 import math
 import os
+import re
 import stat
 import sys
 import tomllib
@@ -123,10 +124,38 @@ def text_of_file(content: bytes) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
+        problem = f"byte 0x{content[error.start]:02x} in line {line} is not UTF-8"
+        if windows_text(content) is None:
+            # The form of the remedy is that of the other cases: a command that ends in the file.
+            raise ValueError(
+                f"{problem}, and the file is not Windows-1252 either; correct that line, or leave"
+                " such bytes out with iconv -c -f UTF-8 -t UTF-8"
+            ) from error
         raise ValueError(
-            f"byte 0x{content[error.start]:02x} in line {line} is not UTF-8, perhaps Windows-1252;"
-            " make it UTF-8 with iconv -f WINDOWS-1252 -t UTF-8"
+            f"{problem}, perhaps Windows-1252; make it UTF-8 with iconv -f WINDOWS-1252 -t UTF-8"
         ) from error
+
+
+def windows_text(content: bytes) -> str | None:
+    """The text of bytes that are not UTF-8, as Windows-1252; None where they are likely not that.
+
+    What is not valid UTF-8 is not UTF-8. Letters of Windows-1252 stand in a valid sequence of UTF-8
+    by chance alone, so where such sequences outnumber the stray bytes, the file is damaged UTF-8.
+    Nothing tells Windows-1252 from other sets of 256 letters but its five unused bytes.
+    """
+    if any(content.startswith(mark) for mark, _ in MARKS):
+        return None
+    replaced = content.decode("utf-8", "replace")
+    stray = replaced.count("\ufffd")
+    if len(re.findall(r"[^\x00-\x7f]", replaced)) - stray > stray:
+        return None
+    try:
+        text = content.decode("cp1252")
+    except UnicodeDecodeError:
+        return None
+    if re.search(r"[\x00-\x08\x0e-\x1f]", text):
+        return None
+    return text
 
 
 def parse_json(

@@ -11,7 +11,9 @@ file records the result.
 from __future__ import annotations
 
 import csv
+import difflib
 import pkgutil
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +32,7 @@ from blackbox_lb.tasks.records.files import (
     counted,
     join_repeats,
     keep_apart,
+    places_of,
     read_rows,
     remarks_on,
     row_of,
@@ -145,6 +148,10 @@ LEAST_OF_LABEL = 8
 """Rows of a label below which three splits have two or fewer of it to judge by."""
 MOST_NAMED = 3
 """Labels with few rows that are named."""
+NEAR_LABEL = 0.85
+"""Least share of letters in common (difflib's ratio) of a label and a misspelling of it: one letter
+left out or two swapped, of seven.
+"""
 
 BUILT_IN: dict[str, Callable[[], Task]] = {"capitals": capitals, "continents": continents}
 """The built-in tasks, by name."""
@@ -262,7 +269,9 @@ def load_task(
     if validation_size is not None:
         splits = _set_apart(str(data), splits, validation_size, seed, divided=divided)
         divided = False
-    return _task_of_rows(str(data), splits, unlabelled, divided=divided)
+    return _task_of_rows(
+        str(data), splits, unlabelled, divided=divided, answer_column=columns.answer
+    )
 
 
 def _set_apart(
@@ -290,12 +299,13 @@ def _task_of_rows(
     unlabelled: Sequence[SourcedExample] = (),
     *,
     divided: bool = False,
+    answer_column: str = ANSWER,
 ) -> Task:
     """The task of these rows, with empty splits where there are none. Raises DataError: see
     ``_apart``.
     """
     distinct, left_out = _apart(splits)
-    note = _note(source, distinct, left_out, unlabelled)
+    note = _note(source, distinct, left_out, unlabelled, answer_column)
     every_split = {split: distinct.get(split, []) for split in SPLITS}
     return Task.from_splits(
         Path(source).stem, every_split, note=note, unlabelled=unlabelled, divided=divided
@@ -427,7 +437,7 @@ def load_dataset(
         source += f"; not used: {', '.join(unused)}"
     for judged_split, count in unanswered.items():
         source += f"; {counted(count, 'row')} of {judged_split} without an answer, left out"
-    note = _note(source, distinct, left_out, unlabelled) or source
+    note = _note(source, distinct, left_out, unlabelled, columns.answer) or source
     name_of_task = Path(spec).name
     if spec.startswith(HUB):
         name_of_task = spec.removeprefix(HUB).replace("/", "-").replace("@", "-")
@@ -458,21 +468,48 @@ def _note(
     splits: Mapping[Split, Sequence[SourcedExample]],
     left_out: Mapping[tuple[Split, Split], int],
     unlabelled: Sequence[SourcedExample] = (),
+    answer_column: str = ANSWER,
 ) -> str:
     """What was done to the rows, in one sentence after the name of their source; "" for nothing."""
     rows_kept = [row for rows in splits.values() for row in rows]
-    notices = remarks_on(rows_kept, left_out, unlabelled)
-    notices += _small_labels(splits)
+    notices = remarks_on(rows_kept, left_out, unlabelled, answer_column)
+    notices += _small_labels(rows_kept)
     if not notices:
         return ""
     return f"{source}: {'; '.join(notices)}"
 
 
-def _small_labels(splits: Mapping[Split, Sequence[SourcedExample]]) -> list[str]:
-    """A sentence for each label with too few rows to learn it and to judge it."""
-    counts = Counter(row.label for rows in splits.values() for row in rows if row.label)
-    return [
-        f"{printable(label)} has only {count} rows: merge it with another label, or add rows"
-        for label, count in sorted(counts.items(), key=lambda item: item[1])
-        if count < LEAST_OF_LABEL
-    ][:MOST_NAMED]
+def _small_labels(rows: Sequence[SourcedExample]) -> list[str]:
+    """A sentence for each label with too few rows to learn it and to judge it, with their lines;
+    where a label with more rows is nearly called so, whether that is meant.
+    """
+    by_label: dict[str, list[SourcedExample]] = {}
+    for row in rows:
+        if row.label:
+            by_label.setdefault(row.label, []).append(row)
+    notices = []
+    for label, members in sorted(by_label.items(), key=lambda item: len(item[1])):
+        if len(members) >= LEAST_OF_LABEL:
+            continue
+        count = counted(len(members), "row")
+        larger = [name for name, others in by_label.items() if len(others) > len(members)]
+        near = _near_label(label, larger)
+        if near:
+            notices.append(
+                f"{printable(label)} ({count}, {places_of(members)}): {printable(near)}?"
+            )
+        else:
+            notices.append(
+                f"{printable(label)} has only {count} ({places_of(members)}): merge it with another"
+                " label, or add rows"
+            )
+    return notices[:MOST_NAMED]
+
+
+def _near_label(label: str, names: Sequence[str]) -> str:
+    """The name that differs from ``label`` as a misspelling does; "" for none. Labels that differ
+    in a number are different labels.
+    """
+    numbers = re.findall(r"\d+", label)
+    comparable = [name for name in names if re.findall(r"\d+", name) == numbers]
+    return next(iter(difflib.get_close_matches(label, comparable, n=1, cutoff=NEAR_LABEL)), "")

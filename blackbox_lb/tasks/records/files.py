@@ -62,7 +62,7 @@ Words: TypeAlias = tuple[tuple[str, ...], ...]
 MOST_PADDING = 1_000
 """Characters that a format of the prompt template may pad one value to."""
 NAMED_ROWS = 5
-"""Rows without an answer that are named."""
+"""Rows of one kind whose places are named."""
 JUDGED_FIRST: tuple[Split, ...] = ("test", "validation", "train")
 """Of a prompt in several splits, the rows of the first of these stay."""
 
@@ -178,6 +178,7 @@ def remarks_on(
     rows: Sequence[SourcedExample],
     left_out: Mapping[tuple[Split, Split], int],
     unlabelled: Sequence[SourcedExample] = (),
+    answer_column: str = "answer",
 ) -> list[str]:
     """What was done to the rows of a task that its user would not see otherwise, in sentences."""
     several = [row for row in rows if row.example.variants]
@@ -197,16 +198,28 @@ def remarks_on(
         )
     if unlabelled:
         count = sum(1 + row.copies for row in unlabelled)
-        places = [row.source.rpartition(", ")[2] for row in unlabelled[:NAMED_ROWS]]
-        if len(unlabelled) > NAMED_ROWS:
-            places.append("...")
+        verb = "has" if count == 1 else "have"
         notices.append(
-            f"{counted(count, 'row')} without an answer ({', '.join(places)}), of which a decision"
-            " between labels uses the prompts"
+            f"{counted(count, 'row')} {verb} no {answer_column} ({places_of(unlabelled)}): used as"
+            " unlabelled prompts"
         )
     counts = Counter(text for row in (*rows, *unlabelled) for text in row.remarks)
     notices += [f"{counted(count, 'row')} {text}" for text, count in counts.items()]
     return notices
+
+
+def places_of(rows: Sequence[SourcedExample]) -> str:
+    """The places of rows in their file, as "lines 5, 9"; those of the first ``NAMED_ROWS``."""
+    places = sorted(
+        (row.source.rpartition(", ")[2] for row in rows),
+        key=lambda place: int(re.findall(r"\d+", place)[0]),
+    )
+    unit = places[0].partition(" ")[0]
+    numbers = [place.removeprefix(f"{unit} ") for place in places[:NAMED_ROWS]]
+    if len(places) > NAMED_ROWS:
+        numbers.append("...")
+    plural = "s" if len(places) > 1 else ""
+    return f"{unit}{plural} {', '.join(numbers)}"
 
 
 def counted(count: int, noun: str) -> str:
@@ -324,10 +337,13 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
         answers = _answers(record, columns.answer, value)
     prompt, answers = _read_last_turn(record, columns, prompt, answers)
     if require_answers and not answers:
+        remedy = "add one, or choose a reward that needs none"
+        if not record.has(columns.answer):
+            remedy = f"name it with ``answer_column``, {remedy}"
         problem = _absent(record, columns.answer)
         if NOT_TO_LEARN in record.remarks:
             problem = "the last turn has the weight 0, so it is no answer"
-        raise record.error(f"{problem}; add one, or choose a reward that needs none")
+        raise record.error(f"{problem}; {remedy}")
     identity = record.values.get("id")
     if identity is not None and (isinstance(identity, bool) or not isinstance(identity, str | int)):
         raise record.error(f"id is {shorten(identity)}; it must be a string or an integer")
@@ -472,6 +488,18 @@ def _likely_column(column: str, names: Iterable[str]) -> str:
     return ""
 
 
+def longest_column(records: Sequence[Record]) -> str:
+    """The column with the longest texts in sum, which is likely the prompt; COLUMN without one."""
+    lengths: Counter[str] = Counter()
+    for record in records:
+        for column, value in record.values.items():
+            if isinstance(value, str):
+                lengths[column] += len(value)
+    if not lengths:
+        return "COLUMN"
+    return max(lengths, key=lambda column: lengths[column])
+
+
 def _absent(record: Record, *columns: str) -> str:
     empty = [column for column in columns if record.has(column)]
     if empty:
@@ -483,7 +511,7 @@ def _absent(record: Record, *columns: str) -> str:
     suggestions += [did_you_mean(column, record.names) for column in columns]
     sentence = (
         f"has no column {' or '.join(map(repr, columns))}{next(filter(None, suggestions), '')};"
-        f" its columns: {listed}; the names can be set"
+        f" its columns: {listed}"
     )
     arrays = arrays_in(record.values)
     if record.whole and arrays:
@@ -556,9 +584,12 @@ def _prompt(record: Record, columns: ColumnNames) -> Prompt:
             f"has both {columns.prompt!r} and {columns.messages!r}; keep one of them"
         )
     if text is None and messages is None:
-        raise record.error(
-            f"{_absent(record, columns.prompt, columns.messages)}; write a prompt or delete the row"
-        )
+        remedy = "write a prompt or delete the row"
+        if not record.has(columns.prompt) and not record.has(columns.messages):
+            remedy = f"name it with ``prompt_column={longest_column([record])}``"
+            if record.textual and len(record.columns) == 1:
+                remedy = f"separate the cells by a comma, a semicolon, a tab or |, or {remedy}"
+        raise record.error(f"{_absent(record, columns.prompt, columns.messages)}; {remedy}")
     if messages is not None:
         return read_chat(record, columns.messages)
     if not isinstance(text, str):

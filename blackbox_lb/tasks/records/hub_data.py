@@ -22,8 +22,8 @@ from blackbox_lb.tasks.records.records import (
     MAX_BYTES,
     SUFFIXES,
     Record,
-    delimiter_of,
     read_records,
+    table_format,
 )
 
 HUB = "hf:"
@@ -333,7 +333,8 @@ def _table(path: Path) -> Any:
     if suffix == ".parquet":
         read = dataset.from_parquet
     else:
-        read = partial(dataset.from_csv, sep=delimiter_of(path))
+        delimiter, encoding = table_format(path)
+        read = partial(dataset.from_csv, sep=delimiter, encoding=encoding)
     try:
         with quiet(), tempfile.TemporaryDirectory() as cache:
             return read(str(path), cache_dir=cache, keep_in_memory=True)

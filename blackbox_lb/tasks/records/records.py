@@ -8,26 +8,35 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import DataError
 from blackbox_lb.safety.printable import did_you_mean, shell_line, shorten
-from blackbox_lb.safety.untrusted import no_constant, parse_json, read_bounded, text_of_file
+from blackbox_lb.safety.untrusted import (
+    no_constant,
+    parse_json,
+    read_bounded,
+    text_of_file,
+    windows_text,
+)
 
 MAX_BYTES = 256 * 2**20
 """A file is held in memory whole; the largest public prompt sets are a tenth of this."""
 
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
-_DELIMITERS = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}
-"""What may stand between the cells of a table; spreadsheets write semicolons into .csv where the
-comma is the decimal mark.
+_DELIMITERS = {".csv": (",", ";", "\t", "|"), ".tsv": ("\t", ";", "|", ",")}
+"""What may stand between the cells of a table, the likeliest first; spreadsheets write semicolons
+into .csv where the comma is the decimal mark.
 """
 SUFFIXES = (*_JSON_LINES, *_DELIMITERS)
 """The files with columns that can be read, by suffix."""
 TEXT_SUFFIX = ".txt"
 """The suffix of a file with one prompt a line."""
+WINDOWS = "cp1252"
+"""The encoding in which Excel saves tables where it is not asked for UTF-8."""
 _SPACE_AND_COMMA = re.compile(r"[\s,]*")
 
 
@@ -144,7 +153,7 @@ def read_records(path: Path, field: str | None = None) -> Iterator[Record]:
             f"{path} has the suffix {suffix!r}, which tells no format; name the file with one of"
             f" {suffixes}"
         )
-    text = _text(path)
+    text, encoding = _text(path)
     if not text.strip():
         raise DataError(f"{path} is empty; give it one row a prompt")
     if suffix not in _JSON_LINES and field is not None:
@@ -152,25 +161,53 @@ def read_records(path: Path, field: str | None = None) -> Iterator[Record]:
             f"{path} is no JSON file, and ``field={field}`` names an array in one; leave it out"
         )
     if suffix == TEXT_SUFFIX:
-        return _text_lines(path, text)
+        return _with_remark(_text_lines(path, text), text, encoding)
     if suffix in _DELIMITERS:
-        return _table(path, text, _delimiter(text, _DELIMITERS[suffix]))
+        rows = _table(path, text, _delimiter(text, _DELIMITERS[suffix]))
+        return _with_remark(rows, text, encoding)
     if field is not None or _is_document(text):
         return _json_document(path, text, field)
     return _json_lines(path, text)
 
 
-def delimiter_of(path: Path) -> str:
-    """What stands between the cells of a table. Raises DataError: the file cannot be read."""
-    return _delimiter(_text(path), _DELIMITERS[path.suffix.lower()])
+def table_format(path: Path) -> tuple[str, str]:
+    """What stands between the cells of a table, and its encoding. Raises DataError: the file
+    cannot be read.
+    """
+    text, encoding = _text(path)
+    return _delimiter(text, _DELIMITERS[path.suffix.lower()]), encoding
 
 
-def _text(path: Path) -> str:
+def _text(path: Path) -> tuple[str, str]:
+    """The text of a file and its encoding: UTF-8, or of tables and texts Windows-1252, too."""
     data = _bytes(path)
     try:
-        return text_of_file(data)
+        return text_of_file(data), "utf-8-sig"
     except ValueError as error:
-        raise DataError(f"{path}: {error} {shell_line(path)} > NEW{path.suffix}") from error
+        remedy = f"{error} {shell_line(path)} > NEW{path.suffix}"
+        text = None
+        if path.suffix.lower() not in _JSON_LINES:
+            text = windows_text(data)
+            remedy += ", or save it in Excel as CSV UTF-8"
+        if text is None:
+            raise DataError(f"{path}: {remedy}") from error
+        return text, WINDOWS
+
+
+def _with_remark(rows: Iterator[Record], text: str, encoding: str) -> Iterator[Record]:
+    """The rows; with a remark where letters of Windows-1252 are in them."""
+    if encoding != WINDOWS:
+        yield from rows
+        return
+    words = re.findall(r"\w*[^\x00-\x7f]\w*", text)
+    remark = (
+        "with letters read as Windows-1252, since the file is not UTF-8"
+        f" ({shorten(max(words, key=len))})"
+    )
+    for row in rows:
+        if not all(map(str.isascii, (*row.columns, *row.values.values()))):
+            row.remark(remark)
+        yield row
 
 
 def _bytes(path: Path) -> bytes:
@@ -183,8 +220,12 @@ def _bytes(path: Path) -> bytes:
             f"{path} cannot be read: {error} (256 MiB); take a sample of its rows"
         ) from error
     except FileNotFoundError as error:
+        names: list[str] = []
+        with suppress(OSError):
+            names = [entry.name for entry in path.parent.iterdir() if entry.is_file()]
         raise DataError(
-            f"there is no file {path}; check the path (the working directory is {Path.cwd()})"
+            f"there is no file {path}{did_you_mean(path.name, names)}; check the path (the working"
+            f" directory is {Path.cwd()})"
         ) from error
     except OSError as error:
         problem = error.strerror
@@ -351,16 +392,13 @@ def _refuse_lone_surrogates(value: object) -> None:
 
 
 def _delimiter(text: str, candidates: Sequence[str]) -> str:
-    """The first candidate that divides the header, else the first of all."""
+    """The candidate that divides the header into most cells, the first of several."""
     header = text.strip().partition("\n")[0]
+    cells = dict.fromkeys(candidates, 0)
     for candidate in candidates:
-        try:
-            cells = next(csv.reader([header], delimiter=candidate), [])
-        except csv.Error:
-            continue
-        if len(cells) > 1:
-            return candidate
-    return candidates[0]
+        with suppress(csv.Error):
+            cells[candidate] = len(next(csv.reader([header], delimiter=candidate), []))
+    return max(cells, key=lambda candidate: cells[candidate])
 
 
 def _table(path: Path, text: str, delimiter: str) -> Iterator[Record]:

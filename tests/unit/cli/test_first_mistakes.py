@@ -47,7 +47,7 @@ def test_rows_without_an_answer_are_named() -> None:
     Path("rows.csv").write_text("\n".join(lines))
     result = blb(*FIT, "--provider", "vllm")
     assert result.exit_code == 0, result.output
-    assert names(" ".join(result.output.split()), "2 rows", "line 5", "line 9")
+    assert names(" ".join(result.output.split()), "2 rows have no answer (lines 5, 9)")
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_init_quotes_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
 def test_the_remedy_of_an_encoding_quotes_the_file(tmp_path: Path) -> None:
     """The command that makes a file UTF-8 reads that file."""
     data = tmp_path / f"{NAMES[0]}.csv"
-    data.write_bytes("prompt,answer\nWie hei\u00dft das?,x\n".encode("cp1252"))
+    data.write_bytes("prompt,answer\nWie hei\u00dft das?,x\n".encode("utf-16"))
     refused = blb("fit", "--provider", "llamacpp", "--data", data, "--reward", "contains")
     assert refused.exit_code == 2
     assert shlex.quote(str(data)) in refused.stderr.replace("\n", " ")

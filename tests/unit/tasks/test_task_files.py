@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import Task, load_examples, load_task
-from blackbox_lb.tasks.records.files import SourcedExample, join_repeats
+from blackbox_lb.tasks.records.files import SourcedExample, join_repeats, read_rows
 from blackbox_lb.tasks.records.records import value_at
 from blackbox_lb.tasks.sets.labels import Labels, labels_of_task
 from blackbox_lb.types import Example, Message, Prompt
@@ -384,7 +384,6 @@ def test_the_header_tells_what_parts_the_cells(write: Write, mark: str) -> None:
 @pytest.mark.parametrize(
     ("content", "encoding"),
     [
-        ("prompt,answer\nBogotá,x\n".encode("cp1252"), "WINDOWS-1252"),
         ("prompt,answer\nBogotá,x\n".encode("utf-16"), "UTF-16"),
         (b"\xfe\xff" + "prompt,answer\n".encode("utf-16-be"), "UTF-16"),
         ("prompt,answer\nBogotá,x\n".encode("utf-32"), "UTF-32"),
@@ -393,11 +392,64 @@ def test_the_header_tells_what_parts_the_cells(write: Write, mark: str) -> None:
 def test_another_encoding_gets_the_command_that_mends_it(
     write: Write, content: bytes, encoding: str
 ) -> None:
-    """The mark of UTF-16 is believed; what has none is taken for Windows-1252."""
+    """The marks of UTF-16 and UTF-32 are believed."""
     path = write("a.csv", content)
     with pytest.raises(DataError) as caught:
         load_examples(path)
     assert f"iconv -f {encoding} -t UTF-8 {path}" in str(caught.value)
+
+
+EXCEL = "prompt;answer\nKäse?;Emmental\nBread?;Rye\n"
+
+
+def test_a_table_in_windows_1252_is_read_and_said(write: Write) -> None:
+    """What Excel saves is read; the rows with letters that depend on it are counted."""
+    rows = read_rows(write("a.csv", EXCEL.encode("cp1252")))
+    assert [row.example.prompt.text for row in rows] == ["Käse?", "Bread?"]
+    assert "Windows-1252" in rows[0].remarks[0]
+    assert "Käse" in rows[0].remarks[0]
+    assert rows[1].remarks == ()
+    assert not read_rows(write("b.csv", EXCEL))[0].remarks
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        # One stray byte among letters of UTF-8; a byte that Windows-1252 lacks; no text.
+        "prompt;answer\nKäse, Brötchen;x\nCaf".encode() + b"\xe9;x\n",
+        b"prompt;answer\nCaf\x81;x\n",
+        b"PK\x03\x04\xe9\xe8\n",
+    ],
+)
+def test_what_is_not_windows_1252_is_not_read_as_such(write: Write, content: bytes) -> None:
+    """The line is named, and nothing is guessed."""
+    with raises_naming(DataError, "line", "not Windows-1252 either"):
+        read_rows(write("a.csv", content))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+@pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
+def test_every_usual_separator_is_found(write: Write, suffix: str, mark: str) -> None:
+    """By the header, whatever the suffix says."""
+    text = EXCEL.replace(";", mark)
+    examples = load_examples(write(f"a{suffix}", text))
+    assert [example.answers for example in examples] == [("Emmental",), ("Rye",)]
+
+
+def test_a_misspelt_file_gets_the_nearest_one(write: Write) -> None:
+    """Of the files in its folder."""
+    path = write("tickets.csv", EXCEL)
+    with raises_naming(DataError, "did you mean tickets.csv?"):
+        load_examples(path.with_name("ticket.csv"))
+
+
+def test_a_missing_column_gets_the_option_and_its_likely_name(write: Write) -> None:
+    """The column with the longest texts."""
+    path = write("a.csv", "nr;ticket;team\n1;The printer is on fire;IT\n")
+    with raises_naming(DataError, "``prompt_column=ticket``"):
+        load_examples(path)
+    with raises_naming(DataError, "a semicolon, a tab or |"):
+        load_examples(write("b.csv", "nr^ticket^team\n1^The printer is on fire^IT\n"))
 
 
 # Messages that end with the assistant

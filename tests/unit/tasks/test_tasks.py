@@ -173,7 +173,7 @@ def test_line_separators_inside_strings_do_not_break_lines(write: Write) -> None
 BROKEN = {
     "missing answer": (
         {"prompt": "Q"},
-        "line 2: has no column 'answer'; its columns: prompt; the names can be set; add one",
+        "line 2: has no column 'answer'; its columns: prompt; name it with ``answer_column``, add one",
     ),
     "null answer": ({"prompt": "Q", "answer": None}, "line 2: answer is empty; add one"),
     "empty list": ({"prompt": "Q", "answer": []}, "line 2: answer is empty; add one"),
@@ -325,9 +325,9 @@ def test_a_path_that_is_no_text_file_is_explained(tmp_path: Path) -> None:
     folder.mkdir()
     with raises_naming(DataError, "folder.jsonl"):
         load_examples(folder)
-    latin = tmp_path / "latin.csv"
-    latin.write_bytes("prompt,answer\nBogotá,x\n".encode("latin-1"))
-    with raises_naming(DataError, "latin.csv", "0xe1", "line 2", "UTF-8"):
+    latin = tmp_path / "latin.jsonl"
+    latin.write_bytes('\n{"prompt": "Bogotá", "answer": "x"}\n'.encode("latin-1"))
+    with raises_naming(DataError, "latin.jsonl", "0xe1", "line 2", "UTF-8"):
         load_examples(latin)
 
 
@@ -715,8 +715,28 @@ def test_each_split_has_its_share_of_each_label(tmp_path: Path) -> None:
         assert all(of_split)
         for rows, share in zip(of_split, DEFAULT_FRACTIONS, strict=True):
             assert abs(rows - share * count) < 1
-    assert "Account has only 5 rows" in task.note
+    assert "Account has only 5 rows (lines 57, 58, 59, 60, 61)" in task.note
     assert "Technical has" not in task.note
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_two_of_five_rows_of_a_label_teach(tmp_path: Path, seed: int) -> None:
+    """Whatever the draw."""
+    path = label_rows(tmp_path / "t.jsonl", {"Technical": 28, "Billing": 16, "Account": 5})
+    task = load_task(data=path, seed=seed)
+    assert sum(example.answers == ("Account",) for example in task.train) >= 2
+
+
+@pytest.mark.parametrize(
+    ("label", "near"), [("Tehcnical", True), ("technical 2", False), ("Shipping", False)]
+)
+def test_a_misspelt_label_gets_the_likely_one(tmp_path: Path, label: str, near: bool) -> None:
+    """With its lines; another number is another label."""
+    counts = {"Technical": 28, "Billing": 16, label: 1}
+    task = load_task(data=label_rows(tmp_path / "t.jsonl", counts))
+    question = f"{label} (1 row, line 45): Technical?"
+    assert (question in task.note) == near
+    assert (f"{label} has only 1 row (line 45)" in task.note) != near
 
 
 def test_further_rows_of_a_label_move_only_those_at_a_cut(tmp_path: Path) -> None:
