@@ -130,6 +130,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, engine: ExactServer) -> P
     (root / "questions.csv").write_text(
         "question,gold\n" + "".join(f"q {n},{word}\n" for n in range(30))
     )
+    lines_of_text = [f"Write a story, in {n} lines, about rain." for n in range(1, 31)]
+    (root / "prompts.txt").write_text("\n".join(lines_of_text))
     (root / "list.txt").write_text(f"{word} 2\n{engine.texts[0].strip()}\n")
     task = [
         "--data",
@@ -241,6 +243,9 @@ def here(words: list[str], engine: ExactServer, gateways: dict[str, str]) -> lis
             else {}
         )
         words = [*without(words, *few), *(word for pair in few.items() for word in pair)]
+    if (option(words, "--reward") or "").startswith("avoid:delve,"):
+        listed = ",".join(text.strip() for text in engine.texts[:4])
+        words[words.index("--reward") + 1] = f"avoid:{listed}"
     if option(words, "--task") == "capitals":  # the exact model writes no English
         words = [*without(words, "--task"), "--data", "train.jsonl", "--out", "runs/capitals"]
     if words[0] == "fit" and option(words, "--task") == "continents" and "--out" not in words:

@@ -89,7 +89,7 @@ class TaskSettings(Settings):
         ),
     ] = Field(
         description="What a completion is worth: a name such as accuracy, contains, length or"
-        " avoid:FILE (--help-all lists all), or module:function of your own."
+        " avoid:WORDS (--help-all lists all), or module:function of your own."
     )
     correct: str | None = setting(
         None,

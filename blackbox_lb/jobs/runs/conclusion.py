@@ -96,7 +96,7 @@ def _meaning(reward: Reward) -> str:
     words = reward.name
     named = find(reward.name)
     if named is not None and named[0].reaches != "code":
-        words = f"{reward.name} ({named[0].meaning})"
+        words = f"{reward.name} ({reward.summary or named[0].meaning})"
     if not reward.needs_answer or reward.of_shares:
         return words
     right = reward.right.spec

@@ -70,6 +70,11 @@ class Reward(ABC):
         return self.name
 
     @property
+    def summary(self) -> str:
+        """What it goes by, where that says more than the meaning of its form; "" elsewhere."""
+        return ""
+
+    @property
     def needs_answer(self) -> bool:
         """Whether an example without an accepted answer cannot be scored."""
         return False

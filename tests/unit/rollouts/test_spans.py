@@ -35,7 +35,7 @@ from blackbox_lb.tasks.rewards.forms.script import ScriptRule
 from blackbox_lb.tasks.rewards.reward import TextRule
 from blackbox_lb.tasks.rewards.spans import find_quote
 from blackbox_lb.types import Completion, Example, Prompt, Span
-from tests.support.errors import raises_naming
+from tests.support.errors import names, raises_naming
 
 EXAMPLE = Example("q1", Prompt.user("Tell me a story."))
 
@@ -161,6 +161,24 @@ def test_a_broken_list_is_refused_at_once(avoid: WriteList, content: str, fact: 
     with pytest.raises(InputError) as caught:
         avoid(content)
     assert fact in str(caught.value)
+
+
+def test_words_of_the_command_are_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count as the same lines in a file; a file of that name goes first, and which of both it
+    is stands in the summary.
+    """
+    monkeypatch.chdir(tmp_path)
+    text = "A tapestry of delving — and more."
+    inline = parse_reward("avoid:delve*,tapestry 2,—", max_tokens=60)
+    (tmp_path / "list.txt").write_text("delve*\ntapestry 2\n—\n")
+    listed = parse_reward("avoid:list.txt", max_tokens=60)
+    assert inline.score(EXAMPLE, completion(text)) == listed.score(EXAMPLE, completion(text))
+    assert names(inline.summary, "delve, tapestry, —", "read as words")
+    assert names(listed.summary, "delve, tapestry, —", "in the file list.txt")
+    (tmp_path / "delve").write_text("tapestry\n")
+    assert names(parse_reward("avoid:delve", max_tokens=60).summary, "in the file delve")
+    with raises_naming(InputError, "entry 2"):
+        parse_reward("avoid:delve,/(/", max_tokens=60)
 
 
 def test_a_missing_list_is_refused(tmp_path: Path) -> None:

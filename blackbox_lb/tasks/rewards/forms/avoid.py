@@ -20,7 +20,14 @@ PER_WORDS = 100
 """Words of a text in which a hit costs its weight."""
 SECONDS = 5.0
 """Longest search of one pattern in one text: a good one takes microseconds."""
-REMEDY = "give avoid:FILE, with a word, a phrase or a /pattern/ a line"
+REMEDY = (
+    "give avoid:FILE, with a word, a phrase or a /pattern/ a line, or the words themselves, as in"
+    " avoid:delve,tapestry"
+)
+INLINE = Path("avoid:WORDS")
+"""The name of a list that no file holds."""
+MOST_SHOWN = 6
+"""Entries that the summary of a list names."""
 _LETTER = r"[\p{L}\p{M}\p{N}]"
 _UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Myanmar}\p{Khmer}]"
 """Scripts in which words stand side by side, or (Hangul) with particles behind them."""
@@ -96,15 +103,21 @@ class AvoidList(TextRule):
 
     @classmethod
     def load(cls, name: str) -> AvoidList:
-        """Read the list in the file ``name``.
+        """Read the list ``name``: the file of that name, or where there is none, the words and
+        patterns in it, with commas between them.
 
         Raises:
-            InputError: no such file, no line with a word, a word with two weights, a weight that is
-                no number above 0, or a pattern that is not valid or matches the empty text.
+            InputError: no such file though ``name`` is that of one, no line with a word, a word
+                with two weights, a weight that is no number above 0, or a pattern that is not valid
+                or matches the empty text.
         """
         path = Path(name)
-        text = read_settings(path, "the list to avoid", REMEDY, parse=text_of_file)
-        return cls.parse(text, path)
+        is_pattern = name.startswith("/") and name.endswith("/")
+        is_path = bool(path.suffix) or "/" in name
+        if path.exists() or (is_path and "," not in name and not is_pattern):
+            text = read_settings(path, "the list to avoid", REMEDY, parse=text_of_file)
+            return cls.parse(text, path)
+        return cls.parse(name.replace(",", "\n"), INLINE)
 
     @classmethod
     def parse(cls, text: str, path: Path) -> AvoidList:
@@ -123,7 +136,7 @@ class AvoidList(TextRule):
             first = first_lines.setdefault(line.source.casefold(), line)
             if first.weight != line.weight:
                 raise InputError(
-                    f"{path}, line {line.number}: {shorten(line.entry)} has the weight"
+                    f"{_place(path, line.number)}: {shorten(line.entry)} has the weight"
                     f" {line.weight:g}, and {shorten(first.entry)} in line {first.number}"
                     f" {first.weight:g}; words count in any case, so keep one of them"
                 )
@@ -140,6 +153,17 @@ class AvoidList(TextRule):
     def label(self) -> str:
         """See ``Reward``."""
         return f"-hits per {PER_WORDS} words"
+
+    @property
+    def summary(self) -> str:
+        """See ``Reward``."""
+        entries = [line.entry for line in self.lines[:MOST_SHOWN]]
+        if len(self.lines) > MOST_SHOWN:
+            entries.append("...")
+        origin = f"in the file {self.path}"
+        if self.path == INLINE:
+            origin = "read as words, since no file has that name"
+        return f"less the hits per {PER_WORDS} words of {', '.join(entries)}; {origin}"
 
     def spans(self, text: str) -> tuple[Span, ...]:
         """See ``TextRule.spans``. InputError: a pattern takes too long."""
@@ -191,7 +215,7 @@ class AvoidList(TextRule):
             matches = list(pattern.finditer(text, timeout=SECONDS))
         except TimeoutError as error:
             raise InputError(
-                f"{self.path}, line {line.number}: the pattern {shorten(line.source)} takes more"
+                f"{_place(self.path, line.number)}: the pattern {shorten(line.source)} takes more"
                 f" than {SECONDS:g} s on a text of {len(text):,} characters; write it without"
                 " repetitions inside repetitions"
             ) from error
@@ -202,9 +226,15 @@ class AvoidList(TextRule):
         ]
 
 
+def _place(path: Path, number: int) -> str:
+    """The name of a line in messages."""
+    unit = "entry" if path == INLINE else "line"
+    return f"{path}, {unit} {number}"
+
+
 def _line(written: str, number: int, path: Path) -> AvoidLine:
     """The line ``written``, which holds more than a comment."""
-    place = f"{path}, line {number}"
+    place = _place(path, number)
     if written.startswith("/"):
         match = _PATTERN.fullmatch(written)
         if match is None:
@@ -322,7 +352,7 @@ def _compiled(line: AvoidLine, path: Path) -> regex.Pattern[str]:
     """The pattern of a line that a user wrote. Raises InputError: not valid, or it matches
     everywhere.
     """
-    place = f"{path}, line {line.number}"
+    place = _place(path, line.number)
     try:
         pattern = regex.compile(line.source, regex.IGNORECASE)
         matches_nothing = pattern.fullmatch("", timeout=SECONDS) is not None
@@ -342,10 +372,10 @@ def _compiled(line: AvoidLine, path: Path) -> regex.Pattern[str]:
 FORMS = (
     Form(
         "avoid",
-        "less the hits of a list of words, phrases and /patterns/, one a line, for each hundred"
-        " words",
+        "less the hits of words, phrases and /patterns/ for each hundred words; WORDS are a file"
+        " with one a line, or delve,tapestry",
         AvoidList.load,
-        takes="FILE",
+        takes="WORDS",
         reaches="file",
         use="stock words, names, dashes",
         places="each hit",
