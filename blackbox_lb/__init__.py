@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from blackbox_lb.bias.export import logit_bias, vllm_xargs
     from blackbox_lb.deploy.batch_files import apply_batch
     from blackbox_lb.deploy.client import apply
-    from blackbox_lb.errors import BlbError
+    from blackbox_lb.errors import (
+        BlbError,
+        BudgetExhausted,
+        Drifted,
+        InputError,
+        Interrupted,
+        ProviderError,
+    )
     from blackbox_lb.estimate.choice.estimators import IPS, Projection
     from blackbox_lb.estimate.choice.goal import Goal
     from blackbox_lb.estimate.inputs.rollouts import GivenAnswers, RewardTilt, RewardToGo, Rollouts
@@ -45,11 +52,15 @@ __all__ = [
     "AnswerPair",
     "Bias",
     "BlbError",
+    "BudgetExhausted",
     "Completion",
+    "Drifted",
     "Example",
     "FitResult",
     "GivenAnswers",
     "Goal",
+    "InputError",
+    "Interrupted",
     "Message",
     "Plan",
     "Positions",
@@ -57,6 +68,7 @@ __all__ = [
     "Progress",
     "Projection",
     "Prompt",
+    "ProviderError",
     "Reward",
     "RewardTilt",
     "RewardToGo",
@@ -88,12 +100,16 @@ _HOME = {
     "AnswerPair": "jobs.runs.answers",
     "Bias": "bias.document",
     "BlbError": "errors",
+    "BudgetExhausted": "errors",
     "Completion": "types",
+    "Drifted": "errors",
     "Example": "types",
     "FitResult": "jobs.fitting.document",
     "GivenAnswers": "estimate.inputs.rollouts",
     "Goal": "estimate.choice.goal",
     "IPS": "estimate.choice.estimators",
+    "InputError": "errors",
+    "Interrupted": "errors",
     "Message": "types",
     "Plan": "jobs.plan.plan",
     "Positions": "rollouts.positions",
@@ -101,6 +117,7 @@ _HOME = {
     "Progress": "rollouts.progress",
     "Projection": "estimate.choice.estimators",
     "Prompt": "types",
+    "ProviderError": "errors",
     "Reward": "tasks",
     "RewardTilt": "estimate.inputs.rollouts",
     "RewardToGo": "estimate.inputs.rollouts",
@@ -135,4 +152,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__version__"])

@@ -32,6 +32,14 @@ class Row(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
         """
         return type(self)(**{**dict(self), **fields})
 
+    def __dir__(self) -> list[str]:
+        """What a notebook offers after the dot: our names, without those of pydantic."""
+        return sorted(
+            name
+            for name in super().__dir__()
+            if not name.startswith("_") and not hasattr(BaseModel, name)
+        )
+
 
 class Finding(Row):
     """Why a bias helps or does not: the result of one check.

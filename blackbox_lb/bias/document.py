@@ -370,6 +370,8 @@ class Bias(Row):
         Raises BiasError: missing, not JSON, not a bias file, another version, a bad field, above 64
         MiB or 1,000,000 entries.
         """
+        if not isinstance(path, str | os.PathLike):
+            raise BiasError(f"``path`` is a {type(path).__name__}; give the path of a bias file")
         path = Path(path)
         document = _document(path, _read(path))
         try:

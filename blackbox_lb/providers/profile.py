@@ -285,6 +285,8 @@ def load_profile(name: str) -> Profile:
         ProfileError: no such profile, unreadable file, or a row that is missing, unknown or of the
             wrong kind.
     """
+    if not isinstance(name, str):
+        raise ProfileError(f"``name`` is a {type(name).__name__}; give the name of a provider")
     rows = _rows(name)
     try:
         profile = Profile.model_validate(rows)

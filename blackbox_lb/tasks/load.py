@@ -28,6 +28,9 @@ from blackbox_lb.tasks.records.files import (
     SPLIT_NAMES,
     WANT,
     ColumnNames,
+    GivenRows,
+    Rows,
+    Source,
     SourcedExample,
     counted,
     join_repeats,
@@ -36,6 +39,7 @@ from blackbox_lb.tasks.records.files import (
     read_rows,
     remarks_on,
     row_of,
+    source_of,
 )
 from blackbox_lb.tasks.records.hub_data import HUB, dataset_records
 from blackbox_lb.tasks.records.records import Record
@@ -159,9 +163,9 @@ BUILT_IN: dict[str, Callable[[], Task]] = {"capitals": capitals, "continents": c
 
 def load_task(
     spec: str | None = None,
-    data: str | Path | None = None,
-    validation: str | Path | None = None,
-    test: str | Path | None = None,
+    data: Rows | None = None,
+    validation: Rows | None = None,
+    test: Rows | None = None,
     *,
     seed: int = 0,
     fractions: Sequence[float] = DEFAULT_FRACTIONS,
@@ -181,21 +185,21 @@ def load_task(
     """A task by its name in ``spec``, or the task in ``data``, named after it.
 
     ``spec``: a built-in one, or lm-eval:NAME of lm-evaluation-harness, read as ``harness`` says
-    (:func:`load_harness`). ``data``: a file, a folder that the library ``datasets`` reads, or
-    hf:NAME[/CONFIG][@SPLIT] of the hub. It keeps the splits that it has, and is otherwise split
-    three ways, drawn with ``seed``. ``validation`` and ``test`` are files used whole for their
-    split; the rest of ``fractions`` then divides ``data``. Columns may be paths (question.stem).
-    ``field``: the path to the rows in files that are one JSON object. ``prefill``: messages may end
-    with the beginning of the completion. Rows of one prompt are one example, in the split among
-    theirs that is judged by; the task's note counts them. Rows of ``data`` without an answer are
-    the task's ``unlabelled`` ones where others have one. ``decide``: the decision with open labels,
-    whose answers may stand in the column want. ``learns``: whether something is learned from the
-    task; where it is False, all rows may be test rows, of ``test`` alone or by their split column,
-    and the other splits are empty. Each split gets its share of every label, where the answers are
-    few labels. ``validation_size``: rows of ``data`` to choose on, beside those to judge by; None
-    for a share, or, where labels have few rows, for all of them by cross-fitting. ``state``: rows
-    may have the column state, a text or JSON, in place of a prompt. InputError: an unknown name,
-    both a name and files, or neither.
+    (:func:`load_harness`). ``data``: a file, a list of rows, a DataFrame, a folder that the library
+    ``datasets`` reads, or hf:NAME[/CONFIG][@SPLIT] of the hub. It keeps the splits that it has, and
+    is otherwise split three ways, drawn with ``seed``. ``validation`` and ``test`` are files or
+    rows used whole for their split; the rest of ``fractions`` then divides ``data``. Columns may be
+    paths (question.stem). ``field``: the path to the rows in files that are one JSON object.
+    ``prefill``: messages may end with the beginning of the completion. Rows of one prompt are one
+    example, in the split among theirs that is judged by; the task's note counts them. Rows of
+    ``data`` without an answer are the task's ``unlabelled`` ones where others have one. ``decide``:
+    the decision with open labels, whose answers may stand in the column want. ``learns``: whether
+    something is learned from the task; where it is False, all rows may be test rows, of ``test``
+    alone or by their split column, and the other splits are empty. Each split gets its share of
+    every label, where the answers are few labels. ``validation_size``: rows of ``data`` to choose
+    on, beside those to judge by; None for a share, or, where labels have few rows, for all of them
+    by cross-fitting. ``state``: rows may have the column state, a text or JSON, in place of a
+    prompt. InputError: an unknown name, both a name and files, or neither.
     DataError: see :func:`load_examples`, and one id in two splits.
     """
     columns = ColumnNames(
@@ -207,8 +211,16 @@ def load_task(
         prefill,
         state=state,
     )
+    if spec is not None and not isinstance(spec, str):
+        raise InputError(
+            f"``spec`` is a {type(spec).__name__}; give the name of a task, or rows with ``data``"
+        )
+    data = source_of(data)
+    validation = source_of(validation)
+    test = source_of(test)
     if spec is not None:
-        if data or validation or test or columns != ColumnNames():
+        sources = (data, validation, test)
+        if any(source is not None for source in sources) or columns != ColumnNames():
             raise InputError(
                 f"a task by name ({shorten(spec)}) and data or its columns were both given; give"
                 " one of them"
@@ -237,7 +249,7 @@ def load_task(
         )
     if decide is not None and answer_column == ANSWER:
         columns = replace(columns, otherwise=WANT)
-    paths: dict[Split, str | Path | None] = {"validation": validation, "test": test}
+    paths: dict[Split, Source | None] = {"validation": validation, "test": test}
     file_splits = {
         split: _whole(path, split, columns, require_answers)
         for split, path in paths.items()
@@ -250,7 +262,7 @@ def load_task(
             "``validation_size`` and ``validation_data`` both say what to choose on; give one of"
             " them"
         )
-    if str(data).startswith(HUB) or Path(data).is_dir():
+    if str(data).startswith(HUB) or (not isinstance(data, GivenRows) and Path(data).is_dir()):
         return load_dataset(
             str(data),
             file_splits,
@@ -313,7 +325,7 @@ def _task_of_rows(
 
 
 def _by_answer(
-    data: str | Path, columns: ColumnNames, require_answers: bool
+    data: Source, columns: ColumnNames, require_answers: bool
 ) -> tuple[list[SourcedExample], list[SourcedExample]]:
     """The rows with an answer, and those without one that a decision between labels can still use;
     where no answer is required, all rows, and none.
@@ -354,7 +366,7 @@ def _built_in(spec: str) -> Task:
 
 
 def _whole(
-    path: str | Path, split: Split, columns: ColumnNames, require_answers: bool
+    path: Source, split: Split, columns: ColumnNames, require_answers: bool
 ) -> list[SourcedExample]:
     rows = read_rows(path, columns, require_answers=require_answers)
     for row in rows:

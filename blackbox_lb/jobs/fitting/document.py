@@ -178,6 +178,10 @@ class FitResult(Row):
     uncompiled: str | None = None
     provenance: dict[str, Any] = Field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """One line: result.json, or ``as_json``, has every number."""
+        return f"<FitResult of {self.bias or 'no file'}: {self.entries:,} entries>"
+
     @property
     def kl_sentence(self) -> str:
         """The KL in words, or why there is none."""

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from blackbox_lb.errors import BlbError, InputError
@@ -81,6 +82,15 @@ def setting(
     return described
 
 
+def place_in_help(described: FieldInfo) -> int:
+    """The place of a setting's heading in the help, from 0; the last where it has none."""
+    headings = list(HelpGroup)
+    for part in described.metadata:
+        if isinstance(part, Option) and part.group is not None:
+            return headings.index(part.group)
+    return len(headings)
+
+
 def _listed(value: object) -> object:
     """A single text as a sequence of one: the characters of a text are never meant."""
     if isinstance(value, str):
@@ -100,12 +110,16 @@ CommaTexts: TypeAlias = Annotated[Sequence[str], BeforeValidator(_split)]
 
 
 class Settings(BaseModel):
-    """Base of all settings: frozen, without unknown fields, and with errors in our words."""
+    """Base of all settings: frozen, without unknown fields, and with errors in our words. A text is
+    no number.
+    """
 
     python_only: ClassVar[frozenset[str]] = frozenset()
     """Fields that the command line does not offer."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True
+    )
 
     def __init__(self, **fields: Any) -> None:
         """Raise InputError: a value is missing, unknown or out of range."""
@@ -143,6 +157,19 @@ def _explained(error: ValidationError, kind: type[Settings]) -> BlbError:
     return InputError(f"``{name}={shorten(details['input'])}``: {_limit(details)}")
 
 
+KINDS = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "True or False",
+    "string_type": "a text",
+    "path_type": "a path",
+    "sequence_type": "a list",
+    "sequence_str": "a list",
+    "is_instance_of": "a list",
+}
+"""What a value must be, by pydantic's name for the error that it is none."""
+
+
 def _limit(details: ErrorDetails) -> str:
     """What the value must be."""
     context = details.get("ctx", {})
@@ -153,6 +180,8 @@ def _limit(details: ErrorDetails) -> str:
             return f"give a number above {context['gt']:g}"
         case "literal_error":
             return f"choose {context['expected']}"
+        case kind if kind in KINDS:
+            return f"give {KINDS[kind]}, not {type(details['input']).__name__}"
         case _:
             message = details["msg"]
             return f"{message[:1].lower()}{message[1:]}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, Strict
 
 from blackbox_lb.api.drift import OnDrift
 from blackbox_lb.jobs.plan.setting import CommaTexts, HelpGroup, Option, Settings, setting
@@ -16,16 +16,19 @@ from blackbox_lb.providers.packaged import profile_names
 
 if TYPE_CHECKING:
     from blackbox_lb.tasks import Task
+    from blackbox_lb.tasks.records.files import Rows
     from blackbox_lb.tasks.rewards.registry import RewardFunction
 
     AnyPath: TypeAlias = str | Path
-    DataSource: TypeAlias = str | Path | Task | None
+    DataSource: TypeAlias = Rows | Task | None
+    RowsSource: TypeAlias = Rows | None
     RewardSpec: TypeAlias = str | RewardFunction
     ToolsSource: TypeAlias = str | Path | Sequence[Mapping[str, Any]] | None
 else:
     # What these may be is checked where they are read: the help needs none of their modules.
-    AnyPath = Path
+    AnyPath = Annotated[Path, Strict(False)]
     DataSource = Any
+    RowsSource = Any
     RewardSpec = Any
     ToolsSource = Any
 
@@ -162,11 +165,11 @@ class TaskSettings(Settings):
         "Messages may end with a turn of the assistant, which is sent: the completion goes on from"
         " it.",
     )
-    validation_data: AnyPath | None = setting(
-        None, HelpGroup.TASK, "Prompts to choose on. [default: part of --data]"
+    validation_data: RowsSource = setting(
+        None, HelpGroup.TASK, "Prompts to choose on. [default: part of --data]", kind=Path
     )
-    test_data: AnyPath | None = setting(
-        None, HelpGroup.TASK, "Prompts to judge on. [default: part of --data]"
+    test_data: RowsSource = setting(
+        None, HelpGroup.TASK, "Prompts to judge on. [default: part of --data]", kind=Path
     )
     validation_limit: int | None = setting(
         None, HelpGroup.TASK, "Use only the first N validation prompts.", ge=1

@@ -46,7 +46,7 @@ def load(
 def _task_of(settings: TaskSettings, *, learns: bool, mends: bool) -> Task:
     task = settings.data
     if isinstance(task, Task):
-        if settings.task or settings.validation_data or settings.test_data:
+        if settings.task or settings.validation_data is not None or settings.test_data is not None:
             raise InputError(
                 "``data`` is a Task, which has all splits; leave out ``task``,"
                 " ``validation_data`` and ``test_data``"
@@ -62,15 +62,11 @@ def _task_of(settings: TaskSettings, *, learns: bool, mends: bool) -> Task:
 
 
 def _loaded(settings: TaskSettings, *, learns: bool, mends: bool) -> Task:
-    data = settings.data
-    if data is not None and not isinstance(data, str | Path):
-        raise InputError(
-            f"``data`` is a {type(data).__name__}; give the path of a file of rows, or a Task"
-        )
+    assert not isinstance(settings.data, Task)  # see ``_task_of``
     judged = parse_reward(settings.reward, max_tokens=1, correct=settings.correct)
     return load_task(
         settings.task,
-        data,
+        settings.data,
         settings.validation_data,
         settings.test_data,
         prompt_column=settings.prompt_column,

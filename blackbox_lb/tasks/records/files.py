@@ -38,14 +38,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.literals import Split
 from blackbox_lb.safety.printable import did_you_mean, shorten
 from blackbox_lb.tasks.records.chats import CONVERSATIONS, raw_messages, read_chat
 from blackbox_lb.tasks.records.hub_data import table_records
-from blackbox_lb.tasks.records.records import Record, arrays_in, read_records
+from blackbox_lb.tasks.records.records import Record, arrays_in, given_records, read_records
 from blackbox_lb.tasks.records.shares import (
     ANSWER_FIELDS,
     ANSWER_NAMES,
@@ -243,6 +243,35 @@ WANT = "want"
 """The column of the answers of a decision for or against a way to begin, by default."""
 
 
+class GivenRows(tuple[Any, ...]):
+    """Rows that a program gives, in place of a file."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "data"  # the name of their task, and of their source in messages
+
+
+Source: TypeAlias = str | Path | GivenRows
+
+
+@runtime_checkable
+class Table(Protocol):
+    """A DataFrame of pandas or polars."""
+
+    @property
+    def columns(self) -> Any:
+        """The names of its columns."""
+
+
+TO_ROWS = {"to_dicts": (), "to_dict": ("records",)}
+"""Methods of DataFrames that give their rows as dicts, with the arguments: of polars, of pandas."""
+
+
+Rows: TypeAlias = "str | Path | Iterable[Mapping[str, Any]] | Table"
+"""A file of rows, or the rows themselves."""
+
+
 def load_examples(
     path: str | Path,
     *,
@@ -286,24 +315,49 @@ class ColumnNames:
 
 
 def read_rows(
-    path: str | Path, columns: ColumnNames | None = None, *, require_answers: bool = True
+    source: Source,
+    columns: ColumnNames | None = None,
+    *,
+    require_answers: bool = True,
 ) -> list[SourcedExample]:
     """Like :func:`load_examples`, with the source and the split of every row."""
     columns = columns or ColumnNames()
-    path = Path(path)
-    if path.suffix.lower() == ".parquet":
+    path = Path(str(source))
+    if isinstance(source, GivenRows):
+        records = given_records(source)
+    elif path.suffix.lower() == ".parquet":
         records = table_records(path)
     else:
         records = read_records(path, columns.field)
     rows = [row_of(record, columns, require_answers) for record in records]
     if not rows:
         raise DataError(
-            f"{path} has no rows; give it one {columns.prompt!r} and {columns.answer!r} a row"
+            f"{source} has no rows; give it one {columns.prompt!r} and {columns.answer!r} a row"
         )
     check_alike(row.example for row in rows)
     rows = join_repeats(rows)
     _refuse_repeated_ids(rows)
     return rows
+
+
+def source_of(rows: Rows | None) -> Source | None:
+    """The file of rows, or the rows that a program gives; None for none.
+
+    Raises InputError: it is neither.
+    """
+    if rows is None or isinstance(rows, str | Path):
+        return rows
+    if isinstance(rows, Table):
+        for method, arguments in TO_ROWS.items():
+            if hasattr(rows, method):
+                return GivenRows(getattr(rows, method)(*arguments))
+    given: object = rows
+    if isinstance(given, Iterable) and not isinstance(given, Mapping | bytes):
+        return GivenRows(given)
+    raise InputError(
+        f"``data`` is a {type(rows).__name__}; give the path of a file of rows, a list of rows"
+        ' such as {"prompt": ..., "answer": ...}, a DataFrame of pandas, or a Task'
+    )
 
 
 def content_hash(

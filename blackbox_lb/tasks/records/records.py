@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,6 +37,8 @@ TEXT_SUFFIX = ".txt"
 """The suffix of a file with one prompt a line."""
 WINDOWS = "cp1252"
 """The encoding in which Excel saves tables where it is not asked for UTF-8."""
+NO_VALUES = ("nan", "<NA>", "NaT")
+"""How the values print that pandas puts where there is none."""
 _SPACE_AND_COMMA = re.compile(r"[\s,]*")
 
 
@@ -176,6 +178,29 @@ def table_format(path: Path) -> tuple[str, str]:
     """
     text, encoding = _text(path)
     return _delimiter(text, _DELIMITERS[path.suffix.lower()]), encoding
+
+
+def given_records(rows: Iterable[object]) -> Iterator[Record]:
+    """The rows of a program: mappings of column -> value, where None and what pandas has in place
+    of a value (NaN, NA, NaT) count as absent.
+
+    Raises DataError: a row is no mapping.
+    """
+    for number, row in enumerate(rows, start=1):
+        record = Record(Path("data"), number, (), {}, textual=False, unit="row")
+        if not isinstance(row, Mapping):
+            raise record.error(
+                f"{shorten(row)} is a {type(row).__name__}; give a dict for each row, as in"
+                ' {"prompt": "...", "answer": "..."}'
+            )
+        present = {name: value for name, value in row.items() if not _is_absent(value)}
+        yield replace(record, columns=tuple(row), values=present)
+
+
+def _is_absent(value: object) -> bool:
+    if value is None:
+        return True
+    return not isinstance(value, str) and str(value) in NO_VALUES
 
 
 def _text(path: Path) -> tuple[str, str]:

@@ -158,10 +158,11 @@ def parse_reward(
         InputError: unknown name, broken pattern, schema, judge or address, a function that cannot
             be imported or called with two arguments.
     """
-    if max_tokens < 1:
+    limit: object = max_tokens
+    if not isinstance(limit, int) or limit < 1:
         raise InputError(
-            f"max_tokens is {max_tokens}; rewards compare lengths with it, so it must be at least 1"
-            " token"
+            f"``max_tokens={max_tokens!r}``: rewards compare lengths with it; give a whole number"
+            " from 1"
         )
     right = correct if isinstance(correct, Matcher) else parse_matcher(correct or "contains")
     measured = None if thinking is None else Thinking.parse(thinking, count)

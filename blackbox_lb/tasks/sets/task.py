@@ -44,7 +44,7 @@ DEFAULT_MAX_TOKENS = 256
 _EMPTY_RISK = 0.01
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Task:
     """Examples in three splits, with the correctness matcher and the token limit that suit them.
 
@@ -91,6 +91,10 @@ class Task:
         fresh = tuple(row.example for row in unlabelled if words_of(row) not in prompts)
         train, validation, test = (tuple(row.example for row in splits[split]) for split in SPLITS)
         return cls(name, train, validation, test, correct, max_tokens, stop, note, fresh, divided)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{len(self.split(split))} {split}" for split in SPLITS)
+        return f"<Task {self.name}: {counts}>"
 
     def split(self, name: Split) -> tuple[Example, ...]:
         """The examples of the split called train, validation or test."""

@@ -104,6 +104,97 @@ def test_one_call_learns_from_a_function(fitted: blb.Run, server: ExactServer) -
     assert isinstance(run.apply(OpenAI(api_key="k", base_url=server.base_url)), OpenAI)
 
 
+class Frame:
+    """What pandas has of a DataFrame, as far as it is used."""
+
+    columns = ("prompt", "answer", "note")
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def to_dict(self, orient: str) -> list[dict[str, Any]]:
+        """The rows; pandas puts NaN where there is no value."""
+        assert orient == "records"
+        return [{"note": float("nan"), **row} for row in self.rows]
+
+
+@pytest.mark.parametrize("form", [list, tuple, iter, Frame])
+def test_rows_of_a_program_are_rows_of_a_file(
+    fit: Fit, fitted: blb.Run, data: Path, form: Callable[[Any], Any]
+) -> None:
+    """A list of dicts, an iterator and a DataFrame teach what the same rows of a file do."""
+    rows = [json.loads(line) for line in data.read_text().splitlines()]
+    run = fit(form(rows), samples_per_prompt=2)
+    assert run.task.name == "data"
+    assert {example.id for example in run.task.test} == {row.id for row in fitted.task.test}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "facts"),
+    [
+        (["x"], {}, ("fit()", "``reward``")),
+        (["x", "accuracy"], {}, ("fit()", 'fit(rows, reward="accuracy")')),
+        (["x"], {"data": "y", "reward": "length"}, ("fit()", "``data`` twice")),
+        ([], {"sample_per_prompt": 4}, ("fit()", "``sample_per_prompt``", "samples_per_prompt?")),
+        ([3], {"reward": "length"}, ("``data`` is a int", "list of rows")),
+        ([["a"]], {"reward": "length"}, ("data, row 1", "a str", "dict")),
+        ([[{"promt": "a"}]], {"reward": "length"}, ("data, row 1", "promt")),
+        ([[]], {"reward": "length"}, ("data has no rows",)),
+        ([], {"reward": "length", "max_tokens": "16"}, ("``max_tokens='16'``", "whole number")),
+        ([], {"reward": "length", "quiet": "no"}, ("``quiet='no'``", "True or False")),
+        ([], {"reward": "length", "tau": "1"}, ("``tau='1'``", "a list")),
+        ([], {"reward": "length", "out": 3}, ("``out=3``", "a path")),
+    ],
+)
+def test_a_wrong_call_is_refused_in_the_words_of_fit(
+    arguments: list[Any], named: dict[str, Any], facts: tuple[str, ...]
+) -> None:
+    """What is wrong is named with its parameter, before anything is read or asked for."""
+    with raises_naming(blb.InputError, *facts):
+        blb.fit(*arguments, **named)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: blb.Bias.load(3),  # type: ignore[arg-type]
+        lambda: blb.load_profile(3),  # type: ignore[arg-type]
+        lambda: blb.load_task([{"prompt": "a"}]),  # type: ignore[arg-type]
+        lambda: blb.parse_reward("length", max_tokens="3"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_value_of_another_type_is_an_input_error(call: Callable[[], object]) -> None:
+    """No TypeError of the inside reaches a program."""
+    with raises_naming(blb.InputError, "give"):
+        call()
+
+
+def test_each_parameter_has_its_help(fitted: blb.Run) -> None:
+    """``help(fit)`` has a paragraph for each field of the plan, without options' names and without
+    pydantic's notes, the data and what most people need first.
+    """
+    names = list(inspect.signature(blb.fit).parameters)
+    assert set(names) == set(blb.Plan.model_fields)
+    assert names[0] == "data"
+    assert names.index("reward") < names.index("max_cost") < names.index("correct")
+    for function in (blb.fit, blb.fit_async):
+        assert function.__doc__ is not None
+        described = [line.strip() for line in function.__doc__.splitlines()]
+        assert [name for name in names if not any(f"{name}: " in line for line in described)] == []
+        assert "--" not in function.__doc__.replace("--help-all", "")
+    assert "Annotated" not in str(inspect.signature(blb.fit))
+
+
+def test_values_print_in_a_line(fitted: blb.Run) -> None:
+    """A cell of a notebook shows a line of each, and the dot offers our names alone."""
+    for value in (fitted, fitted.bias, fitted.task, fitted.result):
+        assert len(repr(value)) < 200
+    assert repr(fitted.task) == "<Task rows: 31 train, 14 validation, 15 test>"
+    assert {"entries", "save", "verdict"} <= set(dir(fitted.bias))
+    assert not [name for name in dir(fitted.bias) if name.startswith(("_", "model_"))]
+    assert set(dir(blb)) == {*blb.__all__, "__version__"}
+
+
 def test_a_store_elsewhere_holds_completions_alone(
     fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
