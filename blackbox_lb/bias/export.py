@@ -3,29 +3,29 @@ requests.
 """
 
 import json
+import logging
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from blackbox_lb.bias.addresses import ANY, Address, literal
+from blackbox_lb.bias.addresses import literal
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.export_job import PROMPT, ExportJob, arguments, call_lines
 from blackbox_lb.bias.features import GROUP, PromptText, Scope
+from blackbox_lb.bias.handover import HANDOVER, Format, rounded, word_of
 from blackbox_lb.bias.limits import check_bias, check_limits, highest_id, vocabulary_of
 from blackbox_lb.bias.operating import Promise
 from blackbox_lb.bias.phases import Prefix
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import BiasError, InputError
-from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.safety.printable import printable
 
-PROMPT = "Hello"
-IN_A_LINE = 4
 VLLM = "vllm"
+
+log = logging.getLogger(__name__)
 
 
 def logit_bias(
@@ -136,12 +136,24 @@ def export(
     profile = None
     if name is not None:
         profile = load_profile(name)
-    loaded.check_scopes(SCOPES.get(format, ()), f"blb export ``format={format}``")
+    rules = FORMATS[format]
+    loaded.check_scopes(rules.scopes, f"blb export ``format={format}``")
     if profile is not None and format != VLLM:
         _check(loaded, profile, tokenizer)
     file = Path("bias.json") if isinstance(bias, Bias) else Path(bias)
     values = {} if loaded.features else logit_bias(loaded)
-    return FORMATS[format](_Job(loaded, file, values, model or loaded.model, profile, base_url))
+    remarks = []
+    if rules.limit is not None:
+        values, remark = rounded(values, rules.limit, format)
+        remarks.append(remark)
+    job = ExportJob(loaded, file, values, model or loaded.model, profile, base_url)
+    if rules.is_chat and not job.chat:
+        remarks.append("It was learned on continuations of a text; this tool sends chat messages.")
+    remarks = [*filter(None, remarks), *rules.remarks]
+    if not rules.comments:
+        for remark in remarks:
+            log.warning("%s", remark)
+    return rules.write(replace(job, remarks=tuple(remarks)))
 
 
 def _check(bias: Bias, profile: Profile, tokenizer: str | None) -> None:
@@ -156,112 +168,10 @@ def _check(bias: Bias, profile: Profile, tokenizer: str | None) -> None:
     check_bias(bias, profile, highest_id(profile, vocabulary))
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """One export: the bias, its file and its numbers, for a model behind a server."""
-
-    bias: Bias
-    file: Path
-    values: Mapping[str, float]
-    model: str
-    profile: Profile | None
-    base_url: str | None
-
-    @property
-    def chat(self) -> bool:
-        """Whether the bias was learned on chat answers, or on continuations of a text."""
-        return self.bias.sampling is None or self.bias.sampling.endpoint != "completions"
-
-    @property
-    def server(self) -> Address:
-        """The address of the endpoint for this kind of prompt."""
-        name: Endpoint = "chat" if self.chat else "completions"
-        path = route = "/chat/completions" if self.chat else "/completions"
-        if self.profile is not None and name in self.profile.endpoints:
-            path = self.profile.endpoint(name).path.replace("{model}", quote(self.model, safe=""))
-        if self.profile is None or self.profile.connection.embedded:
-            rules = ANY
-        else:
-            rules = self.profile.connection
-        return Address.of(rules, self.base_url, path.removesuffix(route), route)
-
-    @property
-    def prompt(self) -> dict[str, Any]:
-        if self.chat:
-            return {"messages": [{"role": "user", "content": PROMPT}]}
-        return {"prompt": PROMPT}
-
-    @property
-    def asked(self) -> str:
-        """The prompt as an argument of a call."""
-        ((name, value),) = self.prompt.items()
-        return f"{name}={'PROMPT' if self.computes else literal(value)}"
-
-    @property
-    def computes(self) -> bool:
-        """Whether the script computes the map of each request by itself."""
-        return self.bias.scopes == {"prompt"}
-
-    @property
-    def applies(self) -> bool:
-        """Whether the script sends through ``apply``, which asks for each phase of an answer."""
-        return "prefix" in self.bias.scopes
-
-    @property
-    def about(self) -> str:
-        """One line of comment."""
-        unchecked = "" if self.profile else ", limits not checked"
-        return (
-            f"# A bias of {len(self.bias.entries):,} tokens for {printable(self.bias.model)} by"
-            f" blackbox_lb: {printable(self.bias.status)}{unchecked}"
-        )
-
-    def python(self, imports: str, *code: str) -> str:
-        """A script: the imports, the numbers, or how they are computed from the prompt, and the
-        code.
-        """
-        text = "\n".join(code)
-        system = "import os\n\n" if "os.environ" in text else ""
-        if self.applies:
-            return f"{self.about}\n{system}{imports}\n\n{text}\n"
-        if self.computes:
-            (value,) = self.prompt.values()
-            computed = (
-                f"LOGIT_BIAS = logit_bias({literal(str(self.file))}, messages=PROMPT)  # each"
-                " prompt has its own"
-            )
-            imports = f"from blackbox_lb import logit_bias\n{imports}"
-            return (
-                f"{self.about}\n{system}{imports}\n\nPROMPT ="
-                f" {literal(value)}\n{computed}\n\n{text}\n"
-            )
-        items = [
-            f"{json.dumps(token)}: {json.dumps(value)}," for token, value in self.values.items()
-        ]
-        lines = [
-            " ".join(items[start : start + IN_A_LINE]) for start in range(0, len(items), IN_A_LINE)
-        ]
-        table = "".join(f"    {line}\n" for line in lines)
-        return f"{self.about}\n{system}{imports}\n\nLOGIT_BIAS = {{\n{table}}}\n\n{text}\n"
-
-    def curl(self, **fields: Any) -> str:
-        """A POST whose body is a here-document, so that the shell expands nothing."""
-        server = self.server
-        key = [f'-H "{server.shell_key}"'] if server.shell_key else []
-        words = [
-            '"${URL%/}"' + server.shell_path,
-            *key,
-            '-H "Content-Type: application/json"',
-            "--data-binary @-",
-        ]
-        body = json.dumps({"model": self.model, **self.prompt, **fields})
-        return f"curl -sS {' '.join(words)} <<'JSON'\n{body}\nJSON\n"
-
-
-def _openai(job: _Job) -> str:
+def _openai(job: ExportJob) -> str:
     call, text = ("chat.completions", "message.content") if job.chat else ("completions", "text")
     imports = "from openai import OpenAI"
-    client = _call(
+    client = call_lines(
         "client = OpenAI",
         {},
         *job.server.arguments("base_url", "default_headers", "default_query"),
@@ -270,17 +180,20 @@ def _openai(job: _Job) -> str:
     if job.applies:
         imports = f"from blackbox_lb import apply\n{imports}"
         where = {"models": [job.model]} | ({"provider": job.profile.name} if job.profile else {})
-        client += _call("client = apply", {}, "client", literal(str(job.file)), *_arguments(where))
+        client += call_lines(
+            "client = apply", {}, "client", literal(str(job.file)), *arguments(where)
+        )
         sent = []
+    sent += arguments(job.sent_settings)
     return job.python(
         imports,
         *client,
-        *_call(f"answer = client.{call}.create", {"model": job.model}, job.asked, *sent),
+        *call_lines(f"answer = client.{call}.create", {"model": job.model}, job.asked, *sent),
         f"print(answer.choices[0].{text})",
     )
 
 
-def _litellm(job: _Job) -> str:
+def _litellm(job: ExportJob) -> str:
     call = "completion"
     kind = "openai"
     text = "message.content"
@@ -297,18 +210,19 @@ def _litellm(job: _Job) -> str:
     where = server.arguments("api_base", "extra_headers", "extra_query")
     return job.python(
         "import litellm",
-        *_call(
+        *call_lines(
             f"answer = litellm.{call}",
             {"model": f"{kind}/{job.model}"},
             job.asked,
             "logit_bias=LOGIT_BIAS",
+            *arguments(job.settings),
             *where,
         ),
         f"print(answer.choices[0].{text})",
     )
 
 
-def _langchain(job: _Job) -> str:
+def _langchain(job: ExportJob) -> str:
     """ChatOpenAI's own field ``logit_bias`` takes whole numbers only, so that the numbers go
     through ``extra_body``.
     """
@@ -322,34 +236,9 @@ def _langchain(job: _Job) -> str:
     where = job.server.arguments("base_url", "default_headers", "default_query")
     return job.python(
         f"from langchain_openai import {name}",
-        *_call(f"model = {name}", {"model": job.model}, bias, *where),
+        *call_lines(f"model = {name}", {"model": job.model} | job.settings, bias, *where),
         f"print(model.invoke({literal(PROMPT)}){text})",
     )
-
-
-def _call(function: str, values: Mapping[str, Any], *more: str) -> list[str]:
-    """The lines of a call, one argument a line."""
-    arguments = [*_arguments(values), *more]
-    if not arguments:
-        return [f"{function}()"]
-    return [f"{function}(", *(f"    {argument}," for argument in arguments), ")"]
-
-
-def _arguments(values: Mapping[str, Any]) -> list[str]:
-    """Named arguments of a call."""
-    return [f"{name}={literal(value)}" for name, value in values.items()]
-
-
-def _word(model: str) -> str:
-    """A model's name, quoted for a shell. Raises InputError: it holds characters that would move a
-    terminal's cursor.
-    """
-    if not model.isprintable():
-        raise InputError(
-            f"the model is called '{printable(model)[:80]}', which no command can show; give its"
-            " name with ``model``"
-        )
-    return shlex.quote(model)
 
 
 def _table(bias: Bias) -> dict[str, Any]:
@@ -372,12 +261,12 @@ def _table(bias: Bias) -> dict[str, Any]:
     }
 
 
-def _vllm(job: _Job) -> str:
+def _vllm(job: ExportJob) -> str:
     """How to put the file into the folder of a server with the logits processor; where the bias
     fits into a request, that too.
     """
     name = job.file.stem
-    serve = _word(job.model)
+    serve = word_of(job.model)
     ((_, prompt),) = job.prompt.items()
     arguments = vllm_xargs(job.bias, name, messages=prompt)
     processor = (
@@ -404,21 +293,25 @@ def _vllm(job: _Job) -> str:
     )
 
 
-FORMATS: dict[str, Callable[[_Job], str]] = {
-    "openai": _openai,
-    "litellm": _litellm,
-    "langchain": _langchain,
-    "curl": lambda job: f"{job.about}\n{job.server.set_url}\n{job.curl(logit_bias=job.values)}",
-    "vllm": _vllm,
-    "json": lambda job: json.dumps(_table(job.bias) or job.values, indent=2) + "\n",
+def _curl(job: ExportJob) -> str:
+    sent = job.curl(logit_bias=job.values)
+    return f"{job.about}\n{job.server.set_url}\n{sent}\n{job.legend}"
+
+
+FORMATS: dict[str, Format] = {
+    "openai": Format(_openai, "a Python script", scopes=("prompt", "prefix")),
+    "litellm": Format(_litellm, "a Python script", scopes=("prompt",)),
+    "langchain": Format(_langchain, "a Python script"),
+    "curl": Format(_curl, "a shell command"),
+    "vllm": Format(
+        _vllm, "how to serve a bias of any size and ask for it", scopes=("prompt", "prefix")
+    ),
+    "json": Format(
+        lambda job: json.dumps(_table(job.bias) or job.values, indent=2) + "\n",
+        "the value of the request field logit_bias",
+        scopes=("prompt", "prefix"),
+        comments=False,
+    ),
+    **HANDOVER,
 }
-"""Name -> writer of the format."""
-SCOPES: dict[str, tuple[Scope, ...]] = {
-    "openai": ("prompt", "prefix"),
-    "litellm": ("prompt",),
-    "vllm": ("prompt", "prefix"),
-    "json": ("prompt", "prefix"),
-}
-"""What a bias may depend on in a format beside its entries; LangChain's models hold one map for
-all.
-"""
+"""Name -> the format."""

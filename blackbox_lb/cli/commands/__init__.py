@@ -34,7 +34,7 @@ GROUPS = {
         "score": "Score stored completions with any reward, without sampling again.",
     },
     "Use": {
-        "export": "Print a bias as code for the OpenAI SDK, LiteLLM, LangChain, curl or vLLM.",
+        "export": "Print a bias for another tool: as code, a command, a preset or settings.",
         "proxy": "Add the bias for any language and tool: an OpenAI-compatible reverse proxy.",
         "compile": "Make a learned bias fit another provider or limit, and say what that loses.",
     },

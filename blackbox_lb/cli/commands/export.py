@@ -56,11 +56,15 @@ def export_command(
     base_url: str | None,
     tokenizer: str | None,
 ) -> None:
-    """Print the bias file BIAS as code or a command that is ready to run, with the bias in it.
+    """Print a bias as code, a command or a file that is ready to use in another tool.
 
-    openai, litellm and langchain are Python scripts, curl a shell command, vllm how to serve a bias
-    of any size and ask for it; json is the value of the request field logit_bias. A bias beyond the
-    provider's limits is refused: blb compile makes it fit.
+    openai, litellm, langchain, pydantic-ai and dspy are Python scripts, curl, inspect, llm and
+    openrouter-preset shell commands, litellm-yaml a model of the LiteLLM proxy, llamacpp flags of
+    llama-server, vllm how to serve a bias of any size and ask for it, sillytavern a preset to
+    import, open-webui the text of its field; json is the value of the request field logit_bias,
+    koboldcpp-strings the phrases that are suppressed most. Temperature and token limit are those at
+    which the bias was judged, and comments have the texts of the tokens. What a tool rounds or
+    cannot take is said. A bias beyond the provider's limits is refused: blb compile makes it fit.
     """
     from blackbox_lb.bias.export import export
 

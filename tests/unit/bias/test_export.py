@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,11 +16,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 from blackbox_lb import Bias, logit_bias
-from blackbox_lb.bias.export import FORMATS, SCOPES, export
+from blackbox_lb.bias.export import FORMATS, export
 from blackbox_lb.bias.features import FeatureVector, bucket_of
-from blackbox_lb.bias.records import Compiled, Entry, SamplingRecord
+from blackbox_lb.bias.records import Compiled, Entry, SamplingRecord, Verdict
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.vocabulary import load_vocabulary
 from tests.support.biases import WIDE, feature
@@ -102,7 +105,7 @@ def test_the_bias_of_a_prompt_is_computed_where_the_script_runs(
     _, body = run(server, sys.executable, "-c", export(tmp_path / "b.json", "openai"))
     assert body["logit_bias"] == {"0": VALUES[0] + 1.0, "3": 0.1, "7": 2, "10": 0.3333}
     assert "logit_bias=LOGIT_BIAS" in export(tmp_path / "b.json", "litellm")
-    for format in sorted(name for name in FORMATS if "prompt" not in SCOPES.get(name, ())):
+    for format in sorted(name for name in FORMATS if "prompt" not in FORMATS[name].scopes):
         with raises_naming(BiasError, f"``format={format}``", "words", "``depends_on``"):
             export(tmp_path / "b.json", format)
 
@@ -308,3 +311,103 @@ def test_what_is_not_known_is_said() -> None:
     assert "not checked" not in export(learned(provider="vllm"), "curl")
     with raises_naming(InputError, "'yaml'"):
         export(learned(), "yaml")
+
+
+def judged(**fields: Any) -> Bias:
+    """The same with a verdict at temperature .5, and texts of its tokens."""
+    rows = tuple(
+        Verdict(
+            metric="length",
+            setting=setting,
+            base=1.0,
+            biased=2.0,
+            difference=1.0,
+            low=0.5,
+            high=1.5,
+            p=0.01,
+            n_prompts=9,
+            n_base=9,
+            n_biased=9,
+            better="higher",
+            verdict=word,
+        )
+        for setting, word in (("greedy", "NO EVIDENCE"), ("temperature 0.5", "HELPS"))
+    )
+    entries = tuple(
+        Entry(id=token, bias=value, text=f" token{token}") for token, value in VALUES.items()
+    )
+    return learned(**{"verdict": rows, "entries": entries, **fields})
+
+
+WITH_COMMENTS = sorted(name for name, rules in FORMATS.items() if rules.comments)
+
+
+@pytest.mark.parametrize("format", WITH_COMMENTS)
+def test_comments_have_the_texts_and_the_command_the_setting(format: str) -> None:
+    """Every format with comments has the text of each token that it sends, and the temperature and
+    the limit at which the bias is known to help.
+    """
+    text = export(judged(provider="vllm"), format)
+    sent = [token for token in VALUES if FORMATS[format].limit is None or round(VALUES[token])]
+    if format != "llamacpp":  # a server has no such settings
+        assert re.search(r"temperature\W{1,4}0\.5\b", text), text
+        assert re.search(r"max.(completion.)?tokens\W{1,4}8\b", text), text
+    if format != "vllm":  # the bias goes as a file
+        assert all(f"' token{token}'" in text for token in sent), text
+
+
+def test_presets_and_settings_hold_the_numbers() -> None:
+    """Read as the tools read them, by their sources, they give the values that are sent."""
+    bias = judged()
+    rows = json.loads(export(bias, "sillytavern"))
+    assert {row["text"].strip("[]"): row["value"] for row in rows} == SENT
+    assert len({row["id"] for row in rows}) == len(SENT)
+    (model,) = yaml.safe_load(export(bias, "litellm-yaml", model=EVIL))["model_list"]
+    assert model["litellm_params"]["model"] == f"openai/{EVIL}"
+    assert model["litellm_params"]["logit_bias"] == SENT
+    flags = re.findall(r"^  -l (\d+)([+-])(\S+) ", export(bias, "llamacpp"), re.MULTILINE)
+    assert {token: float(sign + value) for token, sign, value in flags} == SENT
+    words = shlex.split(export(bias, "inspect"), comments=True)
+    (pairs,) = [word for word in words if word.startswith("--logit-bias=")]
+    assert {
+        token: float(value)
+        for token, value in (
+            pair.split("=") for pair in pairs.removeprefix("--logit-bias=").split(",")
+        )
+    } == SENT
+    (body,) = re.findall(r"^\{.*\}$", export(bias, "openrouter-preset"), re.MULTILINE)
+    assert json.loads(body)["logit_bias"] == SENT
+
+
+def test_what_a_tool_rounds_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """As a comment, or in the log where the format has none; what becomes 0 is left out."""
+    said = "3 of 5 values are rounded, by at most 0.50 nats, and 3 become 0"
+    text = export(judged(), "llm")
+    assert f"# llm takes whole numbers from -100 to 100: {said}" in text
+    words = shlex.split(text, comments=True)
+    assert json.loads(words[words.index("logit_bias") + 1]) == {"0": -2, "7": 2}
+    with caplog.at_level(logging.WARNING):
+        assert export(judged(), "open-webui") == "0:-2,7:2\n"
+    assert said in caplog.text
+
+
+def test_phrases_are_the_most_suppressed_texts(caplog: pytest.LogCaptureFixture) -> None:
+    """Spellings are one phrase, the most suppressed first; a bias that suppresses little is
+    refused.
+    """
+    values = {1: (" delve", -6.0), 2: ("delve", -9.0), 3: ("tapestry", -5.0), 4: ("is", -4.9)}
+    entries = tuple(
+        Entry(id=token, bias=value, text=text) for token, (text, value) in values.items()
+    )
+    with caplog.at_level(logging.WARNING):
+        text = export(judged(entries=entries), "koboldcpp-strings")
+    assert json.loads(text) == {"banned_tokens": ["delve", "tapestry"]}
+    assert "A ban is harder than the bias" in caplog.text
+    with raises_naming(BiasError, "1.50", "5"):
+        export(judged(), "koboldcpp-strings")
+
+
+@pytest.mark.parametrize("format", ["pydantic-ai", "dspy"])
+def test_scripts_of_other_libraries_are_python(format: str) -> None:
+    """Whatever stands in the model's name."""
+    compile(export(judged(), format, model=EVIL), format, "exec")
