@@ -39,6 +39,7 @@ from blackbox_lb.bias.records import (
     Calibration,
     Compiled,
     Entry,
+    PromptRecord,
     SamplingRecord,
     Verdict,
     overall,
@@ -64,10 +65,12 @@ if TYPE_CHECKING:
 FORMAT: Literal["blackbox-lb/bias"] = "blackbox-lb/bias"
 VERSION: Literal[4] = 4
 """What is written, and all that is read."""
+RUN_FILE = "bias.json"
+"""The bias file of a run's folder."""
 MAX_BYTES = 64 * 2**20
 MAX_ENTRIES = 1_000_000
 MAX_VERDICT_ROWS = 1_000
-OPTIONAL = ("sent", "features", "operating", "calibration", "decisions")
+OPTIONAL = ("prompts", "sent", "features", "operating", "calibration", "decisions")
 """Fields that a file holds only where there is something in them."""
 DIGITS = 4
 """Decimals of a nat that a shifted entry keeps."""
@@ -90,7 +93,8 @@ class Bias(Row):
     tokenizer: fingerprint of the vocabulary that the ids belong to. vocab_size: the number of its
     tokens. data_hash: SHA-256 of the
     task's examples in their splits. rollouts, tokens: counts of the training data. settings: the
-    estimator's (tau, l2, alpha, positions ...). verdict: none means UNVERIFIED. operating: the
+    estimator's (tau, l2, alpha, positions ...). prompts: None where they were sent as the data have
+    them. verdict: none means UNVERIFIED. operating: the
     points of a decision for or against one label, which ``at_point`` picks from. calibration: the
     probabilities of labels. features: what the bias depends on beside its entries. decisions:
     questions whose probabilities are mended where they are read, since no request takes that. sent:
@@ -111,6 +115,7 @@ class Bias(Row):
     rollouts: Count = 0
     tokens: Count = 0
     sampling: SamplingRecord | None = None
+    prompts: PromptRecord | None = None
     created: AwareDatetime = Field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0))
     blackbox_lb: Name = __version__
     censoring: Censoring | None = None
@@ -365,14 +370,14 @@ class Bias(Row):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Bias:
-        """Read a bias file.
+        """Read a bias file; of a folder, the bias.json in it.
 
         Raises BiasError: missing, not JSON, not a bias file, another version, a bad field, above 64
         MiB or 1,000,000 entries.
         """
         if not isinstance(path, str | os.PathLike):
             raise BiasError(f"``path`` is a {type(path).__name__}; give the path of a bias file")
-        path = Path(path)
+        path = bias_path(path)
         document = _document(path, _read(path))
         try:
             fingerprint = document.pop("fingerprint", "")
@@ -453,6 +458,14 @@ def _rows(value: Any) -> str:
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return "[\n" + ",\n".join(f"      {_json(row)}" for row in value) + "\n    ]"
     return _json(value)
+
+
+def bias_path(path: str | os.PathLike[str]) -> Path:
+    """The bias file that a path means: bias.json in the folder of a run, else the file itself."""
+    file = Path(path)
+    if file.is_dir():
+        return file / RUN_FILE
+    return file
 
 
 def _read(path: Path) -> builtins.bytes:

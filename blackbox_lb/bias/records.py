@@ -66,6 +66,17 @@ class SamplingRecord(Row):
     endpoint: Literal["chat", "completions", "responses"]
 
 
+class PromptRecord(Row):
+    """How the prompts of a fit were made of its data.
+
+    template: with columns in braces; None where the data hold whole prompts. system: the system
+    message before each; None without one, or where the data have their own.
+    """
+
+    template: str | None = None
+    system: str | None = None
+
+
 class ExactEffects(Row):
     """Effects of the bias by whole next-token distributions at ``positions`` of the training
     completions: means, nats a token.

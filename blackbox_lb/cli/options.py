@@ -64,7 +64,9 @@ class TrialOptions(TrialSettings, LimitOptions, OutputOptions):
 class StoredBiasOptions(Settings):
     """A bias file, and the store that it was learned from."""
 
-    bias_file: Path = argument(metavar="BIAS", type=PATH, shell_complete=bias_files)
+    bias_file: Path | None = argument(
+        metavar="[BIAS]", required=False, type=PATH, shell_complete=bias_files
+    )
     provider: str | None = provider(None, "the bias's own")
     store: Path | None = setting(None, None, "Rollout store. [default: rollouts.db beside BIAS]")
     tokenizer: str | None = setting(

@@ -94,6 +94,32 @@ def load(options: TaskSettings, *, learns: bool = True, mends: bool = False) -> 
     return task, reward
 
 
+def chosen_bias(given: Path | None) -> Path:
+    """The bias file that a command's RUN or BIAS means: a file, or the one in a run's folder.
+
+    Where none is given, it is the one of the newest run in ``runs``, which is said.
+
+    Raises BiasError: there is nothing of that name. InputError: there is no finished run.
+    """
+    from blackbox_lb.bias.document import bias_path
+    from blackbox_lb.errors import BiasError
+    from blackbox_lb.jobs.runs.listing import newest_bias
+    from blackbox_lb.jobs.runs.names import RUNS
+    from blackbox_lb.safety.printable import did_you_mean, printable
+
+    if given is None:
+        file = newest_bias(Path(RUNS))
+        echo(f"newest run: {printable(str(file.parent))}", err=True)
+        return file
+    if not given.exists() and "\0" not in str(given):
+        near = [str(path) for path in (*Path(RUNS).glob("*"), *given.parent.glob("*"))]
+        raise BiasError(
+            f"there is no bias file or run {printable(str(given))}"
+            f"{did_you_mean(str(given), near)}; blb runs lists the runs"
+        )
+    return bias_path(given)
+
+
 def load_bias(path: Path, options: object) -> Bias:
     """The bias in a file; says where its features send prompts.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from blackbox_lb.cli.echo import echo, preset_options, print_json
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import StoredBiasOptions
-from blackbox_lb.cli.resources import check_folder, load_bias
+from blackbox_lb.cli.resources import check_folder, chosen_bias, load_bias
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.jobs.plan.setting import setting
 from blackbox_lb.jobs.runs.names import STORE
@@ -46,12 +46,13 @@ def analyze_command(options: AnalyzeOptions) -> None:
     from blackbox_lb.jobs.records.run_record import provenance
     from blackbox_lb.safety.files import write_whole
 
-    file = (options.out or options.bias_file.parent) / ANALYSIS
+    bias_file = chosen_bias(options.bias_file)
+    file = (options.out or bias_file.parent) / ANALYSIS
     check_folder(file)
-    bias = load_bias(options.bias_file, options)
+    bias = load_bias(bias_file, options)
     profile = profile_of(bias, options.provider)
     vocabulary = vocabulary_of(bias, [profile], options.tokenizer)
-    store = options.store or options.bias_file.with_name(STORE)
+    store = options.store or bias_file.with_name(STORE)
     origin = provenance(settings=preset_options())
     analysis = analyze(bias, store, profile, vocabulary, origin)
     write_whole(file, (analysis.model_dump_json(indent=1) + "\n").encode())

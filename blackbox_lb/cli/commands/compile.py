@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import AT, StoredBiasOptions, VerboseOptions
-from blackbox_lb.cli.resources import check_folder
+from blackbox_lb.cli.resources import check_folder, chosen_bias
 from blackbox_lb.cli.terminal import print_conclusion, print_table
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.plan.setting import setting
@@ -68,7 +68,7 @@ def compile_command(options: CompileOptions) -> None:
     from blackbox_lb.jobs.compiling.logged_prefixes import logged_prefixes
     from blackbox_lb.providers.profile import load_profile
 
-    bias_file = options.bias_file
+    bias_file = chosen_bias(options.bias_file)
     bias = Bias.load(bias_file)
     bias.check_moves_tokens()
     if options.at is not None:
@@ -83,7 +83,7 @@ def compile_command(options: CompileOptions) -> None:
         collected_by = [load_profile(bias.provider)]
     vocabulary = vocabulary_of(bias, [profile, *collected_by], options.tokenizer)
     store = options.store or bias_file.with_name(STORE)
-    out = _out(store, profile, limit, options)
+    out = _out(bias_file, store, profile, limit, options)
     highest = highest_id(profile, vocabulary)
     prefixes = None
     if not bias.features:  # the effect of a bias that depends on the prompt is not estimated
@@ -181,8 +181,9 @@ def _losses(document: dict[str, Any], profile: Profile) -> list[str]:
     return statements
 
 
-def _out(store: Path, profile: Profile, limit: int | None, options: CompileOptions) -> Path:
-    bias_file = options.bias_file
+def _out(
+    bias_file: Path, store: Path, profile: Profile, limit: int | None, options: CompileOptions
+) -> Path:
     suffix = ""
     if options.integers and profile.bias.fractions:
         suffix = "-integers"

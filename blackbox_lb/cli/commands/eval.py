@@ -15,6 +15,7 @@ from blackbox_lb.cli.options import TrialOptions, VerboseOptions
 from blackbox_lb.cli.resources import (
     COLLECTING,
     SAMPLING_WITH_A_BIAS,
+    chosen_bias,
     load,
     load_bias,
     note_old_report,
@@ -289,8 +290,8 @@ def _named(specs: Sequence[str]) -> dict[str, Path]:
 def _name(spec: str) -> tuple[str, Path]:
     name, equals, rest = spec.partition("=")
     if equals and name and rest and "/" not in name and not Path(spec).exists():
-        return printable(name), Path(rest)
-    path = Path(spec)
+        return printable(name), chosen_bias(Path(rest))
+    path = chosen_bias(Path(spec))
     folder = path.absolute().parent.name
     if path.stem == GENERIC and folder:
         return printable(folder), path

@@ -10,6 +10,7 @@ import click
 from blackbox_lb.cli.completing import bias_files, known
 from blackbox_lb.cli.echo import echo_code
 from blackbox_lb.cli.grouped import LateChoice
+from blackbox_lb.cli.resources import chosen_bias
 from blackbox_lb.providers.packaged import profile_names
 
 
@@ -21,7 +22,11 @@ def _formats() -> Iterable[str]:
 
 @click.command("export")
 @click.argument(
-    "bias_file", metavar="BIAS", type=click.Path(path_type=Path), shell_complete=bias_files
+    "bias_file",
+    metavar="[BIAS]",
+    required=False,
+    type=click.Path(path_type=Path),
+    shell_complete=bias_files,
 )
 @click.option(
     "--format",
@@ -48,7 +53,7 @@ def _formats() -> Iterable[str]:
     "--tokenizer", help="The model's vocabulary, where its name is not enough: as in blb fit."
 )
 def export_command(
-    bias_file: Path,
+    bias_file: Path | None,
     format: str,
     provider: str | None,
     at: str | None,
@@ -64,12 +69,15 @@ def export_command(
     import, open-webui the text of its field; json is the value of the request field logit_bias,
     koboldcpp-strings the phrases that are suppressed most. Temperature and token limit are those at
     which the bias was judged, and comments have the texts of the tokens. What a tool rounds or
-    cannot take is said. A bias beyond the provider's limits is refused: blb compile makes it fit.
+    cannot take is said.
+
+    BIAS is a bias file or the folder of a run, by default the newest in runs. One beyond the
+    provider's limits is refused: blb compile makes it fit.
     """
     from blackbox_lb.bias.export import export
 
     code = export(
-        bias_file,
+        chosen_bias(bias_file),
         format,
         at=at,
         provider=provider,

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import webbrowser
 from pathlib import Path
 
 import click
 
+from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, echo_linked
+from blackbox_lb.cli.resources import chosen_bias
 
 
 @click.command("report")
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument(
+    "run",
+    metavar="[RUN]",
+    required=False,
+    type=click.Path(path_type=Path),
+    shell_complete=bias_files,
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -21,19 +30,21 @@ from blackbox_lb.cli.echo import echo, echo_linked
     type=click.Path(path_type=Path),
     help="Write every plot into this folder, too, as PNG and SVG.",
 )
-def report_command(run: Path, out: Path | None, plots: Path | None) -> None:
-    """Make one self-contained page of the run folder RUN: the verdict in words, alternatives,
+@click.option("--open", "is_opened", is_flag=True, help="Open the page in a browser.")
+def report_command(run: Path | None, out: Path | None, plots: Path | None, is_opened: bool) -> None:
+    """Make one self-contained page of a run: the verdict in words, alternatives,
     examples, plots, tokens, costs.
 
-    Shows the results of blb fit, blb eval and blb analyze in the folder, and names the missing
-    ones. The page asks no network, follows light and dark, prints, and reads on a phone. Prints
-    what stands where in it, as report.html#examples. Needs the extra report: pip install
-    '.[report]' in the checkout.
+    RUN is the folder of a run or its bias file, by default the newest in runs. The page shows the
+    results of blb fit, blb eval and blb analyze in the folder, and names the missing ones. It asks
+    no network, follows light and dark, prints, and reads on a phone. Prints what stands where in
+    it, as report.html#examples. Needs the extra report: pip install '.[report]' in the checkout.
     """
     from blackbox_lb.cli.echo import with_option_names
     from blackbox_lb.extras.report.page import write_report
 
-    written = write_report(run, out, plots, wording=with_option_names)
+    folder = chosen_bias(run).parent
+    written = write_report(folder, out, plots, wording=with_option_names)
     for path in (written.page, *written.plots):
         echo(f"wrote {path}")
     page = written.page.resolve().as_uri()
@@ -41,3 +52,5 @@ def report_command(run: Path, out: Path | None, plots: Path | None) -> None:
     for place in written.places:
         anchor = f"#{place.anchor}"
         echo_linked(f"{anchor:<{width + 1}}  {place.text}", len(anchor), f"{page}{anchor}")
+    if is_opened and not webbrowser.open(page):
+        echo(f"no browser could be started here; open {page}", err=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import PATH, argument, command
 from blackbox_lb.cli.options import PrintOptions
+from blackbox_lb.cli.resources import chosen_bias
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.jobs.runs.names import RUNS
 from blackbox_lb.rollouts.progress import number
@@ -27,12 +28,14 @@ def runs_command(options: RunsOptions) -> None:
     """List the finished fits in FOLDER, by default runs, the newest first: reward, verdict,
     entries, cost.
 
-    With the folders of two runs or more: these, side by side.
+    With two runs or more, by their folders or bias files: these, side by side.
     """
     from blackbox_lb.jobs.runs.listing import run_row, runs_in
 
     if len(options.folders) > 1:
-        rows = [run_row(folder) for folder in options.folders]
+        rows = [run_row(chosen_bias(folder).parent) for folder in options.folders]
+    elif options.folders and options.folders[0].is_file():
+        rows = [run_row(options.folders[0].parent)]
     else:
         rows = runs_in(options.folders[0] if options.folders else Path(RUNS))
     if options.as_json:

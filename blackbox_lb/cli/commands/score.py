@@ -209,7 +209,11 @@ def _store(where: Path) -> tuple[Path, dict[str, str]]:
     from blackbox_lb.bias.request_bias import to_request_bias
     from blackbox_lb.store import canonical
 
-    path = where / STORE if where.is_dir() else where
+    path = where
+    if where.is_dir():
+        path = where / STORE
+    elif where.name == BIAS:
+        path = where.with_name(STORE)
     if not path.is_file():
         raise StoreError(
             f"there is no rollout store {path}; give one, or a run's folder, as blb collect and blb"

@@ -10,6 +10,7 @@ import click
 
 from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, print_json
+from blackbox_lb.cli.resources import chosen_bias
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.printable import printable
 
@@ -21,21 +22,27 @@ if TYPE_CHECKING:
 
 @click.command("show")
 @click.argument(
-    "bias_file", metavar="BIAS", type=click.Path(path_type=Path), shell_complete=bias_files
+    "bias_file",
+    metavar="[BIAS]",
+    required=False,
+    type=click.Path(path_type=Path),
+    shell_complete=bias_files,
 )
 @click.option(
     "--top", type=click.IntRange(1), default=20, show_default=True, help="Tokens of each kind."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the bias file as JSON on stdout.")
-def show_command(bias_file: Path, top: int, as_json: bool) -> None:
-    """Show the bias file BIAS: where it comes from, whether it helps, which tokens it promotes and
-    suppresses, or how it mends decisions.
+def show_command(bias_file: Path | None, top: int, as_json: bool) -> None:
+    """Show a bias: where it comes from, whether it helps, which tokens it promotes and suppresses,
+    or how it mends decisions.
+
+    BIAS is a bias file or the folder of a run, by default the newest in runs.
     """
     from blackbox_lb.bias.document import Bias
     from blackbox_lb.bias.request_bias import phases_of_features
     from blackbox_lb.cli.tables import findings_list, print_curve, verdict_table
 
-    bias = Bias.load(bias_file)
+    bias = Bias.load(chosen_bias(bias_file))
     if as_json:
         print_json(bias.model_dump(mode="json"))
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,13 +14,14 @@ from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import PATH, argument, command, picked
 from blackbox_lb.cli.options import PrintOptions, provider
-from blackbox_lb.cli.resources import SAMPLING_WITH_A_BIAS, connect_to, load_bias
+from blackbox_lb.cli.resources import SAMPLING_WITH_A_BIAS, chosen_bias, connect_to, load_bias
 from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 from blackbox_lb.jobs.plan.shared import ModelSettings, ServerSettings
 
 if TYPE_CHECKING:
     from blackbox_lb.api.limits.budget import SpendLimit
     from blackbox_lb.bias.document import Bias
+    from blackbox_lb.bias.records import PromptRecord
     from blackbox_lb.jobs.runs.answers import SideBySide
 
 MOST_TOKENS = 128
@@ -27,7 +29,9 @@ MOST_TOKENS = 128
 
 
 class TryOptions(ServerSettings, PrintOptions):
-    bias_file: Path = argument(metavar="BIAS", type=PATH, shell_complete=bias_files)
+    bias_file: Path | None = argument(
+        metavar="[BIAS]", required=False, type=PATH, shell_complete=bias_files
+    )
     prompts: tuple[str, ...] = argument(metavar="[PROMPT]...", nargs=-1)
     provider: str | None = provider(HelpGroup.FIRST, "the bias's own")
     max_tokens: int | None = setting(
@@ -36,7 +40,14 @@ class TryOptions(ServerSettings, PrintOptions):
         f"Longest answer, in tokens. [default: that of the fit, else {MOST_TOKENS}]",
         ge=1,
     )
-    system: str | None = setting(None, HelpGroup.TASK, "A system message before each prompt.")
+    system: str | None = setting(
+        None, HelpGroup.TASK, "A system message before each prompt. [default: that of the fit]"
+    )
+    raw: bool = setting(
+        False,
+        HelpGroup.FIRST,
+        "Send each PROMPT as it is, without the template and the system message of the fit.",
+    )
     temperature: float = setting(
         0.0, HelpGroup.SAMPLING, "0 is greedy.", type=click.FloatRange(0, 2)
     )
@@ -44,33 +55,70 @@ class TryOptions(ServerSettings, PrintOptions):
 
 @command("try", TryOptions, example='blb try runs/train/bias.json "What is the capital of Peru?"')
 def try_command(options: TryOptions) -> None:
-    """Answer each PROMPT without the bias file BIAS and with it, side by side; tokens that the bias
-    moves stand in brackets.
+    """Answer each PROMPT without a bias and with it, side by side; tokens that the bias moves stand
+    in brackets.
 
-    Without PROMPT, prompts are read line by line until the end of input.
+    A PROMPT fills the column of the template that the fit had, if it had one. BIAS is a bias file
+    or the folder of a run; without it, where the first word is a text with blanks, the newest in
+    runs. Without PROMPT, prompts are read line by line until the end of input.
     """
     from blackbox_lb.api.limits.budget import SpendLimit
     from blackbox_lb.api.limits.concurrency import run_interruptible
+    from blackbox_lb.bias.records import PromptRecord
     from blackbox_lb.providers.profile import load_profile
+    from blackbox_lb.tasks.records.files import prompt_of_template
 
-    bias = load_bias(options.bias_file, options)
+    options = _with_bias(options)
+    bias = load_bias(chosen_bias(options.bias_file), options)
+    prompts = PromptRecord()
+    if bias.prompts is not None and not options.raw:
+        prompts = bias.prompts
+    if options.system is not None:
+        prompts = prompts.replacing(system=options.system)
+    if prompts.template is not None:
+        prompt_of_template(prompts.template, "x")  # what is wrong with it is said before a request
+    if not options.quiet:
+        _say_prompting(prompts)
     name = options.provider or bias.provider
     embedded = load_profile(name).connection.embedded
     model = options.model if embedded else options.model or bias.model
     budget = SpendLimit()
     server = picked(ModelSettings, options, provider=name, model=model)
-    main = _answer_all(options, server, bias, budget)
+    main = _answer_all(options, server, bias, prompts, budget)
     rows = run_interruptible(main, budget)
     if options.as_json:
-        print_json({"bias": str(options.bias_file), "answers": rows})
+        print_json({"bias": str(options.bias_file), **prompts.model_dump(), "answers": rows})
+
+
+def _with_bias(options: TryOptions) -> TryOptions:
+    """The options with a bias: the newest where the first word is a prompt."""
+    first = options.bias_file
+    prompts = options.prompts
+    if first is not None and not first.exists() and re.search(r"\s", str(first)):
+        prompts = (str(first), *prompts)
+        first = None
+    return options.replacing(bias_file=chosen_bias(first), prompts=prompts)
+
+
+def _say_prompting(prompts: PromptRecord) -> None:
+    """Say what stands around each prompt."""
+    if prompts.template is not None:
+        echo(f"template {prompts.template!r}, that of the fit (--raw: none)", err=True)
+    if prompts.system is not None:
+        echo(f"system   {prompts.system!r}", err=True)
 
 
 async def _answer_all(
-    options: TryOptions, server: ModelSettings, bias: Bias, budget: SpendLimit
+    options: TryOptions,
+    server: ModelSettings,
+    bias: Bias,
+    prompts: PromptRecord,
+    budget: SpendLimit,
 ) -> list[dict[str, object]]:
     from blackbox_lb.bias.limits import check_bias
     from blackbox_lb.bias.request_bias import to_request_bias
     from blackbox_lb.jobs.runs.answers import side_by_side
+    from blackbox_lb.tasks.records.files import prompt_of_template
     from blackbox_lb.types import Message, Prompt, Sampling
 
     longest = options.max_tokens or MOST_TOKENS
@@ -78,12 +126,14 @@ async def _answer_all(
         longest = bias.sampling.max_tokens
     sampling = Sampling(options.temperature, longest, 1)
     sent = to_request_bias(bias)
+    around = len(prompts.template or "") + len(prompts.system or "")
+    longest_prompt = around + max(map(len, options.prompts), default=0)
     rows: list[dict[str, object]] = []
     async with connect_to(
         server,
         concurrency=options.concurrency,
         max_tokens=longest,
-        longest_prompt=max(map(len, options.prompts), default=0),
+        longest_prompt=longest_prompt,
         needs=SAMPLING_WITH_A_BIAS,
         budget=budget,
     ) as session:
@@ -92,8 +142,10 @@ async def _answer_all(
         check_bias(bias, session.profile, session.highest_id)
         async for text in _prompts(options):
             prompt = Prompt.user(text)
-            if options.system:
-                prompt = Prompt((Message("system", options.system), *prompt.messages))
+            if prompts.template is not None:
+                prompt = prompt_of_template(prompts.template, text)
+            if prompts.system:
+                prompt = Prompt((Message("system", prompts.system), *prompt.messages))
             answers = await side_by_side(session, sent, prompt, sampling)
             rows.append(_row(text, answers))
             if not options.as_json:

@@ -39,7 +39,6 @@ OTHER_PROMPT = frozenset(
 """Fields of requests by which some server reads something else, or otherwise, than what was learned
 from; nothing is mended then."""
 _PATHS = {"systemone": "/systemone", "openai": "/decisions", "sglang": "/decisions"}
-_RUN_FILE = "bias.json"
 
 log = logging.getLogger(__name__)
 
@@ -199,8 +198,7 @@ def load_questions(paths: Iterable[Path]) -> ServedQuestions:
     """
     rows: list[MendedQuestion] = []
     for path in paths:
-        file = path / _RUN_FILE if path.is_dir() else path
-        decisions = Bias.load(file).decisions
+        decisions = Bias.load(path).decisions
         if not decisions:
             raise InputError(
                 f"``decide``: {path} mends no question; give the file of a fit with ``question``"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Compiled, Entry, SamplingRecord
+from blackbox_lb.bias.records import Compiled, Entry, PromptRecord, SamplingRecord
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.estimate.choice.candidates import Candidate
 from blackbox_lb.estimate.choice.table import ROWS, rule
@@ -91,6 +91,7 @@ async def written(
             top_logprobs=trials.top_logprobs,
             endpoint=trials.session.endpoint,
         ),
+        prompts=prompts_of(job.plan),
         censoring=_censoring(job.plan, selected.positions, chosen),
         compiled=compiled,
         learned=why.learned,
@@ -100,6 +101,13 @@ async def written(
         calibration=selected.calibration,
         entries=await sent_entries(trials, selected.positions, chosen, errors.tolist()),
     )
+
+
+def prompts_of(plan: Plan) -> PromptRecord | None:
+    """How the plan makes prompts of the data; None where it sends them as they are."""
+    if plan.prompt_template is None and plan.system is None:
+        return None
+    return PromptRecord(template=plan.prompt_template, system=plan.system)
 
 
 def _settings(plan: Plan) -> dict[str, Scalar]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from blackbox_lb.bias.records import NOT_THE_TASK, Verdict
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.runs.names import RESULT
+from blackbox_lb.jobs.runs.names import BIAS, RESULT
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
 LARGEST = 50_000_000
@@ -54,6 +54,18 @@ def runs_in(folder: Path) -> list[RunRow]:
     paths = [folder / RESULT, *folder.glob(f"*/{RESULT}"), *folder.glob(f"*/*/{RESULT}")]
     rows = [run_row(path.parent) for path in paths if path.is_file()]
     return sorted(rows, key=lambda row: row.date, reverse=True)
+
+
+def newest_bias(folder: Path) -> Path:
+    """The bias file of the newest finished fit in ``folder``. Raises InputError: there is none."""
+    rows = runs_in(folder) if folder.is_dir() else []
+    files = [row.folder / BIAS for row in rows if (row.folder / BIAS).is_file()]
+    if not files:
+        raise InputError(
+            f"there is no finished fit in {folder} here; name a bias file or the folder of a run,"
+            " or make one with blb fit"
+        )
+    return files[0]
 
 
 def run_row(folder: Path) -> RunRow:

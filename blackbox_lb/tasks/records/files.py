@@ -626,6 +626,21 @@ def _filled(record: Record, template: str) -> Prompt:
     return Prompt.user(text)
 
 
+def prompt_of_template(template: str, text: str) -> Prompt:
+    """The prompt of a template with one column, which the text fills. Raises InputError: it has
+    another number of columns.
+    """
+    names = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+    columns = tuple(dict.fromkeys(re.split(r"[.\[]", name)[0] for name in names))
+    if len(columns) != 1:
+        raise InputError(
+            f"the template of the fit has {len(columns)} columns ({', '.join(columns) or 'none'}),"
+            " and a prompt fills one; give whole prompts, with ``raw``"
+        )
+    record = Record(Path("prompts"), 1, columns, {columns[0]: text}, textual=False, unit="row")
+    return _filled(record, template)
+
+
 def _prompt(record: Record, columns: ColumnNames) -> Prompt:
     if columns.template is not None:
         return _filled(record, columns.template)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import PromptRecord
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS, GROUPS
@@ -83,6 +84,124 @@ def test_try_reads_prompts_from_its_input(server: ExactServer, folder: Path) -> 
     result = blb("try", folder / "bias.json", *where, input="question 1\n\nquestion 3\n")
     assert result.exit_code == 0, result.output
     assert result.stdout.count("prompt  question") == 2
+
+
+@pytest.fixture(scope="module")
+def templated(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bias file of a fit with a template and a system message."""
+    path = tmp_path_factory.mktemp("templated") / "bias.json"
+    made = PromptRecord(template="Ticket: {ticket_text!s}\nTeam:", system="Be short.")
+    Bias.load(folder).replacing(prompts=made).save(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("more", "sent"),
+    [
+        ((), [("system", "Be short."), ("user", "Ticket: hello\nTeam:")]),
+        (("--raw",), [("user", "hello")]),
+        (("--system", "S"), [("system", "S"), ("user", "Ticket: hello\nTeam:")]),
+        (("--raw", "--system", "S"), [("system", "S"), ("user", "hello")]),
+    ],
+)
+def test_try_asks_as_the_fit_did(
+    server: ExactServer, templated: Path, more: tuple[str, ...], sent: list[tuple[str, str]]
+) -> None:
+    """The prompt fills the template of the fit, after its system message, and that is said."""
+    before = len(server.requests)
+    where = ("--provider", "llamacpp", "--base-url", server.base_url)
+    result = blb("try", templated, "hello", *where, *more)
+    assert result.exit_code == 0, result.output
+    messages = [body["messages"] for body in server.requests[before:] if "messages" in body]
+    assert messages
+    for asked in messages[-2:]:
+        assert [(message["role"], message["content"]) for message in asked] == sent
+    assert ("template 'Ticket: {ticket_text!s}" in result.stderr) is ("--raw" not in more)
+
+
+@pytest.mark.parametrize("template", ["{a} and {b}", "no column"])
+def test_a_template_that_one_text_does_not_fill_is_refused(
+    server: ExactServer, templated: Path, tmp_path: Path, template: str
+) -> None:
+    """Before a request, with the way out."""
+    path = tmp_path / "b.json"
+    Bias.load(templated).replacing(prompts=PromptRecord(template=template)).save(path)
+    before = len(server.requests)
+    where = ("--provider", "llamacpp", "--base-url", server.base_url)
+    result = blb("try", path, "hello", *where)
+    assert result.exit_code == 2
+    assert "--raw" in result.stderr
+    assert len(server.requests) == before
+
+
+def test_a_fit_records_how_it_made_its_prompts(
+    server: ExactServer, data: Path, tmp_path: Path
+) -> None:
+    """In the bias file, which goes where the bias goes; without a template there is nothing."""
+    template = ("--prompt-template", "Q: {prompt}", "--system", "S")
+    small = ("--samples-per-prompt", 4, "--validation-samples", 1, "--test-samples", 1)
+    out = tmp_path / "run"
+    result = blb("fit", *options(server, data, *small, *template, "--out", out))
+    assert result.exit_code == 0, result.output
+    assert Bias.load(out).prompts == PromptRecord(template="Q: {prompt}", system="S")
+
+
+def test_a_run_and_its_bias_file_are_one_argument(
+    folder: Path, server: ExactServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command that reads a bias takes either, and the newest run where none is given."""
+    monkeypatch.chdir(folder.parent.parent)
+    (folder.parent.parent / "runs").unlink(missing_ok=True)
+    (folder.parent.parent / "runs").symlink_to(folder.parent)
+    where = ("--provider", "llamacpp", "--base-url", server.base_url)
+    commands: list[tuple[str, ...]] = [
+        ("show",),
+        ("export", "--format", "json"),
+        ("try", "one two", *where),
+        ("compile", "--entries", "2", "--out", "compiled.json"),
+    ]
+    for name, *rest in commands:
+        outputs = []
+        for given in ((), ("runs/short",), ("runs/short/bias.json",)):
+            result = blb(name, *given, *rest)
+            assert result.exit_code == 0, (name, given, result.output)
+            assert ("newest run: runs/short" in result.stderr) is (not given)
+            outputs.append(result.stdout)
+        assert len(set(outputs)) == 1, name
+    assert blb("runs", "runs/short/bias.json").stdout.startswith("1 run")
+    missing = blb("show", "runs/shor")
+    assert missing.exit_code == 2
+    assert "did you mean runs/short?" in missing.stderr
+
+
+def test_nothing_to_take_by_default_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what to name."""
+    monkeypatch.chdir(tmp_path)
+    result = blb("export", "--format", "json")
+    assert result.exit_code == 2
+    assert "no finished fit in runs" in result.stderr
+
+
+@pytest.mark.needs("matplotlib")
+@pytest.mark.parametrize("opens", [True, False])
+def test_the_report_is_opened(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, opens: bool
+) -> None:
+    """--open shows the page, and says where it is where no browser starts."""
+    pages: list[str] = []
+
+    def open_page(page: str) -> bool:
+        pages.append(page)
+        return opens
+
+    monkeypatch.setattr("webbrowser.open", open_page)
+    out = tmp_path / "page.html"
+    result = blb("report", folder / "bias.json", "--out", out, "--open")
+    assert result.exit_code == 0, result.output
+    assert pages == [out.resolve().as_uri()]
+    assert ("no browser could be started" in result.stderr) is not opens
 
 
 def completion(texts: list[str], text: str) -> Completion:
