@@ -35,14 +35,13 @@ from blackbox_lb.bias.features import Scope
 from blackbox_lb.bias.operating import OperatingCurve, Promise
 from blackbox_lb.bias.phases import Boundary, Prefix
 from blackbox_lb.bias.records import (
-    NOT_THE_TASK,
     Calibration,
     Compiled,
     Entry,
     PromptRecord,
     SamplingRecord,
     Verdict,
-    overall,
+    headline,
 )
 from blackbox_lb.bias.request_bias import (
     AnyFeature,
@@ -186,10 +185,9 @@ class Bias(Row):
 
     def __repr__(self) -> str:
         """One line: a notebook's cell or a traceback is no place for hundreds of entries."""
-        rewards = [row for row in self.verdict if row.metric == self.verdict[0].metric]
         return (
             f"<Bias for {printable(self.model)}: {len(self.entries):,} entries,"
-            f" reward {printable(self.reward)}, {overall(rewards)}>"
+            f" reward {printable(self.reward)}, {self.status}>"
         )
 
     __str__ = __repr__
@@ -242,25 +240,16 @@ class Bias(Row):
 
     @property
     def status(self) -> str:
-        """UNVERIFIED, or for each metric and setting whether the bias HELPS, shows NO EVIDENCE or
-        HURTS. Where it helps, and always answering the commonest label is not shown to be worse,
-        that comes first, with what the commonest label has.
-        """
-        groups: dict[str, list[str]] = {
-            NOT_THE_TASK: [],
-            "HELPS": [],
-            "NO EVIDENCE": [],
-            "HURTS": [],
-        }
-        for row in self.verdict:
-            place = f"{row.metric} ({row.setting})"
-            if row.word == NOT_THE_TASK and row.commonest is not None:
-                place = f"{row.metric} ({row.setting}; {row.commonest.sentence})"
-            groups[row.word].append(place)
-        return (
-            "; ".join(f"{name}: {', '.join(rows)}" for name, rows in groups.items() if rows)
-            or "UNVERIFIED"
-        )
+        """The headline of the verdict in one line; UNVERIFIED without one."""
+        word, sentence = self.headline
+        return f"{word}: {sentence}" if sentence else word
+
+    @property
+    def headline(self) -> tuple[str, str]:
+        """The word and the sentence of the verdict."""
+        if self.decisions and not self.entries:
+            return headline(self.verdict, "without mending")
+        return headline(self.verdict)
 
     @property
     def decides_alone(self) -> bool:

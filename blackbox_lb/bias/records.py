@@ -150,10 +150,16 @@ LEVEL = 0.05
 HELPS or HURTS.
 """
 
-NOT_THE_TASK = "HELPS THE MODEL, NOT THE TASK"
-"""The word for a bias that is better than no bias, and not shown to be better than always giving
+NOT_THE_TASK = "NOT SHOWN TO PAY"
+"""The word for a bias that is better than no bias, and not shown to be better than always saying
 the commonest label.
 """
+BETTER_PROBABILITIES = "BETTER PROBABILITIES"
+"""The word where the log loss of decisions is shown to fall, and their accuracy is not shown to
+change.
+"""
+WORDS = ("HURTS", "HELPS", NOT_THE_TASK, BETTER_PROBABILITIES, "NO EVIDENCE")
+"""Words of a judged bias; of several settings the first of these counts."""
 
 LONGEST_LABEL = 24
 """Characters of a label that a sentence shows."""
@@ -174,12 +180,24 @@ class Commonest(Row):
     is_beaten: Flag
 
     @property
-    def sentence(self) -> str:
-        """What always answering it gets right."""
+    def always(self) -> str:
+        """Always answering it, as a policy."""
         label = printable(self.label)
         if len(label) > LONGEST_LABEL:
             label = f"{label[: LONGEST_LABEL - 1]}…"
-        return f'always answering "{label}" has {100 * self.share:.0f} %'
+        return f'always saying "{label}"'
+
+    @property
+    def sentence(self) -> str:
+        """What always answering it gets right."""
+        return f"{self.always} has {100 * self.share:.0f} %"
+
+
+_CLAUSES = {
+    "HELPS": "better than {}",
+    "NO EVIDENCE": "not shown to be better than {}",
+    "HURTS": "worse than {}",
+}
 
 
 class Verdict(Row):
@@ -218,6 +236,21 @@ class Verdict(Row):
         if self.verdict == "HELPS" and self.commonest is not None and not self.commonest.is_beaten:
             return NOT_THE_TASK
         return self.verdict
+
+    def clause(self, without: str = "without the bias") -> str:
+        """What the verdict says, after "it is": against the base, which ``without`` names, and
+        against always saying the commonest label.
+        """
+        text = _CLAUSES[self.verdict].format(without)
+        if self.commonest is None or self.verdict == "HURTS":
+            return text
+        rival = f"{self.commonest.always} ({100 * self.commonest.share:.0f} %)"
+        if self.word == "HELPS":
+            return f"{text} and than {rival}"
+        if self.word == "NO EVIDENCE":
+            return text if self.commonest.is_beaten else f"{text}, nor than {rival}"
+        shown = "shown to be " if self.commonest.accuracy > self.commonest.share else ""
+        return f"{text}; not {shown}better than {rival}"
 
     @model_validator(mode="after")
     def _consistent(self) -> Verdict:
@@ -280,10 +313,43 @@ class Comparison(Verdict):
 def overall(rows: Sequence[Verdict]) -> str:
     """The word for all settings together: one that hurts goes before one that helps."""
     words = {row.word for row in rows}
-    for word in ("HURTS", "HELPS", NOT_THE_TASK, "NO EVIDENCE"):
-        if word in words:
-            return word
-    return "UNVERIFIED"
+    return next((word for word in WORDS if word in words), "UNVERIFIED")
+
+
+def headline(rows: Sequence[Verdict], without: str = "without the bias") -> tuple[str, str]:
+    """The verdict on a bias in one word and one sentence, as every output gives it.
+
+    rows: of the verdict; the first metric counts, which is the reward, or the accuracy of each of
+    several questions. without: the base, as the sentence names it.
+
+    Returns ``UNVERIFIED`` and "" without rows.
+    """
+    rewards = [row for row in rows if _same_measure(row.metric, rows[0].metric)]
+    word = overall(rewards)
+    rest = [row for row in rows if row not in rewards]
+    losses = [row for row in rest if row.metric.startswith("log loss")]
+    if word == "NO EVIDENCE" and overall(losses) == "HELPS":
+        word = BETTER_PROBABILITIES
+    groups: dict[tuple[str, str], list[str]] = {}
+    for row in sorted(rewards, key=lambda row: row.word != word):
+        groups.setdefault((printable(row.metric), row.clause(without)), []).append(row.setting)
+    parts = [
+        f"{metric} ({', '.join(settings)}) is {clause}"
+        for (metric, clause), settings in groups.items()
+    ]
+    sides = {"HURTS": "worse"}
+    if word in ("NO EVIDENCE", BETTER_PROBABILITIES):
+        sides["HELPS"] = "only better"
+    for verdict, side in sides.items():
+        names = dict.fromkeys(printable(row.metric) for row in rest if row.verdict == verdict)
+        if names:
+            parts.append(f"{side}: {', '.join(names)}")
+    return word, "; ".join(parts)
+
+
+def _same_measure(metric: str, reward: str) -> bool:
+    """Whether a metric is the reward's, or another question's accuracy beside it."""
+    return metric == reward or (metric.startswith("accuracy of ") and reward.startswith("accuracy"))
 
 
 LEAST_SHARE = 1e-12

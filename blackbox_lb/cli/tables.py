@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from blackbox_lb.bias.records import NOT_THE_TASK
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.rollouts.progress import chance, number
@@ -61,16 +60,12 @@ def verdict_table(verdicts: Iterable[Verdict]) -> None:
                 printable(row.metric),
                 *_numbers(row),
                 chance(row.p),
-                row.verdict,
+                row.word,
             )
             for row in rows
         ),
         left_aligned=2,
     )
-    for row in rows:
-        if row.word == NOT_THE_TASK and row.commonest is not None:
-            where = f"{printable(row.metric)}, {row.setting}"
-            echo(f"{NOT_THE_TASK}: {where}: {row.commonest.sentence}")
 
 
 def findings_list(findings: Iterable[Finding], *, everything: bool = False) -> None:
@@ -119,7 +114,7 @@ def comparisons_table(title: str, rows: Iterable[Comparison]) -> None:
                 chance(row.p),
                 chance(row.p_sign),
                 "" if row.needed is None else f"{row.needed:,}",
-                row.verdict,
+                row.word,
             )
             for row in rows
         ),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from blackbox_lb.bias.records import NOT_THE_TASK
+from blackbox_lb.bias.records import BETTER_PROBABILITIES, NOT_THE_TASK
 from blackbox_lb.cli.echo import echo, echo_coloured, shown, with_option_names
 from blackbox_lb.rollouts.progress import Lines, Reporter, Silent
 from blackbox_lb.safety.printable import shell_line
@@ -203,12 +203,12 @@ def _print_blocks(screen: Console, names: list[str], rows: list[list[str]]) -> N
 COLOURS = {
     "HELPS": "green",
     NOT_THE_TASK: "yellow",
+    BETTER_PROBABILITIES: "green",
     "YES": "green",
     "HURTS": "red",
     "NO": "red",
     "NO EVIDENCE": "yellow",
     "PERHAPS": "yellow",
-    "NOT SHOWN TO PAY": "yellow",
     "BY PROMPT": "yellow",
     "BY GOAL": "yellow",
     "NOT NEEDED": "yellow",

@@ -34,6 +34,7 @@ from blackbox_lb.safety.printable import printable, shell_line
 if TYPE_CHECKING:
     from blackbox_lb.api.limits.budget import SpendLimit
     from blackbox_lb.bias.document import Bias
+    from blackbox_lb.bias.records import Verdict
     from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
     from blackbox_lb.jobs.evaluation.run import EvalPlan
     from blackbox_lb.jobs.forecast import Forecast
@@ -156,7 +157,8 @@ def eval_command(options: EvalOptions) -> None:
         else:
             otherwise = NextStep(command_with_same(["blb", "fit"]), "learn a bias")
             if_helps = otherwise
-        _tell(options, evaluation, folder, spent, if_helps, otherwise)
+        before = next(iter(loaded.values())).verdict if loaded else ()
+        _tell(options, evaluation, folder, spent, if_helps, otherwise, before)
         if options.save:
             for name, bias in loaded.items():
                 bias.verified(verdicts(evaluation, name)).save(paths[name])
@@ -171,8 +173,11 @@ def _tell(
     spent: str,
     if_helps: NextStep,
     otherwise: NextStep,
+    before: Sequence[Verdict] = (),
 ) -> None:
-    """Print the evaluation, and write it into the folder."""
+    """Print the evaluation, and write it into the folder; ``before``: the verdict in the bias
+    file.
+    """
     from blackbox_lb.jobs.evaluation.conclusion import eval_conclusion
     from blackbox_lb.jobs.runs.conclusion import NextStep
 
@@ -184,7 +189,9 @@ def _tell(
         _print(evaluation, everything=options.verbose)
         report = NextStep(shell_line("blb", "report", folder), "look at every answer")
         print_conclusion(
-            eval_conclusion(evaluation, path, spent, [report, if_helps], [report, otherwise])
+            eval_conclusion(
+                evaluation, path, spent, [report, if_helps], [report, otherwise], before
+            )
         )
     with explained(
         f"write {path}", "make room there, and the same command asks for no completion again"

@@ -142,6 +142,7 @@ def _fit(options: FitOptions, task: Task, reward: Reward, plan: Plan, folder: Pa
         understood,
     )
     from blackbox_lb.jobs.runs.opening import check_written, whole_result, write_result
+    from blackbox_lb.rollouts.judging.verdict import GREEDY
 
     summary = understood(task, reward, plan.decision_labels, limit=plan.limit)
     reporter(quiet=options.quiet).notice(summary)
@@ -159,7 +160,10 @@ def _fit(options: FitOptions, task: Task, reward: Reward, plan: Plan, folder: Pa
             print_curve(bias.operating)
         if options.verbose:
             _print_everything(bias, result, folder, unwritten)
-        rivals = command_with_same(["blb", "eval", folder / BIAS], ["--rivals"])
+        more = ["--rivals"]
+        if plan.settings == (GREEDY,) and not options.deploy:
+            more = ["--deploy", "greedy", "--rivals"]
+        rivals = command_with_same(["blb", "eval", folder / BIAS], more)
         steps = [
             NextStep(shell_line("blb", "report", folder), "look at every answer"),
             NextStep(rivals, "compare with what else one could do"),

@@ -51,8 +51,7 @@ def runs_command(options: RunsOptions) -> None:
             left_aligned=4,
         )
         for row in rows:
-            if row.commonest:
-                echo(f"{printable(str(row.folder))}: {row.commonest}")
+            echo(f"{printable(str(row.folder))}: {row.headline}")
 
 
 def _cells(row: RunRow) -> tuple[str, ...]:

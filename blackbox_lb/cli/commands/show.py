@@ -49,6 +49,7 @@ def show_command(bias_file: Path | None, top: int, as_json: bool) -> None:
     _origin(bias)
     if bias.verdict:
         verdict_table(bias.verdict)
+        echo(printable(bias.status))
     else:
         echo("UNVERIFIED: no fresh completions were compared; run blb eval with --save")
     findings_list(bias.findings, everything=True)

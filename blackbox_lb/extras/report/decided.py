@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blackbox_lb.bias.records import NOT_THE_TASK, Verdict, overall
+from blackbox_lb.bias.records import Verdict
 from blackbox_lb.extras.report.data import RunDocuments
 from blackbox_lb.extras.report.drawing import (
     COLOURS,
@@ -28,8 +28,15 @@ from blackbox_lb.extras.report.tables import (
     table,
     word,
 )
-from blackbox_lb.extras.report.verdict_text import Judged, amount, changed, rows_of, unchanged
-from blackbox_lb.jobs.decisions.conclusion import question_lines, verdict_word
+from blackbox_lb.extras.report.verdict_text import (
+    Judged,
+    amount,
+    as_title,
+    changed,
+    rows_of,
+    unchanged,
+)
+from blackbox_lb.jobs.decisions.conclusion import LEAVE, question_lines, verdict_word
 from blackbox_lb.jobs.decisions.document import (
     CoveragePoint,
     DecidedQuestion,
@@ -41,20 +48,6 @@ from blackbox_lb.jobs.fitting.document import BothDecisions
 SIDES = (RAW, MENDED)
 MOST_DRAWN = 30
 """Options beyond which a confusion matrix is too wide for a page."""
-HEADLINES = {
-    "HELPS": "Mending makes the decisions right more often.",
-    "HELPS THE PROBABILITIES": (
-        "Mending makes the probabilities better; that decisions change for the better is not shown."
-    ),
-    NOT_THE_TASK: (
-        "Mending makes the decisions right more often, but always giving the commonest answer is"
-        " not shown to be beaten."
-    ),
-    "LEAVE IT AS IT IS": "Leave the answers as they are: no mending is better.",
-    "NO EVIDENCE": "That mending helps is not shown.",
-    "HURTS": "Mending makes the decisions worse.",
-}
-"""Word of the verdict -> what it says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +70,14 @@ def verdict_of(run: RunDocuments) -> str:
     """The word for all questions of a run."""
     if run.decided:
         return verdict_word(run.bias, run.decided)
-    return overall([row for row in run.bias.verdict if row.metric.startswith("accuracy")])
+    return run.bias.headline[0]
 
 
 def headline(run: RunDocuments) -> str:
     """The verdict in a sentence."""
-    return HEADLINES.get(verdict_of(run), "Nobody has checked yet whether mending helps.")
+    if verdict_of(run) == LEAVE:
+        return "Leave the answers as they are: no mending is better."
+    return as_title(run.bias.headline[1]) or "Nobody has checked yet whether mending helps."
 
 
 def judged_questions(run: RunDocuments) -> tuple[Judged, ...]:

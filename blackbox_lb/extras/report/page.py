@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb._version import __version__
-from blackbox_lb.bias.records import NOT_THE_TASK
+from blackbox_lb.bias.records import headline
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.report import decided, notes, tables, verdict_text
 from blackbox_lb.extras.report.data import RunDocuments, read_run
@@ -30,7 +30,6 @@ from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.files import explained, write_whole
 from blackbox_lb.safety.secrets import redaction
 
-ORDER = ("HURTS", "HELPS", NOT_THE_TASK, "NO EVIDENCE")
 FONT = re.compile(r"font: ([\d.]+)px [^;\"]*")
 IDENTITY = re.compile(r"(\bid=\"|url\(#|href=\"#)([^\")]+)")
 DPI = 200
@@ -87,8 +86,7 @@ def render(
         words = [decided.verdict_of(run)] if parts else []
     else:
         parts = judged(rows)
-        first_words = {first.word for first, *_ in parts}
-        words = [word for word in ORDER if word in first_words]
+        words = [headline(rows)[0]]
     text: str = environment.from_string(_asset("page.html.j2")).render(
         run=run,
         rows=rows,

@@ -260,7 +260,7 @@ def comparisons_table(
             Cell(row.against),
             Cell(row.policy),
             _metric(row),
-            word(row.verdict),
+            word(row.word),
             *_means(row),
             bar,
             number(

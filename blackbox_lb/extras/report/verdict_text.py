@@ -5,12 +5,13 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
-from blackbox_lb.bias.records import NOT_THE_TASK, Verdict
+from blackbox_lb.bias import records
+from blackbox_lb.bias.records import Verdict
 from blackbox_lb.extras.report.data import RunDocuments
 from blackbox_lb.jobs.evaluation.compare import verdicts
+from blackbox_lb.jobs.evaluation.conclusion import reconciled
 from blackbox_lb.jobs.evaluation.policies import BASE
 from blackbox_lb.jobs.runs.conclusion import limit_may_explain
-from blackbox_lb.rollouts.progress import chance
 
 GLOSSES = {
     "accuracy": "share of completions with the right answer",
@@ -155,11 +156,6 @@ def plain(row: Verdict, compared: int) -> str:
     advice = " Do not use the bias at this setting."
     if row.verdict == "HELPS":
         advice = ""
-    if row.word == NOT_THE_TASK and row.commonest is not None:
-        advice = (
-            f" But {row.commonest.sentence}, and the bias, with"
-            f" {100 * row.commonest.accuracy:.0f} %, is not shown to be right more often."
-        )
     if limit_may_explain(row):
         advice += (
             f" The token limit cuts {row.cut_base:.0%} of the answers without and"
@@ -185,49 +181,35 @@ def _doubt(row: Verdict, compared: int) -> str:
     )
 
 
-def headline(parts: Sequence[Judged]) -> str:
-    if not parts:
+def headline(rows: Sequence[Verdict]) -> str:
+    """The verdict in a sentence: the headline of ``bias.records`` as a title."""
+    if not rows:
         return "Nobody has checked yet whether this bias helps."
-    words = {
-        "HELPS": "helps",
-        NOT_THE_TASK: "helps the model, but not the task,",
-        "HURTS": "makes answers worse",
-        "NO EVIDENCE": "shows no proven benefit",
-        "NOTHING": "changes nothing",
-    }
-    outcomes = []
-    for part in parts:
-        outcome = part[0].word
-        if all(map(unchanged, part)):
-            outcome = "NOTHING"
-        outcomes.append((part[0].setting, outcome))
-    groups = [
-        (word, [setting for setting, verdict in outcomes if verdict == word]) for word in words
-    ]
-    clauses = [
-        f"{words[word]} {_and([setting_words(setting_name) for setting_name in settings])}"
-        for word, settings in groups
-        if settings
-    ]
-    return f"The bias {', but '.join(clauses)}{_beside(parts)}{_aside(parts)}."
+    if all(map(unchanged, rows)):
+        return "The bias changes nothing."
+    return as_title(records.headline(rows)[1])
 
 
-def _beside(parts: Sequence[Judged]) -> str:
-    """What always answering the commonest label has, where the bias is not shown to beat it."""
-    for first, *_ in parts:
-        if first.word == NOT_THE_TASK and first.commonest is not None:
-            return f": {first.commonest.sentence}"
-    return ""
+def as_title(sentence: str) -> str:
+    """A sentence with a capital and a full stop; "" stays."""
+    if not sentence:
+        return ""
+    return f"{sentence[0].upper()}{sentence[1:]}."
 
 
-def of_evaluation(run: RunDocuments, parts: Sequence[Judged]) -> list[str]:
+def of_evaluation(run: RunDocuments) -> list[str]:
     """The first sentences on the evaluation. Where its verdict on the bias is another one than the
     bias file's, they reconcile both, and name an alternative that wins.
     """
     evaluation = run.evaluation
     if evaluation is None:
         return []
-    both = reconciled(run, parts)
+    both = ""
+    biases = list(dict.fromkeys(policy.bias for policy in evaluation.policies if policy.bias))
+    if run.folder.absolute().name in biases:
+        biases = [run.folder.absolute().name]
+    if len(biases) == 1:
+        both = reconciled(evaluation, biases[0], run.bias.verdict)
     rival_wins = any(
         row.against != BASE and row.metric == evaluation.label and row.verdict == "HURTS"
         for row in evaluation.comparisons
@@ -236,75 +218,3 @@ def of_evaluation(run: RunDocuments, parts: Sequence[Judged]) -> list[str]:
     if not both or rival_wins:
         sentences += evaluation.summary[:1]
     return sentences
-
-
-def reconciled(run: RunDocuments, parts: Sequence[Judged]) -> str:
-    """One sentence on an evaluation whose verdict on the same comparison is another one than that
-    of the bias file; "" where there is none, or both agree.
-    """
-    evaluation = run.evaluation
-    if evaluation is None or not run.bias.verdict:
-        return ""
-    biases = list(dict.fromkeys(policy.bias for policy in evaluation.policies if policy.bias))
-    if run.folder.absolute().name in biases:
-        biases = [run.folder.absolute().name]
-    if len(biases) != 1:
-        return ""
-    clauses = []
-    for first, *_ in parts:
-        for row in evaluation.comparisons:
-            same = (row.setting, row.metric, row.against) == (first.setting, first.metric, BASE)
-            if not same or row.policy != biases[0] or row.verdict == first.verdict:
-                continue
-            judged_with = sum(
-                comparison.family == row.family for comparison in evaluation.comparisons
-            )
-            clauses.append(
-                f"{setting_words(row.setting)}, {_OUTCOMES[row.verdict]} there"
-                f" (p {chance(row.p)} among {judged_with} comparisons, {row.n_prompts} prompts),"
-                f" and {_OUTCOMES[first.verdict]} here (p {chance(first.p)},"
-                f" {first.n_prompts} prompts)"
-            )
-    if not clauses:
-        return ""
-    return (
-        f"The evaluation with the alternatives comes to another verdict: {'; '.join(clauses)}."
-        " The more comparisons are judged together, the clearer each must be."
-    )
-
-
-_OUTCOMES = {"HELPS": "it helps", "HURTS": "it hurts", "NO EVIDENCE": "no effect is shown"}
-"""Verdict -> what it says."""
-
-
-def _aside(parts: Sequence[Judged]) -> str:
-    """The results of the other rows, where they differ from the one that counts."""
-    worse = sorted(
-        {
-            _name(row.metric)
-            for first, *more in parts
-            for row in more
-            if row.verdict == "HURTS" != first.verdict
-        }
-    )
-    if worse:
-        return f"; {_and(worse)} {'gets' if len(worse) == 1 else 'get'} worse"
-    better = sorted(
-        {_name(row.metric) for _, *more in parts for row in more if row.verdict == "HELPS"}
-    )
-    none = all(first.verdict == "NO EVIDENCE" for first, *_ in parts)
-    if better and none:
-        return f"; only {_and(better)} {'gets' if len(better) == 1 else 'get'} better"
-    return ""
-
-
-def _name(metric: str) -> str:
-    if metric == "tokens":
-        return "the length"
-    return metric
-
-
-def _and(words: Sequence[str]) -> str:
-    if len(words) == 1:
-        return words[0]
-    return f"{', '.join(words[:-1])} and {words[-1]}"

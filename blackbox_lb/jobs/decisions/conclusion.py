@@ -5,25 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Verdict, overall
+from blackbox_lb.bias.records import Verdict
 from blackbox_lb.jobs.decisions.document import DecidedQuestion
 from blackbox_lb.safety.printable import printable
 
 UNCHANGED = "as it is"
+LEAVE = "LEAVE IT AS IT IS"
+"""The word where nothing was found to be better than the answers as they come."""
 MOST_WAYS = 4
 """Ways to read whose accuracy a line names."""
 
 
 def verdict_word(bias: Bias, decided: Sequence[DecidedQuestion]) -> str:
-    """The word for all questions: of the accuracy, else of the probabilities."""
+    """The word for all questions."""
     if all(row.mending == UNCHANGED and row.way == row.tried[0].way for row in decided):
-        return "LEAVE IT AS IT IS"
-    accuracies = [row for row in bias.verdict if row.metric.startswith("accuracy")]
-    losses = [row for row in bias.verdict if row.metric.startswith("log loss")]
-    word = overall(accuracies)
-    if word == "NO EVIDENCE" and overall(losses) == "HELPS":
-        return "HELPS THE PROBABILITIES"
-    return word
+        return LEAVE
+    return bias.headline[0]
 
 
 def before_and_after(decided: Sequence[DecidedQuestion]) -> str:

@@ -170,18 +170,33 @@ def planned(
     return {"primary": metrics * counts["primary"], "secondary": counts["secondary"]}
 
 
-def unresolvable(prompts: int, planned_rows: Mapping[str, int]) -> Iterator[str]:
+def unresolvable(
+    prompts: int, judged: Sequence[Judged], planned_rows: Mapping[str, int]
+) -> Iterator[str]:
     """A sentence for each family in which even the clearest difference, one of one sign on every
     prompt, could be no verdict among so many comparisons.
     """
     clearest = bootstrap(np.ones(prompts)).p
+    names = list(dict.fromkeys(setting.name for setting, _ in judged))
     for family, rows in planned_rows.items():
-        if clearest * rows > LEVEL:
-            yield (
-                f"{prompts} prompts are too few for the {rows} {family} comparisons: even the"
-                " clearest difference would not be significant; give more test prompts, or"
-                " compare less at a time (fewer rivals, or one setting by ``deploy``)"
+        if clearest * rows <= LEVEL:
+            continue
+        needed = prompts + 1
+        while bootstrap(np.ones(needed)).p * rows > LEVEL:
+            needed += 1
+        remedies = [f"give {needed:,} test prompts or more"]
+        if len(names) > 1:
+            one = names[-1].replace(" ", "=")
+            remedies.append(
+                f"judge at one setting (``deploy={one}``, {rows // len(names)} comparisons)"
             )
+        if family == "secondary":
+            remedies.append("compare with fewer rivals")
+        yield (
+            f"{prompts} prompts are too few for the {rows} {family} comparisons: even the"
+            f" clearest difference would not be significant, which it is among"
+            f" {int(LEVEL / clearest)} at most; {', or '.join(remedies)}"
+        )
 
 
 def verdicts(evaluation: Evaluation, name: str) -> list[Verdict]:
@@ -213,12 +228,13 @@ def summarise(
     rows: Sequence[Comparison],
     label: str,
     effect: float | None = None,
+    reward: str = "accuracy",
 ) -> tuple[str, ...]:
     """The sentences, the most important first.
 
     Something simpler that beats a bias; each bias against the base; undecided comparisons; the two
     together; the better bias; the highest policy; the cost; and the number of prompts that would
-    show the ``effect``.
+    show the ``effect``. label: of the reward; ``reward``: as a user writes it.
     """
     kinds = {(row.setting, row.name): row for row in policies}
     biases = {row.name for row in policies if row.bias is not None and row.name == row.bias}
@@ -236,7 +252,7 @@ def summarise(
     )
     return (
         *(_rival_sentence(row) for row in alone if row.verdict == "HURTS"),
-        *(_effect_sentence(row, kinds[row.setting, row.policy], rows) for row in against),
+        *(_effect_sentence(row, kinds[row.setting, row.policy], rows, reward) for row in against),
         *(_rival_sentence(row) for row in alone if row.verdict != "HURTS"),
         *(
             _together_sentence(row, kinds[row.setting, row.policy])
@@ -292,7 +308,9 @@ def _named(name: str) -> str:
     return name
 
 
-def _effect_sentence(row: Comparison, policy: PolicyResult, rows: Sequence[Comparison]) -> str:
+def _effect_sentence(
+    row: Comparison, policy: PolicyResult, rows: Sequence[Comparison], reward: str
+) -> str:
     rival_rows = [
         rival_row
         for rival_row in rows
@@ -312,12 +330,10 @@ def _effect_sentence(row: Comparison, policy: PolicyResult, rows: Sequence[Compa
     name = _named(policy.name)
     begin = when(row.setting)
     if row.verdict == "NO EVIDENCE":
-        return (
-            f"{begin}, {name} is not shown to change the reward: {_numbers(row)},"
-            f" {_prompts(row)}{tail}"
-        )
-    word = "helps" if row.verdict == "HELPS" else "HURTS"
-    return f"{begin}, {name} {word}: {_numbers(row)}{tail}"
+        tail = f", {_prompts(row)}{tail}"
+    decisions = {} if policy.decisions is None else {policy.setting: policy.decisions}
+    [judged] = beside_commonest([row.as_verdict], decisions, reward)
+    return f"{begin}, {name} is {judged.clause('the base')}: {_numbers(row)}{tail}"
 
 
 def _rival_sentence(row: Comparison) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from blackbox_lb.bias.records import NOT_THE_TASK, overall
+from blackbox_lb.bias.records import BETTER_PROBABILITIES, NOT_THE_TASK, Verdict, headline
 from blackbox_lb.jobs.evaluation.compare import verdicts
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
 from blackbox_lb.jobs.evaluation.policies import BASE
@@ -21,9 +21,9 @@ from blackbox_lb.jobs.runs.conclusion import (
     cut_caveat,
     decision_lines,
     effect_lines,
-    headline,
+    headline_lines,
 )
-from blackbox_lb.rollouts.progress import number
+from blackbox_lb.rollouts.progress import chance, number
 from blackbox_lb.safety.printable import printable
 
 LONGEST_NAME = 20
@@ -104,10 +104,11 @@ def eval_conclusion(
     spent: str,
     if_helps: Sequence[NextStep],
     otherwise: Sequence[NextStep],
+    before: Sequence[Verdict] = (),
 ) -> Conclusion:
     """The conclusion of an evaluation: the first bias against the base and against its rivals.
 
-    if_helps, otherwise: what to do next, by the verdict.
+    if_helps, otherwise: what to do next, by the verdict. before: the verdict in the bias file.
     """
     label = evaluation.label
     subject = reference_of(evaluation)
@@ -117,14 +118,14 @@ def eval_conclusion(
     verdict_rows = verdicts(evaluation, subject)
     rows = chosen_rows(verdict_rows, label)
     rewards = [row for row in rows if row.metric == label]
-    verdict = overall(rewards)
+    verdict, sentence = headline(rewards)
     decisions = decisions_of(evaluation, subject)
     if decisions:
         rows = [row for row in rows if row.metric != "tokens"]
     statements = [
-        *headline(rewards),
+        *headline_lines(rewards, sentence),
         *effect_lines(rows, label),
-        *decision_lines(decisions, verdict_rows),
+        *decision_lines(decisions),
     ]
     names = short_names(evaluation.policies)
     prompts = evaluation.policies[0].prompts
@@ -132,19 +133,54 @@ def eval_conclusion(
     statements.append(f"{names[subject]} against the base: {prompts:,} test prompts, {settings}")
     statements += rival_lines(evaluation, names)
     why = ""
-    helps = verdict in ("HELPS", NOT_THE_TASK)
-    if not helps:
+    helps = verdict in ("HELPS", BETTER_PROBABILITIES)
+    if not helps and verdict != NOT_THE_TASK:
         why = next(iter(evaluation.summary), "")
+    caveats = [cut_caveat(rows, label), reconciled(evaluation, subject, before)]
     return Conclusion(
         verdict,
         tuple(statements),
         why=why,
-        caveat=cut_caveat(rows, label),
+        caveat="; ".join(filter(None, caveats)),
         examples=_examples(evaluation, subject),
         spent=spent,
         saved=str(saved),
         steps=tuple(if_helps if helps else otherwise),
     )
+
+
+def reconciled(evaluation: Evaluation, name: str, rows: Sequence[Verdict]) -> str:
+    """One sentence on an evaluation whose verdict on a comparison is another one than before; ""
+    where there is none, or both agree.
+
+    name: of the bias among the policies. rows: of the verdict in its file.
+    """
+    clauses = []
+    for setting in dict.fromkeys(row.setting for row in rows):
+        before = next(row for row in rows if row.setting == setting)
+        for row in evaluation.comparisons:
+            same = (row.setting, row.metric, row.against) == (setting, before.metric, BASE)
+            if not same or row.policy != name or row.verdict == before.verdict:
+                continue
+            count = sum(comparison.family == row.family for comparison in evaluation.comparisons)
+            clauses.append(
+                f"{setting}: the fit {_SHOWS[before.verdict]} (p {chance(before.p)} among"
+                f" {len(rows)} comparisons, {before.n_prompts} prompts), the evaluation"
+                f" {_SHOWS[row.verdict]} (p {chance(row.p)} among {count}, {row.n_prompts} prompts)"
+            )
+    if not clauses:
+        return ""
+    return (
+        f"{'; '.join(clauses)}. The more comparisons are judged together, the clearer each must be"
+    )
+
+
+_SHOWS = {
+    "HELPS": "shows that it helps",
+    "HURTS": "shows that it hurts",
+    "NO EVIDENCE": "shows no effect",
+}
+"""Verdict -> what it says, after its subject."""
 
 
 def decisions_of(evaluation: Evaluation, subject: str) -> dict[str, BothDecisions]:

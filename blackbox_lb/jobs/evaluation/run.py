@@ -169,7 +169,8 @@ def _evaluation(
     rows = comparisons(results, label, plan.effect)
     fewest = min((row.n_prompts for row in rows), default=0)
     if rows and fewest < len(examples):  # else it was said before the first request
-        for sentence in unresolvable(fewest, Counter(row.family for row in rows)):
+        judged = [(result.setting, result.policy) for result in results]
+        for sentence in unresolvable(fewest, judged, Counter(row.family for row in rows)):
             trials.report.notice(sentence)
     if plan.prices is not None and any(row.prompt_tokens == 0 for row in policies):
         trials.report.notice(
@@ -184,7 +185,7 @@ def _evaluation(
         label=label,
         policies=policies,
         comparisons=rows,
-        summary=summarise(policies, rows, label, plan.effect),
+        summary=summarise(policies, rows, label, plan.effect, trials.reward.name),
         notes=notes(rows, plan.samples),
         effect=plan.effect,
         examples=tuple(_shown(examples, results)),
@@ -242,7 +243,10 @@ def unranked(trials: Trials, setting: Setting, policy: Policy) -> str | None:
 def _announce(
     trials: Trials, plan: EvalPlan, examples: Sequence[Example], judged: Sequence[Judged]
 ) -> None:
-    """Announce the maximum of requests, and remarks on the prompts, before anything costs money."""
+    """Announce what is compared, and remarks on the prompts, before anything costs money.
+
+    Raises InputError: so few prompts could show nothing among so many comparisons.
+    """
     trials.report.notice(
         f"{len(judged)} policies on {len(examples)} test prompts, {plan.samples} completions of"
         " each (one where greedy); what is in the store is not asked for again"
@@ -254,7 +258,10 @@ def _announce(
             f" rival with it) and {counts['secondary']} secondary ones; p is adjusted within"
             " each of both"
         )
-        for sentence in unresolvable(len(examples), counts):
+        hopeless = list(unresolvable(len(examples), judged, counts))
+        if len(hopeless) == sum(count > 0 for count in counts.values()):
+            raise InputError(hopeless[0])
+        for sentence in hopeless:
             trials.report.notice(sentence)
     for cost in dict.fromkeys(
         f"{policy.rival}: {policy.cost}" for _, policy in judged if policy.cost

@@ -15,7 +15,7 @@ from pathlib import Path
 from blackbox_lb.api.limits.budget import Spent
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.operating import OperatingCurve
-from blackbox_lb.bias.records import NOT_THE_TASK, Verdict, overall
+from blackbox_lb.bias.records import Verdict, headline, overall
 from blackbox_lb.jobs.decisions.conclusion import (
     before_and_after,
     question_lines,
@@ -278,7 +278,7 @@ def fit_conclusion(
     if result.decisions:
         rows = [row for row in rows if row.metric != "tokens"]
     rewards = [row for row in rows if row.metric == label]
-    verdict = overall(rewards)
+    verdict, sentence = headline(rewards)
     statements = effect_lines(rows, label)
     prompts = "not judged"
     if bias.verdict:
@@ -289,9 +289,9 @@ def fit_conclusion(
         statements = [*point_lines(bias.operating), *statements]
     if check is None:
         statements = [
-            *headline(rewards),
+            *headline_lines(rewards, sentence),
             *statements,
-            *decision_lines(result.decisions, bias.verdict),
+            *decision_lines(result.decisions),
         ]
     statements.append(prompts)
     if result.origin:
@@ -335,11 +335,12 @@ def _decision_conclusion(
     """The conclusion of a fit that mends decisions."""
     rows = shown_rows(bias.verdict)
     is_alone = len(result.decided) == 1
-    statements = effect_lines(rows, rows[0].metric) if rows else ["not judged"]
-    for row in rows:
-        if row.commonest is not None:
-            beaten = "beaten" if row.commonest.is_beaten else "NOT shown to be beaten"
-            statements.append(f"{row.commonest.sentence}: {beaten}")
+    statements = ["not judged"]
+    if rows:
+        statements = [
+            *headline_lines(rows, bias.headline[1]),
+            *effect_lines(rows, rows[0].metric),
+        ]
     if rows:
         statements.append(f"{rows[0].n_prompts:,} unseen rows; {before_and_after(result.decided)}")
     for question in result.decided:
@@ -360,16 +361,12 @@ def _helps(rows: Sequence[Verdict]) -> bool:
     return "HELPS" in verdicts and "HURTS" not in verdicts
 
 
-def headline(rewards: Sequence[Verdict]) -> list[str]:
-    """What stands beside the verdict where the base is beaten and the commonest label is not:
-    base -> biased, and what always giving that label gets; nothing elsewhere.
-
-    rewards: the rows of the reward.
+def headline_lines(rewards: Sequence[Verdict], sentence: str) -> list[str]:
+    """The sentence of the headline where a commonest label is compared with; elsewhere the word and
+    the numbers beside it say the same.
     """
-    for row in rewards:
-        if row.word == overall(rewards) == NOT_THE_TASK and row.commonest is not None:
-            values = f"{printable(row.metric)} {level(row, row.base)} -> {level(row, row.biased)}"
-            return [f"{values}; {row.commonest.sentence}"]
+    if any(row.commonest is not None for row in rewards):
+        return [sentence]
     return []
 
 
@@ -443,7 +440,7 @@ def effect_lines(rows: Sequence[Verdict], label: str) -> list[str]:
         if several:
             words += f"  {row.setting.replace('temperature ', 'T = ')}"
         if several or row.verdict == "HURTS" != verdict:
-            words += f"  {row.verdict}"
+            words += f"  {row.word}"
         numbers.append(words)
     room = WIDTH - _indent(verdict) - 2
     longest = max(map(len, numbers), default=0)
@@ -494,25 +491,14 @@ def point_lines(curve: OperatingCurve) -> list[str]:
     return lines
 
 
-def decision_lines(decisions: Mapping[str, BothDecisions], rows: Sequence[Verdict]) -> list[str]:
-    """Macro-F1, and whether the biased model is shown above always saying the commonest label;
-    nothing where there are no labels.
-
-    rows: of the verdict.
-    """
+def decision_lines(decisions: Mapping[str, BothDecisions]) -> list[str]:
+    """Macro-F1 at the last setting; nothing where there are no labels."""
     if not decisions:
         return []
-    setting, both = list(decisions.items())[-1]
+    both = list(decisions.values())[-1]
     if both.base.macro_f1 is None or both.biased.macro_f1 is None:
         return []
-    text = f"macro-F1  {number(both.base.macro_f1)} -> {number(both.biased.macro_f1)}"
-    for row in rows:
-        if row.setting == setting and row.commonest is not None:
-            comparison = "NOT shown to be beaten"
-            if row.commonest.is_beaten:
-                comparison = "which it beats"
-            return [f"{text}; {row.commonest.sentence}, {comparison}"]
-    return [text]
+    return [f"macro-F1  {number(both.base.macro_f1)} -> {number(both.biased.macro_f1)}"]
 
 
 def reason(findings: Sequence[Finding]) -> str:

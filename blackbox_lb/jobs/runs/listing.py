@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blackbox_lb.bias.records import NOT_THE_TASK, Verdict
+from blackbox_lb.bias.records import Verdict, headline
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.runs.names import BIAS, RESULT
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
@@ -21,10 +21,9 @@ RECORD = "run.json"
 class RunRow:
     """One finished fit.
 
-    date: when it was made, as result.json has it. verdict: of its first metric, the reward's, at
-    each setting. effect: base -> biased of it at the first setting. dollars: what its last command
-    cost; None where that is not recorded. commonest: what always answering the commonest label
-    has, where the bias is not shown to beat that; "" elsewhere.
+    date: when it was made, as result.json has it. metric: the first one, the reward's. verdict,
+    headline: its word over all settings, and its sentence. base, biased: of it at the first
+    setting. dollars: what its last command cost; None where that is not recorded.
     """
 
     folder: Path
@@ -38,7 +37,7 @@ class RunRow:
     prompts: int
     entries: int
     dollars: float | None
-    commonest: str = ""
+    headline: str = ""
 
 
 def runs_in(folder: Path) -> list[RunRow]:
@@ -79,17 +78,12 @@ def run_row(folder: Path) -> RunRow:
     try:
         rows = [Verdict.model_validate(row) for row in document["verdict"]]
         first = rows[0]
-        rewards = [row for row in rows if row.metric == first.metric]
-        beside = [
-            row.commonest.sentence
-            for row in rewards
-            if row.word == NOT_THE_TASK and row.commonest is not None
-        ]
+        word, sentence = headline(rows)
         return RunRow(
             folder,
             str(document["provenance"]["date"]),
             first.metric,
-            ", ".join(dict.fromkeys(row.word for row in rewards)),
+            word,
             first.base,
             first.biased,
             first.low,
@@ -97,7 +91,7 @@ def run_row(folder: Path) -> RunRow:
             first.n_prompts,
             int(document["entries"]),
             _dollars(folder),
-            ", ".join(dict.fromkeys(beside)),
+            sentence,
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise InputError(

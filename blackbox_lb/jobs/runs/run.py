@@ -262,8 +262,8 @@ class Run:
 
     @property
     def status(self) -> str:
-        """HELPS, NO EVIDENCE or HURTS, of the reward; HELPS THE MODEL, NOT THE TASK where always
-        giving the commonest label is not shown to be beaten; HOLDS, NOT SHOWN or BROKEN, of an
+        """HELPS, NO EVIDENCE or HURTS, of the reward; NOT SHOWN TO PAY where always
+        saying the commonest label is not shown to be beaten; HOLDS, NOT SHOWN or BROKEN, of an
         operating point's promise.
         """
         return self.conclusion.verdict
@@ -336,7 +336,10 @@ class Run:
         return legible(str(self.conclusion))
 
     def __repr__(self) -> str:
-        return f"<Run {self.status}, {self.folder}>"
+        word, sentence = self.bias.headline
+        if word != self.status or not sentence:
+            return f"<Run {self.status}, {self.folder}>"
+        return f"<Run {word}: {sentence}, {self.folder}>"
 
     def _repr_html_(self) -> str:
         """The summary and a few answers, for a notebook."""

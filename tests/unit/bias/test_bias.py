@@ -252,12 +252,12 @@ def test_unsafe_text_is_escaped_in_the_file_and_comes_back(tmp_path: Path, text:
     assert Bias.load(path).entries[0].text == text
 
 
-def test_status_names_every_row_by_verdict() -> None:
+def test_status_is_the_headline() -> None:
     """A bias that helps one metric and hurts another shows both."""
     hurt = row(metric="tokens", setting="greedy", verdict="HURTS", better="lower")
     assert (
-        make().verified([hurt, row()]).status
-        == "HELPS: accuracy (temperature 1); HURTS: tokens (greedy)"
+        make().verified([row(), hurt]).status
+        == "HELPS: accuracy (temperature 1) is better than without the bias; worse: tokens"
     )
 
 

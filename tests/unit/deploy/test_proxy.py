@@ -25,7 +25,6 @@ from aiohttp.test_utils import make_mocked_request
 from openai import OpenAI
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import NOT_THE_TASK, Commonest, Verdict
 from blackbox_lb.deploy import phase_requests
 from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.deploy.phase_requests import PhasedRequests
@@ -1033,31 +1032,6 @@ def test_a_foreign_page_reads_neither_health_nor_metrics(path: str) -> None:
         (answered,) = asyncio.run(fetched(port, f"{path}?x=1"))
     assert (refused[0], answered[0]) == (403, 200)
     assert not proxy.metrics.answered
-
-
-def test_health_does_not_say_helps_where_one_label_does_as_well() -> None:
-    """The status of a bias names what always giving the commonest label has."""
-    row = Verdict(
-        setting="greedy",
-        metric="accuracy",
-        base=0.0,
-        biased=0.39,
-        difference=0.39,
-        low=0.2,
-        high=0.6,
-        p=0.001,
-        n_prompts=16,
-        n_base=16,
-        n_biased=16,
-        better="higher",
-        verdict="HELPS",
-        commonest=Commonest(label="Technical", share=0.56, accuracy=0.39, is_beaten=False),
-    )
-    with proxied(plain(), bias("m").verified([row])) as (_, port, _):
-        health = json.loads(exchange(port, request("/healthz", None, method="GET"))[2])
-    (served,) = health["biases"]
-    assert served["status"].startswith(NOT_THE_TASK)
-    assert '"Technical" has 56 %' in served["status"]
 
 
 def test_an_environments_proxy_server_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

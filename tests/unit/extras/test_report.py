@@ -26,9 +26,7 @@ from blackbox_lb.extras.report.page_text import tame
 from blackbox_lb.extras.report.tables import MOST_ROWS, entries_table, token
 from blackbox_lb.extras.report.verdict_text import (
     headline,
-    judged,
     of_evaluation,
-    rows_of,
 )
 from blackbox_lb.jobs.evaluation.document import MovedToken
 from blackbox_lb.types import Span
@@ -68,16 +66,16 @@ def row(**fields: Any) -> Verdict:
     [
         (
             "helps",
-            "The bias helps at temperature 1, but shows no proven benefit with greedy decoding.",
+            "Correct x T/len (temperature 1) is better than without the bias; correct x T/len"
+            " (greedy) is not shown to be better than without the bias.",
         ),
-        ("nothing", "The bias changes nothing at temperature 1."),
-        ("hurts", "The bias makes answers worse at temperature 1 and with greedy decoding."),
+        ("nothing", "The bias changes nothing."),
+        ("hurts", "Accuracy (temperature 1, greedy) is worse than without the bias."),
     ],
 )
 def test_the_verdict_is_one_sentence(kind: Kind, sentence: str) -> None:
     """Which setting it helps, hurts or leaves as it is reads the same way for good and bad news."""
-    parts = judged(verdicts(kind))
-    assert headline(parts).replace("\N{NO-BREAK SPACE}", " ") == sentence
+    assert headline(verdicts(kind)) == sentence
     assert headline(()) == "Nobody has checked yet whether this bias helps."
 
 
@@ -86,11 +84,9 @@ def test_a_better_reward_does_not_hide_a_worse_metric() -> None:
     helps, it says only.
     """
     worse = [row(metric="reward"), row(difference=-0.1, low=-0.2, high=-0.05, verdict="HURTS")]
-    assert headline(judged(worse)) == "The bias helps with greedy decoding; accuracy gets worse."
+    assert headline(worse) == "Reward (greedy) is better than without the bias; worse: accuracy."
     shorter = [row(verdict="NO EVIDENCE", low=-0.1), row(metric="tokens", verdict="HELPS")]
-    assert headline(judged(shorter)).endswith(
-        "no proven benefit with greedy decoding; only the length gets better."
-    )
+    assert headline(shorter).endswith("without the bias; only better: tokens.")
 
 
 def test_one_sentence_reconciles_the_fit_and_a_later_evaluation(tmp_path: Path) -> None:
@@ -108,13 +104,13 @@ def test_one_sentence_reconciles_the_fit_and_a_later_evaluation(tmp_path: Path) 
                 row.update(verdict=verdict, p=p, **worse)
         path.write_text(json.dumps(document))
         documents = read_run(run)
-        sentences.append(of_evaluation(documents, judged(rows_of(documents))))
+        sentences.append(of_evaluation(documents))
     agreeing, differing = sentences
     assert agreeing == document["summary"][:1]
     assert len(differing) == 1
     assert "p 0.070" in differing[0]
     assert "p <0.001" in differing[0] or "p 0.000" in differing[0]
-    assert f"{len(document['comparisons'])} comparisons" in differing[0]
+    assert f"among {len(document['comparisons'])}, " in differing[0]
 
 
 def test_the_page_names_options_and_how_each_candidate_ended(tmp_path: Path) -> None:
@@ -187,7 +183,9 @@ def test_an_evaluation_speaks_for_a_bias_without_a_verdict(tmp_path: Path) -> No
     """
     run = write_run(tmp_path / "run", "helps", full=True, verdict=())
     page = render(read_run(run))
-    assert "The bias helps at temperature 1." in text_of(page).replace("\N{NO-BREAK SPACE}", " ")
+    assert "(temperature 1) is better than without the bias." in text_of(page).replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
     assert page.count('<article class="card">') == 1
 
 

@@ -212,9 +212,11 @@ def test_what_a_person_reads_and_what_is_saved(server: ExactServer, tmp_path: Pa
     )
     assert result.exit_code == 0, result.output
     said = " ".join(result.stdout.split())
-    assert said.startswith("At temperature 1, good helps: contains 1.00 against 0.65, a difference")
+    assert said.startswith(
+        "At temperature 1, good is better than the base: contains 1.00 against 0.65, a difference"
+    )
     assert "Temperature 1, 20 test prompts, 95 % intervals" in said
-    assert "At temperature 1, worse HURTS: contains 0." in said
+    assert "At temperature 1, worse is worse than the base: contains 0." in said
     assert "At temperature 1, good is better than worse" in said
     assert f"saved {tmp_path / 'run' / 'evaluation.json'}" in said
     for path, verdict in ((good, "HELPS"), (bad, "HURTS")):

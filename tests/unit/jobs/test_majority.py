@@ -16,7 +16,7 @@ import pytest
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import NOT_THE_TASK
 from blackbox_lb.estimate.decisions.prediction import beats_commonest, decisions_of
-from tests.support.commands import blb
+from tests.support.commands import blb, refusal
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
 
@@ -89,15 +89,14 @@ def test_every_other_place_says_the_same(fitted: Fitted) -> None:
     which the proxy answers at /health.
     """
     listed = blb("runs", fitted.folder.parent).stdout
-    assert "NOT THE TASK" in " ".join(listed.split())
+    assert NOT_THE_TASK in " ".join(listed.split())
     (row,) = json.loads(blb("runs", fitted.folder.parent, "--json").stdout)["runs"]
     bias = Bias.load(fitted.bias_file)
     commonest = bias.verdict[0].commonest
     assert commonest is not None
-    assert (row["verdict"], row["commonest"]) == (NOT_THE_TASK, commonest.sentence)
-    assert bias.status.startswith(NOT_THE_TASK)
-    assert commonest.sentence in bias.status
-    assert NOT_THE_TASK in repr(bias)
+    assert (row["verdict"], row["headline"]) == bias.headline
+    assert bias.headline[0] == NOT_THE_TASK
+    assert f"better than {commonest.always}" in bias.headline[1]
 
     judged = blb("eval", fitted.bias_file, *fitted.words, "--out", fitted.folder)
     assert judged.exit_code == 0, judged.output
@@ -106,8 +105,7 @@ def test_every_other_place_says_the_same(fitted: Fitted) -> None:
     page = (fitted.folder / "report.html").read_text()
     verdict = page[page.index('id="verdict"') : page.index('id="numbers"')]
     assert verdict.count(NOT_THE_TASK) >= 2
-    assert "not the task" in verdict
-    assert commonest.sentence.replace('"', "&#34;") in verdict
+    assert "HELPS" not in verdict
 
 
 def test_a_check_says_yes_only_above_the_commonest_label(fitted: Fitted, tmp_path: Path) -> None:
@@ -144,21 +142,21 @@ def test_an_evaluation_judges_where_the_bias_was_judged(fitted: Fitted, tmp_path
     assert {row["metric"] for row in secondary} == {"accuracy"}
 
 
-def test_comparisons_that_cannot_show_anything_are_named_before_a_request(
-    fitted: Fitted, tmp_path: Path
-) -> None:
-    """Four prompts show no difference at all; that is said before the first completion."""
-    words = [word for word in fitted.words if word != "--quiet"]
+def test_an_evaluation_that_can_show_nothing_is_refused(fitted: Fitted, tmp_path: Path) -> None:
+    """Four prompts show no difference at all; that is said before the first completion, with the
+    number of prompts that would do.
+    """
     asked = len(fitted.server.requests)
     done = blb(
-        *("eval", fitted.bias_file, *words, "--out", tmp_path, "--test-limit", 4),
-        *("--max-requests", 1, "--rival", "prompt:Say b."),
+        *("eval", fitted.bias_file, *fitted.words, "--out", tmp_path, "--test-limit", 4),
+        *("--deploy", "temperature=1", "--deploy", "greedy", "--rival", "prompt:Say b."),
     )
-    assert done.exit_code != 0
-    assert "too few for the 2 primary comparisons" in done.stderr
-    assert "deploy" in done.stderr
+    message = refusal(done)
+    assert "too few for the 4 primary comparisons" in message
+    assert "give 8 test prompts or more" in message
+    assert "--deploy greedy" in message
     drawn = [path for path in fitted.server.requests[asked:] if "completion" in str(path)]
-    assert len(drawn) <= 1
+    assert not drawn
 
 
 @pytest.mark.parametrize(

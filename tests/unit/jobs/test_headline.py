@@ -1,0 +1,165 @@
+"""One headline: every output says of a judged bias the same word and the same sentence."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Commonest, Verdict
+from blackbox_lb.estimate.decisions.prediction import decisions_of
+from blackbox_lb.jobs.evaluation.conclusion import eval_conclusion
+from blackbox_lb.jobs.evaluation.document import Evaluation
+from blackbox_lb.jobs.fitting.document import FitResult
+from blackbox_lb.jobs.runs.conclusion import fit_conclusion
+from blackbox_lb.jobs.runs.run import Run
+from tests.support.commands import blb
+from tests.support.proxy_upstream import bias as served_bias
+from tests.support.proxy_upstream import exchange, plain, proxied, request
+from tests.support.report_runs import evaluation, result, write_run
+
+LABELS = ("Technical", "Billing")
+CASES = {
+    "beats both": (
+        "HELPS",
+        "accuracy (greedy) is better than without the bias and than always saying"
+        ' "Technical" (55 %)',
+    ),
+    "beats the base alone": (
+        "NOT SHOWN TO PAY",
+        "accuracy (greedy) is better than without the bias; not better than always saying"
+        ' "Technical" (55 %)',
+    ),
+    "no evidence": (
+        "NO EVIDENCE",
+        "accuracy (greedy) is not shown to be better than without the bias, nor than always saying"
+        ' "Technical" (55 %)',
+    ),
+    "hurts": ("HURTS", "accuracy (greedy) is worse than without the bias"),
+}
+"""Case -> its word and its sentence."""
+MEASURED: dict[str, tuple[float, float, str]] = {
+    "beats both": (0.2, 0.9, "HELPS"),
+    "beats the base alone": (0.2, 0.5, "HELPS"),
+    "no evidence": (0.4, 0.45, "NO EVIDENCE"),
+    "hurts": (0.5, 0.2, "HURTS"),
+}
+"""Case -> base, biased, and the verdict against the base."""
+PROMPTS = 100
+Case = pytest.mark.parametrize("case", list(CASES))
+
+
+def decided(accuracy: float) -> Any:
+    """Decisions of 55 prompts of "Technical" and 45 of "Billing" with this share of right ones."""
+    right = [0] * 55 + [1] * 45
+    count = round(PROMPTS * accuracy)
+    answers = [label if place < count else -1 for place, label in enumerate(right)]
+    return decisions_of(LABELS, right, answers)
+
+
+def verdict(case: str) -> Verdict:
+    """The row of a decision judged at greedy."""
+    base, biased, word = MEASURED[case]
+    p = 0.5 if word == "NO EVIDENCE" else 0.001
+    commonest = Commonest(
+        label="Technical", share=0.55, accuracy=biased, is_beaten=case == "beats both"
+    )
+    difference = biased - base
+    return Verdict(
+        setting="greedy",
+        metric="accuracy",
+        base=base,
+        biased=biased,
+        difference=difference,
+        low=difference - 0.1,
+        high=difference + 0.1,
+        p=p,
+        n_prompts=PROMPTS,
+        n_base=PROMPTS,
+        n_biased=PROMPTS,
+        better="higher",
+        verdict=word,
+        commonest=commonest,
+    )
+
+
+def written(folder: Path, case: str) -> Path:
+    """A run of a decision with this verdict."""
+    run = write_run(folder, "nothing", verdict=(verdict(case),))
+    document = json.loads((run / "result.json").read_text())
+    document["verdict"] = [verdict(case).model_dump(mode="json")]
+    (run / "result.json").write_text(json.dumps(document))
+    return run
+
+
+@Case
+def test_a_fit_and_its_run(case: str, tmp_path: Path) -> None:
+    """The first lines of the terminal, and the texts of Run and Bias."""
+    word, sentence = CASES[case]
+    folder = written(tmp_path / "run", case)
+    bias = Bias.load(folder / "bias.json")
+    fit_result = FitResult.model_validate(result("nothing"))
+    conclusion = fit_conclusion(bias, fit_result, "accuracy", (), folder, "")
+    lines = " ".join(str(conclusion).split())
+    assert lines.startswith(f"{word} {sentence}")
+    assert all(len(line) <= 80 for line in conclusion.lines()[:3])
+    run = Run(folder, bias, fit_result, None, None, (), (), conclusion)  # type: ignore[arg-type]
+    assert repr(run) == f"<Run {word}: {sentence}, {folder}>"
+    assert f"{word}: {sentence}" in repr(bias)
+    assert html.escape(sentence)[:40] in run._repr_html_()
+
+
+@Case
+def test_an_evaluation(case: str) -> None:
+    """The first lines of ``blb eval``, by the rows and the decisions of the evaluation."""
+    word, sentence = CASES[case]
+    base, biased, judged = MEASURED[case]
+    document = evaluation() | {"label": "accuracy", "reward": "accuracy"}
+    document["policies"] = document["policies"][:2]
+    accuracies = {"base": base, "bias": biased}
+    for policy in document["policies"]:
+        scores = decided(accuracies[policy["name"]])
+        policy.update(setting="greedy", decisions=scores.model_dump(mode="json"))
+    [row] = [
+        row
+        for row in document["comparisons"]
+        if (row["policy"], row["metric"]) == ("bias", "accuracy")
+    ]
+    changed = verdict(case).model_dump(exclude={"commonest"})
+    document["comparisons"] = [row | changed]
+    conclusion = eval_conclusion(Evaluation.model_validate(document), Path("e"), "", [], [])
+    assert judged == verdict(case).verdict
+    assert " ".join(str(conclusion).split()).startswith(f"{word} {sentence}")
+
+
+@Case
+def test_the_list_of_runs_and_the_page(case: str, tmp_path: Path) -> None:
+    """``blb runs``, ``blb show``, and the title and the cards of the page: one word for one run."""
+    word, sentence = CASES[case]
+    folder = written(tmp_path / "run", case)
+    listed = blb("runs", tmp_path).stdout
+    assert f"{word} " in " ".join(listed.split())
+    assert sentence in listed
+    assert f"{word}: {sentence}" in blb("show", folder / "bias.json").stdout
+    assert blb("report", folder).exit_code == 0
+    page = (folder / "report.html").read_text()
+    hero = page[page.index('id="verdict"') : page.index('id="numbers"')]
+    title = re.sub("<[^>]+>", "", hero[hero.index("<h2") : hero.index("</h2>")])
+    assert f"{sentence[1:]}." in html.unescape(title)
+    words = set(re.findall(r'class="badge[^>]*>([^<]+)<', hero))
+    assert words == {word}
+
+
+@Case
+def test_the_proxy(case: str) -> None:
+    """The status of a served bias at /healthz."""
+    word, sentence = CASES[case]
+    with proxied(plain(), served_bias("m").verified([verdict(case)])) as (_, port, _):
+        health = json.loads(exchange(port, request("/healthz", None, method="GET"))[2])
+    (served,) = health["biases"]
+    assert served["status"] == f"{word}: {sentence}"
