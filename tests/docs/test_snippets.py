@@ -103,7 +103,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for place in (tmp_path, *runs):
         place.mkdir(parents=True, exist_ok=True)
         bias.save(place / "bias.json")
-    rows = [json.dumps({"prompt": f"question {n}", "answer": "a"}) for n in range(30)]
+    rows = [json.dumps({"prompt": f"question {n}", "answer": "a"}) for n in range(60)]
     (tmp_path / "train.jsonl").write_text("\n".join(rows))
     task = load_task(data=tmp_path / "train.jsonl")
     store_completions(tmp_path / "runs" / "train" / "rollouts.db", task, ExactModel(9, 4, end=True))

@@ -46,7 +46,7 @@ def test_the_page_shows_what_mending_does(run: Path) -> None:
     result = read_run(run).result
     assert result is not None
     [question] = result.decided
-    assert "Mending makes the decisions right more often." in text
+    assert "Accuracy (greedy) is better than without mending" in text
     assert "read by systemone, mended by the average of 5 ways, most of it " in text
     assert 'aria-label="Share of right decisions against the probability' in page
     assert 'aria-label="Share of wrong decisions against the share of answered rows' in page
