@@ -11,9 +11,7 @@ file records the result.
 from __future__ import annotations
 
 import csv
-import difflib
 import pkgutil
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -45,6 +43,7 @@ from blackbox_lb.tasks.records.hub_data import HUB, dataset_records
 from blackbox_lb.tasks.records.records import Record
 from blackbox_lb.tasks.records.shares import check_alike
 from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.tasks.sets.offers import LEAST_OF_LABEL, near_label
 from blackbox_lb.tasks.sets.task import (
     DEFAULT_FRACTIONS,
     SPLITS,
@@ -148,15 +147,8 @@ LOADERS = {HARNESS: "blackbox_lb.extras.harness:load_harness"}
 imported when such a task is asked for.
 """
 
-LEAST_OF_LABEL = 8
-"""Rows of a label below which three splits have two or fewer of it to judge by."""
 MOST_NAMED = 3
 """Labels with few rows that are named."""
-NEAR_LABEL = 0.85
-"""Least share of letters in common (difflib's ratio) of a label and a misspelling of it: one letter
-left out or two swapped, of seven.
-"""
-
 BUILT_IN: dict[str, Callable[[], Task]] = {"capitals": capitals, "continents": continents}
 """The built-in tasks, by name."""
 
@@ -505,7 +497,7 @@ def _small_labels(rows: Sequence[SourcedExample]) -> list[str]:
             continue
         count = counted(len(members), "row")
         larger = [name for name, others in by_label.items() if len(others) > len(members)]
-        near = _near_label(label, larger)
+        near = near_label(label, larger)
         if near:
             notices.append(
                 f"{printable(label)} ({count}, {places_of(members)}): {printable(near)}?"
@@ -516,12 +508,3 @@ def _small_labels(rows: Sequence[SourcedExample]) -> list[str]:
                 " label, or add rows"
             )
     return notices[:MOST_NAMED]
-
-
-def _near_label(label: str, names: Sequence[str]) -> str:
-    """The name that differs from ``label`` as a misspelling does; "" for none. Labels that differ
-    in a number are different labels.
-    """
-    numbers = re.findall(r"\d+", label)
-    comparable = [name for name in names if re.findall(r"\d+", name) == numbers]
-    return next(iter(difflib.get_close_matches(label, comparable, n=1, cutoff=NEAR_LABEL)), "")

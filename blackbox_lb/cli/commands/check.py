@@ -72,7 +72,7 @@ def check_command(options: CheckOptions) -> None:
     from blackbox_lb.bias.document import Bias
     from blackbox_lb.jobs.check import CheckedOpening
     from blackbox_lb.jobs.runs.conclusion import understood
-    from blackbox_lb.jobs.runs.loading import labels_of
+    from blackbox_lb.jobs.runs.loading import labels_of, naming_advice
 
     if options.bias is not None:
         bias = Bias.load(options.bias)
@@ -93,7 +93,10 @@ def check_command(options: CheckOptions) -> None:
             "blb check looks at decisions between few labels, and the answers of this data are not;"
             " name the labels with --labels"
         )
-    reporter(quiet=options.quiet).notice(understood(task, reward, labels))
+    notice = reporter(quiet=options.quiet).notice
+    notice(understood(task, reward, labels))
+    for advice in naming_advice(options, task, labels):
+        notice(advice)
     checked, spent = run(options, lambda budget: _run(options, task, reward, labels, budget))
     if options.as_json:
         print_json(checked.as_json())

@@ -98,6 +98,7 @@ def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: Plan) -> Non
     from blackbox_lb.jobs.fitting.demand import fit_forecast
     from blackbox_lb.jobs.forecast import RequestSettings
     from blackbox_lb.jobs.runs.conclusion import understood
+    from blackbox_lb.jobs.runs.loading import naming_advice
     from blackbox_lb.providers.prices import find_prices, parse_prices
     from blackbox_lb.providers.profile import load_profile
 
@@ -123,6 +124,8 @@ def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: Plan) -> Non
         print_json({**heading, **asdict(total), "most_dollars": dollars})
         return
     echo(summary)
+    for advice in naming_advice(plan, task, plan.decision_labels):
+        echo(advice)
     if task.note:
         echo(task.note)
     settings_judged = ", ".join(setting.name for setting in plan.settings)
@@ -141,11 +144,15 @@ def _fit(options: FitOptions, task: Task, reward: Reward, plan: Plan, folder: Pa
         fit_conclusion,
         understood,
     )
+    from blackbox_lb.jobs.runs.loading import naming_advice
     from blackbox_lb.jobs.runs.opening import check_written, whole_result, write_result
     from blackbox_lb.rollouts.judging.verdict import GREEDY
 
     summary = understood(task, reward, plan.decision_labels, limit=plan.limit)
-    reporter(quiet=options.quiet).notice(summary)
+    notice = reporter(quiet=options.quiet).notice
+    notice(summary)
+    for advice in naming_advice(plan, task, plan.decision_labels):
+        notice(advice)
     (fitted, pairs, notices), spent = run(
         options, lambda budget: _fitted(options, task, reward, plan, budget)
     )

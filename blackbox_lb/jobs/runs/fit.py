@@ -35,7 +35,7 @@ from blackbox_lb.jobs.runs.conclusion import (
     spent_words,
     understood,
 )
-from blackbox_lb.jobs.runs.loading import load
+from blackbox_lb.jobs.runs.loading import load, naming_advice
 from blackbox_lb.jobs.runs.names import FIT_FILES
 from blackbox_lb.jobs.runs.opening import (
     check_written,
@@ -178,6 +178,8 @@ async def _fit(plan: Plan) -> Run:
     task = pooled(plan, task, reward)
     report = Remembering(_reporter(plan))
     report.notice(understood(task, reward, plan.decision_labels, limit=plan.limit))
+    for advice in naming_advice(plan, task, plan.decision_labels):
+        report.notice(advice)
     budget = running_budget()
     budget.limits = SpendingLimits(plan.max_requests, plan.max_tokens_total, plan.max_cost)
     started = time.monotonic()

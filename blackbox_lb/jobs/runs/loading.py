@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,14 @@ from blackbox_lb.jobs.plan.shared import TaskSettings
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
 from blackbox_lb.tasks.load import HARNESS
 from blackbox_lb.tasks.records.tools import read_tools, tools_text
-from blackbox_lb.tasks.sets.labels import Labels, check_answers, labels_of_task
+from blackbox_lb.tasks.sets.labels import Labels, OpenLabels, check_answers, labels_of_task
+from blackbox_lb.tasks.sets.offers import (
+    are_named,
+    instruction,
+    labels_to_offer,
+    template_with_labels,
+    tokens_of_longest,
+)
 from blackbox_lb.tasks.sets.task import HarnessOptions
 
 
@@ -110,6 +118,38 @@ def labels_of(settings: TaskSettings, task: Task) -> Labels | None:
     """
     names = getattr(settings, "labels", None)
     return labels_of_task(getattr(settings, "decide", None), names, task)
+
+
+MOST_IN_TEMPLATE = 12
+"""Labels that a template to copy names."""
+
+
+def naming_advice(settings: TaskSettings, task: Task, labels: Labels | None) -> list[str]:
+    """A sentence with the options that put the labels into the prompts, where no prompt names two
+    of them and most of them; none elsewhere, and where the data are not a file's.
+    """
+    is_of_file = settings.data is not None and not isinstance(settings.data, Task)
+    is_question = isinstance(labels, OpenLabels) or getattr(settings, "question", None) is not None
+    if labels is None or is_question or not is_of_file:
+        return []
+    examples = [*task.train, *task.validation, *task.test]
+    names = labels_to_offer(labels.counts(examples))
+    if are_named(names, examples):
+        return []
+    if not 2 <= len(names) <= MOST_IN_TEMPLATE:
+        return ["no prompt names the labels; naming them, with ``prompt_template``, may help"]
+    roles = [message.role for message in examples[0].prompt.messages]
+    if roles == ["user"]:
+        template = settings.prompt_template or f"{{{settings.prompt_column}}}"
+        option = f"``prompt_template={shlex.quote(template_with_labels(template, names))}``"
+    elif roles[0] == "user":
+        option = f"``system={shlex.quote(instruction(names))}``"
+    else:
+        return ["no prompt names the labels; naming them in the messages may help"]
+    enough = tokens_of_longest(names)
+    if settings.max_tokens is None and enough < task.max_tokens:
+        option += f" ``max_tokens={enough}``"
+    return [f"no prompt names the labels; naming them may help: {option}"]
 
 
 def _needs_answers(settings: TaskSettings, *, mends: bool) -> bool:

@@ -35,7 +35,7 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -322,13 +322,10 @@ def read_rows(
 ) -> list[SourcedExample]:
     """Like :func:`load_examples`, with the source and the split of every row."""
     columns = columns or ColumnNames()
-    path = Path(str(source))
     if isinstance(source, GivenRows):
         records = given_records(source)
-    elif path.suffix.lower() == ".parquet":
-        records = table_records(path)
     else:
-        records = read_records(path, columns.field)
+        records = records_of(Path(source), columns.field)
     rows = [row_of(record, columns, require_answers) for record in records]
     if not rows:
         raise DataError(
@@ -358,6 +355,15 @@ def source_of(rows: Rows | None) -> Source | None:
         f"``data`` is a {type(rows).__name__}; give the path of a file of rows, a list of rows"
         ' such as {"prompt": ..., "answer": ...}, a DataFrame of pandas, or a Task'
     )
+
+
+def records_of(path: Path, field: str | None = None) -> Iterator[Record]:
+    """The rows of a file before any meaning is given to them. Raises DataError: see
+    ``read_records``.
+    """
+    if path.suffix.lower() == ".parquet":
+        return table_records(path)
+    return read_records(path, field)
 
 
 def content_hash(

@@ -417,13 +417,22 @@ def _refuse_lone_surrogates(value: object) -> None:
 
 
 def _delimiter(text: str, candidates: Sequence[str]) -> str:
-    """The candidate that divides the header into most cells, the first of several."""
-    header = text.strip().partition("\n")[0]
-    cells = dict.fromkeys(candidates, 0)
+    """The first candidate that divides the header and the row below into as many cells; else the
+    first that divides the header, else the first of all.
+    """
+    dividing = []
     for candidate in candidates:
-        with suppress(csv.Error):
-            cells[candidate] = len(next(csv.reader([header], delimiter=candidate), []))
-    return max(cells, key=lambda candidate: cells[candidate])
+        reader = csv.reader(io.StringIO(text.lstrip(), newline=""), delimiter=candidate)
+        try:
+            header = next(reader, [])
+            row = next(reader, [])
+        except csv.Error:
+            continue
+        if len(header) == len(row) > 1:
+            return candidate
+        if len(header) > 1:
+            dividing.append(candidate)
+    return next(iter(dividing), candidates[0])
 
 
 def _table(path: Path, text: str, delimiter: str) -> Iterator[Record]:

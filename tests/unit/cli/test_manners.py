@@ -390,6 +390,84 @@ def test_init_without_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "sk-nobody" not in written
 
 
+TICKETS = {"Technical": 26, "Billing": 15, "billing": 1, "Account": 5, "Tehcnical": 1, "": 2}
+
+
+def write_tickets(path: Path) -> None:
+    """A table as Excel saves it, with so many rows of each team."""
+    teams = [team for team, count in TICKETS.items() for _ in range(count)]
+    lines = [
+        f"{number};Das Gerät Nummer {number} ist stumm;{team};2026-03-{number % 28 + 1:02}"
+        for number, team in enumerate(teams, start=1)
+    ]
+    text = "\n".join(["ticket_nr;ticket_text;team;eingang", *lines])
+    path.write_bytes(text.encode("cp1252"))
+
+
+LEARNED = {
+    "provider": "local",
+    "data": "tickets.csv",
+    "prompt_column": "ticket_text",
+    "answer_column": "team",
+    "prompt_template": "{ticket_text} Answer with Technical, Billing or Account.",
+    "reward": "accuracy",
+    "max_tokens": 7,
+}
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [None, ["", "", "", "", "", "", "", ""], ["", "", "ticket.csv", "", "txt", "", "team"]],
+)
+def test_init_learns_the_columns_of_own_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[str] | None
+) -> None:
+    """The only data file of the folder, its columns, a template with the labels, the reward and the
+    token limit are found, with --yes, by Enter alone, and where answers were misspelt; blb fit then
+    needs no options.
+    """
+    monkeypatch.chdir(tmp_path)
+    write_tickets(tmp_path / "tickets.csv")
+    if answers is None:
+        result = blb("init", "--yes")
+    else:
+        result = blb("init", input="\n".join([*answers, *[""] * 5]))
+    assert result.exit_code == 0, result.output
+    assert find_settings().tables == {"defaults": LEARNED}
+    if answers and "txt" in answers:
+        assert "did you mean tickets.csv?" in result.stderr
+        assert "no column 'txt'" in result.stderr
+    assert "next: blb check" in result.stdout
+    fit = blb("fit", "--dry-run")
+    assert fit.exit_code == 0, fit.output
+    assert "Technical 26, Billing 16, Account 5" in fit.stdout
+    assert "no prompt names the labels" not in fit.stdout
+
+
+def test_what_init_takes_for_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text has no answers, so a reward without any is offered; of several files none is; columns
+    by option are checked.
+    """
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("\n".join(f"Write, at once, {n} lines" for n in range(40)))
+    assert blb("init", "--yes").exit_code == 0
+    expected = {"provider": "local", "data": "a.txt", "reward": "length"}
+    assert find_settings().tables == {"defaults": expected}
+    (tmp_path / "blb.toml").unlink()
+    write_tickets(tmp_path / "b.csv")
+    several = blb("init", "--yes")
+    assert several.exit_code == 2
+    assert "a.txt, b.csv" in several.stderr
+    wrong = blb("init", "--yes", "--data", "b.csv", "--prompt-column", "tiket_text")
+    assert wrong.exit_code == 2
+    assert "did you mean ticket_text?" in wrong.stderr
+    words = ["--data", "b.csv", "--prompt-template", "{ticket_text}: {eingang}", "--max-tokens", 9]
+    assert blb("init", "--yes", *words).exit_code == 0
+    written = find_settings().tables["defaults"]
+    assert written["prompt_template"] == "{ticket_text}: {eingang}"
+    assert written["max_tokens"] == 9
+
+
 def test_init_writes_no_key_that_an_address_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -436,6 +436,12 @@ def test_every_usual_separator_is_found(write: Write, suffix: str, mark: str) ->
     assert [example.answers for example in examples] == [("Emmental",), ("Rye",)]
 
 
+def test_a_separator_divides_the_row_below_the_header_alike(write: Write) -> None:
+    """So a comma within a name of a column does not count."""
+    path = write("a.csv", "prompt|the answer, in a word|answer\nHow much?|x|y\n")
+    assert load_examples(path)[0].answers == ("y",)
+
+
 def test_a_misspelt_file_gets_the_nearest_one(write: Write) -> None:
     """Of the files in its folder."""
     path = write("tickets.csv", EXCEL)
