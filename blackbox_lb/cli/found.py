@@ -27,7 +27,7 @@ TEXTS = frozenset(
 FLAGS = frozenset(
     {
         *("json", "quiet", "verbose", "dry_run", "models", "thorough", "prefill", "integers"),
-        *("only_stored", "go_on", "batch", "no_wait", "decisions", "rivals", "access_log"),
+        *("only_stored", "go_on", "batch", "no_wait", "decisions", "rivals", "access_log", "raw"),
     }
 )
 """Flags that answer no question, overwrite, withdraw or put aside nothing."""

@@ -35,6 +35,7 @@ GROUPS = {
     },
     "Use": {
         "export": "Print a bias for another tool: as code, a command, a preset or settings.",
+        "serve": "Serve the embedded engine with a bias: for people without a server.",
         "proxy": "Add the bias for any language and tool: an OpenAI-compatible reverse proxy.",
         "compile": "Make a learned bias fit another provider or limit, and say what that loses.",
     },

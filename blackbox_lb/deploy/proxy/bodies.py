@@ -5,13 +5,14 @@ network.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from blackbox_lb.deploy.injection import DEPLOYMENT, deployment, quoted, route, to_json
 from blackbox_lb.deploy.phase_requests import PhasedRequest
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.served import ServedBias
+from blackbox_lb.deploy.request_policy import Others
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.untrusted import finite_float, no_constant, parse_json
@@ -30,29 +31,29 @@ class Edit(NamedTuple):
     """The request to the upstream: the target, the body, and the bias in it, None where none was
     added.
 
-    parts: the same request in parts, where the bias has phases; ``content`` is then empty.
+    parts: the same request in parts, where the bias has phases; ``content`` is then empty. other:
+    the model that it names, where no bias is for that.
     """
 
     target: str
     content: bytes
     served: ServedBias | None
     parts: PhasedRequest | None = None
+    other: str | None = None
 
 
 class ServedBiases:
     """The biases by the model names that get them.
 
-    others: requests for a model without a bias "pass" or "raise".
+    others: requests for a model without a bias "warn" once a model, "pass" or "raise".
     embeds: whether an embedding model is asked for a body.
 
     Raises InputError: two biases have one name.
     """
 
-    others: Literal["pass", "raise"]
+    others: Others
 
-    def __init__(
-        self, served: Iterable[ServedBias], others: Literal["pass", "raise"] = "pass"
-    ) -> None:
+    def __init__(self, served: Iterable[ServedBias], others: Others = "warn") -> None:
         self.others = others
         self._by_name: dict[str, ServedBias] = {}
         for row in served:
@@ -75,7 +76,7 @@ class ServedBiases:
         return [row for row in self if row.alias is not None]
 
     @property
-    def _known(self) -> str:
+    def known(self) -> str:
         return ", ".join(f"'{printable(name)}'" for name in sorted(self._by_name))
 
     def choose(self, name: object) -> ServedBias | None:
@@ -93,7 +94,7 @@ class ServedBiases:
             raise ErrorAnswer(
                 404,
                 f"the model {quoted(name)} does not exist here; blb proxy has a bias for"
-                f" {self._known}",
+                f" {self.known}",
                 code="model_not_found",
                 param="model",
             )
@@ -115,13 +116,14 @@ class ServedBiases:
         if served is None and self.others == "raise":
             raise ErrorAnswer(
                 400,
-                f"this proxy biases {self._known}, but the request is for {quoted(name)}; ask"
+                f"this proxy biases {self.known}, but the request is for {quoted(name)}; ask"
                 " for one of those, or start blb proxy with --others pass",
                 code="model_not_biased",
                 param="model",
             )
         if served is None:
-            return Edit(target, content, None)
+            is_plain = name in self._models  # beside its aliases, which are biased
+            return Edit(target, content, None, other=None if is_plain else quoted(name))
         if route(path) == "responses":
             raise ErrorAnswer(
                 400,

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from blackbox_lb.safety.printable import printable
 
 DECISIONS = ("mended", "abstained", "passed")
+MOST_NAMES = 100
+"""Models whose requests are counted by name: clients choose these."""
 BUCKETS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Upper ends in seconds of the classes of durations; a last one has no end."""
 
@@ -18,6 +20,7 @@ class Metrics:
     unbiased: requests to endpoints that take a bias, sent on without one.
     decisions: answers to questions: "mended", "abstained" where the promise of a mended one asks
         for somebody else, "passed" where nothing was learned of the question.
+    without: requests for a model without a bias, by its name, up to ``MOST_NAMES`` of them.
     other: all other requests that were sent on.
     refused: requests that the proxy refused, by the code of the error.
     failed: requests without a whole answer that is no error of the server, by the code.
@@ -28,6 +31,7 @@ class Metrics:
         self.answered: Counter[str] = Counter()
         self.biased: Counter[str] = Counter(dict.fromkeys(names, 0))
         self.unbiased = 0
+        self.without: Counter[str] = Counter()
         self.decisions: Counter[str] = Counter(dict.fromkeys(DECISIONS, 0))
         self.other = 0
         self.refused: Counter[str] = Counter()
@@ -42,6 +46,14 @@ class Metrics:
         for place, end in enumerate(BUCKETS):
             if seconds <= end:
                 self._buckets[place] += 1
+
+    def is_first_without(self, model: str) -> bool:
+        """Count a request for a model without a bias; whether it is the first with that name."""
+        is_new = model not in self.without
+        if is_new and len(self.without) >= MOST_NAMES:
+            return False
+        self.without[model] += 1
+        return is_new
 
     @property
     def counts(self) -> dict[str, int]:

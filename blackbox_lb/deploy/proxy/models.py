@@ -55,7 +55,7 @@ async def models_answer(
     document: dict[str, Any] = {}
     if is_list:
         with upstream.faults():
-            document = await _read(answer)
+            document = await read_object(answer)
     if served is not None:
         return web.json_response(_entry(served, document), headers=headers)
     data = document.get("data")
@@ -79,7 +79,7 @@ async def models_answer(
     return web.json_response({**document, "data": [*data, *ours]}, headers=headers)
 
 
-async def _read(answer: aiohttp.ClientResponse) -> dict[str, Any]:
+async def read_object(answer: aiohttp.ClientResponse) -> dict[str, Any]:
     """The JSON object in an answer; empty where it is none, or longer than ``_MOST``."""
     content = bytearray()
     # read(n) gives what has arrived, at most n bytes.

@@ -31,6 +31,7 @@ from blackbox_lb.deploy.proxy.deciding import DecisionService
 from blackbox_lb.deploy.proxy.decisions import PATHS, ServedQuestions
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.limits import GRACE, IDLE, MAX_BODY, PREFIX
+from blackbox_lb.deploy.proxy.looking import trouble, unready
 from blackbox_lb.deploy.proxy.metrics import Metrics
 from blackbox_lb.deploy.proxy.models import MODELS, aliased_model, models_answer
 from blackbox_lb.deploy.proxy.prompting import chat_fields
@@ -50,6 +51,7 @@ HEADER = "blackbox-lb-bias"
 """The header of an answer that names the bias of the request."""
 HEALTH = "/healthz"
 METRICS = "/metrics"
+READY = "/ready"
 """The paths that the proxy answers of itself, and the upstream's of these names are hidden by."""
 CLIENT_LEFT = 499
 """The status under which a request is counted whose client left, as nginx has it."""
@@ -154,6 +156,13 @@ class Proxy:
                 # aiohttp waits this long twice, and for ever at zero.
                 await server.shutdown(max(self._grace / 2, 0.001))
 
+    async def look(self) -> None:
+        """Log in a sentence what will go wrong with the upstream."""
+        models = [row.model for row in (*self.biases, *(self.questions or ()))]
+        sentence = await trouble(self.upstream, models)
+        if sentence:
+            log.warning("%s", sentence)
+
     @property
     def health(self) -> dict[str, Any]:
         """What ``/healthz`` answers."""
@@ -185,6 +194,7 @@ class Proxy:
             ],
             "decisions": dict(self.metrics.decisions),
             "requests": self.metrics.counts,
+            "unbiased_models": dict(self.metrics.without),
         }
 
     def _check_no_loop(self, host: str, port: int) -> None:
@@ -215,7 +225,7 @@ class Proxy:
     async def _answer_or_error(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             answer = await self._dispatch(request)
-            if answer.status >= 500:
+            if answer.status >= 500 and not _is_own(request):
                 self.metrics.failed["upstream_status"] += 1
             return answer
         except ErrorAnswer as refusal:
@@ -254,6 +264,10 @@ class Proxy:
             headers = self._callers.headers(request)
             if path == HEALTH:
                 return web.json_response(self.health, headers=headers)
+            if path == READY:
+                reason = await unready(self.upstream)
+                status = 503 if reason else 200
+                return web.json_response({"reason": reason}, status=status, headers=headers)
             return web.Response(text=self.metrics.text, headers=headers)
         if request.headers.get("Upgrade", "").lower() == "websocket":
             raise ErrorAnswer(
@@ -306,6 +320,7 @@ class Proxy:
         edit = await self._edit(target, content)
         if edit.served is None:
             self.metrics.unbiased += 1
+            self._note_other(edit.other)
             answer = await self.upstream.ask(request, edit.target, edit.content)
             return await self._pass(request, answer)
         self.metrics.biased[edit.served.name] += 1
@@ -315,6 +330,20 @@ class Proxy:
         answer = await self.upstream.ask(request, edit.target, edit.content)
         check_no_redirect(answer)
         return await self._pass(request, answer, extra)
+
+    def _note_other(self, model: str | None) -> None:
+        """Count a request that goes out without a bias by its model, and log the first."""
+        if model is None or not self.biases.known or not self.metrics.is_first_without(model):
+            return
+        if self.biases.others == "warn":
+            log.warning(
+                "no bias added: a request is for %s, and blb proxy has a bias for %s; ask for one"
+                " of those, or start it with --model %s where that is the same model (--others pass"
+                " says nothing)",
+                model,
+                self.biases.known,
+                model,
+            )
 
     async def _edit(self, target: str, content: bytes) -> Edit:
         if len(content) > LARGE:
@@ -419,7 +448,7 @@ class Proxy:
 def _is_own(request: web.BaseRequest) -> bool:
     """Whether the proxy answers of itself."""
     path = request.raw_path.partition("?")[0]
-    return path in (HEALTH, METRICS) and request.method in ("GET", "HEAD")
+    return path in (HEALTH, READY, METRICS) and request.method in ("GET", "HEAD")
 
 
 async def _pieces(answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
@@ -467,6 +496,8 @@ async def serve(proxy: Proxy, host: str, port: int, started: Callable[[str], obj
     try:
         async with proxy.listening(host, port) as address:
             started(address)
+            look = asyncio.create_task(proxy.look())
             await stop.wait()
+            look.cancel()
     finally:
         restore()

@@ -235,6 +235,19 @@ class Upstream:
                     raise
             return await fresh.request(**arguments)
 
+    async def get(self, address: str) -> aiohttp.ClientResponse:
+        """The answer to a request of the proxy's own, without a key; the caller closes it and waits
+        no longer than it wants.
+        """
+        if self._sessions is None:
+            raise RuntimeError("the upstream is not connected")
+        return await self._sessions[1].get(
+            URL(address, encoded=True),
+            allow_redirects=False,
+            auto_decompress=True,
+            proxy=self._way,
+        )
+
     def headers_of(
         self, answer: aiohttp.ClientResponse, dropped: frozenset[str] = frozenset()
     ) -> CIMultiDict[str]:

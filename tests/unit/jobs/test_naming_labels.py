@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,10 +27,10 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, obje
     ]
 
 
-def advice(rows: list[dict[str, object]], **settings: object) -> list[str]:
+def advice(rows: list[dict[str, object]], **settings: Any) -> list[str]:
     """What is said to these rows."""
     Path("rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    plan = Plan(data="rows.jsonl", reward="accuracy", **{"prompt_column": "ticket", **settings})
+    plan = Plan(data="rows.jsonl", reward="accuracy", **({"prompt_column": "ticket"} | settings))
     task, _ = load(plan)
     return naming_advice(plan, task, labels_of(plan, task))
 
