@@ -177,7 +177,7 @@ def _llamacpp(job: ExportJob) -> str:
     pairs = [[int(token), value] for token, value in job.values.items()]
     return (
         f'{job.about}\nBIAS=(\n{flags})\nllama-server -m {MODEL_PLACE}.gguf "${{BIAS[@]}}"\n\n'
-        "# Some builds ignore -l for chat (llama.cpp#19699): blb doctor --bias tells. In a request:"
+        "# Some builds ignore -l for chat (llama.cpp#19699): compare an answer. In a request:"
         f'\n# "logit_bias": {json.dumps(pairs)}\n'
     )
 
@@ -257,8 +257,8 @@ HANDOVER: dict[str, Format] = {
         "a command that stores it as a preset",
         is_chat=True,
         remarks=(
-            "UNVERIFIED: whether OpenRouter keeps logit_bias in a preset was not tried; blb doctor"
-            " --bias tells.",
+            "UNVERIFIED: whether OpenRouter keeps logit_bias in a preset was not tried; compare an"
+            " answer of the preset with one of the model.",
         ),
     ),
     "koboldcpp-strings": Format(

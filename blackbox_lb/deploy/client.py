@@ -7,6 +7,7 @@ caller's, so ``.create``, ``.stream``, ``.parse``, ``with_options()``, ``with_ra
 HTTP client carries the bias, too.
 """
 
+import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -15,11 +16,16 @@ from typing import Any, TypeVar, cast
 import openai
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.deploy.arrival import Arrival, Reply, asking, path_of
 from blackbox_lb.deploy.decision_policy import DecisionPolicy
 from blackbox_lb.deploy.http_wrapping import Policy, policies_of, with_policies, wrapped
 from blackbox_lb.deploy.request_policy import Others, RequestPolicy
 from blackbox_lb.errors import InputError
 from blackbox_lb.literals import OnConflict
+from blackbox_lb.providers.packaged import profile_names
+from blackbox_lb.providers.profile import load_profile
+
+log = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=openai.OpenAI | openai.AsyncOpenAI)
 
@@ -33,6 +39,7 @@ def apply(
     on_conflict: OnConflict = "raise",
     as_pairs: bool = False,
     provider: str | None = None,
+    verify: bool = False,
 ) -> C:
     """Return a client of the same type that sends the bias, or mends the answers of decision
     endpoints where the file does that; the caller's own client stays unchanged.
@@ -45,7 +52,9 @@ def apply(
     "ours" or "theirs" alone; or "add", the sum per id. as_pairs: send ``[[id, value], ...]``
     instead of an object; llama.cpp reads a long list far faster, other servers refuse it. provider:
     the profile of the server, where it is not that of the bias file; it says how a bias with phases
-    is sent.
+    is sent. verify: ask at once, with at most ten requests of one token each, whether a bias
+    arrives through whatever stands between; for an ``openai.OpenAI`` client, since nothing is
+    awaited here.
 
     The two clients share one connection pool. Closing the biased client stops only that client;
     closing the caller's stops both. ``copy`` and ``with_options`` of the biased client carry the
@@ -60,7 +69,8 @@ def apply(
     ``/v1/decisions`` and ``/v1/systemone`` to its questions come back mended, with ``x_mended`` and
     the raw probabilities beside them; the other arguments are not read.
 
-    Raises InputError here for a wrong argument, and from the request itself for a refused model,
+    Raises InputError here for a wrong argument and, with ``verify``, where a bias is dropped or
+    refused on the way, and from the request itself for a refused model,
     conflict, endpoint or unreadable body. Raises BiasError for a bias file that cannot be read.
     """
     loaded = Bias.of(bias)
@@ -81,6 +91,9 @@ def apply(
             f"cannot bias a {type(client).__name__}; give an openai.OpenAI or openai.AsyncOpenAI"
             " client"
         )
+    if verify:
+        loaded.check_moves_tokens()
+        _verify(client, loaded, models, provider)
     # The SDK has no public access to its HTTP client.
     http_client = wrapped(client._client, policy, owned=False)
     try:
@@ -91,6 +104,42 @@ def apply(
             " __init__ take the SDK's arguments"
         ) from error
     return cast(C, _carrying(biased))
+
+
+def _verify(
+    client: openai.OpenAI | openai.AsyncOpenAI,
+    bias: Bias,
+    models: Iterable[str] | None,
+    provider: str | None,
+) -> None:
+    """Log that a bias arrives, or that this cannot be told. Raises InputError: it does not."""
+    if not isinstance(client, openai.OpenAI):
+        raise InputError(
+            "``verify`` asks at once, and an AsyncOpenAI client has to be awaited; verify an OpenAI"
+            " client of the same address, or run blb doctor --bias"
+        )
+    name = provider or bias.provider
+    profile = load_profile(name) if provider or name in profile_names() else None
+    probes = asking(bias, next(iter(models or ()), bias.model), profile)
+    body = next(probes)
+    while True:
+        reply: Reply
+        try:
+            reply = client.post(path_of(body), body=body, cast_to=cast(Any, object))
+        except openai.APIStatusError as error:
+            if error.status_code >= 500:
+                raise
+            reply = str(error)
+        try:
+            body = probes.send(reply)
+        except StopIteration as end:
+            arrival: Arrival = end.value
+            break
+    if arrival.fails:
+        raise InputError(f"the bias does not arrive, it is {arrival.word}: {arrival.sentence}")
+    doubtful = arrival.word != "ARRIVES" or arrival.whole
+    level = logging.WARNING if doubtful else logging.INFO
+    log.log(level, "%s: %s", arrival.word, arrival.sentence)
 
 
 def _carrying(client: Any) -> Any:

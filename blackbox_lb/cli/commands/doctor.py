@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
+from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.cli.grouped import command
+from blackbox_lb.cli.grouped import PATH, command
 from blackbox_lb.cli.options import PrintOptions
-from blackbox_lb.cli.resources import connect_to
+from blackbox_lb.cli.resources import chosen_bias, connect_to, load_bias
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.plan.setting import HelpGroup, setting
@@ -27,6 +29,14 @@ if TYPE_CHECKING:
 
 
 class DoctorOptions(ModelSettings, PrintOptions):
+    bias: Path | None = setting(
+        None,
+        HelpGroup.FIRST,
+        "Prove instead, with at most ten tokens, that this bias arrives through whatever stands"
+        " between: a bias file or the folder of a run. Its provider and model are the default.",
+        type=PATH,
+        shell_complete=bias_files,
+    )
     save: Path | None = setting(
         None,
         HelpGroup.OUTPUT,
@@ -53,9 +63,16 @@ def doctor_command(options: DoctorOptions) -> None:
     One row a claim: CONFIRMED, CONTRADICTED or NOT CHECKED, with the observation; MEASURED is a
     fact without a claim, or a limit that could be wider. Ends with exit code 1 where anything is
     contradicted, and 2 where nothing could be checked or --save could not be written.
+
+    With --bias: ARRIVES, DROPPED, REFUSED or CANNOT BE TOLD, by greedy answers of one token with
+    tokens of the bias raised as far as the host takes. Exit code 1 where requests would go without
+    the bias or not at all, 2 where it cannot be told.
     """
     import asyncio
 
+    if options.bias is not None:
+        _prove_arrival(options, options.bias)
+        return
     from blackbox_lb.extras.doctor.run import IN_FLIGHT, examine, most_requests, most_tokens
     from blackbox_lb.extras.doctor.save import check_target, save_profile
     from blackbox_lb.providers.credentials import Credentials
@@ -109,6 +126,50 @@ def doctor_command(options: DoctorOptions) -> None:
         click.get_current_context().exit(2)
     if report.contradicted:
         click.get_current_context().exit(1)
+
+
+def _prove_arrival(options: DoctorOptions, given: Path) -> None:
+    """Print whether a bias arrives at the model."""
+    import asyncio
+
+    from blackbox_lb.deploy.arrival import Arrival, Reply, asking, path_of
+    from blackbox_lb.errors import RequestRejected
+    from blackbox_lb.providers.profile import load_profile
+
+    bias = load_bias(chosen_bias(given), options)
+    source = click.get_current_context().get_parameter_source("provider")
+    if source is ParameterSource.DEFAULT:
+        options = options.replacing(provider=bias.provider)
+    profile = load_profile(options.provider)
+    if options.model is None and not profile.connection.embedded:
+        options = options.replacing(model=bias.model)
+
+    async def proved() -> tuple[Arrival, int]:
+        async with connect_to(options, concurrency=1) as session:
+            probes = asking(bias, session.model, profile)
+            body = next(probes)
+            requests = 0
+            while True:
+                reply: Reply
+                try:
+                    reply = await session.channel.post(path_of(body), body)
+                except RequestRejected as error:
+                    reply = str(error)
+                requests += 1
+                try:
+                    body = probes.send(reply)
+                except StopIteration as end:
+                    return end.value, requests
+
+    arrival, requests = asyncio.run(proved())
+    if options.as_json:
+        print_json({"word": arrival.word, "sentence": arrival.sentence, "whole": arrival.whole})
+    else:
+        echo(f"{arrival.word}  {arrival.sentence} ({requests} tokens)")
+    if arrival.fails:
+        click.get_current_context().exit(1)
+    if arrival.word == "CANNOT BE TOLD":
+        click.get_current_context().exit(2)
 
 
 def _ask(profile: Profile) -> None:

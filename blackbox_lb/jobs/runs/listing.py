@@ -61,7 +61,7 @@ def newest_bias(folder: Path) -> Path:
     files = [row.folder / BIAS for row in rows if (row.folder / BIAS).is_file()]
     if not files:
         raise InputError(
-            f"there is no finished fit in {folder} here; name a bias file or the folder of a run,"
+            f"there is no finished fit in {folder} here; give a bias.json or the folder of a run,"
             " or make one with blb fit"
         )
     return files[0]
