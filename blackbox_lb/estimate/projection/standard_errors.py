@@ -182,7 +182,8 @@ def standard_errors(
         table, values, weights.values, weights.baseline, group, positive("l2", l2), free
     )
     size = np.bincount(group_of).astype(np.float64)
-    shares = (size if weights.scale == "prompt" else np.bincount(group_of, weights=w)) / len(w)
+    shares = size if weights.scale == "prompt" else np.bincount(group_of, weights=w)
+    shares = shares / shares.sum()  # rollouts that weigh nothing bear no part of the penalty
     informants = _informants(problem.tallied(len(shares), problem.weights))
     scores = problem.tallied(len(shares), weights.values - weights.baseline)
     shared = problem.baseline_by(len(shares))

@@ -12,6 +12,11 @@ import pytest
 import blackbox_lb as blb
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.statistics import TokenIPS
+from blackbox_lb.estimate.inputs.rollouts import PositionWeights
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection import projection as projections
+from blackbox_lb.estimate.projection.projection import Prior
+from blackbox_lb.estimate.projection.standard_errors import standard_errors as errors_of
 from blackbox_lb.types import EndTokens
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
@@ -55,6 +60,21 @@ def test_a_second_fit_forgets_the_first() -> None:
     ours.fit(POSITIONS, blb.RewardTilt(tau=0.3))
     assert np.abs(ours.values_ - before).max() > 0.1
     assert np.abs(ours.standard_errors_ - errors).max() > 0.01
+
+
+def test_rollouts_of_no_weight_bear_no_part_of_the_penalty() -> None:
+    """The fit to a sample of which a third weighs nothing has its standard errors: the parts of the
+    gradient cancel at its maximum, though the weights have another mean than 1.
+    """
+    weights = (np.arange(len(ROLLOUTS.keys)) % 3 > 0).astype(float)
+    values = np.repeat(weights, ROLLOUTS.lengths)
+    rule = PositionWeights(values, np.zeros(len(values)), "global")
+    prior = Prior("lift", np.array([3, 4]), np.array([2.0, -3.0]), np.array([], np.int64))
+    table = NextToken.of(ROLLOUTS)
+    for chosen in (None, prior):
+        fit = projections.projection(ROLLOUTS, rule, l2=9.0, next_token=table, prior=chosen)
+        errors = errors_of(ROLLOUTS, table, fit, rule, l2=9.0, prior=chosen).errors
+        assert np.isfinite(errors).all()
 
 
 def test_other_weights() -> None:
