@@ -33,9 +33,9 @@ def best_offsets(scores: Vector, answers: Ids) -> Vector:
     for _ in range(MOST_MOVES):
         logits = scores + offsets
         first = logits.argmax(axis=1)
-        others = logits.copy()
-        others[rows, first] = -np.inf
-        second = others.argmax(axis=1)
+        rivals = logits.copy()
+        rivals[rows, first] = -np.inf
+        second = rivals.argmax(axis=1)
         moves = [
             _best_move(logits, answers, option, np.where(first == option, second, first))
             for option in range(size)

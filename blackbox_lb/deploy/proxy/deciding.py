@@ -98,8 +98,8 @@ class DecisionService:
             boxes = self._boxes(document)
             if boxes and len(boxes) == len(document["questions"]):
                 return await self._passed(request, content, DECODED)
-            asked = _without(document, boxes)
-            parsed = await self._beside(len(content), parse_request, asked, path)
+            answerable = _without(document, boxes)
+            parsed = await self._beside(len(content), parse_request, answerable, path)
             return await self._decide(request, parsed, document, content, boxes)
         except RequestFault as fault:
             self._metrics.refused["bad_decisions"] += 1

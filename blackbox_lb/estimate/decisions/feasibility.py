@@ -281,26 +281,26 @@ def opening_feasibility(lists: FirstLists, tokens: Ids, is_wanted: Bools) -> Ope
     InputError: fewer than two prompts, or all want the same.
     """
     ahead = lists.margins(tokens)
-    others = np.setdiff1d(lists.ids, np.append(tokens, -1))
-    accepted = [tokens if wanted else others for wanted in is_wanted.tolist()]
+    remaining = np.setdiff1d(lists.ids, np.append(tokens, -1))
+    accepted = [tokens if begins else remaining for begins in is_wanted.tolist()]
     labels = np.where(is_wanted, 0, 1)
-    found = feasibility(lists, accepted, labels)
+    feasible = feasibility(lists, accepted, labels)
     area = roc_area(ahead, is_wanted)
     answer: OpeningAnswer = "another point"
-    if found.answer == "already right":
+    if feasible.answer == "already right":
         answer = "already right"
     elif not area.separates:
         answer = "no skill"
-    elif found.answer == "fixed":
+    elif feasible.answer == "fixed":
         answer = "shift"
     is_begun = ahead > 0
     return OpeningFeasibility(
         answer,
         len(labels),
-        found.base,
-        found.predicted,
-        found.error,
-        found.majority,
+        feasible.base,
+        feasible.predicted,
+        feasible.error,
+        feasible.majority,
         area,
         float(is_begun[is_wanted].mean()),
         float(is_begun[~is_wanted].mean()),

@@ -110,13 +110,13 @@ async def evaluate_mended(
         )
     decided, answers = await _decided(trials, task, bias, mended, name, rivals=rivals)
     policies = [_policy(row, mended, answers, name) for row in decided]
-    base, own, *others = decided
+    base, own, *alternatives = decided
     primary = [
         with_label_names(row, mended.question).replacing(against=BASE, policy=name)
         for row in comparisons(base.probabilities, own.probabilities, answers)
     ]
     secondary: list[Comparison] = []
-    for rival in others:
+    for rival in alternatives:
         pairs = beside(rival.name, rival.probabilities, own.probabilities, answers)
         secondary += [row.replacing(policy=name) for row in pairs]
     rows = (*together(primary), *together(secondary))
@@ -197,8 +197,8 @@ async def _read(
     if way == way_of(mended):
         rows = await read_mended(counted, "eval", examples, bias, mended)
     else:
-        asked = questions_to_ask(bias, mended)
-        rows = (await read(counted, "eval", examples, asked, way))[mended.question.id]
+        questions = questions_to_ask(bias, mended)
+        rows = (await read(counted, "eval", examples, questions, way))[mended.question.id]
         check_models(mended, rows)
     _, prompt_tokens, _ = trials.store.spent(counted.used)
     return rows, prompt_tokens / max(len(examples), 1)

@@ -94,16 +94,16 @@ def missing_system(bias: Bias, examples: Sequence[Example]) -> str:
     Raises BiasError: they have another one. InputError: they have different ones.
     """
     learned = bias.decisions[0].system
-    given = system_of(examples)
-    if given == learned:
+    system = system_of(examples)
+    if system == learned:
         return ""
-    if not given:
+    if not system:
         return learned
     known = "without one"
     if learned:
         known = f"with {shorten(learned)}"
     raise BiasError(
-        f"the rows have the system message {shorten(given)}, and the decisions in the bias file"
+        f"the rows have the system message {shorten(system)}, and the decisions in the bias file"
         f" were learned {known}; leave it out, or fit again with it"
     )
 
@@ -152,8 +152,8 @@ async def read_mended(
     Raises BiasError: see ``check_reading`` and ``check_models``. ProviderError: the API failed.
     """
     check_reading(bias, trials.session)
-    asked = questions_to_ask(bias, mended)
-    rows = await read(trials, title, examples, asked, way_of(mended))
+    questions = questions_to_ask(bias, mended)
+    rows = await read(trials, title, examples, questions, way_of(mended))
     read_rows = rows[mended.question.id]
     check_models(mended, read_rows)
     return read_rows

@@ -246,8 +246,8 @@ def _learned(
     )
     tried = [
         row
-        for other_way, _, _, others, best in choices
-        for row in _tried(other_way, others, best, chosen)
+        for other_way, _, _, tried_candidates, best in choices
+        for row in _tried(other_way, tried_candidates, best, chosen)
     ]
     rivals = [candidate for candidate in candidates if candidate.name in RIVALS]
     return LearnedQuestion(

@@ -186,8 +186,8 @@ def check_parts(trials: Trials, examples: Sequence[Example], bias: Bias) -> Iter
     check_reading(bias, session)
     width = list_width(session.profile, session.endpoint)
     for mended in bias.decisions:
-        asked = questions_to_ask(bias, mended)
-        yield from parts_to_read(trials.draw, examples, asked, way_of(mended), width)
+        questions = questions_to_ask(bias, mended)
+        yield from parts_to_read(trials.draw, examples, questions, way_of(mended), width)
 
 
 async def check_mended(trials: Trials, examples: Sequence[Example], bias: Bias) -> MendingCheck:

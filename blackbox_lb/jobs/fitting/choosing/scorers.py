@@ -230,14 +230,14 @@ class FromSamples:
                 title, examples, setting, samples, named
             )
         drawn = 1 if all(setting.deterministic for setting in self.settings) else samples
-        found: list[Scored] = []
+        scored: list[Scored] = []
         for number in range(len(policies)):
             scores = {temperature: rows[number] for temperature, rows in by_setting.items()}
             outcome = outcome_of(scores.values())
             if among is not None:
                 outcome = _spread(outcome, among)
-            found.append(Scored(outcome, self._by_setting(scores), drawn))
-        return found
+            scored.append(Scored(outcome, self._by_setting(scores), drawn))
+        return scored
 
     def _by_setting(self, scores: Mapping[float, PolicyScores]) -> tuple[Measured, ...]:
         pairs = zip(self.settings, scores.values(), strict=True)
