@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -52,15 +53,21 @@ def run(
     return outcome, spent_words(budget.spent, seconds, budget.prices is not None)
 
 
-def _announce(trials: Trials, options: LimitOptions, total: Forecast) -> None:
-    """Print the forecast, and ask where it costs money and somebody is there to answer.
-    click.Abort: the answer is no.
+def _announce(
+    trials: Trials,
+    options: LimitOptions,
+    total: Forecast,
+    shorter: Callable[[Trials, float, float], str],
+) -> None:
+    """Print the forecast and begin to measure the time. Ask where it costs money and somebody is
+    there to answer. click.Abort: the answer is no.
     """
     from blackbox_lb.jobs.forecast import announcement, is_hosted
 
     if not total.requests:
         return
     sentence = announcement(trials, total)
+    trials.report.expect(total.completions, total.completion_tokens, partial(shorter, trials))
     hosted = is_hosted(trials.session)
     asks = hosted and not options.yes and is_terminal()
     if not asks:
@@ -183,6 +190,7 @@ async def open_trials(
     session_type: type[Session] | None = None,
     longest_prompt: int = 0,
     longest_completion: int = 0,
+    shorter: Callable[[Trials, float, float], str] = lambda trials, second, share: "",
 ) -> AsyncIterator[Trials]:
     """Everything for drawing and scoring completions, by the options; closed at the end.
 
@@ -197,6 +205,8 @@ async def open_trials(
     results: what the command writes into the run's folder.
     longest_prompt: characters of a prompt longer than the task's, where there will be one.
     longest_completion: tokens of a completion longer than the task's, where there will be one.
+    shorter: seconds of a unit of work, and the share of the limit that completions have -> the end
+        of a sentence on a plan that takes less time.
     """
     from blackbox_lb.cli.keys import tell_end_of_model
     from blackbox_lb.jobs.runs.opening import open_run
@@ -216,7 +226,7 @@ async def open_trials(
 
         def announce(trials: Trials) -> None:
             if expected is not None:
-                _announce(trials, options, expected(trials))
+                _announce(trials, options, expected(trials), shorter)
 
         async with open_run(
             options,
@@ -224,7 +234,7 @@ async def open_trials(
             task,
             reward,
             command=command,
-            report=reporter(quiet=options.quiet),
+            report=reporter(quiet=options.quiet, verbose=getattr(options, "verbose", True)),
             budget=budget,
             bias=bias,
             elsewhere=elsewhere,

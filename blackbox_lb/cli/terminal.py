@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from blackbox_lb.bias.records import BETTER_PROBABILITIES, NOT_THE_TASK
 from blackbox_lb.cli.echo import echo, echo_coloured, shown, with_option_names
-from blackbox_lb.rollouts.progress import Lines, Reporter, Silent
+from blackbox_lb.rollouts.progress import Lines, Outlook, Reporter, Silent
 from blackbox_lb.safety.printable import shell_line
 
 if TYPE_CHECKING:
@@ -24,16 +24,21 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from blackbox_lb.jobs.runs.conclusion import Conclusion
-    from blackbox_lb.rollouts.progress import Watcher
+    from blackbox_lb.rollouts.progress import Shorter, Watcher
     from blackbox_lb.types import Completion
 
 
 class Terminal:
-    """A reporter on stderr: a moving bar on a terminal, else a line now and then."""
+    """A reporter on stderr: a moving bar on a terminal, else a line now and then.
 
-    def __init__(self) -> None:
+    verbose: every step of the work, too, and each stage's end.
+    """
+
+    def __init__(self, *, verbose: bool = True) -> None:
         from rich.console import Console
 
+        self._verbose = verbose
+        self._outlook = Outlook(self.notice)
         self._console = Console(stderr=True, highlight=False, emoji=False)
         self._moves = sys.stderr.isatty() and not self._console.is_dumb_terminal
         self._progress: Progress | None = None
@@ -47,7 +52,8 @@ class Terminal:
             with self._bar(title, completions) as watch:
                 yield watch
             return
-        lines = Lines(title, completions, self.notice)
+        brief = not self._verbose
+        lines = Lines(title, completions, self.notice, outlook=self._outlook, brief=brief)
         yield lines
         lines.end()
 
@@ -59,7 +65,6 @@ class Terminal:
             Progress,
             TextColumn,
             TimeElapsedColumn,
-            TimeRemainingColumn,
         )
 
         columns = (
@@ -68,22 +73,23 @@ class Terminal:
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}", markup=False),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}", markup=False),
         )
-        with Progress(*columns, console=self._console) as progress:
+        self._outlook.start()
+        with Progress(*columns, console=self._console, transient=not self._verbose) as progress:
             self._progress = progress
-            bar = progress.add_task(shown(title), total=completions, rate="")
+            bar = progress.add_task(shown(title), total=completions, rate="", left="")
             tokens = 0
 
             def watch(completion: Completion) -> None:
                 nonlocal tokens
                 tokens += completion.n_tokens
+                self._outlook.add(completion)
                 elapsed = progress.tasks[0].elapsed or 0.0
                 rate = ""
                 if elapsed > 1:
                     rate = f"{tokens / elapsed:.0f} tokens/s"
-                progress.update(bar, advance=1, rate=rate)
+                progress.update(bar, advance=1, rate=rate, left=self._outlook.left)
 
             yield watch
             done = progress.tasks[0]
@@ -114,11 +120,20 @@ class Terminal:
         text = shown(with_option_names(text))
         self._console.print(text, markup=False, soft_wrap=not sys.stderr.isatty())
 
+    def detail(self, text: str) -> None:
+        """Print one sentence where everything is asked for."""
+        if self._verbose:
+            self.notice(text)
 
-def reporter(*, quiet: bool) -> Reporter:
+    def expect(self, completions: int, tokens: int, shorter: Shorter) -> None:
+        """Keep what is to come, to say how long it takes."""
+        self._outlook.expect(completions, tokens, shorter)
+
+
+def reporter(*, quiet: bool, verbose: bool = True) -> Reporter:
     if quiet:
         return Silent()
-    return Terminal()
+    return Terminal(verbose=verbose)
 
 
 FILE_WIDTH = 200

@@ -18,7 +18,7 @@ from blackbox_lb.jobs.fitting.evidence.answers_to_learn import judged
 from blackbox_lb.jobs.fitting.evidence.opening import opening_lists
 from blackbox_lb.rollouts.answers.given_answers import first_tokens
 from blackbox_lb.rollouts.answers.openings import Opening, opening_of
-from blackbox_lb.rollouts.judging.decisions import about_labels, remark_on_others
+from blackbox_lb.rollouts.judging.decisions import confusable, remark_on_others
 from blackbox_lb.rollouts.judging.trials import Trials, stage_part
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.tasks import Reward
@@ -102,7 +102,7 @@ async def check(
     """
     looked = examples[:LOOKED_AT]
     title = "check, greedy answers"
-    for sentence in about_labels(labels, trials.reward):
+    for sentence in confusable(labels, trials.reward.matcher):
         trials.report.notice(sentence)
     part = stage_part(
         trials.draw, title, looked, GREEDY, 1, endpoint=trials.session.biased_endpoint

@@ -60,13 +60,17 @@ Part: TypeAlias = StagePart | AnswerLists
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What is likely of requests, completions and prompts, and tokens at most. Sums by ``+``."""
+    """What is likely of requests, completions and prompts, and tokens at most. Sums by ``+``.
+
+    completion_tokens: of the likely completions, each at its limit.
+    """
 
     requests: int = 0
     completions: int = 0
     prompt_tokens: int = 0
     most_prompt_tokens: int = 0
     most_completion_tokens: int = 0
+    completion_tokens: int = 0
 
     def __add__(self, other: Forecast) -> Forecast:
         return Forecast(*map(add, astuple(self), astuple(other)))
@@ -204,6 +208,7 @@ def _missing(settings: RequestSettings, part: StagePart, covered: set[str]) -> F
         prompt_tokens=likely * sum(_likely_tokens(missing.prompt, texts) for missing in requests),
         most_prompt_tokens=most * (bounds + sent_again * len(requests)),
         most_completion_tokens=completions * longest,
+        completion_tokens=completions * longest,
     )
 
 
@@ -226,7 +231,7 @@ def _along_answers(settings: RequestSettings, part: AnswerLists) -> Forecast:
         requests += of_answer
         likely += of_answer * _likely_tokens(prompt)
         most += size * (prompt_bound(prompt.sent_texts) + size)
-    return Forecast(requests, requests, likely, most, sum(part.sizes))
+    return Forecast(requests, requests, likely, most, sum(part.sizes), requests)
 
 
 def _likely_tokens(prompt: Prompt, texts: Sequence[str] = ()) -> int:
@@ -241,6 +246,11 @@ def announcement(trials: Trials, total: Forecast) -> str:
     mean = size.tokens / size.completions if size.completions else 0.0
     host = urlsplit(session.base_url).hostname or ""
     hosted = is_hosted(session)
+    if not hosted and trials.budget.prices is None:
+        stored = ""
+        if size.completions:
+            stored = f"; {size.completions:,} completions are stored and not asked for again"
+        return f"{session.model} at {host}: about {total.requests:,} requests{stored}"
     key = session.profile.connection.api_key_env
     owner = ""
     if hosted and key:

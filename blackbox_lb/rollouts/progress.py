@@ -26,6 +26,12 @@ class Reporter(Protocol):
     def notice(self, text: str) -> None:
         """One sentence that the user should read."""
 
+    def detail(self, text: str) -> None:
+        """One sentence on how it is done, for the record and for who asks for every number."""
+
+    def expect(self, completions: int, tokens: int, shorter: Shorter) -> None:
+        """What the whole command draws, with so many tokens at most."""
+
 
 class Silent:
     @contextmanager
@@ -34,6 +40,12 @@ class Silent:
 
     def notice(self, text: str) -> None:
         """Ignore the remark."""
+
+    def detail(self, text: str) -> None:
+        """Ignore the remark."""
+
+    def expect(self, completions: int, tokens: int, shorter: Shorter) -> None:
+        """Ignore what is to come."""
 
 
 def number(value: float, *, decimals: int = 2, sign: bool = False) -> str:
@@ -62,9 +74,118 @@ def chance(p: float) -> str:
     return f"{p:.3f}"
 
 
+FIRST = 8
+"""Completions by which the time of a command is measured."""
+LONG = 900.0
+"""Seconds above which a shorter plan is offered."""
+
+
+def duration(seconds: float) -> str:
+    """Seconds up to two minutes, then minutes, then hours and minutes."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 120:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def work(completions: int, tokens: int, share: float) -> float:
+    """What completions cost in units of a token's time: one for the prompt of each, and ``share``
+    of the ``tokens`` that they may have at most.
+    """
+    return completions + share * tokens
+
+
+class Outlook:
+    """How long a command takes in all, by what its completions have taken so far."""
+
+    DUE = 30.0
+
+    def __init__(
+        self, say: Callable[[str], object], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._say = say
+        self._clock = clock
+        self._expected = (0, 0)
+        self._shorter: Shorter = _no_shorter
+        self._begin: float | None = None
+        self._due = self.DUE
+        self._done = 0
+        self._tokens = 0
+        self._sampled = 0
+        self._sampled_tokens = 0
+
+    def expect(self, completions: int, tokens: int, shorter: Shorter) -> None:
+        """Begin with what is to come; ``tokens``: at most."""
+        self._expected = (completions, tokens)
+        self._shorter = shorter
+
+    def start(self) -> None:
+        """Begin to measure with the first stage."""
+        if self._begin is None:
+            self._begin = self._clock()
+
+    def add(self, completion: Completion) -> None:
+        """Count a completion; say the time of the whole command after the first ones."""
+        self._done += 1
+        self._tokens += completion.n_tokens
+        if completion.n_tokens > 1:
+            self._sampled += 1
+            self._sampled_tokens += completion.n_tokens
+        if self._done == FIRST and self._expected[0] > FIRST:
+            total = work(*self._expected, self._share) * self._second
+            text = f"about {duration(total)} in all, by the first {FIRST} completions"
+            if self._spent > 1:
+                text += f" ({self._tokens / self._spent:.0f} tokens/s)"
+            if total > LONG:
+                text += self._shorter(self._second, self._share)
+            self._say(text)
+
+    @property
+    def _spent(self) -> float:
+        if self._begin is None:
+            return 0.0
+        return self._clock() - self._begin
+
+    @property
+    def _second(self) -> float:
+        """Seconds of a unit of work."""
+        return self._spent / max(self._done + self._tokens, 1)
+
+    @property
+    def _share(self) -> float:
+        """Tokens of a sampled completion, as a share of those that all have on average at most."""
+        completions, tokens = self._expected
+        if not self._sampled or not tokens:
+            return 1.0
+        return min(self._sampled_tokens / self._sampled * completions / tokens, 1.0)
+
+    @property
+    def left(self) -> str:
+        """The time left of the whole command; "" where it is not known yet."""
+        total = work(*self._expected, self._share) - self._done - self._tokens
+        if not self._done or total <= 0:
+            return ""
+        return f"about {duration(total * self._second)} left"
+
+    def is_due(self) -> bool:
+        """Whether a line on the progress is due: after 30 s, 1 min, 2 min, 4 min, ..."""
+        if self._spent < self._due:
+            return False
+        while self._due <= self._spent:
+            self._due *= 2
+        return True
+
+
+def _no_shorter(second: float, share: float) -> str:
+    return ""
+
+
 class Lines:
-    """Progress in lines: a line at every tenth of the stage, at most one in 5 s, at least one
-    in 30 s, and one at its end.
+    """Progress in lines, few where it is ``brief``: after 30 s of the command, 1 min, 2 min and so
+    on; otherwise a line at every tenth of the stage, at most one in 5 s, at least one in
+    30 s, and one at its end.
     """
 
     SHORTEST = 5.0
@@ -76,17 +197,27 @@ class Lines:
         total: int,
         say: Callable[[str], object],
         clock: Callable[[], float] = time.monotonic,
+        outlook: Outlook | None = None,
+        brief: bool = False,
     ) -> None:
         self._title = title
         self._total = total
         self._say = say
         self._clock = clock
+        self._outlook = outlook or Outlook(say, clock)
+        self._brief = brief
         self._done = self._tokens = self._tenth = 0
         self._begin = self._said = clock()
+        self._outlook.start()
 
     def __call__(self, completion: Completion) -> None:
         self._done += 1
         self._tokens += completion.n_tokens
+        self._outlook.add(completion)
+        if self._brief:
+            if self._outlook.is_due():
+                self._tell(f", {self._outlook.left}".rstrip(", "))
+            return
         tenth = 10 * self._done // max(self._total, 1)
         silent = self._clock() - self._said
         if (silent >= self.SHORTEST and tenth > self._tenth) or silent >= self.LONGEST:
@@ -95,6 +226,8 @@ class Lines:
             self._said = self._clock()
 
     def end(self) -> None:
+        if self._brief:
+            return
         stored = self._total - self._done
         more = ""
         if stored > 0:
@@ -157,24 +290,40 @@ class Calling:
         """Pass the sentence on."""
         self._say(text)
 
+    def detail(self, text: str) -> None:
+        """Ignore the remark: the record has it."""
+
+    def expect(self, completions: int, tokens: int, shorter: Shorter) -> None:
+        """Ignore what is to come: the function is called with each step."""
+
 
 class Printing:
-    """A reporter that writes lines with ``say``."""
+    """A reporter that writes a few lines with ``say``."""
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say = say
+        self._outlook = Outlook(say)
 
     @contextmanager
     def stage(self, title: str, completions: int) -> Iterator[Watcher]:
-        """A line now and then, and one at the end."""
-        lines = Lines(title, completions, self._say)
-        yield lines
-        lines.end()
+        """A line now and then."""
+        yield Lines(title, completions, self._say, outlook=self._outlook, brief=True)
 
     def notice(self, text: str) -> None:
         """Write the sentence."""
         self._say(text)
 
+    def detail(self, text: str) -> None:
+        """Ignore the remark: the record has it."""
+
+    def expect(self, completions: int, tokens: int, shorter: Shorter) -> None:
+        """Keep what is to come, to say how long it takes."""
+        self._outlook.expect(completions, tokens, shorter)
+
 
 Watcher: TypeAlias = "Callable[[Completion], None]"
 """Called with every completion as it arrives, to show progress."""
+Shorter: TypeAlias = "Callable[[float, float], str]"
+"""Seconds of a unit of work, and the share of a limit that completions have -> the end of a
+sentence on a plan that takes less time; "" where there is none.
+"""

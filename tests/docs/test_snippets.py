@@ -244,6 +244,7 @@ def test_the_tutorial_runs(folder: Path, server: ExactServer) -> None:
             "correct-and-short": "length",
         }
         more = ["--max-tokens", "8"] if words[0] in ("eval", "fit") else []
+        more += ["--go-on"] if words[0] == "eval" else []
         result = blb(*(swap.get(word, word) for word in words), *more)
         assert result.exit_code == 0, (words, result.output)
     assert (folder / "runs" / "train" / "report.html").is_file()

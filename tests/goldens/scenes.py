@@ -367,7 +367,7 @@ SCENES: Mapping[str, Scene] = {
         (
             f"eval {DATA} --out run --reward correct-and-short --max-tokens 8"
             " --thinking 'until: f' --count thinking --deploy greedy --rival words:list.txt:-4"
-            " --rival close:5",
+            " --rival close:5 --go-on",
         ),
         ("policies", "comparisons"),
         files={"list.txt": "a\nc\n"},

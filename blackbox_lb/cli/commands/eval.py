@@ -59,6 +59,11 @@ class EvalOptions(TaskSettings, DecisionSettings, JudgingSettings, TrialOptions,
         " calibration, 4 examples, a classifier by words. Calls of tools: an instruction, and a"
         " threshold with 2 requests. Text: an instruction by the reward, and a lower temperature.",
     )
+    go_on: bool = setting(
+        False,
+        HelpGroup.JUDGING,
+        "Draw although so few prompts can show nothing among so many comparisons.",
+    )
     deploy: tuple[str, ...] = setting(
         (),
         HelpGroup.JUDGING,
@@ -341,6 +346,7 @@ def _plan(options: EvalOptions, task: Task, reward: Reward, biases: Sequence[Bia
         labels=labels,
         preset_options=preset_options(),
         samples=options.test_samples,
+        go_on=options.go_on,
         effect=options.effect,
     )
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from blackbox_lb.cli.echo import echo, preset_options, print_json
+from blackbox_lb.cli.echo import echo, preset_options, print_json, with_option_names
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import TrialOptions, VerboseOptions
 from blackbox_lb.cli.resources import SAMPLING_WITH_A_BIAS, load, note_old_report, open_trials, run
@@ -29,7 +29,7 @@ from blackbox_lb.cli.terminal import (
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.jobs.plan.setting import HelpGroup, setting
-from blackbox_lb.jobs.runs.names import BIAS, FIT_FILES, LEARNED, TOP_LOGPROBS
+from blackbox_lb.jobs.runs.names import BIAS, FIT_FILES, LEARNED, RUNS, TOP_LOGPROBS
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.safety.printable import printable, shell_line
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from blackbox_lb.jobs.fitting.result import Fitted
     from blackbox_lb.jobs.runs.answers import AnswerPair
     from blackbox_lb.records import Decisions
+    from blackbox_lb.rollouts.judging.trials import Trials
     from blackbox_lb.rollouts.positions import FitEngine
     from blackbox_lb.tasks import Reward, Task
 
@@ -50,7 +51,7 @@ class FitOptions(Plan, TrialOptions, VerboseOptions):
     dry_run: bool = setting(
         False,
         HelpGroup.FIRST,
-        "Print splits, smallest effect that shows, requests, tokens and dollars; ask nothing.",
+        "Print splits, smallest effect that shows, time, requests and dollars; ask nothing.",
     )
     engine: Literal["here", "ray"] = setting(
         "here",
@@ -95,12 +96,14 @@ def fit_command(options: FitOptions) -> None:
 
 def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: Plan) -> None:
     """Print what the fit would ask for at most; no server is asked, and nothing is written."""
-    from blackbox_lb.jobs.fitting.demand import fit_forecast
+    from blackbox_lb.jobs.fitting.demand import fit_forecast, shorter_plan
     from blackbox_lb.jobs.forecast import RequestSettings
+    from blackbox_lb.jobs.records.run_record import earlier_pace
     from blackbox_lb.jobs.runs.conclusion import understood
     from blackbox_lb.jobs.runs.loading import naming_advice
     from blackbox_lb.providers.prices import find_prices, parse_prices
     from blackbox_lb.providers.profile import load_profile
+    from blackbox_lb.rollouts.progress import FIRST, LONG, duration, work
 
     profile = load_profile(options.provider)
     endpoint: Endpoint = options.endpoint or profile.first_endpoint
@@ -116,12 +119,20 @@ def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: Plan) -> Non
     if prices is None and options.model is not None:
         prices = find_prices(profile.name, options.model, options.price_table)
     summary = understood(task, reward, plan.decision_labels, limit=plan.limit)
+    folder = options.folder or Path(RUNS) / task.name
+    pace = earlier_pace(folder, profile.name)
+    seconds = None
+    share = 1.0
+    if pace is not None:
+        most = total.completion_tokens / max(total.completions, 1)
+        share = min(pace[1] / max(most, 1.0), 1.0)
+        seconds = pace[0] * work(total.completions, total.completion_tokens, share)
     if options.as_json:
         dollars = None
         if prices is not None:
             dollars = prices.dollars(total.most_prompt_tokens, total.most_completion_tokens)
         heading = {"understood": summary, "note": task.note}
-        print_json({**heading, **asdict(total), "most_dollars": dollars})
+        print_json({**heading, **asdict(total), "most_dollars": dollars, "seconds": seconds})
         return
     echo(summary)
     for advice in naming_advice(plan, task, plan.decision_labels):
@@ -130,6 +141,13 @@ def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: Plan) -> Non
         echo(task.note)
     settings_judged = ", ".join(setting.name for setting in plan.settings)
     echo(f"learns from {plan.learn_from}; judges at {settings_judged}")
+    if pace is None or seconds is None:
+        echo(f"how long it takes, a server shows: blb fit says it after {FIRST} completions")
+    else:
+        text = f"about {duration(seconds)}, as fast as the earlier run in {folder}"
+        if seconds > LONG:
+            text += shorter_plan(settings, task, plan, reward, pace[0], share)
+        echo(with_option_names(text))
     echo(total.sentence(prices, stored=0, mean=0.0))
     if prices is None and profile.connection.api_key_required:
         echo("the price is not known; give it with ``price=PROMPT,COMPLETION``")
@@ -192,7 +210,7 @@ async def _fitted(
     record.
     """
     from blackbox_lb.bias.request_bias import to_request_bias
-    from blackbox_lb.jobs.fitting.demand import fit_forecast
+    from blackbox_lb.jobs.fitting.demand import fit_forecast, shorter_plan
     from blackbox_lb.jobs.fitting.fit import fit
     from blackbox_lb.jobs.forecast import RequestSettings
     from blackbox_lb.jobs.records.run_record import Remembering
@@ -200,6 +218,10 @@ async def _fitted(
     from blackbox_lb.jobs.runs.opening import results_of
 
     needs = () if plan.question is not None else SAMPLING_WITH_A_BIAS
+
+    def shorter(trials: Trials, second: float, share: float) -> str:
+        return shorter_plan(RequestSettings.of(trials), task, plan, reward, second, share)
+
     async with open_trials(
         options,
         task,
@@ -209,6 +231,7 @@ async def _fitted(
         expected=lambda trials: fit_forecast(RequestSettings.of(trials), task, plan, reward),
         elsewhere=options.rollouts,
         results=results_of(options, reward, FIT_FILES),
+        shorter=shorter,
     ) as trials:
         report = Remembering(trials.report)
         with _engine(options) as engine:
@@ -248,6 +271,8 @@ def _print_everything(
             " test prompts",
             result.beside,
         )
+    if result.origin:
+        echo(printable(result.origin))
     echo(
         f"{bias.estimator} ({printable(settings_text(bias.settings))}), {len(bias.entries)}"
         f" entries, learned from {bias.rollouts} rollouts, {result.kl_sentence}"

@@ -90,6 +90,17 @@ class Headroom:
         return words.get(self.decision, "INCONCLUSIVE")
 
     @property
+    def plain(self) -> str:
+        """What there is to learn, without the terms of the paper."""
+        seen = f"all completions of a prompt earn the same on each of {self.prompts} prompts"
+        if self.varying:
+            seen = (
+                f"completions of a prompt differ in reward on {self.varying} of {self.prompts}"
+                f" prompts; the best ones earn {self.ceiling:.3g} more than the mean"
+            )
+        return f"{seen}: {_MEANING[self.decision]}"
+
+    @property
     def sentence(self) -> str:
         if not self.varying:
             most = -math.expm1(math.log1p(-CONFIDENCE) / self.prompts)

@@ -30,7 +30,7 @@ from blackbox_lb.jobs.evaluation.results import (
 )
 from blackbox_lb.jobs.records.run_record import Remembering, provenance
 from blackbox_lb.jobs.runs.names import TEST_SAMPLES
-from blackbox_lb.rollouts.judging.decisions import about_labels, check_wanted
+from blackbox_lb.rollouts.judging.decisions import check_wanted, confusable
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting, parse_setting
 from blackbox_lb.tasks import Reward, Task
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class EvalPlan:
     """The settings of an evaluation. ``samples``: completions a prompt and policy. ``labels``: None
-    where the task is no decision.
+    where the task is no decision. ``go_on``: draw although no comparison can show anything.
 
     ``effect``: the difference of the reward for a sample size. ``prices``: None where not known.
     ``preset_options``: option -> value, what the command line does not show, for the record.
@@ -53,6 +53,7 @@ class EvalPlan:
     settings: tuple[Setting, ...] = (SAMPLED, GREEDY)
     rivals: tuple[Policy, ...] = ()
     samples: int = TEST_SAMPLES
+    go_on: bool = False
     effect: float | None = None
     prices: Prices | None = None
     labels: Labels | None = None
@@ -115,7 +116,7 @@ async def evaluate(
                 " them: make sure that no test prompt here is one that it was learned or chosen on"
                 " (the same ``data``, ``test_data`` and limits)"
             )
-    notices = [] if plan.labels is None else list(about_labels(plan.labels, trials.reward))
+    notices = [] if plan.labels is None else list(confusable(plan.labels, trials.reward.matcher))
     for sentence in [*notices, *([task.note] if task.note else [])]:
         trials.report.notice(sentence)
     first = next(iter(values.values()), NO_BIAS)
@@ -259,8 +260,8 @@ def _announce(
             " each of both"
         )
         hopeless = list(unresolvable(len(examples), judged, counts))
-        if len(hopeless) == sum(count > 0 for count in counts.values()):
-            raise InputError(hopeless[0])
+        if not plan.go_on and len(hopeless) == sum(count > 0 for count in counts.values()):
+            raise InputError(f"{hopeless[0]}, or ``go_on`` to draw all the same")
         for sentence in hopeless:
             trials.report.notice(sentence)
     for cost in dict.fromkeys(

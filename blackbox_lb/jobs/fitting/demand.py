@@ -33,7 +33,10 @@ from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.answers.given_answers import first_part
 from blackbox_lb.rollouts.judging.trials import NamedBias, StagePart, policy_parts, stage_part
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.rollouts.progress import LONG, duration, work
 from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.tasks.rewards.forms.formulas import LENGTH
+from blackbox_lb.tasks.rewards.forms.formulas import TOKENS as TOKENS_PAID
 from blackbox_lb.types import Example
 
 TOKENS = re.compile(r"[A-Za-z]{1,10}|\d{1,3}|[^\sA-Za-z\d]")
@@ -54,6 +57,55 @@ def fit_forecast(settings: RequestSettings, task: Task, plan: Plan, reward: Rewa
         most_prompt_tokens=bound.most_prompt_tokens,
         most_completion_tokens=bound.most_completion_tokens,
     )
+
+
+SHORTER = (
+    ("samples_per_prompt", 4),
+    ("validation_samples", 2),
+    ("test_samples", 2),
+    ("max_tokens", 64),
+    ("limit", 30),
+)
+"""Settings that a plan is made shorter by, one after the other, and the most of each."""
+
+
+def shorter_plan(
+    settings: RequestSettings,
+    task: Task,
+    plan: Plan,
+    reward: Reward,
+    second: float,
+    share: float,
+) -> str:
+    """The end of a sentence on a plan that takes at most ``LONG`` seconds, or as few as the
+    settings of ``SHORTER`` allow; "" where they change nothing.
+
+    second: seconds of a unit of work. share: of the limit that completions have.
+    """
+    fields: dict[str, int] = {}
+    longest = settings.max_tokens
+    seconds = 0.0
+    for name, most in SHORTER:
+        if name == "max_tokens":
+            if reward.label in (LENGTH, TOKENS_PAID) or longest <= most:
+                continue
+            longest = most
+        else:
+            now = getattr(plan, name)
+            if now is None:
+                now = len(task.train)
+            if now <= most:
+                continue
+            plan = plan.for_data(plan.decision_labels, plan.notices, **{name: most})
+        fields[name] = most
+        total = fit_forecast(replace(settings, max_tokens=longest), task, plan, reward)
+        seconds = second * work(total.completions, total.completion_tokens, share)
+        if seconds <= LONG:
+            break
+    if not fields:
+        return ""
+    options = " ".join(f"``{name}={value}``" for name, value in fields.items())
+    return f"; shorter, about {duration(seconds)}: {options}"
 
 
 @dataclass(frozen=True, slots=True)

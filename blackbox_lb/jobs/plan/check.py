@@ -156,7 +156,9 @@ class PlanCheck:
                 " other answers, too"
             )
         if plan.decision_labels is not None:
-            for sentence in unequal(plan.decision_labels, self.task, plan.limit):
+            counted, *warnings = unequal(plan.decision_labels, self.task, plan.limit)
+            self.trials.report.detail(counted)
+            for sentence in warnings:
                 self.trials.report.notice(sentence)
 
     def _check_shares(self) -> None:
@@ -297,7 +299,7 @@ def check_logprobs(trials: Trials) -> None:
 
 
 def unequal(labels: Labels, task: Task, limit: int | None = None) -> list[str]:
-    """A sentence on uneven labels, and one on labels that training hardly has."""
+    """The counts of the labels; then a sentence on labels that training hardly has."""
     counts = labels.counts(task.train[:limit])
     total = sum(counts.values())
     sentences = [

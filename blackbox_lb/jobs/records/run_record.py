@@ -25,7 +25,7 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import ABOUT, Profile
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.progress import Reporter, Watcher
+from blackbox_lb.rollouts.progress import Reporter, Shorter, Watcher, work
 from blackbox_lb.safety.files import explained, locked, write_whole
 from blackbox_lb.safety.printable import shell_line
 from blackbox_lb.safety.secrets import redacted
@@ -89,6 +89,15 @@ class Remembering:
         """Keep the sentence and pass it on."""
         self.notices.append(text)
         self._listener.notice(text)
+
+    def detail(self, text: str) -> None:
+        """Keep the sentence and pass it on."""
+        self.notices.append(text)
+        self._listener.detail(text)
+
+    def expect(self, completions: int, tokens: int, shorter: Shorter) -> None:
+        """Pass on what is to come."""
+        self._listener.expect(completions, tokens, shorter)
 
 
 FILE = "run.json"
@@ -210,7 +219,7 @@ class Manifest:
         self.path = folder / FILE
         self.name = name
         self.settings = dict(settings)
-        self._document = self._read()
+        self._document = _read(self.path)
         self._written = False
         self._results = results
         run = self._document.runs.get(name)
@@ -341,25 +350,44 @@ class Manifest:
                 if (folder / name).exists():
                     (folder / name).replace(aside / name)
 
-    def _read(self) -> _Document:
-        try:
-            if not self.path.exists():
-                return _Document()
-            return _Document.model_validate(parse_json(read_bounded(self.path, LARGEST)))
-        except OSError as error:
-            raise InputError(
-                f"cannot read {self.path}: {error.strerror}; give another ``out``"
-            ) from error
-        except ValueError as error:
-            raise InputError(
-                f"{self.path} is no record of a run ({type(error).__name__}); remove it: the"
-                " completions are in the store"
-            ) from error
-
     def _write(self) -> None:
         text = json.dumps(self._document.model_dump(mode="json"), indent=2) + "\n"
         with explained(f"write {self.path}", "make room, or give another ``out``"):
             write_whole(self.path, text.encode())
+
+
+def _read(path: Path) -> _Document:
+    try:
+        if not path.exists():
+            return _Document()
+        return _Document.model_validate(parse_json(read_bounded(path, LARGEST)))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; give another ``out``") from error
+    except ValueError as error:
+        raise InputError(
+            f"{path} is no record of a run ({type(error).__name__}); remove it: the completions are"
+            " in the store"
+        ) from error
+
+
+def earlier_pace(folder: Path, provider: str) -> tuple[float, float] | None:
+    """How fast the largest run in ``folder`` that asked ``provider`` was.
+
+    Returns seconds of a unit of work (``rollouts.progress.work``), and tokens a completion; None
+    where no run tells. Raises InputError: the record cannot be read.
+    """
+    runs = [
+        run
+        for run in _read(folder / FILE).runs.values()
+        if run.ended and run.spent.get("requests") and run.settings.get("provider") == provider
+    ]
+    if not runs:
+        return None
+    run = max(runs, key=lambda run: run.spent["requests"])
+    requests = run.spent["requests"]
+    tokens = run.spent.get("completion_tokens", 0.0)
+    spent = datetime.fromisoformat(run.ended or "") - datetime.fromisoformat(run.started)
+    return spent.total_seconds() / work(int(requests), int(tokens), 1.0), tokens / requests
 
 
 def _now() -> str:

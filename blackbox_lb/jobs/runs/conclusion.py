@@ -15,7 +15,7 @@ from pathlib import Path
 from blackbox_lb.api.limits.budget import Spent
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.operating import OperatingCurve
-from blackbox_lb.bias.records import Verdict, headline, overall
+from blackbox_lb.bias.records import NOT_THE_TASK, Verdict, headline, overall
 from blackbox_lb.jobs.decisions.conclusion import (
     before_and_after,
     question_lines,
@@ -26,7 +26,7 @@ from blackbox_lb.jobs.fitting.document import BothDecisions, FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, BeforeAfter, cut, example_lines, telling
 from blackbox_lb.records import Finding
 from blackbox_lb.rollouts.judging.verdict import DIVERGENCE
-from blackbox_lb.rollouts.progress import number
+from blackbox_lb.rollouts.progress import duration, number
 from blackbox_lb.safety.printable import printable, shell_line
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.rewards.forms.formulas import LENGTH, TOKENS
@@ -294,15 +294,16 @@ def fit_conclusion(
             *decision_lines(result.decisions),
         ]
     statements.append(prompts)
-    if result.origin:
-        statements.append(printable(result.origin))
     why = ""
     if check is not None:
         # The goal was a promise on one label, which may well cost accuracy.
         verdict = check.word
         why = check.shortage
+    elif verdict == NOT_THE_TASK:
+        why = reason((), rewards)
+        steps = [*steps, NextStep(HELP_PAGE, "what helps, by kind of task")]
     elif not _helps(rewards):
-        why = reason(bias.findings)
+        why = reason(bias.findings, rewards)
         steps = _steps_without_evidence(bias.findings, folder)
     saved = f"{folder}/  (bias.json: {len(bias.entries):,} entries)"
     examples = tuple(BeforeAfter.of(pair) for pair in telling(pairs, 2))
@@ -501,14 +502,38 @@ def decision_lines(decisions: Mapping[str, BothDecisions]) -> list[str]:
     return [f"macro-F1  {number(both.base.macro_f1)} -> {number(both.biased.macro_f1)}"]
 
 
-def reason(findings: Sequence[Finding]) -> str:
-    """The likeliest reason why there is no effect: the first check that failed, else what the test
-    lacks, whose difference and interval stand beside the verdict already. A check that passed, or
-    was not made, is none.
+CAUSES = {
+    "saturated": "the base model already earns nearly the most that any of its completions earns",
+    "tau": "the fit keeps the model too close to the base to change much",
+    "censoring": "too many sampled tokens came without a probability",
+    "tail": "the server's lists of likely tokens leave out too much of the probability",
+    "samples": "so few completions were learned from that the bias is mostly chance",
+    "weights": "too few completions earned more than the others to learn from them",
+    "already": "the model already does what a bias could make it do",
+    "touched": "the tokens of the bias hardly occur in what the model writes",
+}
+"""Code of a failed check -> the cause in plain words, where its sentence has terms of its own."""
+ALL_EQUAL = "completions of one prompt earn the same, so none is there to prefer"
+TERMS_OF_REMEDIES = (" for a reliability", ", or raise tau")
+"""What begins the part of a remedy that only an expert reads."""
+
+
+def reason(findings: Sequence[Finding], rewards: Sequence[Verdict] = ()) -> str:
+    """The likeliest reason why there is no effect: the first check that failed; of a decision that
+    the model cannot make, that; else what the test lacks, whose difference and interval stand
+    beside the verdict already. A check that passed, or was not made, is none.
     """
     causes = [finding for finding in findings if finding.word == "FAIL" and finding.code != "test"]
     if causes:
-        return printable(causes[0].sentence)
+        sentence = CAUSES.get(causes[0].code, printable(causes[0].sentence))
+        return ALL_EQUAL if "V_0" in sentence else sentence
+    for row in rewards:
+        if row.commonest is not None and row.commonest.accuracy <= row.commonest.share:
+            return (
+                "the model does not tell the labels apart:"
+                f" {100 * row.commonest.accuracy:.0f} % right with the bias,"
+                f" {row.commonest.always} {100 * row.commonest.share:.0f} %"
+            )
     for finding in findings:
         if _lacks_prompts(finding):
             return f"too few test prompts for this difference: {printable(finding.remedy)}"
@@ -530,6 +555,8 @@ def _steps_without_evidence(findings: Sequence[Finding], folder: Path) -> list[N
         and finding.word in ("FAIL", "INCONCLUSIVE")
         and not _lacks_prompts(finding)
     ]
+    for term in TERMS_OF_REMEDIES:
+        remedies = [remedy.partition(term)[0] for remedy in remedies]
     return [
         *(NextStep(printable(remedy)) for remedy in remedies[:1]),
         NextStep(shell_line("blb", "report", folder), "look at every answer"),
@@ -548,13 +575,3 @@ def spent_words(spent: Spent, seconds: float, priced: bool) -> str:
         f"{spent.requests:,} requests, {spent.prompt_tokens:,} + {spent.completion_tokens:,}"
         f" tokens, {duration(seconds)}{price}"
     )
-
-
-def duration(seconds: float) -> str:
-    """Seconds up to two minutes, then minutes, then hours and minutes."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 120:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min"

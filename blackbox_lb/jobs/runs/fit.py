@@ -19,7 +19,7 @@ from blackbox_lb.api.connect import connect
 from blackbox_lb.api.limits.budget import SpendingLimits
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.fitting.demand import fit_forecast
+from blackbox_lb.jobs.fitting.demand import fit_forecast, shorter_plan
 from blackbox_lb.jobs.fitting.fit import fit as fit_plan
 from blackbox_lb.jobs.forecast import RequestSettings, announcement
 from blackbox_lb.jobs.plan.by_data import completed, pooled
@@ -188,6 +188,12 @@ async def _fit(plan: Plan) -> Run:
         total = fit_forecast(RequestSettings.of(trials), task, plan, reward)
         if total.requests:
             trials.report.notice(announcement(trials, total))
+
+            def shorter(second: float, share: float) -> str:
+                settings = RequestSettings.of(trials)
+                return shorter_plan(settings, task, plan, reward, second, share)
+
+            trials.report.expect(total.completions, total.completion_tokens, shorter)
 
     with work_in(folder):
         async with (

@@ -112,7 +112,7 @@ async def lists_along(
         fields = dict(rules.continues or {})
         ask = partial(_after_text, {})
         single = await _stored(trials, title, parts, replace(draw, fields=fields), ask)
-    trials.report.notice(_sentence(profile, by_ids, len(scored), single))
+    trials.report.detail(_sentence(profile, by_ids, len(scored), single))
     together = iter(scored)
     one_by_one = iter(single)
     return [

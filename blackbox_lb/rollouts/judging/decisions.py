@@ -47,7 +47,7 @@ from blackbox_lb.tasks.records.shares import check_alike
 from blackbox_lb.tasks.rewards.forms.distribution import GROUP
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
 from blackbox_lb.tasks.rewards.registry import judges_answers
-from blackbox_lb.tasks.sets.labels import FIRST_NAMED, Labels, OpenLabels
+from blackbox_lb.tasks.sets.labels import Labels, OpenLabels
 from blackbox_lb.types import Completion, Example
 
 OFTEN = 0.05
@@ -67,18 +67,6 @@ def decision(labels: Labels, reward: Reward, example: Example, text: str) -> int
     if named == label:
         return None
     return named
-
-
-def about_labels(labels: Labels, reward: Reward) -> Iterator[str]:
-    """A sentence on what counts as right where that is the first label named, and those of
-    ``confusable`` on the reward's own test.
-    """
-    if reward.right.spec == FIRST_NAMED:
-        yield (
-            f"accuracy: an answer is right where the first of the {len(labels.names)} labels that"
-            " it names is"
-        )
-    yield from confusable(labels, reward.matcher)
 
 
 def confusable(labels: Labels, matcher: Matcher) -> Iterator[str]:

@@ -281,7 +281,7 @@ class Trials:
                 self.report.notice(f"{part.name}: {number} completions {note}")
         throughput = collections[0].throughput
         if throughput.seconds >= LONG and not self.session.profile.connection.embedded:
-            self.report.notice(f"{title}: {throughput.told()}")
+            self.report.detail(f"{title}: {throughput.told()}")
         await self._look_for_drift(sum(done.received for done in collections))
         if scored:
             pairs = (

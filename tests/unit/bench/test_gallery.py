@@ -164,7 +164,7 @@ SMALLEST: dict[str, Any] = {
             "name": "fit",
             "run": "fit @task --learn-from samples --samples-per-prompt 16 --tau 0.5 --out OUT/fit",
         },
-        {"name": "eval", "title": "Letters", "run": "eval @judged --out OUT/eval"},
+        {"name": "eval", "title": "Letters", "run": "eval @judged --go-on --out OUT/eval"},
         {"name": "writing", "program": "writing", "run": "@judged"},
         {"name": "pasting", "program": "pasting", "run": "@judged", "shown": False},
         {
@@ -174,7 +174,7 @@ SMALLEST: dict[str, Any] = {
             "bias": "bias",
             "run": "fit @task --learn-from samples --only-stored --limit $first"
             " --samples-per-prompt $second --tau 0.5 --l2 cv --entries 300",
-            "judged": "@task",
+            "judged": "@task --go-on",
         },
     ],
 }

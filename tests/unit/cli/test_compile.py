@@ -188,7 +188,8 @@ def test_a_profile_of_ones_own(fitted: tuple[Path, ExactServer], tmp_path: Path)
     assert words[2:5] == [told["bias"], "--provider", str(own)]
     words[words.index("DATA.jsonl")] = str(folder / "data.jsonl")
     judged = blb(
-        *words[1:], "--base-url", server.base_url, "--test-samples", 2, "--store", store, "--quiet"
+        *(*words[1:], "--base-url", server.base_url, "--test-samples", 2, "--store", store),
+        *("--quiet", "--go-on"),
     )
     assert judged.exit_code == 0, judged.output
     assert Bias.load(told["bias"]).verdict

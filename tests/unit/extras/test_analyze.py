@@ -109,7 +109,9 @@ def test_whole_lists_are_exact_and_read_alone(
     listed = analyzed(tmp_path / "bias.json")
     where = asking(server, out=tmp_path, data=tmp_path / "data.jsonl")
     drawn = options(reward="length", max_tokens=6, top_logprobs=V, test_samples=40, seed=9)
-    result = blb("eval", tmp_path / "bias.json", *where, *drawn, "--deploy", "temperature=1")
+    result = blb(
+        *("eval", tmp_path / "bias.json", *where, *drawn, "--deploy", "temperature=1", "--go-on")
+    )
     assert result.exit_code == 0, result.output
     whole = analyzed(tmp_path / "bias.json")
     assert (whole.completions, whole.left_out) == (4 * 40, 0)

@@ -57,6 +57,8 @@ class Heard(Silent):
         """Remember it."""
         self.notices.append(text)
 
+    detail = notice
+
 
 def candidate(number: int, bias: dict[int, float]) -> Candidate:
     """A candidate that sends this bias."""

@@ -176,7 +176,7 @@ def test_forbidden_ids_are_never_sent(call: Call, server: ExactServer, tmp_path:
 
 def test_what_a_result_says_of_its_making(call: Call, server: ExactServer, tmp_path: Path) -> None:
     """Every completion that was drawn is counted; remarks and command are there."""
-    fitted = call("fit", *small("--l2", 5, "--l2", 50))
+    fitted = call("fit", *small("--l2", 5, "--l2", 50), "--verbose")
     document = json.loads((tmp_path / "run" / "result.json").read_text())
     asked = [body for path, body in server.calls if path.endswith("completions")]
     assert document["usage"]["completions"] == len(asked)

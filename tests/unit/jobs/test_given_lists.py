@@ -87,7 +87,7 @@ def fitted(way: str, server: ExactServer, data: Path, out: Path) -> tuple[Bias, 
     rows.write_text(tomli_w.dumps(profile(way).model_dump(exclude={"evidence"}, exclude_none=True)))
     where = options(provider=rows, base_url=server.base_url, data=data, out=out, top_logprobs=14)
     more = options(reward="exact-match", max_tokens=5, learn_from="answers", l2=L2, deploy="greedy")
-    result = blb("fit", *where, *more)
+    result = blb("fit", *where, *more, "--verbose")
     assert result.exit_code == 0, result.output
     return Bias.load(out / "bias.json"), result
 

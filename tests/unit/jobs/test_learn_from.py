@@ -182,7 +182,7 @@ def test_unequal_labels_are_named(server: ExactServer, tmp_path: Path) -> None:
     rows = [*ROWS, {"prompt": "another", "answer": "e", "split": "test"}]
     path = written(tmp_path / "data.jsonl", rows)
     where = asking(server, data=path, out=tmp_path / "run")
-    result = blb("fit", *where, "--reward", "exact-match", "--max-tokens", 1)
+    result = blb("fit", *where, "--reward", "exact-match", "--max-tokens", 1, "--verbose")
     assert result.exit_code == 0, result.output
     assert "2 labels in 60 training rows: " in result.stderr
     assert "that no training row has: e" in result.stderr

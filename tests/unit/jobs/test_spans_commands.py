@@ -75,7 +75,7 @@ def test_an_evaluation_and_its_report_show_places(run: Run) -> None:
     marks them.
     """
     run("fit", "avoid:list.txt", *SIZES, "--l2", 1)
-    run("eval", "avoid:list.txt", "run/bias.json", "--test-samples", 3)
+    run("eval", "avoid:list.txt", "run/bias.json", "--test-samples", 3, "--go-on")
     evaluation = json.loads(Path("run/evaluation.json").read_text())
     shown = [row for example in evaluation["examples"] for row in example["completions"]]
     assert any(row["spans"] for row in shown)

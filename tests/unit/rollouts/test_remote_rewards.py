@@ -794,7 +794,7 @@ def test_a_fit_with_an_endpoint(
     assert {row.metric for row in bias.verdict} == {f"reward of {scorer.url}", "tokens"}
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert not [path for path in files if b"s3cret" in path.read_bytes()]
-    more = ("--rival", "prompt:Be brief.", "--rival", "best-of:2")
+    more = ("--rival", "prompt:Be brief.", "--rival", "best-of:2", "--go-on")
     small_run("eval", tmp_path / "run" / "bias.json", "--test-samples", 2, *more)
     assert "Be brief." not in json.dumps(scorer.items), (
         "an instruction is not part of what is judged"

@@ -191,7 +191,7 @@ def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:
         where = asking(server, data=data, out=tmp_path, max_tokens=8)
         task = (*where, *options(reward="correct-and-short", thinking="until: f", count="thinking"))
         arms = ("--rival", f"words:{words}:-4", "--rival", "close:5")
-        told = blb("eval", *task, *arms, "--deploy", "greedy", "--seed", 1, "--json")
+        told = blb("eval", *task, *arms, "--deploy", "greedy", "--seed", 1, "--json", "--go-on")
         assert told.exit_code == 0, told.output
         assert (
             "the list has 2 tokens, spellings of 2 of its 3 words; none of nowhere near"

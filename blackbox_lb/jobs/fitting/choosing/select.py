@@ -292,7 +292,7 @@ class _Race:
         """Choose the only candidate, without a sample."""
         winner = self.racing[0]
         winner.status = "chosen"
-        self.report.notice(
+        self.report.detail(
             f"chosen: {winner.candidate.label}, the only candidate: with nothing to choose"
             " between, nothing is drawn on the validation prompts"
         )
@@ -323,7 +323,7 @@ class _Race:
                     f"expected to change the reward by {changes[place]:+.3g}, from completions of"
                     " the base"
                 )
-        self.report.notice(
+        self.report.detail(
             f"{len(self.racing)} candidates race, of which most is expected from the base's own"
             " completions"
         )
@@ -338,7 +338,7 @@ class _Race:
             then = ""
         most = self.search.most(count, prompts, self.scorer.cost)
         base = self.scorer.cost(self.search.samples) * prompts
-        self.report.notice(
+        self.report.detail(
             f"{count} candidates race on {prompts} validation prompts ({steps}){then}: at most"
             f" {most:,} completions beside {base:,} of the base"
         )
@@ -508,7 +508,7 @@ class _Race:
         for source in challengers:
             rivals = await source.challenge(candidate.learned_from or candidate)
             if isinstance(rivals, str):
-                self.report.notice(f"declined, {source.name}: {rivals}")
+                self.report.detail(f"declined, {source.name}: {rivals}")
                 continue
             entrants = [_Entrant(rival.candidate, rival.bias) for rival in rivals]
             await self._score(entrants, self.search.samples)
@@ -518,18 +518,18 @@ class _Race:
             passed, sentence = self._proof(best, standing, challenger)
             if passed:
                 best.status = "proven to be better"
-                self.report.notice(f"{best.candidate.origin}; {sentence}")
+                self.report.detail(f"{best.candidate.origin}; {sentence}")
                 proven.append((best, challenger))
                 continue
             best.status = "not proven to be better"
-            self.report.notice(f"declined, {best.candidate.origin}; {sentence}")
+            self.report.detail(f"declined, {best.candidate.origin}; {sentence}")
         if not proven:
-            self.report.notice("the bias is the same for all prompts and positions")
+            self.report.detail("the bias is the same for all prompts and positions")
             return replace(choice, tried=self._rows())
         first = self._ranked([entrant for entrant, _ in proven])[0]
         winner = next(challenger for entrant, challenger in proven if entrant is first)
         if len(proven) > 1:
-            self.report.notice(f"of these the best is the one that depends on {winner.spec}")
+            self.report.detail(f"of these the best is the one that depends on {winner.spec}")
         return replace(choice, tried=self._rows(), richer=winner)
 
     def _proof(
@@ -588,7 +588,7 @@ class _Race:
         name = f"{winner.candidate.label}; "
         if winner.candidate.label == winner.candidate.origin:
             name = ""
-        self.report.notice(f"chosen: {name}{sentence}{more}")
+        self.report.detail(f"chosen: {name}{sentence}{more}")
         return Choice(
             winner.candidate, self._rows(), self.base.measured(), self.base.by_setting, sentence
         )
@@ -637,7 +637,7 @@ class _Race:
             if mean.accuracy is not None and base.accuracy is not None:
                 accuracy = short(mean.accuracy.value)
                 text += f", accuracy {accuracy} (base {short(base.accuracy.value)})"
-        self.report.notice(f"validation, {entrant.candidate.label}: {text}")
+        self.report.detail(f"validation, {entrant.candidate.label}: {text}")
 
 
 def is_proven(difference: ByPrompt) -> bool:

@@ -132,7 +132,7 @@ class Answers:
                 " ``labels``"
             )
         point = PointChoice.of(goal, labels, tokens, self.answers.first, scorer.first)
-        job.trials.report.notice(point.check_ranking(go_on=job.plan.go_on))
+        job.trials.report.detail(point.check_ranking(go_on=job.plan.go_on))
         return point
 
     def _calibration(self, job: FitJob, scorer: FromLists) -> Calibration | None:

@@ -88,7 +88,7 @@ class AnswersToLearn:
 async def given_answers(trials: Trials, examples: Sequence[Example], plan: Plan) -> AnswersToLearn:
     """The given answers of ``examples`` with their lists, drawn unless they are in the store."""
     first = await first_tokens(trials, examples, "training", plan.top_logprobs)
-    trials.report.notice(first.sentence)
+    trials.report.detail(first.sentence)
     if first.wanted is not None and first.longer:
         trials.report.notice(
             "labels with wanted shares are longer than one token: a bias on their tokens acts at"
@@ -101,12 +101,12 @@ async def given_answers(trials: Trials, examples: Sequence[Example], plan: Plan)
         and first.width < MOST_LISTED
         and rules.limit_is_setting
     ):
-        trials.report.notice(
+        trials.report.detail(
             "how far answers outside the lists are behind can only be guessed:"
             f" {rules.limit_remedy}"
         )
     if plan.decision_labels is not None:
-        trials.report.notice(
+        trials.report.detail(
             "first lists, which do not tell what follows a label:"
             f" {judged(first, plan.decision_labels).sentence}"
         )

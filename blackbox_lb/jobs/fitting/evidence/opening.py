@@ -66,7 +66,7 @@ class OpenDecision:
         """See ``FitEvidence``: the point of the goal on the validation prompts."""
         goal = job.plan.goal
         point = opening_point(goal, self.labels, self.opening, self.training, self.validation)
-        job.trials.report.notice(point.check_ranking(go_on=job.plan.go_on))
+        job.trials.report.detail(point.check_ranking(go_on=job.plan.go_on))
         calibration = calibration_of(
             self.labels.names,
             point.label_tokens,
@@ -95,7 +95,7 @@ async def collect(job: FitJob) -> OpenDecision:
     completions, training = await opening_lists(trials, job.examples, "training", listed, labels)
     _, validation = await opening_lists(trials, job.task.validation, "validation", listed, labels)
     opening = await opening_of(trials, labels, [training.lists, validation.lists])
-    trials.report.notice(opening.sentence)
+    trials.report.detail(opening.sentence)
     positions = training_of(trials, completions, opening)
     return OpenDecision(labels, opening, positions, training, validation)
 
@@ -128,7 +128,7 @@ async def opening_lists(
             f"none of {len(examples)} first tokens came with a list of alternatives; use a"
             " provider that returns logprobs"
         )
-    trials.report.notice(
+    trials.report.detail(
         f"{len(places)} of {len(examples)} {title} prompts came with a first list of up to"
         f" {width:,} tokens"
     )

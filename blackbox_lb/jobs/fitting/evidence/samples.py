@@ -56,7 +56,7 @@ class Samples:
         censoring = censoring_of(
             self.positions.rollouts, self.positions.next_token, rule(plan.sweep)
         )
-        trials.report.notice(censoring.sentence(trials.top_logprobs))
+        trials.report.detail(censoring.sentence(trials.top_logprobs))
         scorer = FromSamples(
             trials, job.task.validation, self.positions.next_token, plan.goal, plan.settings
         )
@@ -98,17 +98,19 @@ async def _first_look(job: FitJob) -> Truncation | None:
         trials.report.notice(f"first {len(first)} prompts: {truncation.warning}")
     room = room_for_gain(rollouts, trials.reward, min(job.plan.sweep.tau))
     if room is None:
-        trials.report.notice(
+        trials.report.detail(
             "what there is to learn was not checked: it takes two completions a prompt"
         )
         return truncation
-    trials.report.notice(f"first {len(first)} prompts: {room.sentence}")
+    trials.report.detail(f"first {len(first)} prompts: {room.sentence}")
+    if room.decision == "nothing":
+        trials.report.notice(room.plain)
     if room.decision == "nothing" and len(first) < len(job.examples) and not job.plan.go_on:
         remedy = _longer_or(
             truncation, "use another reward, or prompts that the model sometimes gets right"
         )
         raise InputError(
-            f"{room.sentence}; stopped after {len(first)} of {len(job.examples)} prompts,"
+            f"{room.plain}; stopped after {len(first)} of {len(job.examples)} prompts,"
             f" before more is paid for: {remedy}, or ``go_on`` to collect all the same (what came"
             " is kept)"
         )
@@ -158,7 +160,7 @@ async def _collected_keys(
             " them and ``rollouts``, or leave out ``only_stored``"
         )
     if plan.only_stored:
-        trials.report.notice(
+        trials.report.detail(
             f"{title}: {stored:,} of {len(examples) * plan.samples_per_prompt:,} completions are"
             " stored; no more are asked for"
         )
@@ -180,12 +182,12 @@ def _announce(training: Positions, trials: Trials) -> Vector:
     positions = len(training.rollouts.token_ids)
     everywhere = len(training.learned_from.token_ids)
     if positions < everywhere:
-        trials.report.notice(
+        trials.report.detail(
             f"learned from {everywhere:,} positions; compiled and explained with {positions:,}"
             " of them, whose standard errors are larger than those of all"
         )
     values = _check(reward, training.learned_from.rewards)
-    trials.report.notice(
+    trials.report.detail(
         f"{len(values)} rollouts, {everywhere:,} tokens, mean {reward.label} {short(values.mean())}"
     )
     for sentence in training.notices:

@@ -27,7 +27,7 @@ from blackbox_lb.jobs.fitting.choosing.scorers import Challengers, Choice, Score
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
-from blackbox_lb.rollouts.judging.decisions import about_labels
+from blackbox_lb.rollouts.judging.decisions import confusable
 from blackbox_lb.rollouts.positions import Positions
 
 
@@ -74,7 +74,7 @@ def check_plan(job: FitJob) -> None:
     labels = job.plan.decision_labels
     notices: list[str] = []
     if labels is not None:
-        notices += about_labels(labels, job.trials.reward)
+        notices += confusable(labels, job.trials.reward.matcher)
     if job.task.note:
         notices.append(job.task.note)
     job.announce(notices)
@@ -117,7 +117,7 @@ async def select_by(
         model = embedding_model([feature], job.trials.store)
         features.append(await asyncio.to_thread(PromptFeatures.of, feature, job.examples, model))
         if model is not None and model.tokens:
-            job.trials.report.notice(
+            job.trials.report.detail(
                 f"{model.tokens:,} tokens of prompts were embedded by {model.name}"
             )
     if plan.goal.is_promise:
@@ -159,7 +159,7 @@ def at_point(job: FitJob, selected: Selected, point: PointChoice) -> Selected:
     candidate, curve = point.choose(
         selected.choice.candidate, selected.positions.next_token, job.limits
     )
-    job.trials.report.notice(point_sentence(curve))
+    job.trials.report.detail(point_sentence(curve))
     choice = replace(
         selected.choice,
         candidate=candidate,

@@ -93,7 +93,7 @@ async def collect(job: FitJob) -> Unlabelled:
         )
     rollouts = columns(rows, range(len(rows)), [0.0] * len(rows), trials.end_tokens)
     positions = Positions.of(rollouts).with_tokens(calibration.every_id)
-    trials.report.notice(
+    trials.report.detail(
         f"{len(rows):,} prompts without their answers, from lists of up to {width:,} tokens"
     )
     return Unlabelled(positions, calibration)
