@@ -19,7 +19,7 @@ import click
 
 from blackbox_lb._version import __version__
 from blackbox_lb.cli.commands import COMMANDS, GROUPS, load_command
-from blackbox_lb.cli.echo import echo, quiet_by_hand, shown, with_option_names
+from blackbox_lb.cli.echo import echo, for_screen, quiet_by_hand
 from blackbox_lb.cli.removed import refuse_removed
 from blackbox_lb.errors import BlbError, Interrupted
 
@@ -31,6 +31,8 @@ __all__ = ["main"]
 
 NARROWEST = 40
 """Columns that help, conclusions and tables need at least, whatever a terminal says it has."""
+HELP = "help"
+"""``blb help fit`` is ``blb fit --help``."""
 INTERRUPTED = 130
 """The exit code after Ctrl-C: that of a program ended by SIGINT."""
 
@@ -69,6 +71,11 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command, with the values in blb.toml as the defaults of its options."""
+        if args[0] == HELP and not ctx.resilient_parsing:
+            if len(args) == 1:
+                echo(ctx.get_help())
+                ctx.exit()
+            args = [*args[1:], "--help"]
         if not ctx.resilient_parsing:
             refuse_removed(f"blb {args[0]}")
         if not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
@@ -93,6 +100,13 @@ class Commands(click.Group):
         telling = copy.copy(command)
         telling.callback = functools.partial(_run_with, settings, command.callback)
         return name, telling, rest
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        """The context of the program itself, of whose options an error is printed as any other."""
+        try:
+            return super().make_context(*arguments, **options)
+        except click.ClickException as error:
+            raise _for_screen(error) from error
 
     def main(self, *arguments: Any, **options: Any) -> Any:
         """Run the program. An error of the system that no command has explained, because it stopped
@@ -129,13 +143,12 @@ class Commands(click.Group):
             ctx.exit(2)
         except click.MissingParameter as error:
             if error.param is not None and error.param.name == "reward":
-                from blackbox_lb.tasks.rewards.registry import reward_list
+                from blackbox_lb.tasks.rewards.registry import spellings
 
-                error.message = f"Name one of these rewards:\n{reward_list()}"  # type: ignore[misc]  # see below
-            raise
+                error.message = f"Name one: {spellings()}; blb rewards says what each does"  # type: ignore[misc]  # final for subclasses, and what is printed
+            raise _for_screen(error) from error
         except click.ClickException as error:
-            error.message = shown(with_option_names(error.message))  # type: ignore[misc]  # final for subclasses, and what show() prints
-            raise
+            raise _for_screen(error) from error
         except (KeyboardInterrupt, click.Abort) as error:
             if isinstance(error, click.Abort) and not isinstance(
                 error.__context__, KeyboardInterrupt
@@ -143,6 +156,15 @@ class Commands(click.Group):
                 raise
             echo(f"\nInterrupted{_what_is_left(ctx, self)}", err=True)
             ctx.exit(INTERRUPTED)
+
+
+def _for_screen(error: click.ClickException) -> click.ClickException:
+    """An error of click with its message as it is printed."""
+    begin = "Error: "
+    message = for_screen(f"{begin}{error.format_message()}", err=True).removeprefix(begin)
+    if isinstance(error, click.UsageError):
+        return click.UsageError(message, error.ctx)
+    return click.ClickException(message)
 
 
 OUTPUT_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -246,7 +268,7 @@ def _print_anywhere() -> None:
     " a folder above]",
 )
 def main(config: Path | None) -> None:
-    """Adapt a language model that you can only call.
+    """Adapt a language model that can only be called through an API.
 
     blb samples completions with token logprobs from an inference API, scores them with a reward,
     learns one logit-bias vector, and proves on fresh samples whether it helps. Try it without a key

@@ -6,7 +6,9 @@ is one JSON document.
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import sys
 from functools import cache
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from blackbox_lb.safety.printable import legible
+from blackbox_lb.safety.printable import legible, suggestion_last, wrapped
 from blackbox_lb.safety.secrets import redacted
 
 _PARAMETER = re.compile(r"``([a-z][a-z0-9_]*)(?:=([^`]*))?``")
@@ -63,14 +65,32 @@ def shown(text: object) -> str:
     return legible(redacted(str(text)))
 
 
+def for_screen(text: object, *, err: bool) -> str:
+    """A text as ``echo`` prints it: with the names of options, what was probably meant in its last
+    line, and no line wider than the screen.
+    """
+    readable = shown(suggestion_last(with_option_names(str(text))))
+    return wrapped(readable, screen_width(err=err))
+
+
+def screen_width(*, err: bool = False) -> int | None:
+    """Columns of the terminal behind stdout or stderr, or those that COLUMNS gives; None for a file
+    or a pipe without, which has no edge.
+    """
+    stream = sys.stderr if err else sys.stdout
+    if stream.isatty() or "COLUMNS" in os.environ:
+        return shutil.get_terminal_size().columns
+    return None
+
+
 def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print a sentence on stdout, or on stderr, with the names of options."""
-    click.echo(shown(with_option_names(str(text))), err=err, nl=nl)
+    """Print a sentence on stdout, or on stderr."""
+    click.echo(for_screen(text, err=err), err=err, nl=nl)
 
 
-def echo_coloured(text: str, length: int, colour: str | None) -> None:
-    """Print a sentence on stdout; on a terminal its first ``length`` characters are bold, in
-    ``colour``.
+def echo_laid_out(text: str, length: int = 0, colour: str | None = None) -> None:
+    """Print a line that is laid out already on stdout; on a terminal its first ``length``
+    characters are bold, in ``colour``.
     """
     safe = shown(with_option_names(text))
     click.echo(click.style(safe[:length], fg=colour, bold=True) + safe[length:])

@@ -33,6 +33,7 @@ from pydantic.fields import FieldInfo
 from blackbox_lb.cli.completing import COMPLETERS
 from blackbox_lb.cli.removed import refuse_removed, refuse_removed_value
 from blackbox_lb.jobs.plan.setting import HelpGroup, Option, Settings
+from blackbox_lb.safety.printable import wrapped
 
 T = TypeVar("T", bound=Settings)
 D = TypeVar("D")
@@ -49,7 +50,8 @@ PLAIN: dict[type, click.ParamType[Any]] = {
 
 
 MOST_USED = (
-    *("provider", "model", "base_url", "task", "data", "reward"),
+    *("provider", "model", "base_url", "task", "data", "prompt_column", "answer_column"),
+    "reward",
     *("samples_per_prompt", "max_tokens", "save", "rivals", "examples", "max_cost", "out"),
     *("dry_run",),
 )
@@ -57,20 +59,7 @@ MOST_USED = (
 
 
 class GroupedOption(cloup.Option):
-    """An option that refuses values of earlier versions. ``listed``: see ``Option``."""
-
-    def __init__(self, *args: Any, listed: str = "", **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.listed = listed
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """The option and its help."""
-        sentence = self.help
-        if self.listed and ctx.meta.get(ALL_OPTIONS):
-            self.help = f"{sentence} All: {pkgutil.resolve_name(self.listed)()}."
-        record = super().get_help_record(ctx)
-        self.help = sentence
-        return record
+    """An option that refuses values of earlier versions."""
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         """The value as the option's type. Raises InputError: it is a value no more."""
@@ -204,7 +193,6 @@ def _made(name: str, described: FieldInfo, option: Option) -> GroupedOption:
         "is_flag": kind.is_flag or None,
         "multiple": kind.multiple,
         "shell_complete": COMPLETERS.get(name),
-        "listed": option.listed,
     }
     default = described.default
     says_nothing = default is None or default is False or default == ()
@@ -281,7 +269,10 @@ class LayeredCommand(cloup.Command):
             if further:
                 formatter.write_paragraph()
                 formatter.write_text(f"--help-all shows {further} more options.")
-        super().format_epilog(ctx, formatter)
+        if self.epilog:
+            # click would break a command at its hyphens.
+            formatter.write_paragraph()
+            formatter.write(f"{wrapped(self.epilog, formatter.width)}\n")
 
     def _further_groups(self) -> list[cloup.OptionGroup]:
         """The headings after the first one, where the command has the first."""

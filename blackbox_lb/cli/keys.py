@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from blackbox_lb.cli.echo import echo, is_terminal, quiet_by_hand, shown
+from blackbox_lb.cli.echo import echo, for_screen, is_terminal, quiet_by_hand
 from blackbox_lb.providers.credentials import environment
 from blackbox_lb.providers.packaged import end_notice, is_profile_file
 from blackbox_lb.providers.profile import load_profile
@@ -81,7 +81,7 @@ def _tell(source: Path, purposes: Iterable[str], address: str, options: object) 
         from blackbox_lb.api.limits.concurrency import asking
 
         with asking():
-            click.confirm(shown(f"{sentence}. Is that right?"), abort=True, err=True)
+            click.confirm(for_screen(f"{sentence}. Is that right?", err=True), abort=True, err=True)
     elif not quiet_by_hand():
         echo(sentence, err=True)
 

@@ -9,22 +9,20 @@ from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.grouped import PATH, argument
 from blackbox_lb.jobs.plan.setting import HelpGroup, Settings, setting
 from blackbox_lb.jobs.plan.shared import (
+    PROVIDER_HELP,
     FolderSettings,
     LimitSettings,
     QuietSettings,
     TrialSettings,
 )
-from blackbox_lb.providers.packaged import profile_names
 
 AT = "Another operating point of BIAS, as in precision=.9, recall=.8 or rate=.2: UNVERIFIED."
 """The help of --at."""
 
 
 def provider(group: HelpGroup | None, unless: str, text: str = "", **more: Any) -> Any:
-    """The option --provider; ``unless`` is shown as its default, ``text`` before the names."""
-    names = ", ".join(profile_names())
-    explanation = f"{text}{names}, or a path to your own TOML. [default: {unless}]"
-    return setting(None, group, explanation, **more)
+    """The option --provider; ``unless`` is shown as its default, ``text`` before what it takes."""
+    return setting(None, group, f"{text}{PROVIDER_HELP.format(unless=unless)}", **more)
 
 
 class LimitOptions(LimitSettings):

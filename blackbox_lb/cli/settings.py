@@ -16,7 +16,7 @@ from blackbox_lb.cli.found import is_data
 from blackbox_lb.cli.removed import refuse_removed, refuse_removed_value
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.files import expanded
-from blackbox_lb.safety.printable import did_you_mean, shell_line
+from blackbox_lb.safety.printable import did_you_mean, near_or_listed, shell_line
 from blackbox_lb.safety.untrusted import read_settings
 
 FILE = "blb.toml"
@@ -111,7 +111,7 @@ class SettingsFile:
             if name not in tables:
                 raise InputError(
                     f"{self.path}: there is no command for the table"
-                    f" [{name}]{did_you_mean(name, tables)}; tables are {', '.join(tables)}"
+                    f" [{name}]{near_or_listed(name, tables, 'tables are')}"
                 )
 
     def _check_key(self, table: str, raw: str, key: str, options: Collection[str]) -> None:

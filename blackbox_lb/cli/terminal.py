@@ -4,7 +4,6 @@ of a command. Everything but results goes to stderr.
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from blackbox_lb.bias.records import BETTER_PROBABILITIES, NOT_THE_TASK
-from blackbox_lb.cli.echo import echo, echo_coloured, shown, with_option_names
+from blackbox_lb.cli.echo import echo_laid_out, for_screen, screen_width, shown
 from blackbox_lb.rollouts.progress import Lines, Outlook, Reporter, Silent
 from blackbox_lb.safety.printable import shell_line
 
@@ -111,14 +110,13 @@ class Terminal:
         if bar is not None:
             bar.stop()
         with asking():
-            click.confirm(shown(question), default=True, abort=True, err=True)
+            click.confirm(for_screen(question, err=True), default=True, abort=True, err=True)
         if bar is not None:
             bar.start()
 
     def notice(self, text: str) -> None:
         """Print one sentence; in a file it stays one line."""
-        text = shown(with_option_names(text))
-        self._console.print(text, markup=False, soft_wrap=not sys.stderr.isatty())
+        self._console.print(for_screen(text, err=True), markup=False, soft_wrap=True)
 
     def detail(self, text: str) -> None:
         """Print one sentence where everything is asked for."""
@@ -199,9 +197,7 @@ def _screen() -> Console:
     """The console for tables; a file has no edge, so rows stay whole there, colours or not."""
     from rich.console import Console
 
-    if sys.stdout.isatty() or "COLUMNS" in os.environ:
-        return Console(highlight=False, emoji=False)
-    return Console(highlight=False, emoji=False, width=FILE_WIDTH)
+    return Console(highlight=False, emoji=False, width=screen_width() or FILE_WIDTH)
 
 
 def _print_blocks(screen: Console, names: list[str], rows: list[list[str]]) -> None:
@@ -244,9 +240,9 @@ def print_conclusion(conclusion: Conclusion) -> None:
     width = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
     lines = conclusion.lines(width)
     verdict = conclusion.verdict
-    echo_coloured(lines[0], len(verdict), COLOURS.get(verdict))
+    echo_laid_out(lines[0], len(verdict), COLOURS.get(verdict))
     for line in lines[1:]:
-        echo(line)
+        echo_laid_out(line)
 
 
 def command_with_same(

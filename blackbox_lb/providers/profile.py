@@ -38,7 +38,7 @@ from blackbox_lb.providers.schema import (
     visible,
 )
 from blackbox_lb.safety.network import is_loopback
-from blackbox_lb.safety.printable import did_you_mean, with_remedy
+from blackbox_lb.safety.printable import did_you_mean, near_or_listed, with_remedy
 from blackbox_lb.safety.secrets import watch
 from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_toml, read_bounded
 
@@ -446,9 +446,8 @@ def _read(name: str) -> bytes:
                 f"cannot read the provider profile {name}: {reason}; give another ``provider``"
             ) from error
     if name not in profile_names():
-        names = ", ".join(profile_names())
         raise ProfileError(
-            f"unknown provider {name!r}{did_you_mean(name, profile_names())}; known: {names}; or"
-            " give the path of your own profile, ending in .toml"
+            f"unknown provider {name!r}{near_or_listed(name, profile_names(), 'known are')};"
+            " a profile of your own is a path that ends in .toml"
         )
     return (profiles_folder() / f"{name}.toml").read_bytes()

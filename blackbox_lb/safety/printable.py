@@ -4,7 +4,9 @@ Characters that move a cursor or reverse a line become backslash escapes.
 """
 
 import difflib
+import re
 import shlex
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator
 
@@ -14,6 +16,9 @@ from collections.abc import Iterable, Iterator
 UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 LIMIT = 60
 """Characters of a quoted value."""
+_LABEL = re.compile(r" *\S.*?\S {2,}(?=\S)")
+"""What stands before the text of a line in columns."""
+_SUGGESTION = re.compile(r"\s*\(?[Dd]id you mean (.+?)\?\)?(?=\W|$)")
 LEAST_LIKENESS = 0.5
 """Least share of letters in common with a misspelt name (difflib's ratio), for a suggestion."""
 
@@ -55,6 +60,13 @@ def shorten(value: object) -> str:
     return f"{text[: LIMIT - 1]}…"
 
 
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: "1 run", "2 runs"."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}s"
+
+
 def did_you_mean(word: str, names: Iterable[str], *, most: int = 1) -> str:
     """The ``most`` names that are nearest to ``word``, as " (did you mean tau?)"; "" for none."""
     nearest = difflib.get_close_matches(word, sorted(names), n=most, cutoff=LEAST_LIKENESS)
@@ -64,6 +76,56 @@ def did_you_mean(word: str, names: Iterable[str], *, most: int = 1) -> str:
     if len(nearest) > 1:
         choice = f"{', '.join(nearest[:-1])} or {choice}"
     return f" (did you mean {choice}?)"
+
+
+def near_or_listed(word: str, names: Iterable[str], title: str) -> str:
+    """The name nearest to ``word`` as a question; where none is near, all names after ``title``:
+    "; the rivals are a, b".
+    """
+    known = list(names)
+    return did_you_mean(word, known) or f"; {title} {', '.join(known)}"
+
+
+def suggestion_last(message: str) -> str:
+    """A message with what was probably meant on a line of its own, the last."""
+    suggestion = _SUGGESTION.search(message)
+    if suggestion is None:
+        return message
+    rest = message[: suggestion.start()] + message[suggestion.end() :]
+    return f"{rest}\nDid you mean {suggestion[1]}?"
+
+
+def wrapped(text: str, width: int | None, *, indent: int | None = None) -> str:
+    """A text of one or several lines with no line of more than ``width`` columns, unless a single
+    word is longer: broken at spaces alone, so that a command, a path or a number stays whole.
+
+    Args:
+        text: what is to be printed.
+        width: in columns; None to leave lines as they are.
+        indent: spaces before a continued line. None for those of its first line, and two more if it
+            has any; below a label and two spaces they reach to the text.
+    """
+    if width is None:
+        return text
+    return "\n".join(_wrapped_line(line, width, indent) for line in text.split("\n"))
+
+
+def _wrapped_line(line: str, width: int, indent: int | None) -> str:
+    if len(line) <= width:
+        return line
+    label = _LABEL.match(line)
+    if indent is None and label is not None and len(label[0]) <= width // 2:
+        indent = len(label[0])
+    elif indent is None:
+        leading = len(line) - len(line.lstrip())
+        indent = leading + 2 if leading else 0
+    return textwrap.fill(
+        line,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def shell_line(*words: object) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.literals import Split
-from blackbox_lb.safety.printable import did_you_mean, printable, shorten
+from blackbox_lb.safety.printable import counted, did_you_mean, printable, shorten
 from blackbox_lb.tasks.records.files import (
     ANSWER,
     SPLIT_NAMES,
@@ -30,7 +30,6 @@ from blackbox_lb.tasks.records.files import (
     Rows,
     Source,
     SourcedExample,
-    counted,
     join_repeats,
     keep_apart,
     places_of,

@@ -42,6 +42,7 @@ GROUPS = {
     "Data and settings": {
         "store": "Check, merge, recover rollout stores; Parquet out and in.",
         "providers": "List the providers, or everything that is known of one.",
+        "rewards": "List the rewards, with what a completion is worth by each.",
         "completion": (
             "Print the script that lets bash, zsh or fish complete commands, options and values."
         ),

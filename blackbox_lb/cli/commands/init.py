@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from blackbox_lb.cli.completing import known, reward_names, task_names
-from blackbox_lb.cli.echo import echo, shown
+from blackbox_lb.cli.echo import echo, for_screen
 from blackbox_lb.cli.found import is_data
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import provider
@@ -136,7 +136,7 @@ class Questions:
             usual = ""
             if default:
                 usual = f" [{default}]"
-            text = shown(question + usual)
+            text = for_screen(question + usual, err=True)
             answer = click.prompt(text, default=default, show_default=False, err=True)
             try:
                 check(answer)

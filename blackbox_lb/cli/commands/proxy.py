@@ -46,7 +46,7 @@ class ProxyOptions(ListenOptions):
     provider: str | None = provider(
         None,
         "no check",
-        "Check the biases against this provider's limits, and send them in its format: ",
+        "Check the biases against this provider's limits, and send them in its format. ",
     )
 
 

@@ -13,7 +13,7 @@ from blackbox_lb.cli.resources import chosen_bias
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.jobs.runs.names import RUNS
 from blackbox_lb.rollouts.progress import number
-from blackbox_lb.safety.printable import printable
+from blackbox_lb.safety.printable import counted, printable
 
 if TYPE_CHECKING:
     from blackbox_lb.jobs.runs.listing import RunRow
@@ -45,7 +45,7 @@ def runs_command(options: RunsOptions) -> None:
         echo(f"no finished fit in {where}; blb fit makes one")
     else:
         print_table(
-            f"{len(rows)} runs",
+            counted(len(rows), "run"),
             ("run", "made", "verdict", "reward", "base", "biased", "difference", "entries", "$"),
             [_cells(row) for row in rows],
             left_aligned=4,

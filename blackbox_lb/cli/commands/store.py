@@ -12,11 +12,23 @@ from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.errors import StoreCorrupt
 
 PATH = click.Path(path_type=Path)
+LONGEST = 500
+"""Characters of a sentence in the list of commands."""
 TOLD = 20
 """Most problems that are printed; --json has more."""
 
 
-@click.group("store")
+class StoreCommands(click.Group):
+    """Lists its commands with whole sentences."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Each command with its first sentence."""
+        rows = [(name, self.commands[name].get_short_help_str(LONGEST)) for name in self.commands]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+@click.group("store", cls=StoreCommands)
 def store_command() -> None:
     """Look after rollout stores (rollouts.db): check, merge, recover, and exchange them as Parquet.
 

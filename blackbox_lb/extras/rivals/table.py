@@ -11,7 +11,7 @@ from blackbox_lb.extras.rivals import biases, classifier, first_lists, prompts
 from blackbox_lb.extras.rivals.case import Case, Rival
 from blackbox_lb.jobs.evaluation.policies import Policy
 from blackbox_lb.rollouts.judging.verdict import Setting
-from blackbox_lb.safety.printable import did_you_mean
+from blackbox_lb.safety.printable import near_or_listed
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.sets.labels import CALLS_TOOL, Labels, OpenLabels
 
@@ -34,12 +34,12 @@ def rivals(specs: Sequence[str], case: Case) -> tuple[Policy, ...]:
 def _rival(spec: str, case: Case) -> Policy:
     name, colon, value = spec.partition(":")
     if name not in RIVALS:
-        forms = ", ".join(
+        forms = [
             f"{known}:{rival.takes}" if rival.takes else known for known, rival in RIVALS.items()
-        )
+        ]
         raise InputError(
-            f"``rival={spec}``: there is no rival {name!r}{did_you_mean(name, RIVALS)}; give one of"
-            f" {forms}"
+            f"``rival={spec}``: there is no rival"
+            f" {name!r}{near_or_listed(name, forms, 'give one of')}"
         )
     rival = RIVALS[name]
     if rival.takes and not colon:

@@ -42,7 +42,6 @@ class Option:
         names: the option's names, ``--like-the-field`` by default.
         kind: what its words are read as, where Python takes more than that.
         choices: "module:name" of what its words are chosen from, imported when it is needed.
-        listed: "module:name" of a function that lists all values, for the help of all options.
         recorded: whether the record of a run says the value.
         more: for click.
     """
@@ -51,7 +50,6 @@ class Option:
     names: tuple[str, ...] = ()
     kind: type | None = None
     choices: str = ""
-    listed: str = ""
     recorded: bool = False
     more: Mapping[str, Any] = field(default_factory=dict)
 

@@ -12,7 +12,6 @@ from blackbox_lb.api.drift import OnDrift
 from blackbox_lb.jobs.plan.setting import CommaTexts, HelpGroup, Option, Settings, setting
 from blackbox_lb.jobs.runs.names import TEST_SAMPLES, TOP_LOGPROBS
 from blackbox_lb.literals import Endpoint
-from blackbox_lb.providers.packaged import profile_names
 
 if TYPE_CHECKING:
     from blackbox_lb.tasks import Task
@@ -63,13 +62,18 @@ class ServerSettings(Settings):
     )
 
 
+PROVIDER_HELP = (
+    "An API by its name (blb providers lists all), or a path to your own TOML. [default: {unless}]"
+)
+
+
 class ModelSettings(ServerSettings):
     """The provider with its model."""
 
     provider: str = setting(
         "local",
         HelpGroup.FIRST,
-        f"{', '.join(profile_names())}, or a path to your own TOML. [default: local]",
+        PROVIDER_HELP.format(unless="local"),
         show_default=False,
     )
 
@@ -87,12 +91,11 @@ class TaskSettings(Settings):
         Option(
             HelpGroup.FIRST,
             kind=str,
-            listed="blackbox_lb.tasks.rewards.registry:spellings",
             more={"required": True},
         ),
     ] = Field(
-        description="What a completion is worth: a name such as accuracy, contains, length or"
-        " avoid:WORDS (--help-all lists all), or module:function of your own."
+        description="What a completion is worth: accuracy, length, avoid:WORDS, ... (blb rewards"
+        " lists all), or module:function of your own."
     )
     correct: str | None = setting(
         None,
@@ -125,8 +128,8 @@ class TaskSettings(Settings):
     data: DataSource = setting(
         None,
         HelpGroup.FIRST,
-        "JSONL, JSON, CSV or Parquet with prompt (or messages) and answer; a folder; or"
-        " hf:OWNER/NAME[/CONFIG][@SPLIT].",
+        "Table, JSON or Parquet with prompt (or messages) and answer; .txt with a prompt a line; a"
+        " folder; or hf:OWNER/NAME[/CONFIG][@SPLIT].",
         kind=Path,
     )
     max_tokens: int | None = setting(
@@ -134,10 +137,10 @@ class TaskSettings(Settings):
     )
     prompt_column: str = setting(
         "prompt",
-        HelpGroup.TASK,
+        HelpGroup.FIRST,
         "Column of --data with the prompt, or a path into one: question.stem.",
     )
-    answer_column: str = setting("answer", HelpGroup.TASK, "Column with the accepted answers.")
+    answer_column: str = setting("answer", HelpGroup.FIRST, "Column with the accepted answers.")
     messages_column: str = setting("messages", HelpGroup.TASK, "Column with chat messages.")
     prompt_template: str | None = setting(
         None,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ from blackbox_lb.jobs.runs.answers import AnswerPair, BeforeAfter, cut, example_
 from blackbox_lb.records import Finding
 from blackbox_lb.rollouts.judging.verdict import DIVERGENCE
 from blackbox_lb.rollouts.progress import duration, number
-from blackbox_lb.safety.printable import printable, shell_line
+from blackbox_lb.safety.printable import printable, shell_line, wrapped
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.rewards.forms.formulas import LENGTH, TOKENS
 from blackbox_lb.tasks.rewards.registry import find
@@ -162,8 +161,7 @@ class Conclusion:
         lines = []
         if len(self.verdict) > LONGEST_BESIDE:
             headline = f"{self.verdict}  {statements.pop(0)}"
-            below = " " * indent
-            lines = textwrap.wrap(headline, width, subsequent_indent=below, break_long_words=False)
+            lines = wrapped(headline, width, indent=indent).split("\n")
             parts = [part for line in statements for part in _wrapped(line, room)]
             lines += _labelled("", parts, indent)
         else:
@@ -196,14 +194,12 @@ def _indent(verdict: str) -> int:
 
 def _sentence_lines(text: str, room: int) -> list[str]:
     """A whole sentence, broken between words."""
-    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
+    return wrapped(text, room, indent=0).split("\n") if text else []
 
 
 def _wrapped(line: str, room: int) -> list[str]:
     """The line, broken between words where it is too long."""
-    if len(line) <= room:
-        return [line]
-    return textwrap.wrap(line, room, subsequent_indent="  ", break_long_words=False)
+    return wrapped(line, room, indent=2).split("\n")
 
 
 def _between(examples: Sequence[str]) -> list[str]:
@@ -236,11 +232,13 @@ def _step_lines(steps: Sequence[NextStep], room: int) -> list[str]:
 
 
 def _command_lines(command: str, room: int) -> list[str]:
-    """A command on lines that end in a backslash, broken before its options."""
+    """A command on lines that end in a backslash, broken before its options, and within an option
+    only where that is longer than a line.
+    """
     parts: list[str] = []
     for word in shlex.split(command):
         quoted = shlex.quote(word)
-        if parts and not word.startswith("--"):
+        if parts and not word.startswith("--") and len(parts[-1]) + len(quoted) + 5 <= room:
             parts[-1] += f" {quoted}"
         else:
             parts.append(quoted)

@@ -42,7 +42,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.literals import Split
-from blackbox_lb.safety.printable import did_you_mean, shorten
+from blackbox_lb.safety.printable import counted, did_you_mean, shorten
 from blackbox_lb.tasks.records.chats import CONVERSATIONS, raw_messages, read_chat
 from blackbox_lb.tasks.records.hub_data import table_records
 from blackbox_lb.tasks.records.records import Record, arrays_in, given_records, read_records
@@ -220,12 +220,6 @@ def places_of(rows: Sequence[SourcedExample]) -> str:
         numbers.append("...")
     plural = "s" if len(places) > 1 else ""
     return f"{unit}{plural} {', '.join(numbers)}"
-
-
-def counted(count: int, noun: str) -> str:
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count:,} {noun}s"
 
 
 SPLIT_NAMES: dict[str, Split] = {"train": "train", "validation": "validation", "test": "test"}

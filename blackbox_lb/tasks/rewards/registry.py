@@ -22,7 +22,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeAlias
 
 from blackbox_lb.errors import BlbError, InputError
-from blackbox_lb.safety.printable import did_you_mean, shorten
+from blackbox_lb.safety.printable import near_or_listed, shorten
 from blackbox_lb.tasks.rewards import forms
 from blackbox_lb.tasks.rewards.forms.function import OwnReward, of_function
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
@@ -219,8 +219,8 @@ def _unknown(spec: str) -> InputError:
         quoted = f"...{spec.rpartition('@')[2]}"
     names = [form.spelling for form in FORMS.values()]
     names += [point.name for point in entry_points(group=ENTRY_POINTS)]
-    hint = did_you_mean(quoted, names)
-    return InputError(f"unknown reward {shorten(quoted)}{hint}; the rewards are\n{reward_list()}")
+    hint = near_or_listed(quoted, names, "the rewards are")
+    return InputError(f"unknown reward {shorten(quoted)}{hint}; blb rewards says what each does")
 
 
 def spellings() -> str:
@@ -228,12 +228,11 @@ def spellings() -> str:
     return ", ".join(form.spelling for form in FORMS.values())
 
 
-def reward_list() -> str:
-    """A line for each form of a reward, with its meaning; installed ones last."""
+def meanings_of_forms() -> dict[str, str]:
+    """Each form of a reward with what a completion is worth by it; installed ones last."""
     meanings = {form.spelling: form.meaning for form in FORMS.values()}
     for point in entry_points(group=ENTRY_POINTS):
         if point.name not in FORMS:
             form = _installed([point], point.name)
             meanings[form.spelling] = form.meaning
-    width = max(map(len, meanings))
-    return "\n".join(f"  {name:<{width}}  {meaning}" for name, meaning in meanings.items())
+    return meanings

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self, TypeAlias
 import numpy as np
 
 from blackbox_lb.errors import DataError
+from blackbox_lb.safety.printable import counted
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
 from blackbox_lb.tasks.rewards.spans import sum_of
 from blackbox_lb.tasks.rewards.thinking import Thinking
@@ -208,8 +209,7 @@ class Reward(ABC):
         listed = [_problem_with_places(*row) for row in list(places.items())[:MOST_NAMED]]
         if len(places) > MOST_NAMED:
             listed.append("...")
-        count = sum(map(len, places.values()))
-        rows = "1 row" if count == 1 else f"{count} rows"
+        rows = counted(sum(map(len, places.values())), "row")
         raise DataError(
             f"{rows} of the data cannot be scored: {'; '.join(listed)}; correct the data, or choose"
             " another reward or matcher (``reward``, ``correct``)"

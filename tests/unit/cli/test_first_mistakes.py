@@ -53,13 +53,13 @@ def test_rows_without_an_answer_are_named() -> None:
 @pytest.mark.parametrize(
     ("words", "facts"),
     [
-        ((*FIT, "--provider", "vlm"), ("'vlm'", "did you mean vllm?")),
+        ((*FIT, "--provider", "vlm"), ("'vlm'", "Did you mean vllm?")),
         ((*FIT[:-1], "--provider", "openai"), ("--model gpt-4o-mini",)),
         (("fit", "--data", "rows.csv"), ("--reward", "correct-and-short", "module:function")),
-        ((*FIT, "--reward", "acuracy"), ("did you mean accuracy?", "correct-and-short")),
-        (("fit", "--reward", "accuracy", "--task", "continent"), ("did you mean continents?",)),
-        ((*FIT, "--labels", "yes,noo"), ("'no'", "line", "did you mean noo?")),
-        (("ft", "--data", "rows.csv"), ("did you mean fit?",)),
+        ((*FIT, "--reward", "acuracy"), ("\nDid you mean accuracy?\n", "blb rewards")),
+        (("fit", "--reward", "accuracy", "--task", "continent"), ("Did you mean continents?",)),
+        ((*FIT, "--labels", "yes,noo"), ("'no'", "line", "Did you mean noo?")),
+        (("ft", "--data", "rows.csv"), ("Did you mean fit?",)),
     ],
 )
 def test_a_wrong_name_gets_the_right_one(words: tuple[str, ...], facts: tuple[str, ...]) -> None:

@@ -435,7 +435,7 @@ def test_init_learns_the_columns_of_own_data(
     assert result.exit_code == 0, result.output
     assert find_settings().tables == {"defaults": LEARNED}
     if answers and "txt" in answers:
-        assert "did you mean tickets.csv?" in result.stderr
+        assert "Did you mean tickets.csv?" in result.stderr
         assert "no column 'txt'" in result.stderr
     assert "next: blb check" in result.stdout
     fit = blb("fit", "--dry-run")
@@ -460,7 +460,7 @@ def test_what_init_takes_for_other_data(tmp_path: Path, monkeypatch: pytest.Monk
     assert "a.txt, b.csv" in several.stderr
     wrong = blb("init", "--yes", "--data", "b.csv", "--prompt-column", "tiket_text")
     assert wrong.exit_code == 2
-    assert "did you mean ticket_text?" in wrong.stderr
+    assert "Did you mean ticket_text?" in wrong.stderr
     words = ["--data", "b.csv", "--prompt-template", "{ticket_text}: {eingang}", "--max-tokens", 9]
     assert blb("init", "--yes", *words).exit_code == 0
     written = find_settings().tables["defaults"]
@@ -523,7 +523,7 @@ def help_of(*words: str) -> str:
 
 
 def test_help_lists_options_in_groups() -> None:
-    """The twelve options of fit that most people need come first, then groups in one order for all
+    """The fourteen options of fit that most people need come first, then groups in one order for all
     commands, each option once.
     """
     headings = {each.value for each in HelpGroup}
@@ -537,7 +537,7 @@ def test_help_lists_options_in_groups() -> None:
         if name == "fit":
             second = lines.index(f"{found[1]}:")
             assert found[0] == HelpGroup.FIRST
-            assert sum(line.startswith("  --") for line in lines[begin:second]) == 12
+            assert sum(line.startswith("  --") for line in lines[begin:second]) == 14
 
 
 FULL = Path("/dev/full")

@@ -119,7 +119,7 @@ def test_costs_from_a_store_are_those_of_its_tokens(run: Run) -> None:
     ("reward", "fact"),
     [
         ("avoid:nowhere.txt", "nowhere.txt"),
-        ("script:Latim", "did you mean Latin?"),
+        ("script:Latim", "Did you mean Latin?"),
         ("avoid:broken.txt", "line 1"),
         ("avoid:heavy.txt", "'much'"),
         ("marks:nowhere.jsonl", "nowhere.jsonl"),

@@ -15,7 +15,7 @@ import pytest
 from blackbox_lb.errors import InputError
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.tasks.rewards.registry import find, reward_list
+from blackbox_lb.tasks.rewards.registry import find, meanings_of_forms
 from blackbox_lb.types import Example, Prompt, Span
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
@@ -72,7 +72,7 @@ def test_the_documented_package_scores_by_the_command_line(
         if spec == "polite":
             assert [span["text"] for span in first["spans"]] == ["Please", "please"]
     assert means == {"polite": 1.0, "polite:thanks": 0.5}
-    assert "polite[:ARGUMENT]" in reward_list()
+    assert "polite[:ARGUMENT]" in meanings_of_forms()
 
 
 def test_a_package_cannot_take_a_name_of_ours(install: Install) -> None:
@@ -83,7 +83,7 @@ def test_a_package_cannot_take_a_name_of_ours(install: Install) -> None:
     for spec in ("avoid", "judge"):
         assert find(spec) is None
     assert MODULE not in sys.modules
-    assert "accuracy[:ARGUMENT]" not in reward_list()
+    assert "accuracy[:ARGUMENT]" not in meanings_of_forms()
 
 
 @pytest.mark.parametrize(

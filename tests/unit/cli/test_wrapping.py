@@ -1,0 +1,211 @@
+"""What the command line prints is broken between words, at every width."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Entry
+from blackbox_lb.cli.commands import COMMANDS
+from blackbox_lb.cli.terminal import Terminal
+from blackbox_lb.jobs.runs.conclusion import Conclusion, NextStep
+from blackbox_lb.safety.printable import suggestion_last, wrapped
+from tests.support.commands import blb
+
+WIDTHS = (60, 80)
+DATA = ("fit", "--reward", "accuracy", "--data")
+ERRORS = {
+    "no command": ("fot",),
+    "no option of the program": ("--confg", "x"),
+    "no option": ("fit", "--promt-column", "x"),
+    "no value": ("fit", "--tau"),
+    "wrong value": ("fit", "--tau", "many", "--reward", "length"),
+    "wrong choice": ("fit", "--endpoint", "chats", "--reward", "length"),
+    "no reward": ("fit",),
+    "misspelt reward": (*DATA, "rows.csv", "--reward", "acuracy"),
+    "unknown reward": (*DATA, "rows.csv", "--reward", "xyzzy"),
+    "misspelt provider": (*DATA, "rows.csv", "--provider", "vlm"),
+    "unknown provider": (*DATA, "rows.csv", "--provider", "xyzzy"),
+    "own profile": (*DATA, "rows.csv", "--provider", "rows.toml"),
+    "misspelt task": ("fit", "--reward", "accuracy", "--task", "continent"),
+    "no file": (*DATA, "row.csv"),
+    "no folder": (*DATA, "a folder with a long name/that is not there/rows.csv"),
+    "no suffix": (*DATA, "rows.doc"),
+    "encoding": (*DATA, "latin.jsonl"),
+    "broken JSON": (*DATA, "broken.jsonl"),
+    "no column": (*DATA, "rows.csv", "--prompt-column", "tiket_text"),
+    "no answer": (*DATA, "rows.csv", "--prompt-column", "ticket_text"),
+    "template": (*DATA, "rows.csv", "--prompt-template", "{"),
+    "labels": (*DATA, "own.csv", "--labels", "Technical,Bilings"),
+    "few rows": (*DATA, "few.jsonl"),
+    "no list": ("fit", "--data", "own.csv", "--reward", "avoid:stock words.txt"),
+    "no function": ("fit", "--data", "own.csv", "--reward", "nowhere_at_all:polite"),
+    "check": ("check", "--reward", "length", "--data", "prompts.txt"),
+    "no bias": ("show", "runs/a run with a long name/bias.json"),
+    "no JSON": ("show", "rows.csv"),
+    "eval": ("eval", "bias.json", "--reward", "accuracy", "--data", "rows.csv"),
+    "rival": ("eval", "bias.json", "--reward", "length", "--data", "prompts.txt", "--rival", "xyz"),
+    "export": ("export", "none.json", "--format", "curl"),
+    "report": ("report", "runs/none"),
+    "runs": ("runs", "runs/none"),
+    "try": ("try", "none.json", "Hello"),
+    "score": ("score", "runs/none", "--reward", "length", "--data", "prompts.txt"),
+    "compile": ("compile", "none.json", "--provider", "openai"),
+    "analyze": ("analyze", "none.json"),
+    "proxy": ("proxy", "--upstream", "http://127.0.0.1:9/v1", "--bias", "none.json"),
+    "store": ("store", "check", "none.db"),
+    "settings": ("--config", "unknown key.toml", "fit"),
+    "tables": ("--config", "unknown table.toml", "fit"),
+    "no settings": ("--config", "none.toml", "fit"),
+    "init": ("init", "--yes", "--data", "own.csv", "--answer-column", "teem"),
+}
+"""Commands that end with an error, one of each kind."""
+NOTICES = {
+    "dry run": (*DATA, "tickets.csv", "--prompt-column", "ticket_text", "--answer-column", "team", "--dry-run"),
+    "dry run of words": ("fit", "--data", "prompts.txt", "--reward", "avoid:delve,tapestry,—", "--dry-run"),
+    "settings": ("--config", "good.toml", "fit", "--dry-run"),
+    "show": ("show", "bias.json"),
+    "providers": ("providers", "vllm"),
+    "rewards": ("rewards",),
+    "init": ("init", "--yes", "--data", "tickets.csv", "--out", "new.toml", "--force"),
+    "help": ("help",),
+}  # fmt: skip
+"""Commands that end well."""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory with good and bad files."""
+    monkeypatch.chdir(tmp_path)
+    teams = [("Technical", "Billing", "Shipping")[number % 3] for number in range(40)]
+    tickets = [
+        f"{number};The device number {number} says nothing — at all;{team}"
+        for number, team in enumerate(teams)
+    ]
+    tickets[3] = "3;The device number three says nothing;Tehcnical"
+    tickets[5] = "5;The device number five says nothing;"
+    own = [f"The device number {number} is mute,{team}" for number, team in enumerate(teams)]
+    table = "\n".join(["ticket_nr;ticket_text;team", *tickets])
+    files = {
+        "tickets.csv": table.encode("cp1252"),
+        "rows.csv": table.replace(";", ",").encode(),
+        "own.csv": "\n".join(["prompt,answer", *own]).encode(),
+        "latin.jsonl": '{"prompt": "Bogotá", "answer": "x"}'.encode("latin-1"),
+        "broken.jsonl": b'{"prompt": "What is the capital of a country", "answer: }\n',
+        "few.jsonl": json.dumps({"prompt": "Why?", "answer": "So"}).encode(),
+        "rows.doc": b"prompt\n",
+        "rows.toml": b"name = 3\n",
+        "prompts.txt": b"\n".join(b"Write, at once, %d lines" % number for number in range(40)),
+        "unknown key.toml": b'[defaults]\npromt_column = "ticket_text"\n',
+        "unknown table.toml": b'[learn]\nprompt_column = "ticket_text"\n',
+        "good.toml": (
+            b'[defaults]\ndata = "tickets.csv"\nprompt_column = "ticket_text"\n'
+            b'answer_column = "team"\nreward = "accuracy"\nmax_tokens = 7\n'
+        ),
+    }
+    for name, content in files.items():
+        Path(name).write_bytes(content)
+    entries = (Entry(id=1, text=" one", bias=1.25), Entry(id=2, text=" two", bias=-0.5))
+    bias = Bias(
+        provider="llamacpp",
+        model="a model with a name",
+        tokenizer="t",
+        reward="length",
+        estimator="ips",
+        entries=entries,
+    )
+    bias.save(Path("bias.json"))
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, width: int, words: tuple[str, ...]) -> str:
+    """What the command prints on a screen of this width."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    result = blb(*words)
+    assert "Traceback" not in result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.output
+
+
+def too_long(text: str, width: int) -> list[str]:
+    """Lines beyond the width that could have been broken at a space."""
+    return [line for line in text.splitlines() if len(line) > width and " " in line.strip()]
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_errors_are_broken_between_words(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 2, one message in the same words at every width, no line too long, and what was
+    probably meant as its last line.
+    """
+    words = ERRORS[case]
+    whole = printed(monkeypatch, 10_000, words)
+    assert "Error: " in whole
+    for width in WIDTHS:
+        narrow = printed(monkeypatch, width, words)
+        assert narrow.split() == whole.split()
+        assert not too_long(narrow, width)
+    if "id you mean" in whole:
+        assert whole.splitlines()[-1].startswith("Did you mean ")
+
+
+@pytest.mark.parametrize("case", NOTICES)
+def test_notices_are_broken_between_words(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line is too long, and every word is whole, whatever the tables do."""
+    whole = printed(monkeypatch, 10_000, NOTICES[case])
+    for width in WIDTHS:
+        narrow = printed(monkeypatch, width, NOTICES[case])
+        assert not too_long(narrow, width)
+        assert {word for word in narrow.split() if "─" not in word} <= set(whole.split())
+
+
+def test_an_error_of_each_command_is_tried() -> None:
+    """But for those that take nothing that could be wrong, or need a server."""
+    tried = {word for words in ERRORS.values() for word in words}
+    assert set(COMMANDS) - tried == {"collect", "completion", "doctor", "providers", "rewards"}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_next_commands_are_broken_before_options(width: int) -> None:
+    """A shell reads the lines back as the command, also where an option alone is too long."""
+    template = "{ticket_text} Answer with Technical, Billing, Shipping or Account."
+    words = ["blb", "eval", "runs/tickets/bias.json", "--provider", "local", "--prompt-template"]
+    words += [template, "--rival", "labels-only", "--deploy", "greedy"]
+    conclusion = Conclusion("NO EVIDENCE", ("x",), steps=(NextStep(shlex.join(words)),))
+    lines = conclusion.lines(width)
+    begin = next(number for number, line in enumerate(lines) if line.startswith("next"))
+    command = "\n".join(lines[begin:]).removeprefix("next").replace("\\\n", " ")
+    assert shlex.split(command) == words
+    assert not [line for line in lines if len(line) > width and template not in line]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_progress_notices_are_broken_between_words(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also beside a path that is longer than the line."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = f"a sentence that says what {'/a-long-path' * 9} holds, and {'more words ' * 20}".strip()
+    Terminal().notice(text)
+    lines = capsys.readouterr().err
+    assert lines.split() == text.split()
+    assert not too_long(lines, width)
+
+
+def test_a_pipe_has_no_edge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message stays one line for other programs."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    result = blb(*ERRORS["no column"])
+    assert len(result.stderr.splitlines()) == 2
+
+
+def test_continued_lines_are_indented() -> None:
+    """As the first line and two more, and below a label where there is one."""
+    assert wrapped("a b c", 3) == "a b\nc"
+    assert wrapped("  a b c d", 6) == "  a b\n    c\n    d"
+    assert wrapped("  name  one two three", 17) == "  name  one two\n        three"
+    assert wrapped("one two", None) == "one two"
+    assert suggestion_last("no x (did you mean y?); give one") == "no x; give one\nDid you mean y?"
+    assert suggestion_last("No such x. Did you mean 'y'?") == "No such x.\nDid you mean 'y'?"
