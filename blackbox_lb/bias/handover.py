@@ -98,15 +98,17 @@ def _llm(job: ExportJob) -> str:
 
 
 def _inspect(job: ExportJob) -> str:
-    """https://inspect.aisi.org.uk/options.html. ``--logit-bias`` takes ``ID=VALUE,...``."""
+    """https://inspect.aisi.org.uk/options.html. ``--logit-bias`` takes ``ID=VALUE,...``. The
+    provider ``openai`` leaves the temperature out of requests for names that it does not know.
+    """
     pairs = ",".join(f"{token}={json.dumps(value)}" for token, value in job.values.items())
-    settings = {f"--{name.replace('_', '-')}": str(value) for name, value in job.settings.items()}
-    flags = "".join(f" {flag} {value}" for flag, value in settings.items())
+    flags = "".join(f" --{name.replace('_', '-')} {value}" for name, value in job.settings.items())
+    key = job.server.shell_key.rpartition(" ")[2] or "none"
     return _shell(
         job,
         job.server.set_url,
-        f'OPENAI_BASE_URL="$URL" inspect eval TASK.py --model {word_of(f"openai/{job.model}")}'
-        f" -M responses_api=false --logit-bias={pairs}{flags}",
+        f'HOST_BASE_URL="$URL" HOST_API_KEY="{key}" inspect eval TASK.py --model'
+        f" {word_of(f'openai-api/host/{job.model}')} --logit-bias={pairs}{flags}",
     )
 
 

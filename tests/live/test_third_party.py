@@ -5,13 +5,12 @@ and the plain one.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -27,10 +26,12 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
 from blackbox_lb.vocabulary import load_vocabulary
+from tests.support.environments import OFFLINE, Install, environment, install, output
+
+__all__ = ["environment"]  # a fixture
 
 JSON: TypeAlias = dict[str, Any]
 Endpoint: TypeAlias = Literal["chat", "completions"]
-Install: TypeAlias = Callable[[str], Path]
 
 CLIENTS = Path(__file__).with_name("third_party")
 PAGE = (Path(__file__).parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")
@@ -48,10 +49,6 @@ word, whatever is asked.
 """
 
 PACKAGES = {"import litellm": "litellm", "from langchain_openai": "langchain-openai"}
-OFFLINE = {"OPENAI_API_KEY": "none", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1"}
-"""A key is asked for and not checked; what else these clients would fetch when they start is left
-out.
-"""
 
 
 @dataclass(frozen=True)
@@ -138,21 +135,6 @@ def running_proxy(*options: str) -> Iterator[str]:
     assert process.returncode == 0, complaints
 
 
-def output(*command: str | Path, **environment: str) -> str:
-    """What the command prints, which must succeed."""
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env=os.environ | environment,
-        cwd=CLIENTS,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
 def curl(served: Served, endpoint: Endpoint, suffix: str, text: str, **options: Any) -> str:
     """What curl prints, ``-N``: as it arrives."""
     path, body = request(endpoint, served.model + suffix, text)
@@ -223,27 +205,6 @@ def test_curl_under_the_models_own_name(served: Served) -> None:
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Install:
-    """Makes a virtual environment with one package in its current version; gives the folder of its
-    programs.
-    """
-
-    @cache
-    def make(package: str) -> Path:
-        folder = tmp_path_factory.mktemp("environment")
-        install(folder, "uv", "venv", "--python", sys.executable, "--clear", folder)
-        install(folder, "uv", "pip", "install", "--python", folder, package)
-        versions = output("uv", "pip", "list", "--python", folder, "--format", "freeze")
-        name = package.partition("[")[0]
-        print(
-            *[line for line in versions.splitlines() if line.startswith((f"{name}==", "openai=="))]
-        )
-        return folder / "bin"
-
-    return make
-
-
-@pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the official SDK in its current version."""
     folder = tmp_path_factory.mktemp("node")
@@ -253,20 +214,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
         json.loads((folder / "node_modules/openai/package.json").read_text())["version"],
     )
     return folder
-
-
-def install(folder: Path, *command: str | Path) -> None:
-    """Skip the test, with the reason, where the command is missing or cannot reach its registry.
-
-    It runs in ``folder``: inside this project uv would hold the package to the project's own pins.
-    """
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"{command[0]} is not installed")
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=300, cwd=folder
-    )
-    if done.returncode:
-        pytest.skip(f"{shlex.join(map(str, command))}: {done.stderr.strip()[-300:]}")
 
 
 @pytest.fixture(params=["node", "litellm", "langchain-openai"])
@@ -296,7 +243,9 @@ def test_sdk(served: Served, client: list[Path]) -> None:
         "max_tokens": MAX_TOKENS,
     }
     asked |= {"question": QUESTION, "prompt": PROMPT}
-    found = json.loads(output(*client, REQUEST=json.dumps(asked), **OFFLINE).splitlines()[-1])
+    found = json.loads(
+        output(*client, folder=CLIENTS, REQUEST=json.dumps(asked), **OFFLINE).splitlines()[-1]
+    )
     unknown = found.pop("unknown")
     assert unknown["status"] == 404
     assert f"{served.model}@short" in unknown["message"]
@@ -421,7 +370,7 @@ def test_every_block_of_the_page_is_tested() -> None:
     ]
     for _, text in BLOCKS:
         if text.startswith("$ blb "):
-            name, *options = shlex.split(text.removeprefix("$ blb "))
+            name, *options = shlex.split(text.removeprefix("$ blb ").partition(" > ")[0])
             command = main.get_command(click.Context(main), name)
             assert command is not None
             command.make_context(name, options, parent=click.Context(main, **main.context_settings))

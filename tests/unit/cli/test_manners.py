@@ -571,18 +571,20 @@ def test_errors_that_cannot_be_written() -> None:
     assert (done.returncode, done.stdout) == (2, b"")
 
 
-def test_other_errors_of_the_system_stay_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_of_the_system_stay_visible(
+    monkeypatch: pytest.MonkeyPatch, bias_file: Path
+) -> None:
     """A fault of this package is no fault of the output."""
 
     def failing(*_: object) -> None:
         raise PermissionError(13, "Permission denied", "file")
 
     monkeypatch.setattr(Bias, "load", failing)
-    assert isinstance(blb("show", "bias.json").exception, PermissionError)
+    assert isinstance(blb("show", bias_file).exception, PermissionError)
 
 
 def test_the_remedy_for_too_many_open_files(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bias_file: Path
 ) -> None:
     """It is the same wherever the limit was met, and no room on the disk."""
 
@@ -601,7 +603,7 @@ def test_the_remedy_for_too_many_open_files(
 
     for load in (failing, translated, explaining):
         monkeypatch.setattr(Bias, "load", load)
-        result = blb("show", "bias.json")
+        result = blb("show", bias_file)
         assert result.exit_code == 2
         assert result.stderr.count("ulimit -n") == 1
         assert "room" not in result.stderr
