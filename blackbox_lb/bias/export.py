@@ -149,6 +149,8 @@ def export(
     job = ExportJob(loaded, file, values, model or loaded.model, profile, base_url)
     if rules.is_chat and not job.chat:
         remarks.append("It was learned on continuations of a text; this tool sends chat messages.")
+    if loaded.prompts is not None:
+        remarks.append(loaded.prompts.sentence)
     remarks = [*filter(None, remarks), *rules.remarks]
     if not rules.comments:
         for remark in remarks:

@@ -76,6 +76,15 @@ class PromptRecord(Row):
     template: str | None = None
     system: str | None = None
 
+    @property
+    def sentence(self) -> str:
+        """What stood around each prompt: a tool that sends something else asks another question."""
+        parts = {"the template": self.template, "the system message": self.system}
+        named = " and ".join(
+            f"{name} {printable(repr(text))}" for name, text in parts.items() if text is not None
+        )
+        return f"The fit asked with {named}."
+
 
 class ExactEffects(Row):
     """Effects of the bias by whole next-token distributions at ``positions`` of the training

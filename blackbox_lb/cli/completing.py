@@ -44,8 +44,9 @@ def reward_names() -> list[str]:
 
 
 def bias_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a bias file here or in the runs below; where none fits, any file."""
-    paths = [*Path().glob("*.json"), *Path().glob("runs/*/*.json")]
+    """Complete a run, or a bias file here or in the runs below; where none fits, any file."""
+    runs = [path.parent for path in Path().glob("runs/*/bias.json")]
+    paths = [*Path().glob("*.json"), *runs, *Path().glob("runs/*/*.json")]
     return _fitting(
         sorted(path.as_posix() for path in paths if path.name not in NO_BIAS), incomplete
     )

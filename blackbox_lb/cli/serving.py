@@ -137,6 +137,8 @@ def _say_start(proxy: Proxy, options: ListenOptions, address: str) -> None:
             " if it asks for none",
             err=True,
         )
+    for prompts in {row.bias.prompts for row in proxy.biases if row.bias.prompts is not None}:
+        echo(f"{prompts.sentence} Send prompts in that form.", err=True)
     if options.as_json:
         applied = [
             {"name": row.name, "entries": len(row.bias.entries), "status": row.bias.status}

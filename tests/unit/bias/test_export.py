@@ -21,7 +21,7 @@ import yaml  # type: ignore[import-untyped]
 from blackbox_lb import Bias, logit_bias
 from blackbox_lb.bias.export import FORMATS, export
 from blackbox_lb.bias.features import FeatureVector, bucket_of
-from blackbox_lb.bias.records import Compiled, Entry, SamplingRecord, Verdict
+from blackbox_lb.bias.records import Compiled, Entry, PromptRecord, SamplingRecord, Verdict
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.vocabulary import load_vocabulary
 from tests.support.biases import WIDE, feature
@@ -405,6 +405,16 @@ def test_phrases_are_the_most_suppressed_texts(caplog: pytest.LogCaptureFixture)
     assert "A ban is harder than the bias" in caplog.text
     with raises_naming(BiasError, "1.50", "5"):
         export(judged(), "koboldcpp-strings")
+
+
+def test_the_prompts_of_the_fit_are_said() -> None:
+    """A tool that asks otherwise asks another question."""
+    asked = PromptRecord(template="Ticket: {text}\nTeam:", system="Be short.")
+    text = export(judged(prompts=asked), "openai")
+    assert (
+        "# The fit asked with the template 'Ticket: {text}\\\\nTeam:' and the system message"
+        " 'Be short.'." in text
+    )
 
 
 @pytest.mark.parametrize("format", ["pydantic-ai", "dspy"])
