@@ -182,12 +182,64 @@ def test_dark_by_the_system_and_by_the_button(browser: Any, pages: dict[str, Pat
         each.page.context.close()
 
 
-def test_print_shows_everything_and_no_controls(
-    browser: Any, pages: dict[str, Path], tmp_path: Path
-) -> None:
-    """On paper all 300 rows and all boxes are there and nothing to click is; the PDF is written."""
+def test_print_is_short(browser: Any, pages: dict[str, Path], tmp_path: Path) -> None:
+    """On paper are the verdict, six examples and the strongest tokens, of a long run on few pages:
+    boxes stay closed, and other sections and tables are left out.
+    """
     page = opened(browser, pages["full"], DESKTOP, "dark").page
     page.emulate_media(media="print")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    script = """() => [...document.querySelectorAll('main > section, #entries tbody tr, details, article.example')]
+        .filter((part) => part.checkVisibility()).map((part) => part.id || part.className || part.localName)"""
+    shown = page.evaluate(script)
+    assert [name for name in shown if name not in ("example", "tr")] == [
+        "hero",
+        "examples",
+        "tokens",
+    ] or [name for name in shown if name not in ("example", "tr")] == [
+        "verdict",
+        "examples",
+        "tokens",
+    ]
+    assert shown.count("example") == 6
+    assert shown.count("tr") == 40
+    page.context.close()
+    page = opened(browser, pages["hurts"], DESKTOP).page
+    page.pdf(path=tmp_path / "report.pdf", format="A4")
+    assert 1 <= (tmp_path / "report.pdf").read_bytes().count(b"/Type /Page\n") <= 3
+    page.context.close()
+
+
+def test_a_phone_shows_both_sides_of_a_verdict(browser: Any, pages: dict[str, Path]) -> None:
+    """Without scrolling sideways, a row has the metric, both means, and labels of 12 pixels where a
+    figure has a narrow form.
+    """
+    page = opened(browser, pages["full"], PHONE).page
+    ends = page.evaluate(
+        "[...document.querySelectorAll('#verdict-rows thead th')].slice(0, 3).map((cell) =>"
+        " cell.getBoundingClientRect().right)"
+    )
+    assert max(ends) <= PHONE[0]
+    narrow = page.locator("figure .narrow text")
+    assert narrow.count() > 0
+    sizes = page.evaluate(
+        "[...document.querySelectorAll('figure .narrow text')].map((text) =>"
+        " text.getBoundingClientRect().height)"
+    )
+    assert min(sizes) >= 11
+    assert not page.locator("figure .wide").first.is_visible()
+    page.context.close()
+
+
+def test_print_all_shows_everything_and_no_controls(
+    browser: Any, pages: dict[str, Path], tmp_path: Path
+) -> None:
+    """By choice all 300 rows and all boxes are on paper and nothing to click is; the PDF is
+    written.
+    """
+    page = opened(browser, pages["full"], DESKTOP, "dark").page
+    page.emulate_media(media="print")
+    page.evaluate("document.body.classList.add('all')")
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     shown = "getComputedStyle(document.querySelector('%s')).display"
     assert page.evaluate(shown % ".masthead .controls") == "none"
@@ -223,7 +275,7 @@ def test_examples_are_filtered_with_the_keyboard(browser: Any, pages: dict[str, 
     number of the terminal chooses its examples.
     """
     page = opened(browser, pages["hurts"], DESKTOP).page
-    assert visible(page) == ["broken", "mended", "broken", "same"]
+    assert visible(page) == ["broken", "mended", "broken", "same", "broken", "same"]
     page.locator("form.filter input[type=radio]").first.focus()
     for status, count in (("mended", 1), ("broken", 3), ("same", 2)):
         page.keyboard.press("ArrowRight")

@@ -339,6 +339,8 @@ MOOT = frozenset({"saturated", "tau", "samples", "already", "touched"})
 """Findings that mean nothing without variance in the reward, when a bias is noise around 0."""
 OF_SAMPLES = frozenset({"reward", "saturated", "tau", "censoring", "tail"})
 """Findings on completions that were sampled, and so on nothing where answers were given."""
+DOES_NOT_ARISE = "does not arise"
+"""How the sentence of such a finding begins."""
 HIDDEN = frozenset({"reward", "saturated", "tau", "samples", "weights", "already", "test"})
 """Findings whose remedies do not help while the token limit hides what a reward by length is of."""
 
@@ -424,7 +426,7 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
     failed = {finding.code for finding in result if finding.word == "FAIL"}
     if facts.given:
         result = _put_aside(
-            result, OF_SAMPLES, "does not arise: answers were given, and none was sampled"
+            result, OF_SAMPLES, f"{DOES_NOT_ARISE}: answers were given, and none was sampled"
         )
     elif "reward" in failed:
         result = _put_aside(result, MOOT, "says nothing while the reward hardly varies")

@@ -26,7 +26,9 @@ SIZE = (4.7, 3.3)
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """``alternative``: the picture in words, for screen readers. ``figure``: matplotlib's."""
+    """``alternative``: the picture in words, for screen readers. ``figure``: matplotlib's.
+    ``narrow``: the same for a phone, None where the figure serves for both.
+    """
 
     name: str
     title: str
@@ -34,6 +36,7 @@ class Plot:
     alternative: str
     table: PageTable
     figure: Any
+    narrow: Any = None
 
 
 def empty_figure() -> Any:

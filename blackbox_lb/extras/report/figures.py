@@ -18,6 +18,7 @@ from blackbox_lb.extras.report.drawing import (
     name_axes,
 )
 from blackbox_lb.extras.report.page_text import drawn
+from blackbox_lb.extras.report.rivals import rivals_plot
 from blackbox_lb.extras.report.tables import BIASED_SIDES, numbers_table, tried_table
 from blackbox_lb.extras.report.verdict_text import amount
 from blackbox_lb.jobs.fitting.document import BothDecisions, FitResult, Measured, TriedCandidate
@@ -27,6 +28,8 @@ from blackbox_lb.safety.printable import printable
 FAINTEST = 0.04
 STRONGEST = 0.85
 """Opacity of a cell of a confusion matrix with none, or with all, of its row."""
+LONGEST_TICK = 18
+"""Characters of a label beside a matrix: as many as a phone has room for."""
 
 
 def plots(run: RunDocuments, label: str) -> dict[str, Plot]:
@@ -41,6 +44,8 @@ def plots(run: RunDocuments, label: str) -> dict[str, Plot]:
         candidates += [_pareto(result, label), _reward_kl(result, label)]
         candidates += _confusions(run)
     candidates += question_plots(run)
+    if run.evaluation is not None:
+        candidates.append(rivals_plot(run.evaluation))
     if run.bias.operating is not None:
         candidates.append(_operating(run.bias.operating))
     return {plot.name: plot for plot in candidates if plot is not None}
@@ -67,19 +72,13 @@ def _confusions(run: RunDocuments) -> list[Plot | None]:
 def _confusion(
     name: str, place: str, note: str, pair: BothDecisions, sides: tuple[str, str]
 ) -> Plot:
-    """Both confusion matrices, side by side. place: where, for the text alternative."""
-    figure = empty_figure()
+    """Both confusion matrices, side by side, for a phone below each other. place: where, for the
+    text alternative.
+    """
     names = [row.label for row in pair.base.labels]
     answers = names
     if sides == BIASED_SIDES:  # a completion may name no label
         answers = [*names, "no label"]
-    figure.set_size_inches(1.6 + 1.15 * len(names) + 2.2, 1.5 + 0.42 * len(names))
-    axes = figure.subplots(1, 2, sharey=True)
-    for axis, decisions, title in zip(axes, (pair.base, pair.biased), sides, strict=True):
-        _matrix(axis, decisions.confusion, answers, names)
-        axis.set_title(
-            f"{title}: {_share(decisions.accuracy)} right", fontsize=10, color=COLOURS["ink"]
-        )
     alternative = (
         f"Confusion matrices {place}: {_share(pair.base.accuracy)} right and"
         f" {_share(pair.base.no_label)} without a label before, {_share(pair.biased.accuracy)} and"
@@ -95,7 +94,45 @@ def _confusion(
     table = numbers_table(
         f"{name}-numbers", "How often each label was said for each", columns, rows
     )
-    return Plot(name, "Which label was said for which", note, alternative, table, figure)
+    return Plot(
+        name,
+        "Which label was said for which",
+        note,
+        alternative,
+        table,
+        _matrices(pair, answers, names, sides, below=False),
+        _matrices(pair, answers, names, sides, below=True),
+    )
+
+
+def _matrices(
+    pair: BothDecisions,
+    answers: Sequence[str],
+    names: Sequence[str],
+    sides: tuple[str, str],
+    *,
+    below: bool,
+) -> Any:
+    """The figure of both matrices, the second one beside the first, or below it."""
+    figure = empty_figure()
+    if below:
+        figure.set_size_inches(max(4.5, 1.3 + 0.5 * len(answers)), 2.6 + 0.84 * len(names))
+        axes = figure.subplots(2, 1)
+    else:
+        longest = max(len(drawn(label)) for label in answers)
+        height = 1.2 + 0.04 * longest + 0.42 * len(names)
+        width = 3.2 + 0.06 * longest + 1.15 * len(names)
+        figure.set_size_inches(width, height)
+        axes = figure.subplots(1, 2, sharey=True)
+    size = 12.0 if below else 10.0
+    for axis, decisions, title in zip(axes, (pair.base, pair.biased), sides, strict=True):
+        columns = _ticks(answers, is_narrow=below)
+        rows = _ticks(names, is_narrow=below)
+        _matrix(axis, decisions.confusion, columns, rows, size)
+        axis.set_title(
+            f"{title}: {_share(decisions.accuracy)} right", fontsize=size, color=COLOURS["ink"]
+        )
+    return figure
 
 
 def _operating(curve: OperatingCurve) -> Plot:
@@ -154,7 +191,11 @@ def _operating(curve: OperatingCurve) -> Plot:
 
 
 def _matrix(
-    axis: Any, cells: Sequence[Sequence[int]], decided: Sequence[str], right: Sequence[str]
+    axis: Any,
+    cells: Sequence[Sequence[int]],
+    decided: Sequence[str],
+    right: Sequence[str],
+    size: float,
 ) -> None:
     for y, row in enumerate(cells):
         total = sum(row) or 1
@@ -165,22 +206,32 @@ def _matrix(
             shade = FAINTEST + (STRONGEST - FAINTEST) * value / total
             axis.barh(y, 0.94, left=x - 0.47, height=0.9, color=colour, alpha=shade, linewidth=0)
             axis.text(
-                x, y, f"{value:,}", ha="center", va="center", fontsize=9, color=COLOURS["ink"]
+                x, y, f"{value:,}", ha="center", va="center", fontsize=size, color=COLOURS["ink"]
             )
     axis.set_xlim(-0.5, len(decided) - 0.5)
     axis.set_ylim(len(right) - 0.5, -0.5)
     axis.set_xticks(
         range(len(decided)),
-        [drawn(label) for label in decided],
+        decided,
         rotation=30,
         ha="right",
-        fontsize=9,
+        fontsize=size,
     )
-    axis.set_yticks(range(len(right)), [drawn(label) for label in right], fontsize=9)
+    axis.set_yticks(range(len(right)), right, fontsize=size)
     axis.tick_params(colors=COLOURS["muted"], length=0)
     axis.set_facecolor("none")
     for spine in axis.spines.values():
         spine.set_visible(False)
+
+
+def _ticks(labels: Sequence[str], *, is_narrow: bool) -> list[str]:
+    """The labels beside a matrix, in a narrow one their beginnings: the table of the numbers has
+    the whole.
+    """
+    texts = [drawn(label) for label in labels]
+    if not is_narrow:
+        return texts
+    return [text if len(text) <= LONGEST_TICK else f"{text[: LONGEST_TICK - 1]}…" for text in texts]
 
 
 def _share(value: float | None) -> str:

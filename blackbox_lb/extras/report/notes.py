@@ -1,17 +1,20 @@
 """Lists of facts beside the tables: costs, counts, missing parts, and origins."""
 
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import PromptText
-from blackbox_lb.bias.records import settings_text
+from blackbox_lb.bias.records import Entry, settings_text
 from blackbox_lb.bias.request_bias import to_request_bias
+from blackbox_lb.estimate.diagnosis.diagnose import DOES_NOT_ARISE
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.data import RunDocuments
-from blackbox_lb.extras.report.decided import decided_counts
-from blackbox_lb.extras.report.verdict_text import rows_of
+from blackbox_lb.extras.report.decided import decided_counts, question_count
+from blackbox_lb.extras.report.verdict_text import rows_of, setting_words
 from blackbox_lb.jobs.fitting.document import FitResult
+from blackbox_lb.records import Finding
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.printable import shell_line
 
@@ -190,9 +193,7 @@ def chosen_by(run: RunDocuments) -> str:
     if run.result is None or not run.result.validation.tried or run.bias.decisions:
         return ""
     tried = run.result.validation.tried
-    chosen = f"{run.bias.estimator}, {settings_text(run.bias.settings)}"
-    if run.result.origin:
-        chosen = f"{chosen} ({run.result.origin})"
+    chosen = run.result.origin or f"{run.bias.estimator}, {settings_text(run.bias.settings)}"
     if len(tried) == 1:
         return f"There was one candidate, {chosen}, so nothing was chosen."
     sampled = sum(candidate.samples > 0 for candidate in tried)
@@ -201,6 +202,69 @@ def chosen_by(run: RunDocuments) -> str:
         f" completions. Chosen: {chosen}. The numbers here chose, so they flatter what was chosen;"
         " the verdict above comes from other prompts."
     )
+
+
+MOST_NAMED = 3
+"""Tokens that the first sentence names in each direction."""
+LONGEST_PROMPT = 120
+"""Characters of a prompt that the second sentence quotes."""
+
+
+def in_short(run: RunDocuments) -> tuple[str, str]:
+    """What was learned, and for whom, in a sentence each."""
+    model = run.bias.model
+    prompts = f"prompts like those of {run.bias.task or 'the fit'}"
+    if run.bias.decisions:
+        what = (
+            f"Requests stay as they are: the probabilities that {model} gives to the options of"
+            f" {question_count(run)} are mended after they arrive."
+        )
+        whom = f"It is for {model} and {prompts}, asked in the same words."
+        return what, whom
+    entries = sorted(run.bias.entries, key=lambda entry: -abs(entry.bias))
+    directions = (
+        ("likelier", [entry for entry in entries if entry.bias > 0]),
+        ("less likely", [entry for entry in entries if entry.bias < 0]),
+    )
+    moves = [f"{_tokens(moved)} {word}" for word, moved in directions if moved]
+    condition = ", by what the prompt is" if run.bias.depends_on else ""
+    what = f"The bias moves no token{condition}."
+    if moves:
+        what = f"The bias makes {' and '.join(moves)}{condition}, in every answer."
+    if run.examples:
+        prompts = f"prompts like “{_cut(run.examples[0].prompt)}”"
+    settings = dict.fromkeys(setting_words(row.setting) for row in rows_of(run))
+    tested = f", tested {' and '.join(settings)}" if settings else ""
+    whom = (
+        f"It is for {model} and {prompts}{tested}; it teaches no fact and no skill, and another"
+        " model needs a bias of its own."
+    )
+    return what, whom
+
+
+def _cut(prompt: str) -> str:
+    return textwrap.shorten(prompt, LONGEST_PROMPT, placeholder=" …")
+
+
+def _tokens(entries: Sequence[Entry]) -> str:
+    """The first tokens, and the number of the others."""
+    names = [f"“{entry.readable.strip() or entry.readable}”" for entry in entries[:MOST_NAMED]]
+    further = len(entries) - len(names)
+    if further:
+        names.append(f"{further:,} more tokens" if further > 1 else "1 more token")
+    if len(names) == 1:
+        return names[0]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def checks(run: RunDocuments) -> tuple[list[Finding], list[Finding]]:
+    """The checks of the fit that say something, and those that do not arise."""
+    arise: list[Finding] = []
+    moot: list[Finding] = []
+    for finding in run.bias.findings:
+        moot_or_not = moot if finding.sentence.startswith(DOES_NOT_ARISE) else arise
+        moot_or_not.append(finding)
+    return arise, moot
 
 
 def learned(run: RunDocuments) -> str:
@@ -239,7 +303,7 @@ def missing(run: RunDocuments) -> Iterator[tuple[str, str, str]]:
         yield (
             "what you could do instead",
             purpose,
-            f"{judge} --rival 'prompt:Answer in one short sentence.'",
+            f"{judge} --rivals",
         )
     if run.analysis is None:
         purpose = "How far each token moves, score bands and families:"

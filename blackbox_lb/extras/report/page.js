@@ -22,16 +22,21 @@
   });
   systemDark.addEventListener("change", name);
   name();
+  const all = document.body.classList;
   document.getElementById("print").addEventListener("click", () => window.print());
+  document.getElementById("print-all").addEventListener("click", () => { all.add("all"); window.print(); });
   for (const each of document.querySelectorAll(".controls")) each.hidden = false;
 
   let opened = [];
   window.addEventListener("beforeprint", () => {
+    if (!all.contains("all")) return;
     opened = [...document.querySelectorAll("details:not([open])")];
     for (const each of opened) each.open = true;
   });
   window.addEventListener("afterprint", () => {
     for (const each of opened) each.open = false;
+    opened = [];
+    all.remove("all");
   });
 
   const key = (row, column) => {

@@ -124,7 +124,10 @@ def _jinja() -> tuple[Any, Any]:
         trim_blocks=False,
     )
     environment.filters["tone"] = lambda text: re.sub(r"[^a-z]+", "-", text.lower())
-    environment.filters["svg"] = lambda plot: markup(inline(plot))
+    environment.filters["svg"] = lambda plot: markup(inline(plot.figure, plot.name))
+    environment.filters["narrow_svg"] = lambda plot: markup(
+        inline(plot.narrow, f"{plot.name}-narrow")
+    )
     environment.filters["short"] = lambda value: short(value).replace("-", "−")
     return environment, markup
 
@@ -143,18 +146,18 @@ def _label(run: RunDocuments) -> str:
     return run.evaluation.label
 
 
-def inline(plot: Plot) -> str:
-    """The figure as an ``<svg>`` element, hidden from screen readers: its text alternative stands
-    beside it.
+def inline(figure: Any, name: str) -> str:
+    """The figure as an ``<svg>`` element, whose ids begin with ``name``, hidden from screen
+    readers: its text alternative stands beside it.
     """
-    text = _svg(plot.figure)
+    text = _svg(figure)
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<title>.*?</title>|<!--.*?-->", "", text, flags=re.DOTALL)
-    for name, colour in COLOURS.items():
-        text = text.replace(colour, f"var(--plot-{name})")
+    for role, colour in COLOURS.items():
+        text = text.replace(colour, f"var(--plot-{role})")
     text = FONT.sub(r"font-size: \1px; font-family: inherit", text)
-    text = IDENTITY.sub(rf"\g<1>{plot.name}-\g<2>", text)
+    text = IDENTITY.sub(rf"\g<1>{name}-\g<2>", text)
     start, rest = text.split(">", 1)
     start = re.sub(r' (width|height)="[^"]*"', "", start)
     return f'{start} aria-hidden="true" focusable="false">{rest}'

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Comparison, Verdict
@@ -29,13 +30,14 @@ SIGNS = str.maketrans({"\n": "⏎", "\r": "␍", "\t": "⇥"})
 @dataclass(frozen=True, slots=True)
 class Bar:
     """An interval with its point, each from -1 to 1 of the widest interval of its kind; ``label``:
-    in words.
+    in words. ``ends``: both ends in words.
     """
 
     low: float
     point: float
     high: float
     label: str
+    ends: tuple[str, str]
 
     @classmethod
     def of(cls, row: Verdict, widest: float | None = None) -> Bar:
@@ -47,9 +49,9 @@ class Bar:
         low, point, high = (
             value / widest if widest else 0.0 for value in (row.low, row.difference, row.high)
         )
-        return cls(
-            low, point, high, f"{change(row.metric, row.difference)}, interval {interval(row)}"
-        )
+        label = f"{change(row.metric, row.difference)}, interval {interval(row)}"
+        ends = (change(row.metric, row.low), change(row.metric, row.high))
+        return cls(low, point, high, label, ends)
 
 
 def farthest(row: Verdict) -> float:
@@ -130,9 +132,15 @@ def table(
     where: str = "",
 ) -> PageTable:
     """A table whose number columns are those that hold a number anywhere; rows beyond MOST_ROWS are
-    counted.
+    counted. A column without anything in it is left out.
     """
     cells = tuple(tuple(row) for row in rows)
+    if cells:
+        filled = [
+            any(cell.text or cell.bar for cell in column) for column in zip(*cells, strict=True)
+        ]
+        columns = tuple(compress(columns, filled))
+        cells = tuple(tuple(compress(row, filled)) for row in cells)
     page_rows = cells[:MOST_ROWS]
     numbers = frozenset(
         place for row in page_rows for place, cell in enumerate(row) if cell.kind == "number"
@@ -182,10 +190,12 @@ def _p(value: float | None) -> Cell:
     return number(value, "<0.001")
 
 
-def _metric(row: Verdict) -> Cell:
+def _metric(row: Verdict, before: str = "") -> Cell:
+    """The metric, with its direction; ``before``: the text before that."""
+    direction = "lower is better"
     if row.better == "higher":
-        return Cell(row.metric, note="higher is better")
-    return Cell(row.metric, note="lower is better")
+        direction = "higher is better"
+    return Cell(row.metric, note=f"{before}{direction}")
 
 
 def _means(row: Verdict) -> list[Cell]:
@@ -202,22 +212,20 @@ BIASED_SIDES = ("without the bias", "with the bias")
 def verdict_table(rows: Sequence[Verdict], sides: tuple[str, str] = BIASED_SIDES) -> PageTable:
     """The bias against the base, a row for each metric and setting; ``sides``: their names."""
     columns = (
-        "setting",
         "metric",
-        "verdict",
         *sides,
         "difference",
         "95 % interval",
+        "verdict",
         "p",
         "prompts",
     )
     cells = [
         [
-            Cell(row.setting),
-            _metric(row),
-            word(row.word),
+            _metric(row, f"{row.setting}, "),
             *_means(row),
             bar,
+            word(row.word),
             _p(row.p),
             count(row.n_prompts),
         ]
@@ -460,7 +468,6 @@ def tried_table(tried: Sequence[TriedCandidate]) -> PageTable:
     """All candidates of the search on the validation prompts."""
     columns = (
         "candidate",
-        "where it comes from",
         "entries",
         "reward",
         "accuracy",
@@ -471,8 +478,10 @@ def tried_table(tried: Sequence[TriedCandidate]) -> PageTable:
     )
     rows = [
         [
-            Cell(candidate.name),
-            Cell(candidate.origin),
+            Cell(
+                candidate.name,
+                note=candidate.origin if candidate.origin not in candidate.name else "",
+            ),
             count(candidate.entries),
             number(candidate.reward),
             number(
@@ -483,7 +492,7 @@ def tried_table(tried: Sequence[TriedCandidate]) -> PageTable:
                 candidate.tokens, None if candidate.tokens is None else f"{candidate.tokens:,.1f}"
             ),
             number(candidate.kl_nats_per_completion),
-            count(candidate.samples),
+            count(candidate.samples or None),
             Cell(candidate.status),
         ]
         for candidate in tried

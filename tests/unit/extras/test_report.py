@@ -159,7 +159,9 @@ def test_a_full_run_shows_everything(tmp_path: Path) -> None:
         assert part in said, part
     assert "Not in this report" not in said
     names = re.findall(r'id="plot-([\w-]+)"', page)
-    assert names == ["pareto", "reward-kl"]
+    assert names == ["rivals", "pareto", "reward-kl"]
+    assert "“part0”" in said
+    assert "teaches no fact and no skill" in said
 
 
 def test_what_is_missing_is_named_with_its_command(tmp_path: Path) -> None:
