@@ -239,8 +239,8 @@ def completions(*words: str) -> list[str]:
 
 
 def test_what_is_completed(bias_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands, options, choices, providers, tasks, rewards, and bias files here and in the runs
-    below.
+    """Commands, options, choices, providers, tasks, rewards, runs, and bias files here and in the
+    runs below.
     """
     monkeypatch.chdir(bias_file.parent)
     run_folder = bias_file.parent / "runs" / "capitals"
@@ -255,6 +255,7 @@ def test_what_is_completed(bias_file: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "correct-and-short" in completions("fit", "--reward", "c")
     assert completions("show", "") == [
         "bias.json",
+        "runs/capitals",
         "runs/capitals/bias.json",
         "runs/capitals/learned.json",
     ]
