@@ -152,10 +152,11 @@ def export(
     if loaded.prompts is not None:
         remarks.append(loaded.prompts.sentence)
     remarks = [*filter(None, remarks), *rules.remarks]
+    text = rules.write(replace(job, remarks=tuple(remarks)))
     if not rules.comments:
         for remark in remarks:
             log.warning("%s", remark)
-    return rules.write(replace(job, remarks=tuple(remarks)))
+    return text
 
 
 def _check(bias: Bias, profile: Profile, tokenizer: str | None) -> None:

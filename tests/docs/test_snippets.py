@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 NOT_RUN = 4
 """Blocks that say why they cannot run here. One more needs a reason that a reviewer reads."""
-LANGUAGES = {"bash", "console", "js", "json", "python", "text", "toml", "yaml"}
+LANGUAGES = {"bash", "console", "ini", "js", "json", "python", "text", "toml", "yaml"}
 QUICK = {"completion", "export", "providers", "show"}
 """Commands that need no server."""
 

@@ -370,7 +370,7 @@ def test_every_block_of_the_page_is_tested() -> None:
     ]
     for _, text in BLOCKS:
         if text.startswith("$ blb "):
-            name, *options = shlex.split(text.removeprefix("$ blb ").partition(" > ")[0])
+            name, *options = shlex.split(text.removeprefix("$ blb "))
             command = main.get_command(click.Context(main), name)
             assert command is not None
             command.make_context(name, options, parent=click.Context(main, **main.context_settings))
