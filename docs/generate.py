@@ -1,10 +1,11 @@
-"""Writes docs/cli.md, the help of every command, docs/files.md, the files of a run, and the tables
-of rewards in docs/tasks.md: ``uv run python docs/generate.py``. A test compares them with the
-package.
+"""Writes docs/cli.md, the help of every command, docs/files.md, the files of a run, the tables of
+rewards in docs/tasks.md, and llms.txt, the list of all pages for language models: ``uv run python
+docs/generate.py``. A test compares them with the package.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,47 @@ def _linked(spelling: str, section: str) -> str:
     return f"[`{spelling}`](#{section})" if section else f"`{spelling}`"
 
 
+DOCS = Path(__file__).parent
+LLMS_HEAD = """# blackbox_lb
+
+> {summary}
+
+Install it from a checkout: `pip install '.[local,report]'`; the command is `blb`, the package `blackbox_lb`. `blb COMMAND --help-all` prints every option, `help(blackbox_lb.fit)` every parameter.
+
+## Pages
+"""  # noqa: E501
+SENTENCE = re.compile(r".+?[.:](?=\s|$)", re.DOTALL)
+LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
+BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+NO_PROSE = ("<", "|", "#", "!", "1. ")
+"""How a paragraph begins that is none."""
+
+
+def llms() -> str:
+    """llms.txt: what the package is, and a line for every page with its first sentence."""
+    readme = DOCS.with_name("README.md").read_text(encoding="utf-8")
+    lines = [LLMS_HEAD.format(summary=_first_paragraph(readme))]
+    for page in sorted(DOCS.rglob("*.md"), key=lambda page: (page.parent != DOCS, page.as_posix())):
+        text = page.read_text(encoding="utf-8")
+        title = text.partition("\n")[0].removeprefix("# ")
+        path = page.relative_to(DOCS.parent).as_posix()
+        paragraph = _first_paragraph(text)
+        sentence = SENTENCE.match(paragraph)
+        words = paragraph if sentence is None else sentence[0].rstrip(":")
+        lines.append(f"- [{title}]({path}): {words.replace('**', '')}")
+    return "\n".join(lines) + "\n"
+
+
+def _first_paragraph(text: str) -> str:
+    """The first prose of a page in one line, without links."""
+    for paragraph in BLOCK.sub("", text).split("\n\n")[1:]:
+        if paragraph.strip() and not paragraph.startswith(NO_PROSE):
+            return LINK.sub(r"\1", " ".join(paragraph.removeprefix("- ").split()))
+    return ""
+
+
 if __name__ == "__main__":
+    DOCS.with_name("llms.txt").write_text(llms(), encoding="utf-8")
     Path(__file__).with_name("cli.md").write_text(reference(), encoding="utf-8")
     Path(__file__).with_name("files.md").write_text(files(), encoding="utf-8")
     TASKS.write_text(tasks(), encoding="utf-8")

@@ -105,12 +105,13 @@ def test_the_architecture_page_is_true() -> None:
 
 
 def test_the_command_reference_is_the_help() -> None:
-    """docs/cli.md, docs/files.md and docs/tasks.md are what docs/generate.py writes."""
+    """docs/cli.md, docs/files.md, docs/tasks.md and llms.txt are what docs/generate.py writes."""
     generate = runpy.run_path(str(ROOT / "docs" / "generate.py"))
     remedy = "run: uv run python docs/generate.py"
     assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == generate["reference"](), remedy
     assert (ROOT / "docs" / "files.md").read_text(encoding="utf-8") == generate["files"](), remedy
     assert (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8") == generate["tasks"](), remedy
+    assert (ROOT / "llms.txt").read_text(encoding="utf-8") == generate["llms"](), remedy
 
 
 def test_python_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,3 +175,13 @@ def test_a_page_of_the_gallery_has_at_most_two_screens(path: Path) -> None:
     PageResults.model_validate_json(path.read_text(encoding="utf-8"))
     lines = path.with_suffix(".md").read_text(encoding="utf-8").splitlines()
     assert sum(max(1, -(-len(line) // 120)) for line in lines) <= 90
+
+
+def test_the_counts_of_the_first_screen_are_those_of_the_gallery() -> None:
+    """How often a bias won, was level and lost stands in the README as the gallery counts it."""
+    page = (ROOT / "docs" / "gallery" / "index.md").read_text(encoding="utf-8")
+    row = re.search(r"^\| \*\*all\*\* \|(.+)\|$", page, flags=re.MULTILINE)
+    assert row is not None
+    counts = [int(cell) for cell in row[1].split("|")]
+    said = re.findall(r"won (\d+), level (\d+), lost\s+(\d+)", README)
+    assert [int(number) for numbers in said for number in numbers] == counts

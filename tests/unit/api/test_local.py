@@ -298,7 +298,9 @@ def test_the_environment_is_honoured(endpoint: str, tmp_path: Path) -> None:
 
 
 def test_a_missing_extra_names_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without huggingface_hub or xllamacpp the message says what to install."""
+    """Without huggingface_hub, xllamacpp or tokenizers the message says what to install, before the
+    engine is started.
+    """
     path = tmp_path / "m.gguf"
     path.write_bytes(MODEL)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
@@ -306,7 +308,7 @@ def test_a_missing_extra_names_its_remedy(tmp_path: Path, monkeypatch: pytest.Mo
         resolve_model("org/quants")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with (
-        raises_naming(InputError, "xllamacpp", "'.[local]'"),
+        raises_naming(InputError, "xllamacpp and tokenizers", "'.[local]'"),
         LocalEngine(path),
     ):
         pass
