@@ -67,7 +67,8 @@ def _announce(
     if not total.requests:
         return
     sentence = announcement(trials, total)
-    trials.report.expect(total.completions, total.completion_tokens, partial(shorter, trials))
+    tokens = total.completion_tokens
+    trials.report.expect(total.completions, total.prompt_tokens, tokens, partial(shorter, trials))
     hosted = is_hosted(trials.session)
     asks = hosted and not options.yes and is_terminal()
     if not asks:

@@ -123,9 +123,9 @@ class Terminal:
         if self._verbose:
             self.notice(text)
 
-    def expect(self, completions: int, tokens: int, shorter: Shorter) -> None:
+    def expect(self, completions: int, prompts: int, tokens: int, shorter: Shorter) -> None:
         """Keep what is to come, to say how long it takes."""
-        self._outlook.expect(completions, tokens, shorter)
+        self._outlook.expect(completions, prompts, tokens, shorter)
 
 
 def reporter(*, quiet: bool, verbose: bool = True) -> Reporter:

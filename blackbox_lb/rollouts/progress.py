@@ -29,8 +29,10 @@ class Reporter(Protocol):
     def detail(self, text: str) -> None:
         """One sentence on how it is done, for the record and for who asks for every number."""
 
-    def expect(self, completions: int, tokens: int, shorter: Shorter) -> None:
-        """What the whole command draws, with so many tokens at most."""
+    def expect(self, completions: int, prompts: int, tokens: int, shorter: Shorter) -> None:
+        """What the whole command draws: completions, the tokens of their ``prompts``, and their own
+        tokens at most.
+        """
 
 
 class Silent:
@@ -44,7 +46,7 @@ class Silent:
     def detail(self, text: str) -> None:
         """Ignore the remark."""
 
-    def expect(self, completions: int, tokens: int, shorter: Shorter) -> None:
+    def expect(self, completions: int, prompts: int, tokens: int, shorter: Shorter) -> None:
         """Ignore what is to come."""
 
 
@@ -75,7 +77,11 @@ def chance(p: float) -> str:
 
 
 FIRST = 8
-"""Completions by which the time of a command is measured."""
+"""Completions by which the time of a command is measured, at least."""
+WARM = 5.0
+"""Seconds of which the completions are not measured: the first ones of a server are slow."""
+AFTER = 20.0
+"""Seconds that are measured, at least."""
 LONG = 900.0
 """Seconds above which a shorter plan is offered."""
 
@@ -90,11 +96,17 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def work(completions: int, tokens: int, share: float) -> float:
-    """What completions cost in units of a token's time: one for the prompt of each, and ``share``
-    of the ``tokens`` that they may have at most.
+READ = 8
+"""Tokens of a prompt that are read in the time of one that is written, on a processor without an
+accelerator.
+"""
+
+
+def work(prompts: float, tokens: float) -> float:
+    """What completions cost in units of the time of a written token: for the tokens of their
+    ``prompts``, and for their own.
     """
-    return completions + share * tokens
+    return prompts / READ + tokens
 
 
 class Outlook:
@@ -107,18 +119,20 @@ class Outlook:
     ) -> None:
         self._say = say
         self._clock = clock
-        self._expected = (0, 0)
+        self._expected = (0, 0, 0)
         self._shorter: Shorter = _no_shorter
         self._begin: float | None = None
         self._due = self.DUE
+        self._is_said = False
+        self._from = (0.0, 0, 0.0)
         self._done = 0
         self._tokens = 0
         self._sampled = 0
         self._sampled_tokens = 0
 
-    def expect(self, completions: int, tokens: int, shorter: Shorter) -> None:
-        """Begin with what is to come; ``tokens``: at most."""
-        self._expected = (completions, tokens)
+    def expect(self, completions: int, prompts: int, tokens: int, shorter: Shorter) -> None:
+        """Begin with what is to come; see ``Reporter``."""
+        self._expected = (completions, prompts, tokens)
         self._shorter = shorter
 
     def start(self) -> None:
@@ -133,12 +147,17 @@ class Outlook:
         if completion.n_tokens > 1:
             self._sampled += 1
             self._sampled_tokens += completion.n_tokens
-        if self._done == FIRST and self._expected[0] > FIRST:
-            total = work(*self._expected, self._share) * self._second
-            text = f"about {duration(total)} in all, by the first {FIRST} completions"
-            if self._spent > 1:
+        if self._done == 1 or self._spent < WARM:
+            self._from = (self._clock(), self._done, self._finished)
+        since, before, _ = self._from
+        measured = self._done - before >= FIRST and self._clock() - since >= AFTER
+        if measured and not self._is_said and self._expected[0] > self._done:
+            self._is_said = True
+            seconds = self._spent + (self._total - self._finished) * self._second
+            text = f"about {duration(seconds)} in all, by the first {self._done:,} completions"
+            if self._sampled:
                 text += f" ({self._tokens / self._spent:.0f} tokens/s)"
-            if total > LONG:
+            if seconds > LONG:
                 text += self._shorter(self._second, self._share)
             self._say(text)
 
@@ -151,12 +170,27 @@ class Outlook:
     @property
     def _second(self) -> float:
         """Seconds of a unit of work."""
-        return self._spent / max(self._done + self._tokens, 1)
+        since, _, finished = self._from
+        if self._finished <= finished:
+            return self._spent / max(self._finished, 1.0)
+        return (self._clock() - since) / (self._finished - finished)
+
+    @property
+    def _finished(self) -> float:
+        """The work that is done."""
+        completions, prompts, _ = self._expected
+        read = prompts * self._done / max(completions, 1)
+        return work(read, self._tokens)
+
+    @property
+    def _total(self) -> float:
+        _, prompts, tokens = self._expected
+        return work(prompts, self._share * tokens)
 
     @property
     def _share(self) -> float:
         """Tokens of a sampled completion, as a share of those that all have on average at most."""
-        completions, tokens = self._expected
+        completions, _, tokens = self._expected
         if not self._sampled or not tokens:
             return 1.0
         return min(self._sampled_tokens / self._sampled * completions / tokens, 1.0)
@@ -164,10 +198,10 @@ class Outlook:
     @property
     def left(self) -> str:
         """The time left of the whole command; "" where it is not known yet."""
-        total = work(*self._expected, self._share) - self._done - self._tokens
-        if not self._done or total <= 0:
+        rest = self._total - self._finished
+        if not self._done or rest <= 0:
             return ""
-        return f"about {duration(total * self._second)} left"
+        return f"about {duration(rest * self._second)} left"
 
     def is_due(self) -> bool:
         """Whether a line on the progress is due: after 30 s, 1 min, 2 min, 4 min, ..."""
@@ -293,7 +327,7 @@ class Calling:
     def detail(self, text: str) -> None:
         """Ignore the remark: the record has it."""
 
-    def expect(self, completions: int, tokens: int, shorter: Shorter) -> None:
+    def expect(self, completions: int, prompts: int, tokens: int, shorter: Shorter) -> None:
         """Ignore what is to come: the function is called with each step."""
 
 
@@ -316,9 +350,9 @@ class Printing:
     def detail(self, text: str) -> None:
         """Ignore the remark: the record has it."""
 
-    def expect(self, completions: int, tokens: int, shorter: Shorter) -> None:
+    def expect(self, completions: int, prompts: int, tokens: int, shorter: Shorter) -> None:
         """Keep what is to come, to say how long it takes."""
-        self._outlook.expect(completions, tokens, shorter)
+        self._outlook.expect(completions, prompts, tokens, shorter)
 
 
 Watcher: TypeAlias = "Callable[[Completion], None]"

@@ -125,8 +125,9 @@ def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: Plan) -> Non
     share = 1.0
     if pace is not None:
         most = total.completion_tokens / max(total.completions, 1)
-        share = min(pace[1] / max(most, 1.0), 1.0)
-        seconds = pace[0] * work(total.completions, total.completion_tokens, share)
+        share = min(pace[2] / max(most, 1.0), 1.0)
+        prompts = pace[1] * total.completions
+        seconds = pace[0] * work(prompts, share * total.completion_tokens)
     if options.as_json:
         dollars = None
         if prices is not None:
@@ -142,7 +143,7 @@ def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: Plan) -> Non
     settings_judged = ", ".join(setting.name for setting in plan.settings)
     echo(f"learns from {plan.learn_from}; judges at {settings_judged}")
     if pace is None or seconds is None:
-        echo(f"how long it takes, a server shows: blb fit says it after {FIRST} completions")
+        echo(f"a server shows how long it takes: blb fit says so after {FIRST} completions")
     else:
         text = f"about {duration(seconds)}, as fast as the earlier run in {folder}"
         if seconds > LONG:

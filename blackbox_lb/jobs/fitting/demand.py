@@ -67,6 +67,8 @@ SHORTER = (
     ("limit", 30),
 )
 """Settings that a plan is made shorter by, one after the other, and the most of each."""
+WORTH = 0.9
+"""Share of the work that a shorter setting leaves at most."""
 
 
 def shorter_plan(
@@ -82,30 +84,35 @@ def shorter_plan(
 
     second: seconds of a unit of work. share: of the limit that completions have.
     """
+
+    def units(plan: Plan, longest: int) -> float:
+        total = fit_forecast(replace(settings, max_tokens=longest), task, plan, reward)
+        return work(total.prompt_tokens, share * total.completion_tokens)
+
     fields: dict[str, int] = {}
     longest = settings.max_tokens
-    seconds = 0.0
+    now = units(plan, longest)
     for name, most in SHORTER:
+        shorter = plan
+        limit = longest
         if name == "max_tokens":
-            if reward.label in (LENGTH, TOKENS_PAID) or longest <= most:
-                continue
-            longest = most
-        else:
-            now = getattr(plan, name)
-            if now is None:
-                now = len(task.train)
-            if now <= most:
-                continue
-            plan = plan.for_data(plan.decision_labels, plan.notices, **{name: most})
+            if reward.label not in (LENGTH, TOKENS_PAID):
+                limit = min(longest, most)
+        elif (getattr(plan, name) or len(task.train)) > most:
+            shorter = plan.for_data(plan.decision_labels, plan.notices, **{name: most})
+        after = units(shorter, limit)
+        if after > WORTH * now:
+            continue
+        plan = shorter
+        longest = limit
+        now = after
         fields[name] = most
-        total = fit_forecast(replace(settings, max_tokens=longest), task, plan, reward)
-        seconds = second * work(total.completions, total.completion_tokens, share)
-        if seconds <= LONG:
+        if second * now <= LONG:
             break
     if not fields:
         return ""
     options = " ".join(f"``{name}={value}``" for name, value in fields.items())
-    return f"; shorter, about {duration(seconds)}: {options}"
+    return f"; shorter, about {duration(second * now)}: {options}"
 
 
 @dataclass(frozen=True, slots=True)

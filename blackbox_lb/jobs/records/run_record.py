@@ -95,9 +95,9 @@ class Remembering:
         self.notices.append(text)
         self._listener.detail(text)
 
-    def expect(self, completions: int, tokens: int, shorter: Shorter) -> None:
+    def expect(self, completions: int, prompts: int, tokens: int, shorter: Shorter) -> None:
         """Pass on what is to come."""
-        self._listener.expect(completions, tokens, shorter)
+        self._listener.expect(completions, prompts, tokens, shorter)
 
 
 FILE = "run.json"
@@ -370,11 +370,11 @@ def _read(path: Path) -> _Document:
         ) from error
 
 
-def earlier_pace(folder: Path, provider: str) -> tuple[float, float] | None:
+def earlier_pace(folder: Path, provider: str) -> tuple[float, float, float] | None:
     """How fast the largest run in ``folder`` that asked ``provider`` was.
 
-    Returns seconds of a unit of work (``rollouts.progress.work``), and tokens a completion; None
-    where no run tells. Raises InputError: the record cannot be read.
+    Returns seconds of a unit of work (``rollouts.progress.work``), and tokens of a prompt and of a
+    completion; None where no run tells. Raises InputError: the record cannot be read.
     """
     runs = [
         run
@@ -385,9 +385,11 @@ def earlier_pace(folder: Path, provider: str) -> tuple[float, float] | None:
         return None
     run = max(runs, key=lambda run: run.spent["requests"])
     requests = run.spent["requests"]
+    prompts = run.spent.get("prompt_tokens", 0.0)
     tokens = run.spent.get("completion_tokens", 0.0)
     spent = datetime.fromisoformat(run.ended or "") - datetime.fromisoformat(run.started)
-    return spent.total_seconds() / work(int(requests), int(tokens), 1.0), tokens / requests
+    second = spent.total_seconds() / max(work(prompts, tokens), 1.0)
+    return second, prompts / requests, tokens / requests
 
 
 def _now() -> str:

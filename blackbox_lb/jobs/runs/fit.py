@@ -193,7 +193,8 @@ async def _fit(plan: Plan) -> Run:
                 settings = RequestSettings.of(trials)
                 return shorter_plan(settings, task, plan, reward, second, share)
 
-            trials.report.expect(total.completions, total.completion_tokens, shorter)
+            tokens = total.completion_tokens
+            trials.report.expect(total.completions, total.prompt_tokens, tokens, shorter)
 
     with work_in(folder):
         async with (

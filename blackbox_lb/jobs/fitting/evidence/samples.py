@@ -103,9 +103,10 @@ async def _first_look(job: FitJob) -> Truncation | None:
         )
         return truncation
     trials.report.detail(f"first {len(first)} prompts: {room.sentence}")
-    if room.decision == "nothing":
-        trials.report.notice(room.plain)
-    if room.decision == "nothing" and len(first) < len(job.examples) and not job.plan.go_on:
+    if room.decision != "nothing":
+        return truncation
+    if len(first) < len(job.examples) and not job.plan.go_on:
+        _refuse_without_hits(trials.reward, rollouts.rewards)
         remedy = _longer_or(
             truncation, "use another reward, or prompts that the model sometimes gets right"
         )
@@ -114,6 +115,7 @@ async def _first_look(job: FitJob) -> Truncation | None:
             f" before more is paid for: {remedy}, or ``go_on`` to collect all the same (what came"
             " is kept)"
         )
+    trials.report.notice(room.plain)
     return truncation
 
 
@@ -133,6 +135,7 @@ async def _positions(job: FitJob, truncation: Truncation | None) -> Positions:
     )
     values = _announce(training, trials)
     if np.ptp(values) == 0:
+        _refuse_without_hits(trials.reward, values)
         label = trials.reward.label
         remedy = _longer_or(truncation, _remedy_for_equal(trials.reward, float(values[0])))
         raise InputError(
@@ -193,6 +196,18 @@ def _announce(training: Positions, trials: Trials) -> Vector:
     for sentence in training.notices:
         trials.report.notice(sentence)
     return values
+
+
+def _refuse_without_hits(reward: Reward, values: Vector) -> None:
+    """Raise InputError: the reward counts what a completion should not do, and none does it.
+
+    values: (n,) rewards of the completions.
+    """
+    if reward.label.startswith("-") and not values.any():
+        raise InputError(
+            f"the model does not do what {reward.name} is against: 0 hits in {len(values):,}"
+            " completions, so there is nothing to remove; give prompts on which it does"
+        )
 
 
 def _remedy_for_equal(reward: Reward, value: float) -> str:
