@@ -467,6 +467,11 @@ def test_what_init_takes_for_other_data(tmp_path: Path, monkeypatch: pytest.Monk
     written = find_settings().tables["defaults"]
     assert written["prompt_template"] == "{ticket_text}: {eingang}"
     assert written["max_tokens"] == 9
+    (tmp_path / "blb.toml").unlink()
+    assert blb("init", "--yes", "--data", "b.csv", "--reward", "length").exit_code == 0
+    assert not {"max_tokens", "prompt_template"} & set(find_settings().tables["defaults"])
+    (tmp_path / "blb.toml").unlink()
+    assert "Did you mean capitals?" in blb("init", "--yes", "--task", "capital").stderr
 
 
 def test_init_writes_no_key_that_an_address_holds(
