@@ -22,6 +22,7 @@ from blackbox_lb.cli.commands import COMMANDS, GROUPS, load_command
 from blackbox_lb.cli.echo import echo, for_screen, quiet_by_hand
 from blackbox_lb.cli.removed import refuse_removed
 from blackbox_lb.errors import BlbError, Interrupted
+from blackbox_lb.safety.printable import suggestion_last
 
 if TYPE_CHECKING:
     from blackbox_lb.cli.settings import SettingsFile
@@ -139,7 +140,7 @@ class Commands(click.Group):
             echo(f"\n{error}", err=True)
             ctx.exit(INTERRUPTED)
         except BlbError as error:
-            echo(f"Error: {_sentence(error)}", err=True)
+            echo(f"Error: {suggestion_last(_sentence(error))}", err=True)
             ctx.exit(2)
         except click.MissingParameter as error:
             if error.param is not None and error.param.name == "reward":
@@ -161,7 +162,8 @@ class Commands(click.Group):
 def _for_screen(error: click.ClickException) -> click.ClickException:
     """An error of click with its message as it is printed."""
     begin = "Error: "
-    message = for_screen(f"{begin}{error.format_message()}", err=True).removeprefix(begin)
+    full = f"{begin}{suggestion_last(error.format_message())}"
+    message = for_screen(full, err=True).removeprefix(begin)
     if isinstance(error, click.UsageError):
         return click.UsageError(message, error.ctx)
     return click.ClickException(message)

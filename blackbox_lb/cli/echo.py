@@ -16,7 +16,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from blackbox_lb.safety.printable import legible, suggestion_last, wrapped
+from blackbox_lb.safety.printable import legible, wrapped
 from blackbox_lb.safety.secrets import redacted
 
 _PARAMETER = re.compile(r"``([a-z][a-z0-9_]*)(?:=([^`]*))?``")
@@ -66,11 +66,10 @@ def shown(text: object) -> str:
 
 
 def for_screen(text: object, *, err: bool) -> str:
-    """A text as ``echo`` prints it: with the names of options, what was probably meant in its last
-    line, and no line wider than the screen.
+    """A text as ``echo`` prints it: with the names of options, and no line wider than the
+    screen.
     """
-    readable = shown(suggestion_last(with_option_names(str(text))))
-    return wrapped(readable, screen_width(err=err))
+    return wrapped(shown(with_option_names(str(text))), screen_width(err=err))
 
 
 def screen_width(*, err: bool = False) -> int | None:

@@ -436,7 +436,7 @@ def test_init_learns_the_columns_of_own_data(
     assert result.exit_code == 0, result.output
     assert find_settings().tables == {"defaults": LEARNED}
     if answers and "txt" in answers:
-        assert "Did you mean tickets.csv?" in result.stderr
+        assert "did you mean tickets.csv?" in result.stderr
         assert "no column 'txt'" in result.stderr
     assert "next: blb check" in result.stdout
     fit = blb("fit", "--dry-run")
