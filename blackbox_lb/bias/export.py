@@ -204,13 +204,8 @@ def _litellm(job: ExportJob) -> str:
         call = "text_completion"
         kind = "text-completion-openai"
         text = "text"
-    server = job.server
-    if server.query is not None:
-        raise InputError(
-            f"LiteLLM's OpenAI-compatible route sends no query, and this API wants {server.query};"
-            " take another format, or a provider without one"
-        )
-    where = server.arguments("api_base", "extra_headers", "extra_query")
+    job.check_no_query()
+    where = job.server.arguments("api_base", "extra_headers", "extra_query")
     return job.python(
         "import litellm",
         *call_lines(

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from blackbox_lb.bias.addresses import ANY, Address, literal
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.errors import InputError
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.safety.printable import printable
@@ -52,6 +53,14 @@ class ExportJob:
         else:
             rules = self.profile.connection
         return Address.of(rules, self.base_url, path.removesuffix(route), route)
+
+    def check_no_query(self) -> None:
+        """Raise InputError: the API wants a query, which LiteLLM does not send."""
+        if self.server.query is not None:
+            raise InputError(
+                "LiteLLM's OpenAI-compatible route sends no query, and this API wants"
+                f" {self.server.query}; take another format, or a provider without one"
+            )
 
     @property
     def prompt(self) -> dict[str, Any]:

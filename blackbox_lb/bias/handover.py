@@ -138,11 +138,7 @@ def _pydantic_ai(job: ExportJob) -> str:
 
 def _dspy(job: ExportJob) -> str:
     """``dspy.LM`` hands what it does not know to LiteLLM."""
-    if job.server.query is not None:
-        raise InputError(
-            f"LiteLLM's OpenAI-compatible route sends no query, and this API wants"
-            f" {job.server.query}; take another format, or a provider without one"
-        )
+    job.check_no_query()
     where = job.server.arguments("api_base", "extra_headers", "extra_query")
     model = literal(f"openai/{job.model}")
     return job.python(

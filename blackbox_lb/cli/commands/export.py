@@ -10,7 +10,6 @@ import click
 from blackbox_lb.cli.completing import bias_files, known
 from blackbox_lb.cli.echo import echo_code
 from blackbox_lb.cli.grouped import LateChoice
-from blackbox_lb.cli.resources import chosen_bias
 from blackbox_lb.providers.packaged import profile_names
 
 
@@ -75,6 +74,7 @@ def export_command(
     provider's limits is refused: blb compile makes it fit.
     """
     from blackbox_lb.bias.export import export
+    from blackbox_lb.cli.resources import chosen_bias
 
     code = export(
         chosen_bias(bias_file),

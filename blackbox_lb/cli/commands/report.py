@@ -9,7 +9,6 @@ import click
 
 from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, echo_linked
-from blackbox_lb.cli.resources import chosen_bias
 
 
 @click.command("report")
@@ -41,6 +40,7 @@ def report_command(run: Path | None, out: Path | None, plots: Path | None, is_op
     it, as report.html#examples. Needs the extra report: pip install '.[report]' in the checkout.
     """
     from blackbox_lb.cli.echo import with_option_names
+    from blackbox_lb.cli.resources import chosen_bias
     from blackbox_lb.extras.report.page import write_report
 
     folder = chosen_bias(run).parent

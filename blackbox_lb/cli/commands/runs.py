@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import PATH, argument, command
 from blackbox_lb.cli.options import PrintOptions
-from blackbox_lb.cli.resources import chosen_bias
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.jobs.runs.names import RUNS
 from blackbox_lb.rollouts.progress import number
@@ -30,6 +29,7 @@ def runs_command(options: RunsOptions) -> None:
 
     With two runs or more, by their folders or bias files: these, side by side.
     """
+    from blackbox_lb.cli.resources import chosen_bias
     from blackbox_lb.jobs.runs.listing import run_row, runs_in
 
     if len(options.folders) > 1:

@@ -10,7 +10,6 @@ import click
 
 from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.cli.resources import chosen_bias
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.printable import printable
 
@@ -40,6 +39,7 @@ def show_command(bias_file: Path | None, top: int, as_json: bool) -> None:
     """
     from blackbox_lb.bias.document import Bias
     from blackbox_lb.bias.request_bias import phases_of_features
+    from blackbox_lb.cli.resources import chosen_bias
     from blackbox_lb.cli.tables import findings_list, print_curve, verdict_table
 
     bias = Bias.load(chosen_bias(bias_file))

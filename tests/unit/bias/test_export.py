@@ -191,15 +191,6 @@ def test_the_langchain_script_gives_the_bias(
     ) == SENT
 
 
-@pytest.mark.parametrize("library", ["litellm", "langchain_openai"])
-def test_the_installed_library_sends_the_bias(server: ExactServer, library: str) -> None:
-    """Where the library is there, the script is run as it is printed."""
-    pytest.importorskip(library, exc_type=ImportError)
-    text = export(learned(), "litellm" if library == "litellm" else "langchain")
-    _, body = run(server, sys.executable, "-c", text)
-    assert (body["model"], body["logit_bias"]) == ("exact", SENT)
-
-
 def test_vllm_serves_the_file_and_a_request_names_it(server: ExactServer, tmp_path: Path) -> None:
     """Run with a stand-in for vllm: the folder that the server reads holds the bias under the name
     that the request gives.
