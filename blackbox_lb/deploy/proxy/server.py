@@ -6,7 +6,6 @@ caller's own key; this process stores, logs and shows no key, prompt or completi
 """
 
 import asyncio
-import datetime as dt
 import logging
 import signal
 import traceback
@@ -20,7 +19,6 @@ from urllib.parse import quote
 import aiohttp
 from aiohttp import web
 
-from blackbox_lb._version import __version__
 from blackbox_lb.deploy.injection import quoted, route
 from blackbox_lb.deploy.part_sending import OK, PartAnswer, PartSending, returned
 from blackbox_lb.deploy.phase_requests import PhasedRequest
@@ -34,6 +32,7 @@ from blackbox_lb.deploy.proxy.limits import GRACE, IDLE, MAX_BODY, PREFIX
 from blackbox_lb.deploy.proxy.looking import trouble, unready
 from blackbox_lb.deploy.proxy.metrics import Metrics
 from blackbox_lb.deploy.proxy.models import MODELS, aliased_model, models_answer
+from blackbox_lb.deploy.proxy.own_pages import HEALTH, READY, health_page, is_own, log_line
 from blackbox_lb.deploy.proxy.prompting import chat_fields
 from blackbox_lb.deploy.proxy.upstream import (
     MAX_HEADER,
@@ -49,10 +48,6 @@ from blackbox_lb.safety.printable import printable
 
 HEADER = "blackbox-lb-bias"
 """The header of an answer that names the bias of the request."""
-HEALTH = "/healthz"
-METRICS = "/metrics"
-READY = "/ready"
-"""The paths that the proxy answers of itself, and the upstream's of these names are hidden by."""
 CLIENT_LEFT = 499
 """The status under which a request is counted whose client left, as nginx has it."""
 
@@ -166,36 +161,7 @@ class Proxy:
     @property
     def health(self) -> dict[str, Any]:
         """What ``/healthz`` answers."""
-        return {
-            "status": "ok",
-            "version": __version__,
-            "upstream": self.upstream.base,
-            "biases": [
-                {
-                    "name": row.name,
-                    "model": row.model,
-                    "alias": row.alias,
-                    "entries": len(row.bias.entries),
-                    "status": row.bias.status,
-                    "requests": self.metrics.biased[row.name],
-                }
-                for row in self.biases
-            ],
-            "questions": [
-                {
-                    "id": row.question.id,
-                    "model": row.model,
-                    "reading": row.reading,
-                    "mending": row.mending,
-                    "fingerprint": row.question.fingerprint,
-                    "promise": None if row.promise is None else row.promise.sentence,
-                }
-                for row in self.questions or ()
-            ],
-            "decisions": dict(self.metrics.decisions),
-            "requests": self.metrics.counts,
-            "unbiased_models": dict(self.metrics.without),
-        }
+        return health_page(self.upstream.base, self.biases, self.questions, self.metrics)
 
     def _check_no_loop(self, host: str, port: int) -> None:
         every_interface = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not listened on
@@ -217,15 +183,15 @@ class Proxy:
             return answer
         finally:
             seconds = loop.time() - start
-            if not _is_own(request):
+            if not is_own(request):
                 self.metrics.answer(status, seconds)
             if self._log_request is not None:
-                self._log_request(_log_line(request, status, seconds))
+                self._log_request(log_line(request, status, seconds))
 
     async def _answer_or_error(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             answer = await self._dispatch(request)
-            if answer.status >= 500 and not _is_own(request):
+            if answer.status >= 500 and not is_own(request):
                 self.metrics.failed["upstream_status"] += 1
             return answer
         except ErrorAnswer as refusal:
@@ -260,7 +226,7 @@ class Proxy:
         self._callers.check(request)
         target = request.raw_path
         path = target.partition("?")[0]
-        if _is_own(request):
+        if is_own(request):
             headers = self._callers.headers(request)
             if path == HEALTH:
                 return web.json_response(self.health, headers=headers)
@@ -445,12 +411,6 @@ class Proxy:
                 request.transport.close()
 
 
-def _is_own(request: web.BaseRequest) -> bool:
-    """Whether the proxy answers of itself."""
-    path = request.raw_path.partition("?")[0]
-    return path in (HEALTH, READY, METRICS) and request.method in ("GET", "HEAD")
-
-
 async def _pieces(answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
     """A body, piece by piece as it was sent."""
     # Not iter_chunks(): on the second empty body of a process it never ends (aiohttp 3.14).
@@ -464,13 +424,6 @@ def _decoded(answer: aiohttp.ClientResponse) -> frozenset[str]:
     if answer.headers.get("Content-Encoding", "").strip().lower() in _DECODED:
         return _ENCODING
     return frozenset()
-
-
-def _log_line(request: web.BaseRequest, status: int, seconds: float) -> str:
-    """The line of an access log: no query, header or body, because keys and prompts stand there."""
-    time = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
-    path = printable(request.raw_path.partition("?")[0])
-    return f"{time} {request.remote} {request.method} {path} {status} {seconds:.3f} s"
 
 
 async def serve(proxy: Proxy, host: str, port: int, started: Callable[[str], object]) -> None:
