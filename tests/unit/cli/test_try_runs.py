@@ -171,7 +171,7 @@ def test_a_run_and_its_bias_file_are_one_argument(
     assert blb("runs", "runs/short/bias.json").stdout.startswith("1 run")
     missing = blb("show", "runs/shor")
     assert missing.exit_code == 2
-    assert "did you mean runs/short?" in missing.stderr
+    assert "Did you mean runs/short?" in missing.stderr
 
 
 def test_nothing_to_take_by_default_is_said(

@@ -62,6 +62,7 @@ ERRORS = {
     "tables": ("--config", "unknown table.toml", "fit"),
     "no settings": ("--config", "none.toml", "fit"),
     "init": ("init", "--yes", "--data", "own.csv", "--answer-column", "teem"),
+    "serve": ("serve", "runs/tickets"),
 }
 """Commands that end with an error, one of each kind."""
 NOTICES = {
