@@ -49,7 +49,8 @@ def test_the_page_is_one_program(
     program = program.replace("http://127.0.0.1:8000/v1", server.base_url)
     namespace: dict[str, object] = {"__name__": "program"}
     exec(compile(program, "python.md", "exec"), namespace)
-    assert str(namespace["run"]).startswith(("HELPS", "NO EVIDENCE"))  # few prompts, and chance
+    verdicts = ("HELPS", "NO EVIDENCE", "NOT SHOWN TO PAY")  # few prompts, and chance
+    assert str(namespace["run"]).startswith(verdicts)
     assert (tmp_path / "runs" / "tickets" / "bias.json").is_file()
 
 

@@ -438,7 +438,7 @@ def effect_lines(rows: Sequence[Verdict], label: str) -> list[str]:
         words = f"{value:<{value_width}}  {change(row, row.difference)}{unit} ({interval})"
         if several:
             words += f"  {row.setting.replace('temperature ', 'T = ')}"
-        if several or row.verdict == "HURTS" != verdict:
+        if row.word != verdict and (several or row.verdict == "HURTS"):
             words += f"  {row.word}"
         numbers.append(words)
     room = WIDTH - _indent(verdict) - 2
@@ -512,8 +512,10 @@ CAUSES = {
 }
 """Code of a failed check -> the cause in plain words, where its sentence has terms of its own."""
 ALL_EQUAL = "completions of one prompt earn the same, so none is there to prefer"
-TERMS_OF_REMEDIES = (" for a reliability", ", or raise tau")
+FOR_EXPERTS = (" for a reliability", ", or raise tau")
 """What begins the part of a remedy that only an expert reads."""
+PLAINER = {"rollouts": "completions", "lower tau": "lower ``tau``"}
+"""Words of a remedy -> plainer ones."""
 
 
 def reason(findings: Sequence[Finding], rewards: Sequence[Verdict] = ()) -> str:
@@ -540,6 +542,15 @@ def reason(findings: Sequence[Finding], rewards: Sequence[Verdict] = ()) -> str:
     return ""
 
 
+def plain_remedy(remedy: str) -> str:
+    """A remedy without the terms of the paper."""
+    for term in FOR_EXPERTS:
+        remedy = remedy.partition(term)[0]
+    for term, plainer in PLAINER.items():
+        remedy = remedy.replace(term, plainer)
+    return remedy
+
+
 def _lacks_prompts(finding: Finding) -> bool:
     """Whether more test prompts would tell what the test does not."""
     return finding.code == "test" and finding.word == "INCONCLUSIVE" and finding.remedy != ""
@@ -553,10 +564,8 @@ def _steps_without_evidence(findings: Sequence[Finding], folder: Path) -> list[N
         and finding.word in ("FAIL", "INCONCLUSIVE")
         and not _lacks_prompts(finding)
     ]
-    for term in TERMS_OF_REMEDIES:
-        remedies = [remedy.partition(term)[0] for remedy in remedies]
     return [
-        *(NextStep(printable(remedy)) for remedy in remedies[:1]),
+        *(NextStep(printable(plain_remedy(remedy))) for remedy in remedies[:1]),
         NextStep(shell_line("blb", "report", folder), "look at every answer"),
         NextStep(HELP_PAGE, "what helps, by kind of task"),
     ]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Commonest, Verdict
+from blackbox_lb.bias.records import Commonest, Verdict, headline
 from blackbox_lb.estimate.decisions.prediction import decisions_of
 from blackbox_lb.jobs.evaluation.conclusion import eval_conclusion
 from blackbox_lb.jobs.evaluation.document import Evaluation
@@ -135,6 +135,35 @@ def test_an_evaluation(case: str) -> None:
     conclusion = eval_conclusion(Evaluation.model_validate(document), Path("e"), "", [], [])
     assert judged == verdict(case).verdict
     assert " ".join(str(conclusion).split()).startswith(f"{word} {sentence}")
+
+
+def test_an_evaluation_that_says_otherwise_than_the_fit_says_how_both_fit() -> None:
+    """Significant in the fit, and not among the comparisons of the evaluation: one sentence has
+    both p-values and both numbers of comparisons.
+    """
+    document = evaluation() | {"label": "accuracy", "reward": "accuracy"}
+    document["policies"] = document["policies"][:2]
+    for row in document["comparisons"]:
+        row.update(verdict="NO EVIDENCE", p=0.07)
+    before = verdict("beats both").replacing(setting="temperature 1")
+    conclusion = eval_conclusion(
+        Evaluation.model_validate(document), Path("e"), "", [], [], [before]
+    )
+    assert "the fit shows that it helps (p 0.001 among 1 comparisons" in conclusion.caveat
+    assert "the evaluation shows no effect (p 0.070 among 8" in conclusion.caveat
+    same = eval_conclusion(Evaluation.model_validate(evaluation()), Path("e"), "", [], [], [before])
+    assert "the fit" not in same.caveat
+
+
+def test_better_probabilities_do_not_begin_with_helps() -> None:
+    """Where log loss falls and accuracy is not shown to change, the word is about probabilities."""
+    loss = verdict("beats both").replacing(
+        metric="log loss", base=1.0, biased=0.5, difference=-0.5, low=-0.6, high=-0.4,
+        better="lower", commonest=None,
+    )  # fmt: skip
+    word, sentence = headline([verdict("no evidence"), loss], "without mending")
+    assert word == "BETTER PROBABILITIES"
+    assert sentence.endswith("only better: log loss")
 
 
 @Case

@@ -82,6 +82,7 @@ def test_the_first_words_of_a_fit_name_the_commonest_label(fitted: Fitted) -> No
     assert '"b"' in headline
     assert share in headline
     assert max(map(len, lines[:4])) <= 80
+    assert "--deploy greedy --rivals" in " ".join(lines)
 
 
 def test_every_other_place_says_the_same(fitted: Fitted) -> None:

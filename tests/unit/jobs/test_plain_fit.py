@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blackbox_lb.jobs.runs.conclusion import CAUSES, reason
+from blackbox_lb.estimate.diagnosis.diagnose import samples_finding, weights_finding
+from blackbox_lb.estimate.diagnosis.reliability import Precision
+from blackbox_lb.jobs.runs.conclusion import CAUSES, plain_remedy, reason
 from blackbox_lb.records import Finding
 from blackbox_lb.rollouts.progress import FIRST, LONG, Lines, Outlook
 from tests.support.commands import asking, blb
@@ -135,6 +137,16 @@ def test_every_cause_is_plain_and_whole(code: str) -> None:
     assert terms(cause) == []
     assert not cause.endswith("...")
     assert reason([passed]) == ""
+
+
+def test_remedies_are_plain() -> None:
+    """What a failed check advises names completions and options."""
+    precision = Precision(signal=0.1, noise=5.0, prompts=40, completions=400)
+    findings = [samples_finding(precision), weights_finding(3.0, completions=400)]
+    remedies = [plain_remedy(finding.remedy) for finding in findings]
+    assert all(remedies)
+    assert terms(" ".join(remedies)) == []
+    assert plain_remedy("lower tau, to about 0.2") == "lower ``tau``, to about 0.2"
 
 
 def test_the_time_of_a_command_is_said_after_the_first_completions() -> None:
