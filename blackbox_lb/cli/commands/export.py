@@ -37,8 +37,8 @@ def _formats() -> Iterable[str]:
     "--provider",
     shell_complete=known(profile_names),
     help=(
-        f"Where requests go: {', '.join(profile_names())}, or a path to your own TOML. [default:"
-        " the bias's own]"
+        "Where requests go: an API by its name (blb providers lists all), or your own TOML."
+        " [default: the bias's own]"
     ),
 )
 @click.option(

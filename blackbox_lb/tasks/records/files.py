@@ -653,12 +653,16 @@ def _prompt(record: Record, columns: ColumnNames) -> Prompt:
             f"has both {columns.prompt!r} and {columns.messages!r}; keep one of them"
         )
     if text is None and messages is None:
-        remedy = "write a prompt or delete the row"
-        if not record.has(columns.prompt) and not record.has(columns.messages):
+        problem = _absent(record, columns.prompt, columns.messages)
+        if record.has(columns.prompt) or record.has(columns.messages):
+            remedy = "write a prompt or delete the row"
+        elif "did you mean" in problem:
+            remedy = "correct ``prompt_column``"
+        else:
             remedy = f"name it with ``prompt_column={longest_column([record])}``"
-            if record.textual and len(record.columns) == 1:
-                remedy = f"separate the cells by a comma, a semicolon, a tab or |, or {remedy}"
-        raise record.error(f"{_absent(record, columns.prompt, columns.messages)}; {remedy}")
+        if record.textual and len(record.columns) == 1:
+            remedy = f"separate the cells by a comma, a semicolon, a tab or |, or {remedy}"
+        raise record.error(f"{problem}; {remedy}")
     if messages is not None:
         return read_chat(record, columns.messages)
     if not isinstance(text, str):

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blackbox_lb.cli import main
+from blackbox_lb.cli.commands import COMMANDS
 from tests.support.errors import names
 
 ROWS = [(f"question {number}", ("yes", "no")[number % 2]) for number in range(40)]
@@ -80,3 +81,24 @@ def test_columns_of_other_names_are_offered_as_options() -> None:
     result = blb(*FIT)
     assert result.exit_code == 2
     assert "--answer-column label" in result.output
+
+
+def test_help_is_a_command_too() -> None:
+    """Of the program, of a command, of a command in a group; a misspelt one gets the right one."""
+    assert blb("help").output == blb("--help").output
+    assert blb("help", "fit").output == blb("fit", "--help").output
+    assert blb("help", "store", "check").output == blb("store", "check", "--help").output
+    assert "Did you mean fit?" in blb("help", "fitt").output
+
+
+def test_long_lists_stand_once() -> None:
+    """No help lists the providers or the rewards, which have commands of their own; sentences are
+    whole.
+    """
+    for name in COMMANDS:
+        text = " ".join(blb(name, "--help").output.split())
+        assert "cerebras, deepinfra" not in text
+        assert "log-accuracy, marks:FILE" not in text
+    assert "cerebras" in blb("providers").output
+    assert "1 if correct, else 0" in blb("rewards").output
+    assert "..." not in blb("store", "--help").output.partition("Commands:")[2]

@@ -246,7 +246,9 @@ def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:
     assert [row["folder"] for row in rows] == [str(folder)]
     assert rows[0]["metric"] == "T/len"
     assert rows[0]["entries"] == len(Bias.load(folder / "bias.json").entries)
-    assert str(folder.name) in blb("runs", folder.parent).stdout
+    listed = blb("runs", folder.parent).stdout
+    assert str(folder.name) in listed
+    assert "1 run\n" in listed
     assert len(json.loads(blb("runs", folder, folder, "--json").stdout)["runs"]) == 2
     assert blb("runs", tmp_path).exit_code == 0
     assert blb("runs", tmp_path / "none").exit_code == 2
