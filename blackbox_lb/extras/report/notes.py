@@ -1,5 +1,6 @@
 """Lists of facts beside the tables: costs, counts, missing parts, and origins."""
 
+import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from blackbox_lb.extras.report.data import RunDocuments
 from blackbox_lb.extras.report.decided import decided_counts, question_count
 from blackbox_lb.extras.report.verdict_text import rows_of, setting_words
 from blackbox_lb.jobs.fitting.document import FitResult
+from blackbox_lb.jobs.plan.shared import DecisionSettings, ModelSettings, TaskSettings
 from blackbox_lb.records import Finding
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.printable import shell_line
@@ -28,8 +30,22 @@ def _blb(command: str, run: RunDocuments) -> str:
     return shell_line("blb", command, run.folder / "bias.json")
 
 
-def eval_command(run: RunDocuments) -> str:
-    return _blb("eval", run)
+def eval_command(run: RunDocuments, *more: str) -> str:
+    """``blb eval`` of the bias with the task and the model of the fit, as its command line named
+    them, then ``more``.
+    """
+    provenance = run.result.provenance if run.result is not None else {}
+    words = shlex.split(str(provenance.get("command", "")))
+    kinds = (TaskSettings, DecisionSettings, ModelSettings)
+    names = {f"--{name.replace('_', '-')}" for kind in kinds for name in kind.model_fields}
+    same = []
+    is_kept = False
+    for word in words[2:] if words[:2] == ["blb", "fit"] else []:
+        if word.startswith("--"):
+            is_kept = word.partition("=")[0] in names
+        if is_kept:
+            same.append(word)
+    return shell_line("blb", "eval", run.folder / "bias.json", *same, *more)
 
 
 def own_biases(run: RunDocuments) -> list[str]:
@@ -291,20 +307,14 @@ def learned(run: RunDocuments) -> str:
 
 def missing(run: RunDocuments) -> Iterator[tuple[str, str, str]]:
     """The missing parts, their use, and the command that adds each, "" where there is none."""
-    same = "with the options of the fit (provider, model, task, reward)"
-    judge = _blb("eval", run)
     if run.bias.decisions:
         yield from _missing_of_decisions(run)
         return
     if not rows_of(run):
-        yield "a verdict", f"Fresh completions of unseen prompts, {same}:", f"{judge} --save"
+        yield "a verdict", "Fresh completions of unseen prompts:", eval_command(run, "--save")
     if run.evaluation is None:
-        purpose = f"Instructions, lower temperatures and token limits beside the bias, {same}:"
-        yield (
-            "what you could do instead",
-            purpose,
-            f"{judge} --rivals",
-        )
+        purpose = "What one would do instead of a bias, on the same prompts:"
+        yield "what you could do instead", purpose, eval_command(run, "--rivals")
     if run.analysis is None:
         purpose = "How far each token moves, score bands and families:"
         yield "scores of tokens", purpose, _blb("analyze", run)
@@ -312,7 +322,7 @@ def missing(run: RunDocuments) -> Iterator[tuple[str, str, str]]:
         yield (
             "examples before and after",
             f"{run.examples_from[0].upper()}{run.examples_from[1:]}.",
-            judge,
+            eval_command(run),
         )
     if run.learned is None:
         yield (

@@ -179,6 +179,21 @@ def test_what_is_missing_is_named_with_its_command(tmp_path: Path) -> None:
     assert "neither result.json nor evaluation.json holds answers" in said.lower()
 
 
+def test_a_missing_part_is_added_by_the_line_that_stands_there(tmp_path: Path) -> None:
+    """The command has the task, the model and the reward of the fit, and nothing else of it."""
+    run = write_run(tmp_path / "run", "helps")
+    document = result("helps")
+    document["provenance"]["command"] = (
+        "blb fit --provider vllm --samples-per-prompt 4 --data 'my rows.jsonl' --prefill --out x"
+        " --reward length"
+    )
+    (run / "result.json").write_text(json.dumps(document), encoding="utf-8")
+    line = (
+        f"blb eval {run}/bias.json --provider vllm --data 'my rows.jsonl' --prefill --reward length"
+    )
+    assert f"{line} --rivals" in text_of(render(read_run(run)))
+
+
 def test_an_evaluation_speaks_for_a_bias_without_a_verdict(tmp_path: Path) -> None:
     """Where the bias file has no verdict, the rows are those of the bias alone against the base,
     and no alternative's.
