@@ -79,7 +79,8 @@ def server() -> Iterator[ExactServer]:
 
 def run_python(programs: Path, text: str, folder: Path, address: str) -> object:
     """A script."""
-    where = {"OPENAI_BASE_URL": address, "OPENAI_API_BASE": address}
+    # DSPy would answer from its cache of an earlier run.
+    where = {"OPENAI_BASE_URL": address, "DSPY_CACHEDIR": str(folder)}
     return output(programs / "python", "-c", text, folder=folder, **OFFLINE, **where)
 
 
