@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from collections.abc import Mapping
+import textwrap
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,12 +23,19 @@ from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 from blackbox_lb.jobs.plan.shared import ModelSettings
+from blackbox_lb.rollouts.progress import duration
 from blackbox_lb.safety.printable import shell_line
 
 if TYPE_CHECKING:
-    from blackbox_lb.extras.doctor.findings import Report
+    from blackbox_lb.extras.doctor.findings import Report, RowFinding
     from blackbox_lb.providers.profile import Profile
     from blackbox_lb.providers.schema import Json
+
+
+EVERY = 5.0
+"""Seconds between two lines of one check at least."""
+TITLES = 23
+"""Columns of a check's title."""
 
 
 class DoctorOptions(ModelSettings, PrintOptions):
@@ -94,9 +104,34 @@ def doctor_command(options: DoctorOptions) -> None:
     if profile.connection.api_key_required and not options.yes:
         _ask(profile)
 
-    def watch(title: str) -> None:
-        if not options.quiet:
-            echo(f"  {title} ...", err=True)
+    most = most_requests(thorough=options.thorough)
+    printed = time.monotonic()
+
+    def watch(
+        title: str, requests: int, left: float, findings: Sequence[RowFinding] | None
+    ) -> None:
+        nonlocal printed
+        is_due = findings or time.monotonic() - printed >= EVERY
+        if options.quiet or not is_due:
+            return
+        printed = time.monotonic()
+        outcome = f"{requests}/{most} requests, about {duration(left)} left"
+        if findings:
+            outcome = ", ".join(f"{finding.status} {finding.row}" for finding in findings)
+        head = f"  {title:<{TITLES}} "
+        columns = max(shutil.get_terminal_size().columns, 2 * len(head))
+        rest = " " * len(head)
+        echo(
+            textwrap.fill(
+                outcome,
+                columns,
+                initial_indent=head,
+                subsequent_indent=rest,
+                break_on_hyphens=False,
+                break_long_words=False,
+            ),
+            err=True,
+        )
 
     async def findings() -> Report:
         in_flight = options.concurrency or IN_FLIGHT
@@ -109,7 +144,9 @@ def doctor_command(options: DoctorOptions) -> None:
     saved = None
     careful: dict[str, Json] = {}
     complaint = None
-    if options.save is not None:
+    if options.save is not None and report.ended is not None:
+        complaint = InputError("no profile was saved, since the self-test did not reach its end")
+    elif options.save is not None:
         try:
             careful = save_profile(report, options.save, options.provider, options.base_url)
             saved = str(options.save)
@@ -121,6 +158,8 @@ def doctor_command(options: DoctorOptions) -> None:
         _print(report, saved, careful)
     if complaint is not None:
         echo(f"Error: {complaint}", err=True)
+    if report.ended is not None:
+        raise report.ended
     incurable = any(finding.incurable for finding in report.contradicted)
     if complaint is not None and not incurable:
         click.get_current_context().exit(2)

@@ -3,7 +3,7 @@ know so far.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -77,6 +77,7 @@ class Exam:
     spelled: the tokens whose bytes stand in the completions of ``draws``.
     texts: those of tokens that were looked up.
     findings: the last one of each row, in the order in which rows were first found.
+    heard: called after each answer.
     """
 
     session: Session
@@ -99,6 +100,7 @@ class Exam:
     findings: dict[str, RowFinding] = field(default_factory=dict)
     spelled: set[int] = field(default_factory=set)
     texts: dict[int, str | None] = field(default_factory=dict)
+    heard: Callable[[], None] = lambda: None
     _ceiling: int = 0
 
     def add(self, finding: RowFinding) -> None:
@@ -181,6 +183,7 @@ class Exam:
         if completions:
             self.prompt_tokens += completions[0].prompt_tokens
         self.completion_tokens += sum(completion.n_tokens for completion in completions)
+        self.heard()
         if bias:
             self.entries = max(self.entries, len(bias))
             self.named = max(*bias, -1 if self.named is None else self.named)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
+from blackbox_lb.errors import BlbError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import Json
 
@@ -58,6 +59,7 @@ class Report:
     """Everything that was found, and what it cost. Tokens are as the provider counts them.
 
     ``entries``, ``named``: most entries of a bias, and the highest id in one, that were accepted.
+    ``ended``: what ended the self-test before its end, an error or Ctrl-C; None where nothing did.
     """
 
     profile: Profile
@@ -71,6 +73,7 @@ class Report:
     seconds: float
     entries: int = 0
     named: int | None = None
+    ended: BlbError | None = None
 
     @property
     def contradicted(self) -> tuple[RowFinding, ...]:
@@ -89,6 +92,7 @@ class Report:
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "seconds": round(self.seconds, 1),
+            "ended": None if self.ended is None else str(self.ended),
         }
 
 

@@ -2,16 +2,19 @@
 the rows it was to prove.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import (
     AuthenticationFailed,
+    BlbError,
     ConnectionFailed,
     ContentFiltered,
+    Interrupted,
     ModelUnsuitable,
     NoLogprobs,
     ProviderError,
@@ -38,6 +41,10 @@ from blackbox_lb.extras.doctor.exam import (
 )
 from blackbox_lb.extras.doctor.findings import Report, RowFinding, agreement, unchecked
 
+Watch: TypeAlias = Callable[[str, int, float, Sequence[RowFinding] | None], None]
+"""Called with the title of a check, the requests so far, and the seconds that the rest takes at
+most at this pace: as the check begins, after each answer, and at its end, with its findings.
+"""
 IN_FLIGHT = 8
 """Requests at a time: gentle on a small server, and a hosted API answers 99 in seconds."""
 ENDS = (AuthenticationFailed, ConnectionFailed, QuotaExhausted, NoLogprobs)
@@ -173,10 +180,10 @@ async def examine(
     checks: Sequence[Check[Any]] = CHECKS,
     concurrency: int = IN_FLIGHT,
     thorough: bool = False,
-    watch: Callable[[str], None] = lambda title: None,
+    watch: Watch = lambda title, requests, left, findings: None,
 ) -> Report:
-    """Prove or disprove every claim of the session's profile. ``watch`` is called with the title of
-    each check as it begins.
+    """Prove or disprove every claim of the session's profile. What ends it in the middle, Ctrl-C or
+    an error, stands in the report of what was established until then.
 
     ``checks``: a selection, in their order; the others rely on what that of the lists of
     alternatives found. ``thorough``: draw more where a temperature close to 1 takes many tokens to
@@ -184,6 +191,7 @@ async def examine(
 
     Raises ProviderError: nothing can be checked: no key, no credit, no answer, no logprobs, a model
     that cannot be adapted, or the first plain request is refused, by a content filter too.
+    CancelledError: Ctrl-C before anything is established.
     """
     start = time.monotonic()
     exam = Exam(
@@ -193,13 +201,19 @@ async def examine(
         thorough=thorough,
         requests=OPENING,
     )
-    title = ""
-    for check in checks:
-        if check.title != title:
-            title = check.title
-            watch(title)
-        exam.allow(check.requests)
-        await _carry_out(exam, check)
+    ended: BlbError | None = None
+    try:
+        await _carry_out_all(exam, checks, watch, start)
+    except ProviderError as error:
+        if not exam.draws:
+            raise
+        ended = error
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if not exam.draws or task is None:
+            raise
+        task.uncancel()  # the session is closed as usual
+        ended = Interrupted(f"Interrupted after {exam.requests} of {exam.most} requests")
     for finding in answers.compare_usage(exam):
         exam.add(finding)
     return Report(
@@ -214,7 +228,38 @@ async def examine(
         seconds=time.monotonic() - start,
         entries=exam.entries,
         named=exam.named,
+        ended=ended,
     )
+
+
+async def _carry_out_all(
+    exam: Exam, checks: Sequence[Check[Any]], watch: Watch, start: float
+) -> None:
+    """Run the checks in their order. start: in seconds of ``time.monotonic``."""
+    for place, check in enumerate(checks):
+        further = sum(later.requests for later in checks[place + 1 :])
+        end = min(exam.requests + check.requests, exam.most)
+        known = dict(exam.findings)
+
+        def tell(
+            findings: Sequence[RowFinding] | None = None,
+            *,
+            title: str = check.title,
+            end: int = end,
+            further: int = further,
+        ) -> None:
+            if exam.requests == OPENING:
+                return  # no pace is known
+            to_come = min(end + further, exam.most) - exam.requests
+            pace = (time.monotonic() - start) / (exam.requests - OPENING)
+            watch(title, exam.requests, pace * to_come, findings)
+
+        exam.heard = tell
+        tell()
+        exam.allow(check.requests)
+        await _carry_out(exam, check)
+        rows = [row for row, finding in exam.findings.items() if known.get(row) != finding]
+        tell([exam.findings[row] for row in rows])
 
 
 async def _carry_out(exam: Exam, check: Check[Any]) -> None:

@@ -5,6 +5,9 @@ codes that a script can read.
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +59,68 @@ def test_an_honest_server(server: ExactServer) -> None:
     for word in ("logprobs.meaning", "bias.entries", "neutral", "CONFIRMED", "0 contradicted"):
         assert word in result.stdout
     assert "CONTRADICTED" not in result.stdout
+
+
+def test_each_stage_says_what_it_found(
+    server: ExactServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts and the time left come while a stage runs, its results at its end; --quiet has none."""
+    monkeypatch.setattr("blackbox_lb.cli.commands.doctor.EVERY", 0.0)
+    said = doctor(server).stderr
+    counts = [
+        int(count) for count in re.findall(r"(\d+)/119 requests, about \d+ (?:s|min) left", said)
+    ]
+    assert counts == sorted(counts)
+    assert len(counts) > 50
+    assert re.search(r"^  neutral sampling +CONFIRMED neutral$", said, flags=re.MULTILINE)
+    assert "requests," not in doctor(server, "--quiet").stderr.partition("\n")[2]
+
+
+class Leaving(ExactServer):
+    """A key that is refused after 40 requests."""
+
+    def post(self, path: str, body: dict[str, Any]) -> Answer:
+        """Refuses, as an API does whose credit or key ends."""
+        if len(self.calls) > 40:
+            raise RefusedRequest(401, "the key has expired")
+        return super().post(path, body)
+
+
+def test_what_ends_it_in_the_middle_comes_after_the_table(tmp_path: Path) -> None:
+    """What was established until then is printed and not saved; the error ends the command."""
+    with Leaving(ExactModel(26, 16, end=True, prompts=8, sharpness=0.9)) as server:
+        result = doctor(server, "--save", tmp_path / "mine.toml")
+        assert result.exit_code == 2, result.output
+        assert "CONFIRMED" in result.stdout
+        assert "did not reach its end" in result.stderr
+        assert "401" in result.stderr
+        assert not (tmp_path / "mine.toml").exists()
+        server.calls.clear()
+        document = json.loads(doctor(server, "--json").stdout)
+    assert "401" in document["ended"]
+    assert document["findings"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGINT to send")
+def test_ctrl_c_prints_what_is_established(
+    server: ExactServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table of the finished stages, one line on how far it came, and exit code 130."""
+    requests = 0
+
+    def interrupt(number: int, answer: dict[str, Any]) -> dict[str, Any]:
+        nonlocal requests
+        requests += 1
+        if requests == 40:
+            os.kill(os.getpid(), signal.SIGINT)
+        return answer
+
+    server.faults = interrupt
+    result = doctor(server)
+    assert result.exit_code == 130, result.output
+    assert "CONFIRMED" in result.stdout
+    assert re.search(r"Interrupted after \d+ of 119 requests", result.stderr)
+    assert "Traceback" not in result.output
 
 
 def test_json(server: ExactServer) -> None:
