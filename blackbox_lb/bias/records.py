@@ -25,11 +25,12 @@ from blackbox_lb.safety.printable import printable
 
 def settings_text(settings: Mapping[str, Scalar]) -> str:
     """The settings of an estimator that are set, as a sentence part; not safe to print."""
-    items = ((name, value) for name, value in settings.items() if value is not None)
-    return ", ".join(
-        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in items
-    )
+    parts = []
+    for name, value in settings.items():
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        if value is not None:
+            parts.append(text if text.startswith(name) else f"{name} {text}")
+    return ", ".join(parts)
 
 
 class Entry(Row):

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from blackbox_lb.bias import document as module
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Compiled, Entry, SamplingRecord, Verdict
+from blackbox_lb.bias.records import Compiled, Entry, SamplingRecord, Verdict, settings_text
 from blackbox_lb.errors import BiasError
-from blackbox_lb.records import Censoring, Finding
+from blackbox_lb.records import Censoring, Finding, Scalar
 from blackbox_lb.rollouts.judging.verdict import decide
 from blackbox_lb.safety.printable import printable
 from tests.support.errors import raises_naming
@@ -447,3 +447,14 @@ def test_a_date_that_is_none_in_utc_is_refused(created: object, tmp_path: Path) 
     with pytest.raises(BiasError) as caught:
         Bias.load(path)
     assert "created" in str(caught.value)
+
+
+def test_a_setting_that_says_its_name_is_named_once() -> None:
+    """Other settings stand behind their names; those that are not set are left out."""
+    settings: dict[str, Scalar] = {
+        "calibration": "calibration by the answers",
+        "tau": 0.5,
+        "l2": 10,
+        "prior": None,
+    }
+    assert settings_text(settings) == "calibration by the answers, tau 0.5, l2 10"

@@ -26,6 +26,8 @@ def one_call() -> None:
     blb.fit("rows.jsonl", reward="length", learn_from="neither")  # type: ignore[arg-type]
     blb.fit("rows.jsonl", reward="length", samples="ten")  # type: ignore[call-arg]
     blb.fit("rows.jsonl")  # type: ignore[call-arg]
+    blb.fit([{"prompt": "a", "answer": "b"}], reward="accuracy", deploy="greedy")
+    blb.fit(3, reward="accuracy")  # type: ignore[arg-type]
 
 
 async def in_a_loop() -> None:
