@@ -19,6 +19,7 @@ from blackbox_lb.bias.request_bias import AnyBias, RequestBias
 from blackbox_lb.jobs.evaluation.policies import Decides
 from blackbox_lb.jobs.evaluation.results import answer_parts
 from blackbox_lb.jobs.evaluation.run import EvalPlan
+from blackbox_lb.jobs.records.run_record import earlier_pace
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.providers.profile import Profile
@@ -32,6 +33,7 @@ from blackbox_lb.rollouts.collect import (
 )
 from blackbox_lb.rollouts.judging.trials import StagePart, Trials, draw_at
 from blackbox_lb.rollouts.judging.verdict import Setting
+from blackbox_lb.rollouts.progress import duration, work
 from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.store import RolloutStore, request_hash
 from blackbox_lb.tasks import Task
@@ -96,6 +98,16 @@ class Forecast:
         if stored:
             text += f"; of {stored:,} completions in the store none is asked for again"
         return text
+
+
+def likely_seconds(total: Forecast, pace: tuple[float, float, float]) -> tuple[float, float]:
+    """What a forecast takes at the pace of an earlier run (``earlier_pace``): seconds, and the
+    share of the limit that completions have.
+    """
+    second, prompt, completion = pace
+    longest = total.completion_tokens / max(total.completions, 1)
+    share = min(completion / max(longest, 1.0), 1.0)
+    return second * work(prompt * total.completions, share * total.completion_tokens), share
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +262,11 @@ def announcement(trials: Trials, total: Forecast) -> str:
         stored = ""
         if size.completions:
             stored = f"; {size.completions:,} completions are stored and not asked for again"
-        return f"{session.model} at {host}: about {total.requests:,} requests{stored}"
+        pace = earlier_pace(trials.store.path.parent, session.profile.name)
+        time = ""
+        if pace is not None:
+            time = f", about {duration(likely_seconds(total, pace)[0])} as fast as before"
+        return f"{session.model} at {host}: about {total.requests:,} requests{time}{stored}"
     key = session.profile.connection.api_key_env
     owner = ""
     if hosted and key:

@@ -97,13 +97,13 @@ def fit_command(options: FitOptions) -> None:
 def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: Plan) -> None:
     """Print what the fit would ask for at most; no server is asked, and nothing is written."""
     from blackbox_lb.jobs.fitting.demand import fit_forecast, shorter_plan
-    from blackbox_lb.jobs.forecast import RequestSettings
+    from blackbox_lb.jobs.forecast import RequestSettings, likely_seconds
     from blackbox_lb.jobs.records.run_record import earlier_pace
     from blackbox_lb.jobs.runs.conclusion import understood
     from blackbox_lb.jobs.runs.loading import naming_advice
     from blackbox_lb.providers.prices import find_prices, parse_prices
     from blackbox_lb.providers.profile import load_profile
-    from blackbox_lb.rollouts.progress import FIRST, LONG, duration, work
+    from blackbox_lb.rollouts.progress import LONG, duration
 
     profile = load_profile(options.provider)
     endpoint: Endpoint = options.endpoint or profile.first_endpoint
@@ -124,10 +124,7 @@ def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: Plan) -> Non
     seconds = None
     share = 1.0
     if pace is not None:
-        most = total.completion_tokens / max(total.completions, 1)
-        share = min(pace[2] / max(most, 1.0), 1.0)
-        prompts = pace[1] * total.completions
-        seconds = pace[0] * work(prompts, share * total.completion_tokens)
+        seconds, share = likely_seconds(total, pace)
     if options.as_json:
         dollars = None
         if prices is not None:
@@ -143,7 +140,7 @@ def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: Plan) -> Non
     settings_judged = ", ".join(setting.name for setting in plan.settings)
     echo(f"learns from {plan.learn_from}; judges at {settings_judged}")
     if pace is None or seconds is None:
-        echo(f"a server shows how long it takes: blb fit says so after {FIRST} completions")
+        echo("how long it takes shows once a server answers: blb fit says so in half a minute")
     else:
         text = f"about {duration(seconds)}, as fast as the earlier run in {folder}"
         if seconds > LONG:

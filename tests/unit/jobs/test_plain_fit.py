@@ -198,7 +198,7 @@ def test_a_dry_run_says_the_time_of_an_earlier_run_or_that_it_is_not_known(
     monkeypatch.chdir(data)
     run = tmp_path / "run"
     words = asking(writer, data="prompts.jsonl", reward="length", max_tokens=8, out=run)
-    assert "a server shows" in blb("fit", *words, "--dry-run").stdout
+    assert "once a server answers" in blb("fit", *words, "--dry-run").stdout
     assert blb("fit", *words, "--quiet").exit_code == 0
     record = json.loads((run / "run.json").read_text())
     record["runs"]["fit"].update(started="2026-01-01T00:00:00Z", ended="2026-01-01T02:00:00Z")
@@ -206,4 +206,7 @@ def test_a_dry_run_says_the_time_of_an_earlier_run_or_that_it_is_not_known(
     said = " ".join(blb("fit", *words, "--dry-run").stdout.split())
     assert re.search(r"about \d h \d+ min, as fast as the earlier run in", said)
     assert "--samples-per-prompt 4" in said
+    judged = blb("eval", run / "bias.json", *words, "--rival", "prompt:Be brief.")
+    assert judged.exit_code == 0, judged.output
+    assert re.search(r"requests, about \d.* as fast as before", judged.stderr)
     assert np.isfinite(json.loads(blb("fit", *words, "--dry-run", "--json").stdout)["seconds"])
