@@ -91,6 +91,7 @@ class Terminal:
                 progress.update(bar, advance=1, rate=rate, left=self._outlook.left)
 
             yield watch
+            self._outlook.stop()
             done = progress.tasks[0]
             if done.completed < completions:
                 progress.update(

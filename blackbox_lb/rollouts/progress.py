@@ -80,6 +80,8 @@ FIRST = 8
 """Completions by which the time of a command is measured, at least."""
 WARM = 5.0
 """Seconds of which the completions are not measured: the first ones of a server are slow."""
+SHOWN = 2.0
+"""Seconds of stages from which the time that is left is shown."""
 AFTER = 20.0
 """Seconds that are measured, at least."""
 LONG = 900.0
@@ -122,6 +124,8 @@ class Outlook:
         self._expected = (0, 0, 0)
         self._shorter: Shorter = _no_shorter
         self._begin: float | None = None
+        self._stage: float | None = None
+        self._drawn = 0.0
         self._due = self.DUE
         self._is_said = False
         self._from = (0.0, 0, 0.0)
@@ -136,9 +140,15 @@ class Outlook:
         self._shorter = shorter
 
     def start(self) -> None:
-        """Begin to measure with the first stage."""
+        """Begin to measure a stage; between stages nothing is drawn."""
+        self._stage = self._clock()
         if self._begin is None:
-            self._begin = self._clock()
+            self._begin = self._stage
+
+    def stop(self) -> None:
+        """End the stage."""
+        self._drawn = self._spent
+        self._stage = None
 
     def add(self, completion: Completion) -> None:
         """Count a completion; say the time of the whole command after the first ones."""
@@ -148,9 +158,9 @@ class Outlook:
             self._sampled += 1
             self._sampled_tokens += completion.n_tokens
         if self._done == 1 or self._spent < WARM:
-            self._from = (self._clock(), self._done, self._finished)
+            self._from = (self._spent, self._done, self._finished)
         since, before, _ = self._from
-        measured = self._done - before >= FIRST and self._clock() - since >= AFTER
+        measured = self._done - before >= FIRST and self._spent - since >= AFTER
         if measured and not self._is_said and self._expected[0] > self._done:
             self._is_said = True
             seconds = self._spent + (self._total - self._finished) * self._second
@@ -163,9 +173,10 @@ class Outlook:
 
     @property
     def _spent(self) -> float:
-        if self._begin is None:
-            return 0.0
-        return self._clock() - self._begin
+        """Seconds of all stages."""
+        if self._stage is None:
+            return self._drawn
+        return self._drawn + self._clock() - self._stage
 
     @property
     def _second(self) -> float:
@@ -173,7 +184,7 @@ class Outlook:
         since, _, finished = self._from
         if self._finished <= finished:
             return self._spent / max(self._finished, 1.0)
-        return (self._clock() - since) / (self._finished - finished)
+        return (self._spent - since) / (self._finished - finished)
 
     @property
     def _finished(self) -> float:
@@ -199,15 +210,16 @@ class Outlook:
     def left(self) -> str:
         """The time left of the whole command; "" where it is not known yet."""
         rest = self._total - self._finished
-        if not self._done or rest <= 0:
+        if not self._done or self._spent < SHOWN or rest <= 0:
             return ""
         return f"about {duration(rest * self._second)} left"
 
     def is_due(self) -> bool:
         """Whether a line on the progress is due: after 30 s, 1 min, 2 min, 4 min, ..."""
-        if self._spent < self._due:
+        elapsed = self._clock() - (self._begin or 0.0)
+        if elapsed < self._due:
             return False
-        while self._due <= self._spent:
+        while self._due <= elapsed:
             self._due *= 2
         return True
 
@@ -260,6 +272,7 @@ class Lines:
             self._said = self._clock()
 
     def end(self) -> None:
+        self._outlook.stop()
         if self._brief:
             return
         stored = self._total - self._done
@@ -341,7 +354,9 @@ class Printing:
     @contextmanager
     def stage(self, title: str, completions: int) -> Iterator[Watcher]:
         """A line now and then."""
-        yield Lines(title, completions, self._say, outlook=self._outlook, brief=True)
+        lines = Lines(title, completions, self._say, outlook=self._outlook, brief=True)
+        yield lines
+        lines.end()
 
     def notice(self, text: str) -> None:
         """Write the sentence."""

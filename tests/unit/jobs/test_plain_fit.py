@@ -168,6 +168,26 @@ def test_the_time_of_a_command_is_said_after_the_first_completions() -> None:
     )
 
 
+def test_time_between_stages_does_not_count() -> None:
+    """What is computed between two stages says nothing of the completions to come."""
+    now = 0.0
+    lines: list[str] = []
+    outlook = Outlook(lines.append, lambda: now)
+    outlook.expect(200, 0, 200, lambda second, share: "")
+    first = Lines("first", 50, lines.append, lambda: now, outlook, brief=True)
+    for _ in range(50):
+        now += 0.2
+        first(text_completion("word", tokens=1))
+    first.end()
+    now += 3600.0
+    second = Lines("second", 150, lines.append, lambda: now, outlook, brief=True)
+    for _ in range(50):
+        now += 0.2
+        second(text_completion("word", tokens=1))
+    [shown] = [line for line in lines if line.startswith("second: ")]
+    assert shown.endswith("about 30 s left")
+
+
 def test_a_long_stage_shows_signs_of_life_that_double() -> None:
     """After 30 s, 1 min, 2 min, 4 min: an hour takes eight lines at most."""
     now = 0.0
