@@ -187,10 +187,10 @@ def posted(url: str, key: str, body: Mapping[str, Any]) -> str:
 
 def call_lines(function: str, values: Mapping[str, Any], *more: str) -> list[str]:
     """The lines of a call, one argument a line."""
-    given = [*arguments(values), *more]
-    if not given:
+    all_arguments = [*arguments(values), *more]
+    if not all_arguments:
         return [f"{function}()"]
-    return [f"{function}(", *(f"    {argument}," for argument in given), ")"]
+    return [f"{function}(", *(f"    {argument}," for argument in all_arguments), ")"]
 
 
 def arguments(values: Mapping[str, Any]) -> list[str]:

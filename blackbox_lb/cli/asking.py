@@ -79,15 +79,15 @@ def data_answers(ask: Questions, options: InitOptions, embedded: bool) -> dict[s
     if len(files) > 1 and options.data is None:
         echo(f"Data files here: {', '.join(files)}", err=True)
     question = f"Data, a table, JSON or text, or a task ({', '.join(BUILT_IN)})"
-    given = None if options.data is None else str(options.data)
+    data = None if options.data is None else str(options.data)
     while True:
-        answer = ask.checked(question, given, default, _records)
+        answer = ask.checked(question, data, default, _records)
         if _is_task(answer):
             return {"task": answer, "reward": _reward(ask, options, REWARD)}
         try:
             return {"data": answer, **_rows(ask, answer, options)}
         except DataError as error:
-            if ask.silent or given is not None:
+            if ask.silent or data is not None:
                 raise
             echo(f"  {error}", err=True)
 
@@ -188,9 +188,9 @@ def _limit(ask: Questions, names: Sequence[str], limit: int | None) -> int:
     """The most tokens of an answer, by default enough for the longest label."""
     from blackbox_lb.tasks.sets.offers import tokens_of_longest
 
-    given = None if limit is None else str(limit)
+    option = None if limit is None else str(limit)
     enough = str(tokens_of_longest(names))
-    return int(ask.checked("Tokens of an answer at most", given, enough, _check_count))
+    return int(ask.checked("Tokens of an answer at most", option, enough, _check_count))
 
 
 def data_files(folder: Path) -> list[str]:

@@ -110,11 +110,11 @@ def asking(bias: Bias, model: str, profile: Profile | None) -> Generator[Body, R
             f" '{printable(base)}', the beginning without a bias",
         )
     seen = f"'{printable(first)}' was raised by {high:g} nats, and comes"
-    others = [entry for text, entry in raised.items() if text != first]
+    remaining = [entry for text, entry in raised.items() if text != first]
     has_fractions = any(not entry.bias.is_integer() for entry in bias.entries)
-    if not has_fractions or not others or high - FARTHEST < SURE:
+    if not has_fractions or not remaining or high - FARTHEST < SURE:
         return Arrival("ARRIVES", seen)
-    whole = yield from _is_whole(base_body, raised[first], others[0], high - FARTHEST)
+    whole = yield from _is_whole(base_body, raised[first], remaining[0], high - FARTHEST)
     if isinstance(whole, str):
         return Arrival(
             "ARRIVES",

@@ -82,8 +82,8 @@ def near_or_listed(word: str, names: Iterable[str], title: str) -> str:
     """The name nearest to ``word`` as a question; where none is near, all names after ``title``:
     "; the rivals are a, b".
     """
-    known = list(names)
-    return did_you_mean(word, known) or f"; {title} {', '.join(known)}"
+    choices = list(names)
+    return did_you_mean(word, choices) or f"; {title} {', '.join(choices)}"
 
 
 def suggestion_last(message: str) -> str:

@@ -495,7 +495,7 @@ def _small_labels(rows: Sequence[SourcedExample]) -> list[str]:
         if len(members) >= LEAST_OF_LABEL:
             continue
         count = counted(len(members), "row")
-        larger = [name for name, others in by_label.items() if len(others) > len(members)]
+        larger = [name for name, rows in by_label.items() if len(rows) > len(members)]
         near = near_label(label, larger)
         if near:
             notices.append(

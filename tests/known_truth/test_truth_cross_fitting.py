@@ -134,7 +134,8 @@ def test_few_rows_are_learned_from_and_chosen_on(tmp_path: Path) -> None:
             result = blb(
                 *("fit", "--provider", "llamacpp", "--base-url", server.base_url),
                 *("--data", data, "--test-data", test, "--reward", "accuracy"),
-                *("--max-tokens", 2, "--out", tmp_path / "run", "--json", "--restart", *more),
+                *("--max-tokens", 2, "--out", tmp_path / "run"),
+                *("--json", "--restart", "--verbose", *more),
             )
             assert result.exit_code == 0, result.output
             return " ".join(result.stderr.split()), json.loads(result.stdout)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from blackbox_lb.jobs.runs.listing import RunRow
 
 
+HEADER = ("run", "made", "verdict", "reward", "base", "biased", "difference, 95 %", "entries", "$")
+
+
 class RunsOptions(PrintOptions):
     folders: tuple[Path, ...] = argument(metavar="[FOLDER]...", nargs=-1, type=PATH)
 
@@ -46,7 +49,7 @@ def runs_command(options: RunsOptions) -> None:
     else:
         print_table(
             counted(len(rows), "run"),
-            ("run", "made", "verdict", "reward", "base", "biased", "difference", "entries", "$"),
+            HEADER,
             [_cells(row) for row in rows],
             left_aligned=4,
         )

@@ -262,8 +262,8 @@ def mean_scores(
     pairs = zip(scores.logprobs, second.logprobs[::step], strict=True)
     floored = zip(scores.floored, second.floored[::step], strict=True)
     return OptionScores(
-        tuple((first + other) / 2 for first, other in pairs),
-        tuple(first or other for first, other in floored),
+        tuple((forward + backward) / 2 for forward, backward in pairs),
+        tuple(forward or backward for forward, backward in floored),
         sum(masses) / len(masses) if masses else None,
     )
 

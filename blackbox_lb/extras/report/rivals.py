@@ -58,14 +58,14 @@ def rivals_plot(evaluation: Evaluation) -> Plot | None:
 
 def _name(evaluation: Evaluation, policy: PolicyResult) -> str:
     """The policy's name, with its setting where there are several."""
-    if len({other.setting for other in evaluation.policies}) == 1:
+    if len({judged.setting for judged in evaluation.policies}) == 1:
         return policy.name
     return f"{policy.name}, {policy.setting}"
 
 
 def _outcome(evaluation: Evaluation, policy: PolicyResult) -> str:
     """What was shown of the policy against the first bias; "" where they were not compared."""
-    biases = [other.name for other in evaluation.policies if other.bias == other.name]
+    biases = [judged.name for judged in evaluation.policies if judged.bias == judged.name]
     for row in evaluation.comparisons:
         if row.metric != evaluation.label or row.setting != policy.setting or not biases:
             continue

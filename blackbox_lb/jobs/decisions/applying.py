@@ -36,7 +36,7 @@ def question_of(bias: Bias, name: str | None, parameter: str = "question") -> Me
     names = [mended.question.id for mended in bias.decisions]
     if name is None and len(names) == 1:
         return bias.decisions[0]
-    listed = ", ".join(shorten(known) for known in names)
+    listed = ", ".join(shorten(question) for question in names)
     if name is None:
         raise InputError(
             f"the bias file mends {len(names)} questions, {listed}; name one, as in"
@@ -99,12 +99,12 @@ def missing_system(bias: Bias, examples: Sequence[Example]) -> str:
         return ""
     if not system:
         return learned
-    known = "without one"
+    condition = "without one"
     if learned:
-        known = f"with {shorten(learned)}"
+        condition = f"with {shorten(learned)}"
     raise BiasError(
         f"the rows have the system message {shorten(system)}, and the decisions in the bias file"
-        f" were learned {known}; leave it out, or fit again with it"
+        f" were learned {condition}; leave it out, or fit again with it"
     )
 
 

@@ -344,10 +344,10 @@ async def _token_bytes(trials: Trials, completions: Sequence[Completion]) -> dic
         for token in completion.top_ids[0].tolist()
         if token > NO_TOKEN
     }
-    known = dict(trials.store.token_bytes(trials.tokenizer.fingerprint))
-    unknown = sorted(ids - known.keys())
+    stored = dict(trials.store.token_bytes(trials.tokenizer.fingerprint))
+    unknown = sorted(ids - stored.keys())
     answered = await trials.session.bytes_of(unknown)
-    return {**known, **dict(zip(unknown, answered, strict=True))}
+    return {**stored, **dict(zip(unknown, answered, strict=True))}
 
 
 def _turned(rows: ReadRows) -> ReadRows:

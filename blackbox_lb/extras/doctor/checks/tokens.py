@@ -169,19 +169,19 @@ def _printed(completion: Completion, texts: Texts) -> RowFinding:
     if isinstance(texts, RequestRejected):
         evidence = f"the tokenizer refuses an id that was listed: {texts}"
         return agreement("tokens.id", False, evidence)
-    known = [(token, text) for token, text in texts if text is not None]
+    readable = [(token, text) for token, text in texts if text is not None]
     wrong = 0
-    for token, text in known:
+    for token, text in readable:
         raw = completion.token_bytes.get(token)
         wrong += raw is not None and _dense(raw.decode("utf-8", "replace")) != _dense(text)
     begun = completion.token_ids.tolist()[:SAMPLED]
-    beginning = "".join(text for token, text in known if token in begun)
+    beginning = "".join(text for token, text in readable if token in begun)
     follows = REPLACEMENT in beginning or _dense(completion.text).startswith(_dense(beginning))
     evidence = (
-        f"{len(known)} ids looked up, {wrong} print other bytes than listed;"
+        f"{len(readable)} ids looked up, {wrong} print other bytes than listed;"
         f" {beginning!r} begins {completion.text[:40]!r}"
     )
-    if len(known) < FEWEST:
+    if len(readable) < FEWEST:
         return unchecked("tokens.id", f"only {evidence}")
     return agreement("tokens.id", not wrong and follows, evidence)
 
