@@ -35,6 +35,7 @@ from blackbox_lb.rollouts.positions import FitEngine
 from blackbox_lb.rollouts.progress import Reporter, Silent
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.safety.http.retries import asked_again
+from blackbox_lb.safety.printable import counted
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Completion, EndTokens, Example, Sampling
@@ -278,7 +279,8 @@ class Trials:
         for part, done in zip(parts, collections, strict=True):
             self.used.update(*done.keys)
             for note, number in done.notes.items():
-                self.report.notice(f"{part.name}: {number} completions {note}")
+                ending = note if number > 1 else note.replace("are ", "is ", 1)
+                self.report.notice(f"{part.name}: {counted(number, 'completion')} {ending}")
         throughput = collections[0].throughput
         if throughput.seconds >= LONG and not self.session.profile.connection.embedded:
             self.report.detail(f"{title}: {throughput.told()}")
