@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -45,7 +46,13 @@ def save_bias(folder: Path, **fields: Any) -> None:
 def serving(folder: Path) -> Iterator[tuple[str, str]]:
     """The address of a running ``blb serve``, and its line; it must end in order when told to."""
     command = [sys.executable, "-m", "blackbox_lb", "serve", str(folder), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ),  # without the COLUMNS that GNU readline puts into that of C
+    )
     try:
         line = process.stdout.readline() if process.stdout is not None else ""
         address = re.match(r"blb serve at (\S+) -> \S+ adds: (\S+) ", line)

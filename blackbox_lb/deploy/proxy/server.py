@@ -232,8 +232,10 @@ class Proxy:
                 return web.json_response(self.health, headers=headers)
             if path == READY:
                 reason = await unready(self.upstream)
-                status = 503 if reason else 200
-                return web.json_response({"reason": reason}, status=status, headers=headers)
+                if reason:
+                    body = {"status": "not ready", "reason": reason}
+                    return web.json_response(body, status=503, headers=headers)
+                return web.json_response({"status": "ok"}, headers=headers)
             return web.Response(text=self.metrics.text, headers=headers)
         if request.headers.get("Upgrade", "").lower() == "websocket":
             raise ErrorAnswer(

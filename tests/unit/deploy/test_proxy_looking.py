@@ -102,7 +102,7 @@ def test_ready_follows_the_upstream() -> None:
 
     with proxied(answer) as (_, port, proxy):
         status, _, body = exchange(port, request("/ready", None, method="GET"))
-        assert (status, json.loads(body)) == ("HTTP/1.1 200 OK", {"reason": ""})
+        assert (status, json.loads(body)) == ("HTTP/1.1 200 OK", {"status": "ok"})
         broken.append(True)
         status, _, body = exchange(port, request("/ready", None, method="GET"))
         assert status == "HTTP/1.1 503 Service Unavailable"
