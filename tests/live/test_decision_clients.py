@@ -5,9 +5,6 @@ each gets the mended answer, whatever the upstream speaks.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +16,10 @@ from blackbox_lb.deploy.proxy.decisions import ServedQuestions
 from blackbox_lb.deploy.proxy.server import Proxy
 from blackbox_lb.questions.question import question_of_labels
 from tests.support.deciding_upstream import KEY, deciding, deciding_with_key, mended
+from tests.support.environments import Install, environment, output
 from tests.support.proxy_upstream import Answering, proxied
+
+__all__ = ["environment"]  # a fixture
 
 CLIENTS = Path(__file__).with_name("third_party") / "decision_clients.py"
 PACKAGES = {
@@ -37,25 +37,9 @@ READINGS = ("systemone", "openai", "sglang", "letters", "words")
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment with all clients; the test is skipped, with the reason, where
-    it cannot be made.
-    """
-    folder = tmp_path_factory.mktemp("environment")
-    packages = [*PACKAGES.values(), CONFORMANCE]
-    for command in (
-        ["uv", "venv", "--quiet", "--python", sys.executable, "--clear", str(folder)],
-        ["uv", "pip", "install", "--quiet", "--python", str(folder), *packages],
-    ):
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=600, cwd=folder, check=False
-            )
-        except OSError as error:
-            pytest.skip(f"{command[0]} cannot be run: {error}")
-        if done.returncode:
-            pytest.skip(f"{' '.join(command[:3])}: {done.stderr[-500:]}")
-    return folder / "bin"
+def programs(environment: Install) -> Path:
+    """The programs of an environment with all clients."""
+    return environment(" ".join([*PACKAGES.values(), CONFORMANCE]))
 
 
 @contextmanager
@@ -64,20 +48,6 @@ def serving(reading: Any, upstream: Answering = deciding) -> Iterator[tuple[str,
     row = mended(QUESTION, reading, offsets=(0.0, 0.0, 20.0))
     with proxied(upstream, questions=ServedQuestions([row])) as (_, port, proxy):
         yield f"http://127.0.0.1:{port}", proxy
-
-
-def run(*command: str | Path, **environment: str) -> str:
-    """What a command prints, which must succeed."""
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | environment,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
 
 
 @pytest.mark.live
@@ -89,7 +59,7 @@ def test_an_unmodified_client_gets_the_mended_answer(
     """The offsets make the last option the largest, which the upstream's answer need not be."""
     request = json.dumps({"state": STATE, "question": QUESTION.as_json()})
     with serving(reading) as (root, proxy):
-        printed = run(programs / "python", CLIENTS, client, root, REQUEST=request)
+        printed = output(programs / "python", CLIENTS, client, root, REQUEST=request)
         counts = dict(proxy.metrics.decisions)
     answer = json.loads(printed.splitlines()[-1])
     assert answer["choice"] == "sales"
@@ -107,7 +77,7 @@ def test_an_unmodified_client_gets_the_mended_answer(
 def test_the_conformance_test_of_system_one_passes(programs: Path, reading: str) -> None:
     """Every MUST that it can reach without a key, with any upstream."""
     with serving(reading) as (root, _):
-        printed = run(programs / "jevcompat", "test", root)
+        printed = output(programs / "jevcompat", "test", root)
     failed = [line for line in printed.splitlines() if "✗ MUST" in line]
     assert not failed
     assert "conformant to spec 0.1: MUST 32/32" in printed, printed
@@ -120,7 +90,7 @@ def test_the_callers_key_is_read_by_the_upstream(programs: Path, reading: str) -
     upstream's 401 in System One's form.
     """
     with serving(reading, deciding_with_key) as (root, _):
-        printed = run(programs / "jevcompat", "test", root, "--key", KEY)
+        printed = output(programs / "jevcompat", "test", root, "--key", KEY)
     lines = printed.splitlines()
     for name in (
         "MUST   auth.bearer",
