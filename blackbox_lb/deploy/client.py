@@ -16,14 +16,11 @@ from typing import Any, TypeVar, cast
 import openai
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.deploy.arrival import Arrival, Reply, asking, path_of
 from blackbox_lb.deploy.decision_policy import DecisionPolicy
 from blackbox_lb.deploy.http_wrapping import Policy, policies_of, with_policies, wrapped
 from blackbox_lb.deploy.request_policy import Others, RequestPolicy
 from blackbox_lb.errors import InputError
 from blackbox_lb.literals import OnConflict
-from blackbox_lb.providers.packaged import profile_names
-from blackbox_lb.providers.profile import load_profile
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +110,11 @@ def _verify(
     provider: str | None,
 ) -> None:
     """Log that a bias arrives, or that this cannot be told. Raises InputError: it does not."""
+    # Imported here, since no other client needs them.
+    from blackbox_lb.deploy.arrival import Arrival, Reply, asking, path_of
+    from blackbox_lb.providers.packaged import profile_names
+    from blackbox_lb.providers.profile import load_profile
+
     if not isinstance(client, openai.OpenAI):
         raise InputError(
             "``verify`` asks at once, and an AsyncOpenAI client has to be awaited; verify an OpenAI"

@@ -71,12 +71,9 @@ class DecisionPolicy:
 
     def _decisions(self, questions: Any, shape: str, response: dict[str, Any]) -> dict[str, Any]:
         """Question id -> the mended answer, of those that were learned from this model."""
-        learned = {}
-        for question in questions:
-            mended = self.served.mended(question, str(response.get("model")))
+        decisions = {}
+        for question, mended in self.served.learned(questions, str(response.get("model"))):
             way = self.served.way_of(question)
-            if mended is None:
-                continue
             if way.shape != shape:
                 log.warning(
                     "the question %s was learned from %s, and is asked at another endpoint: its"
@@ -85,9 +82,6 @@ class DecisionPolicy:
                     way.path,
                 )
                 continue
-            learned[question] = (mended, way)
-        decisions = {}
-        for question, (mended, way) in learned.items():
             read = way.read(response, questions, [question])
             decisions[question.id] = decided(question, read.scores[question.id], mended, way)
         return decisions

@@ -179,10 +179,7 @@ class DecisionService:
             return web.json_response(answer, headers=headers)
         learned = []
         if mends and isinstance(answer.get("model"), str):
-            for question in parsed.questions:
-                mended = self.served.mended(question, answer["model"])
-                if mended is not None:
-                    learned.append((question, mended))
+            learned = self.served.learned(parsed.questions, answer["model"])
         if learned:
             read = way.read(answer, parsed.questions, [question for question, _ in learned])
             twice = [question for question, mended in learned if mended.both_orders]

@@ -174,6 +174,13 @@ class ServedQuestions:
             return next(iter(self._prompted_models))
         return name
 
+    def learned(
+        self, questions: Iterable[Question], model: str
+    ) -> list[tuple[Question, MendedQuestion]]:
+        """Those of the questions of which something was learned from this model, each with it."""
+        found = [(question, self.mended(question, model)) for question in questions]
+        return [(question, mended) for question, mended in found if mended is not None]
+
     def mended(self, question: Question, model: str) -> MendedQuestion | None:
         """What was learned of a question from this model; None where nothing was."""
         by_model = self._by_fingerprint.get(question.fingerprint, {})
