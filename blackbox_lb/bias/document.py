@@ -252,6 +252,15 @@ class Bias(Row):
         return headline(self.verdict)
 
     @property
+    def prompted_endpoint(self) -> Literal["chat", "completions"]:
+        """The endpoint of the requests that the bias is for: "completions" where it was learned on
+        continuations of a text.
+        """
+        if self.sampling is not None and self.sampling.endpoint == "completions":
+            return "completions"
+        return "chat"
+
+    @property
     def decides_alone(self) -> bool:
         """Whether the file mends decisions and holds no logit bias."""
         return bool(self.decisions) and not self.entries and not self.features

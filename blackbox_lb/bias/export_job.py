@@ -14,7 +14,6 @@ from urllib.parse import quote
 from blackbox_lb.bias.addresses import ANY, Address, literal
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError
-from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.safety.printable import printable
 
@@ -39,12 +38,12 @@ class ExportJob:
     @property
     def chat(self) -> bool:
         """Whether the bias was learned on chat answers, or on continuations of a text."""
-        return self.bias.sampling is None or self.bias.sampling.endpoint != "completions"
+        return self.bias.prompted_endpoint == "chat"
 
     @property
     def server(self) -> Address:
         """The address of the endpoint for this kind of prompt."""
-        name: Endpoint = "chat" if self.chat else "completions"
+        name = self.bias.prompted_endpoint
         path = route = "/chat/completions" if self.chat else "/completions"
         if self.profile is not None and name in self.profile.endpoints:
             path = self.profile.endpoint(name).path.replace("{model}", quote(self.model, safe=""))
@@ -105,7 +104,7 @@ class ExportJob:
     def sent_settings(self) -> dict[str, Any]:
         """The same as fields of a request: the limit has another name at some hosts."""
         limit = "max_tokens"
-        name: Endpoint = "chat" if self.chat else "completions"
+        name = self.bias.prompted_endpoint
         if self.profile is not None and name in self.profile.endpoints:
             limit = self.profile.endpoint(name).max_tokens
         return {

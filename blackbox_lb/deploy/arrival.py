@@ -173,9 +173,7 @@ def _is_whole(
 
 def _body(bias: Bias, model: str, profile: Profile | None) -> Body:
     """A greedy request of one token."""
-    endpoint: Literal["chat", "completions"] = "chat"
-    if bias.sampling is not None and bias.sampling.endpoint == "completions":
-        endpoint = "completions"
+    endpoint = bias.prompted_endpoint
     limit = "max_tokens"
     if profile is not None and endpoint in profile.endpoints:
         limit = profile.endpoint(endpoint).max_tokens

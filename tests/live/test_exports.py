@@ -12,7 +12,8 @@ import pytest
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.export import FORMATS, export
-from blackbox_lb.bias.records import Entry, SamplingRecord, Verdict
+from blackbox_lb.bias.records import Entry, SamplingRecord
+from tests.support.biases import length_verdict
 from tests.support.environments import OFFLINE, Install, environment, output
 from tests.support.exact import ExactModel, ExactServer
 
@@ -43,28 +44,13 @@ LLM_MODEL = "- {model_id: mine, model_name: exact, api_base: %s}\n"
 
 def bias() -> Bias:
     """A greedy bias with fractions that helps."""
-    verdict = Verdict(
-        metric="length",
-        setting="greedy",
-        base=1.0,
-        biased=2.0,
-        difference=1.0,
-        low=0.5,
-        high=1.5,
-        p=0.01,
-        n_prompts=9,
-        n_base=9,
-        n_biased=9,
-        better="higher",
-        verdict="HELPS",
-    )
     return Bias(
         provider="own",
         model="exact",
         tokenizer="t",
         reward="length",
         estimator="ips",
-        verdict=(verdict,),
+        verdict=(length_verdict("greedy", "HELPS"),),
         sampling=SamplingRecord(max_tokens=8, top_logprobs=5, endpoint="chat"),
         entries=tuple(Entry(id=token, bias=value) for token, value in VALUES.items()),
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import FeatureVector, PromptFeature, parse_feature
 from blackbox_lb.bias.phases import Phases
-from blackbox_lb.bias.records import Entry
+from blackbox_lb.bias.records import Entry, Verdict
 from blackbox_lb.bias.request_bias import SentRange
 
 FIELDS: dict[str, Any] = {
@@ -27,6 +27,25 @@ def feature(spec: str) -> PromptFeature:
     found = parse_feature(spec)
     assert found is not None
     return found
+
+
+def length_verdict(setting: str, word: Literal["HELPS", "NO EVIDENCE", "HURTS"]) -> Verdict:
+    """A verdict on completions that became twice as long."""
+    return Verdict(
+        metric="length",
+        setting=setting,
+        base=1.0,
+        biased=2.0,
+        difference=1.0,
+        low=0.5,
+        high=1.5,
+        p=0.01,
+        n_prompts=9,
+        n_base=9,
+        n_biased=9,
+        better="higher",
+        verdict=word,
+    )
 
 
 def prompt_bias(

@@ -59,8 +59,8 @@ HELP_WIDTH = 88
 IN_PYTHON = {
     "data": "a file, a folder, hf:OWNER/NAME[/CONFIG][@SPLIT], a list of rows, such as"
     ' {"prompt": ..., "answer": ...}, a DataFrame of pandas, or a Task of load_task.',
-    "reward": "a name such as accuracy, contains, length or avoid:FILE (``blb fit --help-all``"
-    " lists all), or a function of (example, completion) that returns a finite number, in nats.",
+    "reward": "a name such as accuracy, contains, length or avoid:FILE (``blb rewards`` lists"
+    " all), or a function of (example, completion) that returns a finite number, in nats.",
     "tools": "the functions that the model may call, as OpenAI's ``tools``, or a JSON file of them,"
     " for each prompt. [default: the column tools]",
     "on_progress": "called with a Progress after each completion; without it, lines go to stderr.",
@@ -125,7 +125,7 @@ def _check_call(name: str, more: int, data: DataSource, fields: Mapping[str, Any
     if "reward" not in fields:
         raise InputError(
             f'{name}() needs ``reward``: a name, as in reward="accuracy", or a function of'
-            " (example, completion); ``blb fit --help-all`` lists the names"
+            " (example, completion); ``blb rewards`` lists the names"
         )
 
 

@@ -21,10 +21,10 @@ import yaml  # type: ignore[import-untyped]
 from blackbox_lb import Bias, logit_bias
 from blackbox_lb.bias.export import FORMATS, export
 from blackbox_lb.bias.features import FeatureVector, bucket_of
-from blackbox_lb.bias.records import Compiled, Entry, PromptRecord, SamplingRecord, Verdict
+from blackbox_lb.bias.records import Compiled, Entry, PromptRecord, SamplingRecord
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.vocabulary import load_vocabulary
-from tests.support.biases import WIDE, feature
+from tests.support.biases import WIDE, feature, length_verdict
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
@@ -306,23 +306,9 @@ def test_what_is_not_known_is_said() -> None:
 
 def judged(**fields: Any) -> Bias:
     """The same with a verdict at temperature .5, and texts of its tokens."""
-    rows = tuple(
-        Verdict(
-            metric="length",
-            setting=setting,
-            base=1.0,
-            biased=2.0,
-            difference=1.0,
-            low=0.5,
-            high=1.5,
-            p=0.01,
-            n_prompts=9,
-            n_base=9,
-            n_biased=9,
-            better="higher",
-            verdict=word,
-        )
-        for setting, word in (("greedy", "NO EVIDENCE"), ("temperature 0.5", "HELPS"))
+    rows = (
+        length_verdict("greedy", "NO EVIDENCE"),
+        length_verdict("temperature 0.5", "HELPS"),
     )
     entries = tuple(
         Entry(id=token, bias=value, text=f" token{token}") for token, value in VALUES.items()
