@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import logging
 import os
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -54,7 +55,7 @@ from blackbox_lb.bias.request_bias import (
 from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
 from blackbox_lb.records import Censoring, Count, Finding, Learned, Name, Row, Scalar
 from blackbox_lb.safety.files import write_whole
-from blackbox_lb.safety.printable import UNSAFE, printable
+from blackbox_lb.safety.printable import UNSAFE, counted, printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
 if TYPE_CHECKING:
@@ -69,12 +70,17 @@ RUN_FILE = "bias.json"
 MAX_BYTES = 64 * 2**20
 MAX_ENTRIES = 1_000_000
 MAX_VERDICT_ROWS = 1_000
-OPTIONAL = ("prompts", "sent", "features", "operating", "calibration", "decisions")
+MAX_PHRASES = 20_000
+MAX_PHRASE = 10_000
+"""Characters of one."""
+OPTIONAL = ("prompts", "sent", "features", "operating", "calibration", "decisions", "phrases")
 """Fields that a file holds only where there is something in them."""
 DIGITS = 4
 """Decimals of a nat that a shifted entry keeps."""
 START = Prefix()
 """Nothing of an answer."""
+
+log = logging.getLogger(__name__)
 
 
 def _json(value: object) -> str:
@@ -97,7 +103,8 @@ class Bias(Row):
     points of a decision for or against one label, which ``at_point`` picks from. calibration: the
     probabilities of labels. features: what the bias depends on beside its entries. decisions:
     questions whose probabilities are mended where they are read, since no request takes that. sent:
-    the range of a request's values, where there are features.
+    the range of a request's values, where there are features. phrases: words, phrases and patterns
+    that the sender keeps out of an answer by stepping back, as lines of a list (``PhraseList``).
     """
 
     format: Literal["blackbox-lb/bias"] = FORMAT
@@ -127,6 +134,11 @@ class Bias(Row):
     operating: OperatingCurve | None = None
     calibration: Calibration | None = None
     decisions: tuple[MendedQuestion, ...] = ()
+    phrases: Annotated[
+        tuple[Annotated[str, Field(max_length=MAX_PHRASE)], ...],
+        FailFast(),
+        Field(max_length=MAX_PHRASES),
+    ] = ()
     entries: Annotated[tuple[Entry, ...], FailFast(), Field(max_length=MAX_ENTRIES)]
 
     if (
@@ -162,6 +174,18 @@ class Bias(Row):
                     " one entry a token"
                 )
         return ordered
+
+    @field_validator("phrases")
+    @classmethod
+    def _are_phrases(cls, phrases: tuple[str, ...]) -> tuple[str, ...]:
+        if phrases:
+            from blackbox_lb.bias.phrases import PhraseList
+
+            try:
+                PhraseList.of_entries(phrases)
+            except InputError as error:
+                raise ValueError(str(error)) from None
+        return phrases
 
     @model_validator(mode="after")
     def _inside_vocabulary(self) -> Bias:
@@ -261,9 +285,14 @@ class Bias(Row):
         return "chat"
 
     @property
+    def keeps_phrases_out(self) -> bool:
+        """Whether the sender steps back from phrases, beside or instead of a logit bias."""
+        return bool(self.phrases)
+
+    @property
     def decides_alone(self) -> bool:
-        """Whether the file mends decisions and holds no logit bias."""
-        return bool(self.decisions) and not self.entries and not self.features
+        """Whether the file mends decisions, and nothing in it is about completions."""
+        return bool(self.decisions) and not self.entries and not self.features and not self.phrases
 
     def check_moves_tokens(self) -> None:
         """Raise BiasError where the file mends decisions, which no request takes, and nothing
@@ -276,10 +305,30 @@ class Bias(Row):
             )
 
     def check_scopes(self, supported: Iterable[Scope], user: str) -> None:
-        """Raise BiasError where the bias depends on more than ``supported``; ``user`` begins the
-        sentence.
+        """Check that who sends one vector can send this bias.
+
+        Args:
+            supported: what the bias may depend on beside its entries.
+            user: who sends it, the beginning of a sentence.
+
+        Raises:
+            BiasError: the bias depends on more, or the file keeps phrases out and holds no vector.
+                Of phrases beside a vector a warning says that they are not kept out.
         """
         self.check_moves_tokens()
+        if self.keeps_phrases_out:
+            count = counted(len(self.phrases), "phrase")
+            if not self.entries:
+                raise BiasError(
+                    f"{user} takes a vector, and this file holds none: it keeps {count} out, which"
+                    " only apply() and blb proxy do; send it with one of them"
+                )
+            log.warning(
+                "this file also keeps %s out, which only apply() and blb proxy do; %s sends the"
+                " vector alone",
+                count,
+                user,
+            )
         if "prefix" in self.scopes.difference(supported):
             raise BiasError(
                 f"{user} takes one vector for all positions, and this bias changes within an answer"

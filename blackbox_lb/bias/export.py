@@ -61,7 +61,11 @@ def logit_bias(
     loaded.check_scopes(scopes, f"logit_bias(bias) without {missing}")
     sent = to_request_bias(loaded)
     text = PromptText.of_request(_body(messages, group))
-    values = sent.of_text(text, sent.phases.of(prefix or Prefix()))
+    return _field(sent.of_text(text, sent.phases.of(prefix or Prefix())))
+
+
+def _field(values: Mapping[int, float]) -> dict[str, float]:
+    """Token id -> nats as the request field has them."""
     return {
         str(token): int(value) if value == int(value) else value for token, value in values.items()
     }
@@ -141,7 +145,7 @@ def export(
     if profile is not None and format != VLLM:
         _check(loaded, profile, tokenizer)
     file = Path("bias.json") if isinstance(bias, Bias) else Path(bias)
-    values = {} if loaded.features else logit_bias(loaded)
+    values = {} if loaded.features else _field(loaded.logit_bias)
     remarks = []
     if rules.limit is not None:
         values, remark = rounded(values, rules.limit, format)

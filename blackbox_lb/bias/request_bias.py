@@ -34,6 +34,7 @@ from blackbox_lb.vocabulary.embedding import PROBE, AnswerStore, TextVectors
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias
+    from blackbox_lb.bias.phrases import PhraseList
     from blackbox_lb.types import Prompt
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ DIGITS = 4
 SCALE = 10.0**DIGITS
 BY_FEATURES = "by features"
 """How a store names the bias of a request that is not the same for all, with its identity."""
+WITHOUT_PHRASES = "without phrases"
+"""How a store names the bias of an answer that phrases were kept out of, with its identity."""
 MOST_NUMBERS = 2_000_000
 """Vectors x tokens of one file: 16 MB."""
 PROBED = 8
@@ -100,11 +103,13 @@ class RequestBias:
         sent: the range of what goes out, where there are features.
         answers: the store of an embedding model.
         vectors: the embedding model, where it is loaded already.
+        phrases: what the sender keeps out of an answer, a list or its entries.
 
     Attributes:
         token_ids: (s,) the tokens that may be biased.
         phases: the features of the answer so far.
         scopes: what the bias depends on beside its entries.
+        phrase_entries: the list of phrases, as a bias file writes it.
         unread: requests so far whose prompt holds no text that can be read.
         vectors: the embedding model, where one is needed.
     """
@@ -116,6 +121,7 @@ class RequestBias:
         sent: SentRange | None = None,
         answers: AnswerStore | None = None,
         vectors: TextVectors | None = None,
+        phrases: PhraseList | Sequence[str] | None = None,
     ) -> None:
         check_sizes(len(common), features)
         self.token_ids = tuple(common)
@@ -124,6 +130,12 @@ class RequestBias:
         self.sent = sent
         self.phases = phases_of_features(features)
         self.scopes: frozenset[Scope] = frozenset(feature.scope for feature in features)
+        self._given_phrases = phrases
+        self.phrase_entries: tuple[str, ...] = ()
+        if isinstance(phrases, Sequence):
+            self.phrase_entries = tuple(phrases)
+        elif phrases is not None:
+            self.phrase_entries = phrases.entries
         self.unread = 0
         self.vectors = vectors or embedding_model(features, answers)
         self._of_prompt = [row for row in self.features if isinstance(row, PromptFeature)]
@@ -134,15 +146,34 @@ class RequestBias:
 
     @cached_property
     def identity(self) -> str:
-        """A hash of the entries, the features and the range."""
-        serialized = json.dumps(
-            [sorted(self.common.items()), features_hash(self.features, self.sent)]
-        )
+        """A hash of the entries, the features, the range, and of phrases where there are any."""
+        parts: list[object] = [
+            sorted(self.common.items()),
+            features_hash(self.features, self.sent),
+        ]
+        if self.phrase_entries:
+            parts.append(self.phrase_entries)
+        serialized = json.dumps(parts)
         return sha256(serialized.encode()).hexdigest()
+
+    @cached_property
+    def phrases(self) -> PhraseList | None:
+        """What the sender keeps out of an answer by stepping back, None for nothing; read when it
+        is asked for first.
+        """
+        if not self.phrase_entries:
+            return None
+        if not isinstance(self._given_phrases, Sequence):
+            return self._given_phrases
+        from blackbox_lb.bias.phrases import PhraseList
+
+        return PhraseList.of_entries(self.phrase_entries)
 
     @property
     def store_key(self) -> object:
         """How a store names the bias in the settings of its requests."""
+        if self.phrase_entries:
+            return {WITHOUT_PHRASES: self.identity}
         if self.features:
             return {BY_FEATURES: self.identity}
         return sorted([token, value] for token, value in self.common.items())
@@ -341,7 +372,7 @@ def to_request_bias(bias: Bias | AnyBias, answers: AnswerStore | None = None) ->
         return bias
     if isinstance(bias, Mapping):
         return RequestBias(bias)
-    return RequestBias(bias.logit_bias, bias.features, bias.sent, answers)
+    return RequestBias(bias.logit_bias, bias.features, bias.sent, answers, phrases=bias.phrases)
 
 
 def strongest(bias: Bias, limit: int = 3) -> list[tuple[str, str]]:

@@ -1,0 +1,116 @@
+"""Phrases that a bias file keeps out: in the file, in requests, and for those who send a vector alone."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.export import FORMATS, export, logit_bias
+from blackbox_lb.bias.phrases import PhraseList
+from blackbox_lb.bias.records import Entry
+from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
+from blackbox_lb.deploy.batch_files import apply_batch
+from blackbox_lb.errors import BiasError
+from tests.support.biases import FIELDS
+from tests.support.errors import names, raises_naming
+
+ENTRIES = (Entry(id=5, bias=-9.0, text=" lamp"),)
+PHRASES = ("a lone lamp", "lan*\t2", "re:not .{1,9}but")
+
+
+def bias(phrases: tuple[str, ...] = PHRASES, entries: tuple[Entry, ...] = ENTRIES) -> Bias:
+    """A bias of one token that keeps phrases out."""
+    return Bias(**FIELDS, entries=entries, phrases=phrases)
+
+
+def test_a_file_keeps_its_phrases(tmp_path: Path) -> None:
+    """One a line; a file without any holds no such field."""
+    path = tmp_path / "bias.json"
+    bias().save(path)
+    assert Bias.load(path).phrases == PHRASES
+    assert Bias.load(path).keeps_phrases_out
+    assert '\n    "a lone lamp",\n' in path.read_text()
+    bias(()).save(path)
+    assert "phrases" not in json.loads(path.read_text())
+    assert not Bias.load(path).keeps_phrases_out
+
+
+@pytest.mark.parametrize(
+    ("phrases", "fact"),
+    [
+        (["lamp", "re:lan("], "entry 2"),
+        (["re:a*"], "empty text"),
+        (["lamp", "  "], "entry 2"),
+        (["lamp", 3], "phrases[1]"),
+        (["lamp"] * 20_001, "20000"),
+        (["lamp" * 5_000], "10000"),
+        ("lamp", "phrases"),
+    ],
+)
+def test_a_wrong_phrase_is_no_bias_file(tmp_path: Path, phrases: object, fact: str) -> None:
+    """Each entry is read when the file is."""
+    path = tmp_path / "bias.json"
+    bias().save(path)
+    document = json.loads(path.read_text()) | {"phrases": phrases}
+    path.write_text(json.dumps(document))
+    with raises_naming(BiasError, fact):
+        Bias.load(path)
+
+
+def test_a_file_may_hold_phrases_alone() -> None:
+    """Its vector is empty, and it mends no decisions."""
+    alone = bias(entries=())
+    assert alone.logit_bias == {}
+    assert not alone.decides_alone
+    sent = to_request_bias(alone)
+    assert len(sent) == 0
+    assert sent.phrases is not None
+
+
+def test_requests_carry_the_list() -> None:
+    """It is part of what a store tells biases by, where there is one, and of nothing else."""
+    sent = to_request_bias(bias())
+    assert sent.phrases is not None
+    assert sent.phrases.entries == PHRASES
+    assert sent.phrases is sent.phrases
+    assert sent.scopes == frozenset()
+    plain = to_request_bias(bias(()))
+    assert plain.phrases is None
+    assert plain.store_key == RequestBias({5: -9.0}).store_key
+    assert sent.identity != plain.identity
+    assert sent.store_key != plain.store_key
+    again = RequestBias({5: -9.0}, phrases=PhraseList.of_entries(PHRASES))
+    assert again.store_key == sent.store_key
+    assert again.phrases is not None
+    others = RequestBias({5: -9.0}, phrases=PHRASES[:1])
+    assert others.store_key != sent.store_key
+
+
+@pytest.mark.parametrize("user", [*sorted(FORMATS), "logit_bias", "batch"])
+def test_who_sends_a_vector_says_that_phrases_stay_in(
+    user: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning with their number; a file without a vector is refused."""
+
+    def send(sent: Bias) -> None:
+        if user == "logit_bias":
+            assert logit_bias(sent) == {"5": -9}
+        elif user == "batch":
+            body = {"model": "m", "messages": []}
+            line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": body}
+            (tmp_path / "in.jsonl").write_text(json.dumps(line) + "\n")
+            apply_batch(tmp_path / "in.jsonl", tmp_path / "out.jsonl", sent)
+        else:
+            export(sent, user)
+
+    with caplog.at_level(logging.WARNING):
+        send(bias())
+    told = [row.getMessage() for row in caplog.records if "phrases" in row.getMessage()]
+    assert len(told) == 1
+    assert names(told[0], "3 phrases", "apply()", "blb proxy")
+    with raises_naming(BiasError, "3 phrases", "apply()", "blb proxy"):
+        send(bias(entries=()))
