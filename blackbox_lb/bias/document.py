@@ -209,8 +209,11 @@ class Bias(Row):
 
     def __repr__(self) -> str:
         """One line: a notebook's cell or a traceback is no place for hundreds of entries."""
+        phrases = ""
+        if self.phrases:
+            phrases = f" {counted(len(self.phrases), 'phrase')},"
         return (
-            f"<Bias for {printable(self.model)}: {len(self.entries):,} entries,"
+            f"<Bias for {printable(self.model)}: {len(self.entries):,} entries,{phrases}"
             f" reward {printable(self.reward)}, {self.status}>"
         )
 

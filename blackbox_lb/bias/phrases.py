@@ -35,11 +35,11 @@ microseconds.
 SENDING_SECONDS = 1.0
 """The same while an answer is being sent."""
 REMEDY = (
-    "give avoid:FILE, with a word, a phrase or a /pattern/ a line, or the words themselves, as in"
-    " avoid:delve,tapestry"
+    "give a file with a word, a phrase or a /pattern/ a line, or the words themselves, as in"
+    " delve,tapestry"
 )
 WITHOUT_NESTING = "write it without repetitions inside repetitions"
-INLINE = Path("avoid:WORDS")
+INLINE = Path("the words given")
 """The name of a list that no file holds."""
 OF_A_BIAS = Path("phrases")
 """The name of a list that a bias file holds."""
@@ -333,7 +333,7 @@ class PhraseList:
         is_pattern = name.startswith(PATTERN_MARK) or (name.startswith("/") and name.endswith("/"))
         is_path = bool(path.suffix) or "/" in name
         if path.exists() or (is_path and "," not in name and not is_pattern):
-            text = read_settings(path, "the list to avoid", REMEDY, parse=text_of_file)
+            text = read_settings(path, "the list", REMEDY, parse=text_of_file)
             return cls.parse(text, path)
         return cls.parse(name.replace(",", "\n"), INLINE)
 
@@ -349,7 +349,7 @@ class PhraseList:
                 if written.strip() and not written.strip().startswith("#")
             ]
         if not lines:
-            raise InputError(f"the list to avoid {path} has no line with a word; {REMEDY}")
+            raise InputError(f"the list {path} has no line with a word; {REMEDY}")
         _check_weights(lines, path)
         phrases = cls(tuple(lines), path)
         for pattern in phrases._patterns:
@@ -607,7 +607,7 @@ def _json_lines(text: str, path: Path) -> list[PhraseLine]:
         document = parse_json(text)
     except ValueError as error:
         raise InputError(
-            f"the list to avoid {path} is not JSON: {error}; correct the file, or write a word, a"
+            f"the list {path} is not JSON: {error}; correct the file, or write a word, a"
             " phrase or a /pattern/ a line"
         ) from error
     pairs: list[Any] = []

@@ -375,6 +375,16 @@ def to_request_bias(bias: Bias | AnyBias, answers: AnswerStore | None = None) ->
     return RequestBias(bias.logit_bias, bias.features, bias.sent, answers, phrases=bias.phrases)
 
 
+def to_vector(bias: Bias | AnyBias, answers: AnswerStore | None = None) -> RequestBias:
+    """The same without phrases: what is drawn by a command that does not step back, and what a
+    store holds of it.
+    """
+    sent = to_request_bias(bias, answers)
+    if not sent.phrase_entries:
+        return sent
+    return RequestBias(sent.common, sent.features, sent.sent, answers, sent.vectors)
+
+
 def strongest(bias: Bias, limit: int = 3) -> list[tuple[str, str]]:
     """The vectors of the features, those that move a token most first: the name of each, and the
     tokens that it moves most, in nats, with standard errors where they are known.

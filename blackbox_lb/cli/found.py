@@ -34,7 +34,7 @@ FLAGS = frozenset(
 PATHS = frozenset(
     {
         *("data", "validation_data", "test_data", "data_dir", "tools", "prices", "tokenizer"),
-        *("rollouts", "bias", "objective", "question", "decide"),
+        *("rollouts", "bias", "objective", "question", "decide", "phrases"),
         *("out", "save", "store", "plots", "per_completion"),
     }
 )

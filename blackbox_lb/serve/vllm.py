@@ -354,6 +354,7 @@ def _check(bias: Bias, config: VllmConfig, expected: Expected) -> frozenset[str]
     Raises BiasError where the server cannot add this bias.
     """
     expected.check(bias)
+    bias.check_scopes(("prompt", "prefix"), "vLLM's logits processor")
     late = config.scheduler_config.async_scheduling and NAME not in (
         config.model_config.logits_processors or ()
     )

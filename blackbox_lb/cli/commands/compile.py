@@ -12,11 +12,11 @@ from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import AT, StoredBiasOptions, VerboseOptions
 from blackbox_lb.cli.resources import check_folder, chosen_bias
 from blackbox_lb.cli.terminal import print_conclusion, print_table
-from blackbox_lb.errors import InputError
+from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.jobs.plan.setting import setting
 from blackbox_lb.jobs.runs.names import LEARNED, STORE
 from blackbox_lb.providers.packaged import profile_names
-from blackbox_lb.safety.printable import printable, shell_line
+from blackbox_lb.safety.printable import counted, printable, shell_line
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias
@@ -71,6 +71,11 @@ def compile_command(options: CompileOptions) -> None:
     bias_file = chosen_bias(options.bias_file)
     bias = Bias.load(bias_file)
     bias.check_moves_tokens()
+    if bias.keeps_phrases_out and not bias.entries:
+        raise BiasError(
+            f"{bias_file} keeps phrases out and holds no vector, which would be compiled; send it"
+            " as it is, with apply() or blb proxy"
+        )
     if options.at is not None:
         bias = bias.at_promise(Promise.parse(options.at))
     profile = profile_of(bias, options.provider)
@@ -142,6 +147,8 @@ def compile_conclusion(
             bias.entries,
             key=lambda entry: -abs(compiled.logit_bias.get(entry.id, 0.0) - entry.bias),
         )
+    if compiled.keeps_phrases_out:
+        statements.append(_kept_phrases(compiled, profile))
     examples = tuple(
         BeforeAfter(
             f"'{entry.readable}'",
@@ -157,6 +164,16 @@ def compile_conclusion(
         saved=document["bias"],
         steps=(NextStep(document["judge"]),),
     )
+
+
+def _kept_phrases(compiled: Bias, profile: Profile) -> str:
+    """What becomes of the phrases that the file keeps out."""
+    from blackbox_lb.providers.stepping_back import endpoints_that_step_back
+
+    count = counted(len(compiled.phrases), "phrase")
+    if endpoints_that_step_back(profile):
+        return f"{count} kept, which apply() and blb proxy step back from"
+    return f"{count} kept, though nothing can step back with {profile.name}"
 
 
 def _losses(document: dict[str, Any], profile: Profile) -> list[str]:

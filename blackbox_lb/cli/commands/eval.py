@@ -359,7 +359,7 @@ async def _run(
     plan: EvalPlan,
     budget: SpendLimit,
 ) -> Evaluation:
-    from blackbox_lb.bias.request_bias import to_request_bias
+    from blackbox_lb.bias.request_bias import to_vector
     from blackbox_lb.jobs.evaluation.policies import HandBias
     from blackbox_lb.jobs.evaluation.run import evaluate
     from blackbox_lb.jobs.forecast import RequestSettings, eval_forecast
@@ -377,7 +377,7 @@ async def _run(
         ),
         default=0,
     )
-    values = {name: to_request_bias(bias) for name, bias in biases.items()}
+    values = {name: to_vector(bias) for name, bias in biases.items()}
     async with open_trials(
         options,
         task,
@@ -402,6 +402,7 @@ def _check(trials: Trials, biases: dict[str, Bias]) -> None:
     for name, bias in biases.items():
         try:
             bias.check_tokenizer(trials.tokenizer.fingerprint)
+            bias.check_scopes(("prompt", "prefix"), "blb eval")
             check_bias(bias, trials.session.profile, trials.session.highest_id)
         except BiasError as error:
             raise type(error)(f"{name}: {error}") from None

@@ -207,7 +207,7 @@ async def _fitted(
     """Learn and judge. Two answers to each test prompt are for the screen, the remarks for the
     record.
     """
-    from blackbox_lb.bias.request_bias import to_request_bias
+    from blackbox_lb.bias.request_bias import to_vector
     from blackbox_lb.jobs.fitting.demand import fit_forecast, shorter_plan
     from blackbox_lb.jobs.fitting.fit import fit
     from blackbox_lb.jobs.forecast import RequestSettings
@@ -236,7 +236,7 @@ async def _fitted(
             fitted = await fit(replace(trials, report=report, engine=engine), task, plan)
         if not fitted.tests:
             return fitted, (), report.notices
-        sent = to_request_bias(fitted.bias)
+        sent = to_vector(fitted.bias)
         pairs = answer_pairs(trials, fitted.tests[-1:], sent, samples=1)
         return fitted, pairs, report.notices
 

@@ -206,7 +206,7 @@ def _share_cell(share: tuple[float, float, float] | None) -> str:
 def _store(where: Path) -> tuple[Path, dict[str, str]]:
     """The store's path, and the name of its run's chosen bias, by the values sent."""
     from blackbox_lb.bias.document import Bias
-    from blackbox_lb.bias.request_bias import to_request_bias
+    from blackbox_lb.bias.request_bias import to_vector
     from blackbox_lb.store import canonical
 
     path = where
@@ -228,7 +228,7 @@ def _store(where: Path) -> tuple[Path, dict[str, str]]:
             f"{path} holds probabilities of options, which have no reward: `blb report` shows what"
             " the decisions of this run are worth, and Run.decide decides other rows"
         )
-    return path, {canonical(to_request_bias(bias).store_key): BIAS}
+    return path, {canonical(to_vector(bias).store_key): BIAS}
 
 
 def _filter(options: ScoreOptions) -> Callable[[StoredSettings], bool]:

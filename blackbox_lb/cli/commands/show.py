@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from blackbox_lb.records import Learned
 
 
+MOST_PHRASES = 6
+"""Phrases that are named."""
+
+
 @click.command("show")
 @click.argument(
     "bias_file",
@@ -100,11 +104,21 @@ def _origin(bias: Bias) -> None:
         echo(f"questions  {len(bias.decisions)}")
     else:
         echo(f"entries    {entries}")
+    if bias.phrases:
+        echo(f"phrases    {_phrases(bias)}")
     if bias.learned:
         echo(f"bias       {_statistics(bias.learned)}")
     echo(
         f"made       {bias.created:%Y-%m-%d %H:%M} UTC by blackbox_lb {printable(bias.blackbox_lb)}"
     )
+
+
+def _phrases(bias: Bias) -> str:
+    """How many phrases the file keeps out, and the first of them."""
+    names = [printable(entry) for entry in bias.phrases[:MOST_PHRASES]]
+    if len(bias.phrases) > MOST_PHRASES:
+        names.append("...")
+    return f"{len(bias.phrases):,}, which apply() and blb proxy keep out: {', '.join(names)}"
 
 
 def _decisions(bias: Bias) -> None:

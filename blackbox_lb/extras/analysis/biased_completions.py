@@ -15,7 +15,7 @@ import numpy as np
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import Groups
 from blackbox_lb.bias.phases import Phases
-from blackbox_lb.bias.request_bias import phases_of_features, to_request_bias
+from blackbox_lb.bias.request_bias import phases_of_features, to_vector
 from blackbox_lb.errors import BiasError, InputError, ProfileError, StoreError
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
@@ -109,7 +109,7 @@ def biased_completions(
 
 def _requests(store: RolloutStore, bias: Bias, profile: Profile) -> list[str]:
     """The hashes of the requests at temperature 1 with exactly this bias and the longest lists."""
-    key = to_request_bias(bias).store_key
+    key = to_vector(bias).store_key
     same = (profile.name, bias.model, bias.tokenizer)
     listed: dict[str, int] = {}
     for name, request in store.requests().items():
@@ -182,7 +182,7 @@ def shifts(
     base = logged_prefixes(path, bias, profile, vocabulary).next_token
     values = np.zeros(len(biased.rollouts.token_ids))
     prompt_of = biased.rollouts.prompts[biased.rollouts.rollout_of]
-    contexts = bias_at_positions(to_request_bias(bias), biased.prompts, prompt_of, biased.phases)
+    contexts = bias_at_positions(to_vector(bias), biased.prompts, prompt_of, biased.phases)
     for positions, sent in contexts:
         _, part = biased.rollouts.with_positions(positions)
         ratios = divergence(part, list(sent), list(sent.values()), base)

@@ -157,6 +157,8 @@ def counts(run: RunDocuments) -> Facts:
 
 def _compiled(run: RunDocuments) -> Facts:
     compiled = run.bias.compiled
+    if run.bias.phrases:
+        yield "phrases kept out", f"{len(run.bias.phrases):,}, by apply() and blb proxy alone"
     entries = len(run.bias.entries)
     if compiled is None:
         yield "biased tokens", f"{entries:,}; what a compile kept and lost is not recorded"

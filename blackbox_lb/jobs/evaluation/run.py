@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from blackbox_lb.api.wire import asks_logprobs, takes_messages
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias, to_request_bias
+from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias, to_vector
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.compare import (
     comparisons,
@@ -100,7 +100,7 @@ async def evaluate(
     remembering = Remembering(trials.report)
     trials = replace(trials, report=remembering)
     examples = task.test
-    values = {name: to_request_bias(bias, trials.store) for name, bias in biases.items()}
+    values = {name: to_vector(bias, trials.store) for name, bias in biases.items()}
     plan = replace(plan, rivals=tuple([await rival.ready(trials) for rival in plan.rivals]))
     judged = [
         (setting, policy)

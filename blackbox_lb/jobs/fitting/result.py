@@ -73,6 +73,7 @@ async def written(
         errors = choice.richer.errors
     learned_from = selected.positions.learned_from
     return Bias(
+        phrases=phrases_of(job.plan),
         features=sent.features,
         sent=sent.sent,
         provider=trials.session.profile.name,
@@ -108,6 +109,13 @@ def prompts_of(plan: Plan) -> PromptRecord | None:
     if plan.prompt_template is None and plan.system is None:
         return None
     return PromptRecord(template=plan.prompt_template, system=plan.system)
+
+
+def phrases_of(plan: Plan) -> tuple[str, ...]:
+    """The phrases that the sender is to keep out, as the bias file writes them."""
+    if plan.parsed_phrases is None:
+        return ()
+    return plan.parsed_phrases.entries
 
 
 def _settings(plan: Plan) -> dict[str, Scalar]:

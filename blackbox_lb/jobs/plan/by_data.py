@@ -14,8 +14,10 @@ from blackbox_lb.jobs.decisions.reading import ways_to_read
 from blackbox_lb.jobs.decisions.rows import DecisionRows, questions_of
 from blackbox_lb.jobs.plan.plan import LearnFrom, Plan
 from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.providers.stepping_back import check_steps_back
 from blackbox_lb.rollouts.judging.decisions import check_wanted
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.safety.printable import counted
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.sets.labels import LEAST_ROWS, Labels, OpenLabels, labels_of_task
 
@@ -29,6 +31,7 @@ OF_COMPLETIONS = (
     "only_stored",
     "depends_on",
     "phases",
+    "phrases",
     "deploy",
     "decide",
     "positive",
@@ -70,9 +73,16 @@ def completed(plan: P, task: Task, reward: Reward, *, needs_samples: bool = Fals
         return _for_question(plan, task, reward, labels)
     if plan.layout is not None:
         raise InputError("``layout`` is about a ``question``, and there is none; give both")
+    check_phrases(plan)
     if reward.of_shares:
         return _for_shares(plan, task, reward, labels)
     notices = []
+    if plan.parsed_phrases is not None:
+        count = counted(len(plan.parsed_phrases.lines), "phrase")
+        notices.append(
+            f"the bias file also keeps {count} out, by apply() and blb proxy; what follows is"
+            " learned and judged without that"
+        )
     loss = unseen_loss(len(task.validation))
     if plan.objective == "pareto" and loss > SMALL_LOSS:
         notices.append(
@@ -110,6 +120,17 @@ def completed(plan: P, task: Task, reward: Reward, *, needs_samples: bool = Fals
         deploy=plan.deploy or (("greedy",) if decides else ()),
         l2=_strengths(plan, source),
     )
+
+
+def check_phrases(plan: Plan) -> None:
+    """Check the phrases of a plan, and that its server can step back from them.
+
+    Raises InputError: the list is wrong, or the server cannot.
+    """
+    if plan.parsed_phrases is None:
+        return
+    profile = load_profile(plan.provider)
+    check_steps_back(profile, plan.endpoint or profile.first_endpoint)
 
 
 def pooled(plan: Plan, task: Task, reward: Reward) -> Task:

@@ -27,6 +27,7 @@ from blackbox_lb.jobs.plan.shared import (
 if TYPE_CHECKING:
     from blackbox_lb.bias.features import PromptFeature
     from blackbox_lb.bias.phases import Phases
+    from blackbox_lb.bias.phrases import PhraseList
     from blackbox_lb.estimate.choice.goal import Goal
     from blackbox_lb.rollouts.judging.verdict import Setting
     from blackbox_lb.rollouts.progress import Progress
@@ -148,6 +149,14 @@ class Plan(TaskSettings, DecisionSettings, CollectionSettings, JudgingSettings, 
         " --depends-on, both together are tried, too. only-first or only-opening:K confine what is"
         " learned from answers to the first tokens. Needs a server that continues token ids.",
         metavar="PHASE,...",
+    )
+    phrases: str | None = setting(
+        None,
+        HelpGroup.LEARNING,
+        "Words, phrases and /patterns/ that the bias file also keeps out: apply() and blb proxy"
+        " step back from each. A list as in --reward avoid:FILE, or the words themselves. Needs a"
+        " server that goes on from a given beginning of an answer.",
+        metavar="FILE|WORDS",
     )
     estimator: Texts = setting(
         _SWEEP.estimators,
@@ -342,6 +351,18 @@ class Plan(TaskSettings, DecisionSettings, CollectionSettings, JudgingSettings, 
         if not self.phases:
             return None
         return Phases.parse(self.phases)
+
+    @cached_property
+    def parsed_phrases(self) -> PhraseList | None:
+        """Words, phrases and patterns that the sender is to keep out; None for none.
+
+        Raises InputError: the list is wrong.
+        """
+        from blackbox_lb.bias.phrases import PhraseList
+
+        if self.phrases is None:
+            return None
+        return PhraseList.load(self.phrases)
 
     @property
     def confined_to(self) -> Phases | None:

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, get_type_hints
 
 from blackbox_lb.api.connect import connect
 from blackbox_lb.api.limits.budget import SpendingLimits
-from blackbox_lb.bias.request_bias import to_request_bias
+from blackbox_lb.bias.request_bias import to_vector
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.fitting.demand import fit_forecast, shorter_plan
 from blackbox_lb.jobs.fitting.fit import fit as fit_plan
@@ -221,7 +221,7 @@ async def _fit(plan: Plan) -> Run:
             fitted = await fit_plan(trials, task, plan)
             pairs: tuple[AnswerPair, ...] = ()
             if fitted.tests:
-                pairs = answer_pairs(trials, fitted.tests, to_request_bias(fitted.bias))
+                pairs = answer_pairs(trials, fitted.tests, to_vector(fitted.bias))
         origin = provenance(report.notices, command="blackbox_lb.fit(...)")
         result = whole_result(fitted, pairs, folder, origin)
         check_written(write_result(fitted, result, folder))

@@ -376,6 +376,7 @@ def test_a_found_settings_file_runs_no_code(
         ("fit", 'base_url = "http://[127.0.0.1/v1"'), ("fit", 'base_url = "http://h#@localhost/v1"'),
         ("fit", 'reward = "planted:score"'), ("fit", 'reward = "judge:j.toml"'), ("fit", 'reward = "https://h/r"'),
         ("fit", 'reward = "http://127.0.0.1/r"'), ("fit", 'reward = "avoid:/etc/passwd"'),
+        ("fit", 'phrases = "/etc/passwd"'), ("fit", 'phrases = "../words.txt"'),
         ("fit", 'reward = "json-schema:../s.json"'), ("fit", 'reward = "marks:.env"'),
         ("fit", 'depends_on = "embedding:m@http://h/v1"'), ("fit", 'depends_on = ["words", "embedding:m"]'),
         ("fit", 'data = "/etc/passwd"'), ("fit", 'data = "../d.jsonl"'), ("fit", 'data = "~/d.jsonl"'),
@@ -447,7 +448,7 @@ def test_a_found_file_may_set_data(
         '[fit]\nout = "runs/x"\ntau = [0.5]\ndepends_on = "words"\nquiet = true\nyes = false\n'
         'objective = "recall@precision=.95"\ntokenizer = "o200k_base"\nestimator = "ips"\n'
         'test_data = "hf:OWNER/NAME@test"\n'
-        '[score]\nreward = "avoid:words.txt"\n'
+        'phrases = "words.txt"\n[score]\nreward = "avoid:words.txt"\n'
     )
     (tmp_path / "words.txt").write_text("very\n")
     (tmp_path / "below").mkdir()
@@ -460,6 +461,7 @@ def test_a_found_file_may_set_data(
         result = blb(name)
         assert result.exit_code == 0, result.stderr
     assert ran[0]["out"].resolve() == tmp_path / "runs" / "x"
+    assert Path(ran[0]["phrases"]).resolve() == tmp_path / "words.txt"
     assert Path(ran[1]["reward"].removeprefix("avoid:")).resolve() == tmp_path / "words.txt"
 
 

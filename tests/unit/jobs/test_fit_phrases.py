@@ -1,0 +1,106 @@
+"""``blb fit --phrases``: the list goes into the bias file, and is checked before anything is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import blackbox_lb as package
+from blackbox_lb.bias.document import Bias
+from tests.support.commands import asking, blb, options, refused
+from tests.support.errors import names, raises_naming
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import questions, write_rows
+
+PHRASES = ("a lone lamp", "lan*\t2", "re:not .{1,9}but")
+DRAWN = options(
+    max_tokens=4, top_logprobs=8, l2=2, samples_per_prompt=20, validation_samples=4, test_samples=4
+)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ExactServer]:
+    """One that was asked nothing yet, beside data and a list."""
+    write_rows(tmp_path / "data.jsonl", questions(8, 3, 4))
+    (tmp_path / "list.txt").write_text("\n".join(PHRASES))
+    with ExactServer(ExactModel(30, 6, end=True, prompts=4, sharpness=0.7)) as server:
+        yield server
+
+
+def test_a_fit_writes_its_phrases(server: ExactServer, tmp_path: Path) -> None:
+    """Into bias.json and learned.json; compile keeps them, show names them, and the verdict is said
+    to be that of the vector. A second run asks for nothing.
+    """
+    where = asking(server, out=tmp_path / "run", data=tmp_path / "data.jsonl", seed=1)
+    phrases = options(reward="length", phrases=tmp_path / "list.txt")
+    result = blb("fit", *where, *phrases, *DRAWN)
+    assert result.exit_code == 0, result.output
+    assert names(result.stderr, "3 phrases", "judged without")
+    bias_file = tmp_path / "run" / "bias.json"
+    assert Bias.load(bias_file).phrases == PHRASES
+    assert Bias.load(bias_file.with_name("learned.json")).phrases == PHRASES
+    asked = len(server.requests)
+    again = blb("fit", *where, *phrases, *DRAWN)
+    assert again.exit_code == 0, again.output
+    assert [body for body in server.requests[asked:] if "messages" in body] == []
+    shown = blb("show", bias_file)
+    assert names(shown.stdout, "3, which apply() and blb proxy keep out", "a lone lamp")
+    compiled = tmp_path / "compiled.json"
+    result = blb("compile", bias_file, "--provider", "vllm", "--entries", 3, "--out", compiled)
+    assert result.exit_code == 0, result.output
+    assert names(result.output, "3 phrases kept")
+    assert Bias.load(compiled).phrases == PHRASES
+
+
+def test_phrases_are_checked_before_anything_is_asked(
+    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that cannot be read, a wrong pattern, and a server that cannot step back."""
+    monkeypatch.setattr("blackbox_lb.bias.phrases.SECONDS", 0.2)
+    where = asking(server, out=tmp_path / "run", data=tmp_path / "data.jsonl", reward="length")
+    for phrases, facts in (
+        (tmp_path / "none.txt", ("none.txt",)),
+        ("re:lan(", ("entry 1", "not valid")),
+        ("lamp,re:(a|aa)+!", ("entry 2", "exponential")),
+        ("re:a*", ("entry 1", "empty text")),
+    ):
+        assert names(refused("fit", *where, *options(phrases=phrases)), *facts)
+    data = options(data=tmp_path / "data.jsonl", reward="length", phrases="lamp", model="m")
+    for extra in ((), ("--dry-run",)):
+        message = refused("fit", *data, *extra, "--provider", "openai")
+        assert names(message, "openai", "vllm (chat and completions)", "llamacpp")
+    assert server.requests == []
+
+
+def test_python_takes_phrases(server: ExactServer, tmp_path: Path) -> None:
+    """``blb.fit(phrases=...)`` is the same setting."""
+    with raises_naming(package.errors.InputError, "openai", "stepping back"):
+        package.fit(
+            tmp_path / "data.jsonl", reward="length", phrases="lamp", provider="openai", model="m"
+        )
+    run = package.fit(
+        tmp_path / "data.jsonl",
+        reward="length",
+        phrases="lamp",
+        provider="llamacpp",
+        base_url=server.base_url,
+        out=tmp_path / "run",
+        max_tokens=4,
+        l2=(2.0,),
+        samples_per_prompt=20,
+        validation_samples=4,
+        test_samples=4,
+        quiet=True,
+    )
+    assert run.bias.phrases == ("lamp",)
+    assert json.loads((tmp_path / "run" / "bias.json").read_text())["phrases"] == ["lamp"]
+
+
+def test_a_question_has_no_phrases(tmp_path: Path) -> None:
+    """Which are about completions."""
+    write_rows(tmp_path / "data.jsonl", questions(8, 3, 4))
+    words = options(data=tmp_path / "data.jsonl", reward="accuracy", phrases="lamp", labels="a,b")
+    assert names(refused("fit", *words, "--question", "Which?"), "--phrases", "completions")
