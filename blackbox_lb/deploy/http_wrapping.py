@@ -10,7 +10,7 @@ subclass of its library's ``Client`` or ``AsyncClient``.
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from types import ModuleType
@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 from blackbox_lb.deploy.batch_files import check_announcement, check_upload
 from blackbox_lb.deploy.decision_policy import DecisionPolicy
+from blackbox_lb.deploy.part_requests import PartRequest
 from blackbox_lb.deploy.part_sending import (
     OK,
     PartAnswer,
@@ -26,7 +27,6 @@ from blackbox_lb.deploy.part_sending import (
     returned,
     run_now,
 )
-from blackbox_lb.deploy.phase_requests import PhasedRequest
 from blackbox_lb.deploy.request_policy import RequestPolicy, UrlPurpose, endpoint
 from blackbox_lb.errors import InputError
 
@@ -138,25 +138,29 @@ class _Building:
         if place.announces:
             check_announcement(content)
         elif content:
-            if (parts := policy.in_parts(place, content)) is not None:
+            parts = policy.in_parts(place, content)
+            if parts is not None:
                 # what is wrong with it is an error here: one from send() would be repeated by the
                 # SDK
                 parts.body()
-            if not self._later(policy):
+            elif not self._later(policy):
                 content = policy.rewritten(place, content)
             options["content"] = content
             options.pop("json", None)
 
     def _later(self, policy: RequestPolicy) -> bool:
-        """Whether the bias enters the body when the request is sent."""
-        return policy.phased is not None
+        """Whether the bias enters the body when the request is sent, though it is not sent in
+        parts.
+        """
+        del policy
+        return False
 
-    def _in_parts(self, request: Any) -> PhasedRequest | None:
-        """The request in parts, None where this client's bias has no phases or does not concern
-        it.
+    def _in_parts(self, request: Any) -> PartRequest | None:
+        """The request in parts, None where this client's bias is sent at once or does not
+        concern it.
         """
         policy = self._policies[-1]
-        if isinstance(policy, DecisionPolicy) or policy.phased is None:
+        if isinstance(policy, DecisionPolicy) or policy.parts is None:
             return None
         place = endpoint(str(request.url))
         if not place.generates or request.method != "POST":
@@ -198,10 +202,15 @@ class _Building:
         if sending.parts.streams and first.status == OK:
             pieces = _stream(self._library)(sending.stream(first), first.response)
             return _replaced(first.response, stream=pieces)
-        last, content = await sending.joined(first)
-        if content is None:
-            return last
-        return _replaced(last, content=content)
+        joined = await sending.joined(first)
+        if joined.content is None:
+            return joined.response
+        return _replaced(
+            joined.response,
+            status=joined.status,
+            kind="application/json",
+            content=joined.content,
+        )
 
     @property
     def is_closed(self) -> bool:
@@ -226,7 +235,7 @@ class _Sync(_Building):
         async def send_part(body: bytes) -> PartAnswer:
             answer = self._inner.send(_with_body(request, body), stream=True, **options)
 
-            async def pieces() -> AsyncIterator[bytes]:
+            async def pieces() -> AsyncGenerator[bytes, None]:
                 for piece in answer.iter_bytes():
                     yield piece
 
@@ -255,7 +264,7 @@ class _Sync(_Building):
 class _Async(_Building):
     def _later(self, policy: RequestPolicy) -> bool:
         """Also where a text is embedded, which would block the event loop for milliseconds."""
-        return policy.injection.embeds or super()._later(policy)
+        return policy.injection.embeds
 
     async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
         self._check_open()
@@ -266,12 +275,12 @@ class _Async(_Building):
         place = endpoint(str(request.url))
         policy = self._policies[-1]
         is_ours = place.generates and request.method == "POST"
-        if is_ours and isinstance(policy, RequestPolicy) and policy.injection.embeds:
-            request = _with_body(
-                request, await asyncio.to_thread(policy.rewritten, place, request.content)
-            )
         parts = self._in_parts(request)
         if parts is None:
+            if is_ours and isinstance(policy, RequestPolicy) and policy.injection.embeds:
+                request = _with_body(
+                    request, await asyncio.to_thread(policy.rewritten, place, request.content)
+                )
             return await self._inner.send(request, stream=stream, **options)
 
         async def send_part(body: bytes) -> PartAnswer:
@@ -312,15 +321,20 @@ def _with_body(request: Any, content: bytes) -> Any:
     )
 
 
-def _replaced(answer: Any, **body: Any) -> Any:
+def _replaced(
+    answer: Any, *, status: int | None = None, kind: str | None = None, **body: Any
+) -> Any:
     """An answer with another body. Its headers are decoded already, so that none tells an encoding
-    or a length.
+    or a length. status, kind: another status, another content type.
     """
+    dropped = ENCODED if kind is None else (*ENCODED, "content-type")
     headers = [
-        (name, value) for name, value in answer.headers.multi_items() if name.lower() not in ENCODED
+        (name, value) for name, value in answer.headers.multi_items() if name.lower() not in dropped
     ]
+    if kind is not None:
+        headers.append(("content-type", kind))
     replacement = type(answer)(
-        answer.status_code,
+        answer.status_code if status is None else status,
         headers=headers,
         request=answer.request,
         extensions=answer.extensions,

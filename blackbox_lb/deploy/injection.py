@@ -12,6 +12,7 @@ import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
@@ -34,6 +35,8 @@ https://learn.microsoft.com/azure/ai-services/openai/reference."""
 _SLASHES = re.compile(r"[/\\]")
 QUOTED = 80
 """Characters of a request's value that an error message repeats."""
+NOTHING: Mapping[int, float] = MappingProxyType({})
+"""No bans."""
 MAX_OWN = 1e6
 """Largest absolute value, in nats, of a request's own entry under "add": keeps the sum finite."""
 
@@ -116,13 +119,17 @@ class Injection:
         content: bytes,
         document: dict[str, Any],
         values: Mapping[int, float] | None = None,
+        banned: Mapping[int, float] = NOTHING,
     ) -> bytes:
         """``content`` with the bias; ``document`` is the JSON object in it. Without entries:
-        ``content`` as it is. values: what this body gets, where that is known already.
+        ``content`` as it is. values: what this body gets, where that is known already. banned:
+        token id -> nats of tokens that this body bans whatever else there is.
 
         Raises InputError: the body has a ``logit_bias`` of its own under "raise", or one that
         cannot be added under "add".
         """
+        if banned:
+            return self._without(content, document, values, banned)
         if self.is_same_for_all and "logit_bias" not in document:
             return self.appended(content, empty=not document)
         if not self.bias:
@@ -146,6 +153,18 @@ class Injection:
         if own_bias and self.on_conflict == "add":
             total = _sum(values, own_bias)
         return to_json({**document, "logit_bias": _wire(total, self.as_pairs)})
+
+    def _without(
+        self,
+        content: bytes,
+        document: dict[str, Any],
+        values: Mapping[int, float] | None,
+        banned: Mapping[int, float],
+    ) -> bytes:
+        """See ``body``."""
+        biased = json.loads(self.body(content, document, values))
+        total = dict(map(_id_and_value, _pairs(biased.get("logit_bias") or {})))
+        return to_json({**biased, "logit_bias": _wire({**total, **banned}, self.as_pairs)})
 
     def appended(self, content: bytes, *, empty: bool = False) -> bytes:
         """``content``, a JSON object that holds no ``logit_bias``, with the bias as its last
@@ -226,6 +245,11 @@ def _pairs(client_bias: object) -> list[tuple[object, object]]:
         "the request's own logit_bias is neither an object nor a list of [id, value] pairs;"
         " correct it"
     )
+
+
+def _id_and_value(pair: tuple[object, object]) -> tuple[int, Any]:
+    key, value = pair
+    return _token_id(key), value
 
 
 def _token_id(key: object) -> int:

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Awaitable,
     Callable,
     Iterator,
     Mapping,
 )
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from blackbox_lb.deploy.phase_requests import PhasedRequest
+from blackbox_lb.deploy.part_requests import PartRequest
 
 OK = 200
+BAD_GATEWAY = 502
 
 T = TypeVar("T")
 
@@ -36,8 +37,18 @@ class PartAnswer:
     status: int
     headers: Mapping[str, str]
     read: Callable[[], Awaitable[bytes]]
-    pieces: Callable[[], AsyncIterator[bytes]]
+    pieces: Callable[[], AsyncGenerator[bytes, None]]
     close: Callable[[], Awaitable[object]]
+
+
+class JoinedAnswer(NamedTuple):
+    """The answer for the client: the last response, with the joined body in JSON as ``content``;
+    None where that response is no success or no completion, and the client's as it is.
+    """
+
+    response: Any
+    status: int
+    content: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +59,7 @@ class PartSending:
     sleep: waits some seconds.
     """
 
-    parts: PhasedRequest
+    parts: PartRequest
     send: Callable[[bytes], Awaitable[PartAnswer]]
     failures: tuple[type[Exception], ...]
     sleep: Callable[[float], Awaitable[object]]
@@ -77,8 +88,11 @@ class PartSending:
                 if answer.status != OK:
                     yield self.parts.failed(await answer.read())
                     return
-                async for piece in answer.pieces():
-                    yield self.parts.feed(piece)
+                async with aclosing(answer.pieces()) as pieces:
+                    async for piece in pieces:
+                        yield self.parts.feed(piece)
+                        if self.parts.is_cut:
+                            break
                 yield self.parts.end()
             finally:
                 await answer.close()
@@ -86,20 +100,34 @@ class PartSending:
                 return
             answer = await self.next()
 
-    async def joined(self, answer: PartAnswer) -> tuple[Any, bytes | None]:
-        """The last response, from the first answer on, and the joined body; None where that
-        response is no success or no completion, and the client's as it is.
-        """
+    async def joined(self, answer: PartAnswer) -> JoinedAnswer:
+        """The whole answer, from the first part on."""
         while answer.status == OK:
-            content = await answer.read()
             try:
-                self.parts.take(content)
+                await self._take(answer)
             except (ValueError, TypeError, KeyError, AttributeError):
                 break
+            if self.parts.fault is not None:
+                return JoinedAnswer(answer.response, BAD_GATEWAY, self.parts.fault)
             if not self.parts.more:
-                return answer.response, self.parts.answer
+                return JoinedAnswer(answer.response, OK, self.parts.answer)
             answer = await self.next()
-        return answer.response, None
+        return JoinedAnswer(answer.response, answer.status, None)
+
+    async def _take(self, answer: PartAnswer) -> None:
+        """Read one part. Raises ValueError, TypeError, KeyError or AttributeError: it is none."""
+        if not self.parts.reads_streams:
+            self.parts.take(await answer.read())
+            return
+        try:
+            async with aclosing(answer.pieces()) as pieces:
+                async for piece in pieces:
+                    self.parts.feed(piece)
+                    if self.parts.is_cut:
+                        break
+            self.parts.end()
+        finally:
+            await answer.close()
 
 
 def run_now(coroutine: Awaitable[T]) -> T:

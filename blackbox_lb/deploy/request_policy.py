@@ -19,7 +19,7 @@ from pydantic_core import from_json
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import GROUP
 from blackbox_lb.deploy.injection import Injection, deployment, quoted, route
-from blackbox_lb.deploy.phase_requests import PhasedRequest, PhasedRequests
+from blackbox_lb.deploy.part_requests import PartRequest, PartSender
 from blackbox_lb.errors import InputError
 from blackbox_lb.literals import OnConflict
 from blackbox_lb.providers.packaged import end_notice_by_name
@@ -86,14 +86,14 @@ def endpoint(url: str) -> UrlPurpose:
 
 @dataclass(frozen=True, slots=True)
 class RequestPolicy:
-    """A bias, the models that get it, and the rule for requests to others. ``phased``: how a bias
-    with phases is sent.
+    """A bias, the models that get it, and the rule for requests to others. ``parts``: how a bias
+    is sent whose answers are drawn in parts.
     """
 
     injection: Injection
     models: frozenset[str]
     others: Others
-    phased: PhasedRequests | None = None
+    parts: PartSender | None = None
     _told: set[str | None] = field(default_factory=set, init=False, repr=False, compare=False)
     _starts: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
 
@@ -124,20 +124,20 @@ class RequestPolicy:
         if ending is not None:
             log.warning("%s", ending)
         injection = Injection.of(loaded, on_conflict, as_pairs)
-        phased = PhasedRequests.of(loaded, injection, provider)
-        return cls(injection, _names(models, loaded.model), others, phased)
+        parts = PartSender.of(loaded, injection, provider)
+        return cls(injection, _names(models, loaded.model), others, parts)
 
-    def in_parts(self, place: UrlPurpose, content: bytes) -> PhasedRequest | None:
+    def in_parts(self, place: UrlPurpose, content: bytes) -> PartRequest | None:
         """The request in parts, None where it goes out as it is. Raises InputError as ``rewritten``
         does.
         """
         if (
-            self.phased is None
+            self.parts is None
             or (document := parsed(content)) is None
             or not self.wanted(place, document)
         ):
             return None
-        return PhasedRequest(self.phased, document)
+        return self.parts.request(document)
 
     def rewritten(self, place: UrlPurpose, content: bytes) -> bytes:
         """The body to send in place of ``content``; one that is no JSON object stays, and the

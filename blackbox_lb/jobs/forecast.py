@@ -16,6 +16,7 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.bias.features import Feature
 from blackbox_lb.bias.phases import MOST_PARTS
 from blackbox_lb.bias.request_bias import AnyBias, RequestBias
+from blackbox_lb.bias.stepping import MOST_IN_ANSWER
 from blackbox_lb.jobs.evaluation.policies import Decides
 from blackbox_lb.jobs.evaluation.results import answer_parts
 from blackbox_lb.jobs.evaluation.run import EvalPlan
@@ -34,6 +35,7 @@ from blackbox_lb.rollouts.collect import (
 from blackbox_lb.rollouts.judging.trials import StagePart, Trials, draw_at
 from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.rollouts.progress import duration, work
+from blackbox_lb.rollouts.stepped import PART
 from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.store import RolloutStore, request_hash
 from blackbox_lb.tasks import Task
@@ -43,6 +45,8 @@ CHARACTERS_A_TOKEN = 4
 """Characters a token of an English prompt."""
 PARTS = 2
 """Requests of a completion whose bias changes once."""
+STEPS = 4
+"""Phrases of a completion that is kept free of them, each of which takes two requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +211,16 @@ def _missing(settings: RequestSettings, part: StagePart, covered: set[str]) -> F
     likely = 1
     most = 1
     sent_again = 0
+    discarded = 0
     if "prefix" in part.draw.bias.scopes:
         likely = PARTS
         most = MOST_PARTS if phases.back else PARTS
         sent_again = longest  # a later part has the earlier ones in its prompt
+    if part.draw.bias.phrases is not None:
+        likely = -(-longest // PART) + 2 * STEPS
+        most = -(-longest // PART) + 2 * MOST_IN_ANSWER
+        sent_again = longest
+        discarded = MOST_IN_ANSWER * PART
     completions = sum(len(missing.samples) for missing in requests)
     texts = part.draw.sent_texts
     bounds = sum(prompt_bound([*missing.prompt.sent_texts, *texts]) for missing in requests)
@@ -219,7 +229,7 @@ def _missing(settings: RequestSettings, part: StagePart, covered: set[str]) -> F
         completions=completions,
         prompt_tokens=likely * sum(_likely_tokens(missing.prompt, texts) for missing in requests),
         most_prompt_tokens=most * (bounds + sent_again * len(requests)),
-        most_completion_tokens=completions * longest,
+        most_completion_tokens=completions * (longest + discarded),
         completion_tokens=completions * longest,
     )
 

@@ -21,8 +21,8 @@ from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.fragments import with_fragments
-from blackbox_lb.rollouts.phased import complete_by_phase
 from blackbox_lb.rollouts.progress import Watcher
+from blackbox_lb.rollouts.stepped import complete_in_parts, is_in_parts
 from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
 from blackbox_lb.types import Completion, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
@@ -231,8 +231,8 @@ async def collect_all(
         asked, request = work
         n = len(request.samples)
         draw = draw_of(asked.series.draw, request)
-        if "prefix" in draw.bias.scopes:
-            completions = [await complete_by_phase(session, request.prompt, draw)]
+        if is_in_parts(draw.bias):
+            completions = [await complete_in_parts(session, request.prompt, draw)]
         else:
             completions = await session.complete_many(request.prompt, draw, n)
         drifted = drift.seen(completions, session.profile.models.fleet)
@@ -360,7 +360,7 @@ def missing_requests(
     """
     draw = series.draw
     batch = 1
-    if "prefix" not in draw.bias.scopes:  # else the bias changes within a completion
+    if not is_in_parts(draw.bias):
         batch = batch_of(profile, draw.endpoint or endpoint, draw.sampling)
     requests: list[MissingRequest] = []
     for prompt, row in zip(series.prompts, keys, strict=True):

@@ -86,7 +86,8 @@ async def complete_by_phase(session: Session, prompt: Prompt, draw: Draw) -> Com
         if number < len(tokens) or (
             met and stop
         ):  # it did not end here; the text lacks the stop text
-            part = await _cut(session, part, number)
+            text = await session.decode(tokens[:number])
+            part = first_tokens(part, number, text)
         parts.append(part)
         ended = not part.cut
         if (
@@ -96,7 +97,7 @@ async def complete_by_phase(session: Session, prompt: Prompt, draw: Draw) -> Com
             or part.filtered
             or len(token_ids) >= sampling.max_tokens
         ):
-            return await _joined(session, parts)
+            return joined(parts, await _text_of(session, parts))
 
 
 async def bytes_of(
@@ -154,25 +155,30 @@ def bias_at_positions(
         yield context_of == number, bias.at(prompts[prompt], phase)
 
 
-async def _cut(session: Session, part: Completion, number: int) -> Completion:
-    """The first ``number`` tokens of a part."""
+def first_tokens(part: Completion, number: int, text: str) -> Completion:
+    """The first ``number`` tokens of a part, whose text is ``text``."""
     names = ("token_ids", "logprobs", "top_ids", "top_logprobs", "propensities", "bounded")
     columns = {name: value[:number] for name in names if (value := getattr(part, name)) is not None}
-    text = await session.decode(part.token_ids[:number].tolist())
     return replace(part, **columns, text=text, generated=number, finish_reason="length")
 
 
-async def _joined(session: Session, parts: Sequence[Completion]) -> Completion:
+async def _text_of(session: Session, parts: Sequence[Completion]) -> str:
+    """The text of a completion that was drawn in parts."""
+    last = parts[-1]
+    if any(part.text.endswith("\ufffd") for part in parts[:-1]) or len(parts) > 2:
+        ids = [token for part in parts[:-1] for token in part.token_ids.tolist()]
+        return await session.decode(ids) + last.text
+    return "".join(part.text for part in parts)
+
+
+def joined(parts: Sequence[Completion], text: str) -> Completion:
     """All parts as the one completion that they are; the prompt counts once a part, as it is paid
     for.
     """
     width = max(part.top_ids.shape[1] for part in parts)
     counts = [part.n_tokens for part in parts]
     last = parts[-1]
-    text = "".join(part.text for part in parts)
     ids = np.concatenate([part.token_ids for part in parts])
-    if any(part.text.endswith("\ufffd") for part in parts[:-1]) or len(parts) > 2:
-        text = await session.decode(ids[: len(ids) - len(last.token_ids)].tolist()) + last.text
     bounded = None
     if any(part.bounded is not None for part in parts):
         bounded = np.concatenate(

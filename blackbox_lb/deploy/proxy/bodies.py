@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from blackbox_lb.deploy.injection import DEPLOYMENT, deployment, quoted, route, to_json
-from blackbox_lb.deploy.phase_requests import PhasedRequest
+from blackbox_lb.deploy.part_requests import PartRequest, PhraseCounts
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.served import ServedBias
 from blackbox_lb.deploy.request_policy import Others
@@ -31,14 +31,14 @@ class Edit(NamedTuple):
     """The request to the upstream: the target, the body, and the bias in it, None where none was
     added.
 
-    parts: the same request in parts, where the bias has phases; ``content`` is then empty. other:
+    parts: the same request, where its answer is drawn in parts; ``content`` is then empty. other:
     the model that it names, where no bias is for that.
     """
 
     target: str
     content: bytes
     served: ServedBias | None
-    parts: PhasedRequest | None = None
+    parts: PartRequest | None = None
     other: str | None = None
 
 
@@ -74,6 +74,15 @@ class ServedBiases:
     def aliased(self) -> list[ServedBias]:
         """The biases that only a request with an alias gets."""
         return [row for row in self if row.alias is not None]
+
+    @property
+    def phrase_counts(self) -> dict[str, PhraseCounts]:
+        """What keeping phrases out took so far, by the name of each bias that does."""
+        return {
+            row.name: row.parts.counts
+            for row in self
+            if row.parts is not None and row.parts.phrases is not None
+        }
 
     @property
     def known(self) -> str:
@@ -152,11 +161,13 @@ class ServedBiases:
             raise ErrorAnswer(
                 400, message, code="logit_bias_conflict", param="logit_bias"
             ) from error
-        if served.phased is not None:
+        if served.parts is not None:
             try:
-                return Edit(target, b"", served, PhasedRequest(served.phased, document))
+                parts = served.parts.request(document)
             except InputError as error:
                 raise ErrorAnswer(400, str(error), code="not_in_parts") from error
+            if parts is not None:
+                return Edit(target, b"", served, parts)
         if biased is content:
             return Edit(target, content, None)
         return Edit(target, biased, served)

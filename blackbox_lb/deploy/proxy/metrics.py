@@ -1,11 +1,22 @@
 """Counts of requests, as ``/healthz`` and ``/metrics`` tell them."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
+from blackbox_lb.deploy.part_requests import PhraseCounts
 from blackbox_lb.safety.printable import printable
 
 DECISIONS = ("mended", "abstained", "passed")
+PHRASE_COUNTERS = {
+    "answers": "Answers that phrases were kept out of",
+    "steps": "Times that an answer was cut before a phrase",
+    "let_through": "Phrases that were left in",
+    "delivered": "Tokens of these answers that clients got",
+    "discarded": "Tokens that were drawn and thrown away",
+    "requests": "Requests to the upstream for these answers",
+}
+NO_PHRASES: Mapping[str, PhraseCounts] = MappingProxyType({})
 MOST_NAMES = 100
 """Models whose requests are counted by name: clients choose these."""
 BUCKETS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -25,9 +36,14 @@ class Metrics:
     refused: requests that the proxy refused, by the code of the error.
     failed: requests without a whole answer that is no error of the server, by the code.
     seconds: of all answers, from the whole head of a request to the end of its answer.
+
+    phrases: what keeping phrases out took, by the name of the bias.
     """
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
+    def __init__(
+        self, names: Iterable[str] = (), phrases: Mapping[str, PhraseCounts] = NO_PHRASES
+    ) -> None:
+        self.phrases = phrases
         self.answered: Counter[str] = Counter()
         self.biased: Counter[str] = Counter(dict.fromkeys(names, 0))
         self.unbiased = 0
@@ -77,6 +93,7 @@ class Metrics:
             *_counter("biased_requests", "Requests that carried a bias", "bias", self.biased),
             *_counter("unbiased_requests", "Requests sent on without a bias", "kind", sent_on),
             *_counter("decisions", "Answers to questions", "outcome", self.decisions),
+            *self._phrase_counters(),
             *_counter("refused_requests", "Requests that were not sent on", "code", self.refused),
             *_counter("upstream_errors", "Requests that failed upstream", "code", self.failed),
             "# HELP blb_proxy_request_seconds Seconds to the end of an answer.",
@@ -88,6 +105,13 @@ class Metrics:
         lines.append(f"blb_proxy_request_seconds_sum {self.seconds:.6f}")
         lines.append(f"blb_proxy_request_seconds_count {number}")
         return "\n".join(lines) + "\n"
+
+    def _phrase_counters(self) -> Iterator[str]:
+        """Nothing where no bias keeps phrases out."""
+        for field, description in PHRASE_COUNTERS.items():
+            counts = {name: getattr(row, field) for name, row in self.phrases.items()}
+            if counts:
+                yield from _counter(f"phrases_{field}", description, "bias", counts)
 
 
 def _counter(name: str, description: str, label: str, counts: dict[str, int]) -> Iterator[str]:

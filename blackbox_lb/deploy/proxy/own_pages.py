@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
@@ -11,6 +12,7 @@ from blackbox_lb._version import __version__
 from blackbox_lb.deploy.proxy.bodies import ServedBiases
 from blackbox_lb.deploy.proxy.decisions import ServedQuestions
 from blackbox_lb.deploy.proxy.metrics import Metrics
+from blackbox_lb.deploy.proxy.served import ServedBias
 from blackbox_lb.safety.printable import printable
 
 HEALTH = "/healthz"
@@ -33,6 +35,7 @@ def health_page(
                 "model": row.model,
                 "alias": row.alias,
                 "entries": len(row.bias.entries),
+                **_phrases(row),
                 "status": row.bias.status,
                 "requests": metrics.biased[row.name],
             }
@@ -53,6 +56,13 @@ def health_page(
         "requests": metrics.counts,
         "unbiased_models": dict(metrics.without),
     }
+
+
+def _phrases(row: ServedBias) -> dict[str, Any]:
+    """The number of phrases that are kept out, and what that took; nothing where there are none."""
+    if row.parts is None or row.parts.phrases is None:
+        return {}
+    return {"phrases": {"lines": len(row.bias.phrases), **asdict(row.parts.counts)}}
 
 
 def is_own(request: web.BaseRequest) -> bool:

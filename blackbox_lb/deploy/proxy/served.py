@@ -9,7 +9,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.bias.operating import Promise
 from blackbox_lb.deploy.injection import Injection, quoted
-from blackbox_lb.deploy.phase_requests import PhasedRequests
+from blackbox_lb.deploy.part_requests import PartSender
 from blackbox_lb.errors import InputError
 from blackbox_lb.literals import OnConflict
 from blackbox_lb.providers.profile import load_profile
@@ -20,14 +20,14 @@ _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 @dataclass(frozen=True, slots=True)
 class ServedBias:
     """One bias under one name. A request for ``name`` is sent on for ``model`` with the bias of
-    ``injection``, or by ``phased``.
+    ``injection``, or by ``parts``.
     """
 
     model: str
     alias: str | None
     bias: Bias
     injection: Injection
-    phased: PhasedRequests | None = None
+    parts: PartSender | None = None
 
     @property
     def name(self) -> str:
@@ -79,9 +79,9 @@ def load_served(
             highest = profile.bias.highest_id
             check_bias(bias, profile, highest if isinstance(highest, int) else None)
         injection = Injection.of(bias, on_conflict, pairs)
-        phased = PhasedRequests.of(bias, injection, provider)
+        parts = PartSender.of(bias, injection, provider)
         rows += [
-            ServedBias(model, alias, bias, injection, phased) for model in models or (bias.model,)
+            ServedBias(model, alias, bias, injection, parts) for model in models or (bias.model,)
         ]
     return rows
 

@@ -20,8 +20,8 @@ import aiohttp
 from aiohttp import web
 
 from blackbox_lb.deploy.injection import quoted, route
+from blackbox_lb.deploy.part_requests import PartRequest
 from blackbox_lb.deploy.part_sending import OK, PartAnswer, PartSending, returned
-from blackbox_lb.deploy.phase_requests import PhasedRequest
 from blackbox_lb.deploy.proxy.bodies import LARGE, Edit, ServedBiases
 from blackbox_lb.deploy.proxy.callers import Callers
 from blackbox_lb.deploy.proxy.clients import ClientServer, most_connections, read_body
@@ -101,7 +101,7 @@ class Proxy:
         check_seconds("grace", grace)
         self.biases = biases
         self.upstream = upstream
-        self.metrics = Metrics(row.name for row in biases)
+        self.metrics = Metrics([row.name for row in biases], biases.phrase_counts)
         self.questions = questions
         self._decisions: DecisionService | None = None
         if questions is not None:
@@ -323,7 +323,7 @@ class Proxy:
         return self.biases.edit(target, content)
 
     async def _in_parts(
-        self, request: web.BaseRequest, target: str, parts: PhasedRequest, extra: Mapping[str, str]
+        self, request: web.BaseRequest, target: str, parts: PartRequest, extra: Mapping[str, str]
     ) -> web.StreamResponse:
         """The answer to a request that is sent phase by phase, joined as it comes."""
 
@@ -351,7 +351,9 @@ class Proxy:
                     await out.write(parts.failed(error.body))
                 return out
         with self.upstream.faults():
-            answer, content = await sending.joined(first)
+            joined = await sending.joined(first)
+            answer = joined.response
+            content = joined.content
             if content is None:
                 headers = self.upstream.headers_of(answer, _decoded(answer))
                 content = await answer.read()
@@ -359,9 +361,8 @@ class Proxy:
                 headers = self.upstream.headers_of(answer, REWRITTEN)
                 headers["Content-Type"] = "application/json"
         headers.update(extra)
-        return web.Response(
-            status=answer.status, reason=answer.reason, body=content, headers=headers
-        )
+        reason = answer.reason if joined.status == answer.status else None
+        return web.Response(status=joined.status, reason=reason, body=content, headers=headers)
 
     async def _pass(
         self,

@@ -22,7 +22,7 @@ from blackbox_lb.jobs.evaluation.document import (
 from blackbox_lb.jobs.fitting import scored_policies
 from blackbox_lb.jobs.fitting.scored_policies import SettingTest
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.phased import check_continues, complete_by_phase
+from blackbox_lb.rollouts.stepped import check_parts, complete_in_parts, is_in_parts
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Completion, Example, Prompt, Sampling
 
@@ -60,9 +60,9 @@ async def side_by_side(
     endpoint = session.biased_endpoint
     base = (await session.complete_many(prompt, Draw(sampling, NO_BIAS, endpoint)))[0]
     draw = Draw(sampling, bias, endpoint)
-    if "prefix" in bias.scopes:
-        check_continues(session, bias.phases)
-        biased = await complete_by_phase(session, prompt, draw)
+    if is_in_parts(bias):
+        check_parts(session, bias)
+        biased = await complete_in_parts(session, prompt, draw)
     else:
         [biased] = await session.complete_many(prompt, draw)
     return SideBySide(base, biased, pieces_of(biased, bias, prompt))

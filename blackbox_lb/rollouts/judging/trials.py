@@ -30,10 +30,11 @@ from blackbox_lb.rollouts.judging.verdict import (
     check_values,
     score,
 )
-from blackbox_lb.rollouts.phased import bias_at_positions, check_continues, phases_of
+from blackbox_lb.rollouts.phased import bias_at_positions, phases_of
 from blackbox_lb.rollouts.positions import FitEngine
 from blackbox_lb.rollouts.progress import Reporter, Silent
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
+from blackbox_lb.rollouts.stepped import check_parts
 from blackbox_lb.safety.http.retries import asked_again
 from blackbox_lb.safety.printable import counted
 from blackbox_lb.store import RolloutStore
@@ -215,8 +216,7 @@ class Trials:
         longest = max_tokens or self.reward.max_tokens
         listed = top_logprobs or self.top_logprobs
         draw = draw_at(setting, longest, listed, self.seed, self.stop, bias, endpoint)
-        if "prefix" in draw.bias.scopes:
-            check_continues(self.session, draw.bias.phases)
+        check_parts(self.session, draw.bias)
         return draw
 
     async def collect(

@@ -21,9 +21,10 @@ from blackbox_lb import apply, apply_batch
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import FeatureVector, Words, bucket_of
 from blackbox_lb.bias.phases import Phases
-from blackbox_lb.deploy import phase_requests
+from blackbox_lb.deploy import part_requests
 from blackbox_lb.deploy.injection import Injection
-from blackbox_lb.deploy.phase_requests import GIVEN_UP, PhasedRequest, PhasedRequests
+from blackbox_lb.deploy.part_requests import GIVEN_UP, PartSender
+from blackbox_lb.deploy.phase_requests import PhasedRequest
 from blackbox_lb.errors import BiasError, InputError
 from tests.support.biases import phased_bias
 from tests.support.errors import raises_naming
@@ -35,7 +36,7 @@ PROMPT_TOKENS = 7
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing waits."""
-    monkeypatch.setattr(phase_requests, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(part_requests, "PAUSES", (0.0, 0.0))
 
 
 class Host:
@@ -201,7 +202,7 @@ def request(**more: Any) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": "go"}], **more}
 
 
-def answered(sender: PhasedRequests, host: Host, body: dict[str, Any]) -> dict[str, Any]:
+def answered(sender: PartSender, host: Host, body: dict[str, Any]) -> dict[str, Any]:
     """The joined answer to one request; of a stream the text and the finish reason of its
     events.
     """
@@ -229,9 +230,9 @@ def answered(sender: PhasedRequests, host: Host, body: dict[str, Any]) -> dict[s
     }
 
 
-def sender_of(bias: Bias) -> PhasedRequests:
+def sender_of(bias: Bias) -> PartSender:
     """Of a bias file."""
-    sender = PhasedRequests.of(bias, Injection.of(bias), None)
+    sender = PartSender.of(bias, Injection.of(bias), None)
     assert sender is not None
     return sender
 
@@ -558,7 +559,7 @@ TOOLS = [{"type": "function", "function": {"name": "weather"}}]
 CALL = '{"name": "weather", "arguments": {"city": "Oslo"}}'
 
 
-def in_parts(*parts: dict[str, Any], provider: str = "vllm") -> tuple[PhasedRequests, Any]:
+def in_parts(*parts: dict[str, Any], provider: str = "vllm") -> tuple[PartSender, Any]:
     """The sender, and the joined answer of a request with tools under a bias of the first token;
     each part is the message of a server with the reason of its end, the first of one token.
     """

@@ -25,9 +25,9 @@ from aiohttp.test_utils import make_mocked_request
 from openai import OpenAI
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.deploy import phase_requests
+from blackbox_lb.deploy import part_requests
 from blackbox_lb.deploy.injection import Injection
-from blackbox_lb.deploy.phase_requests import PhasedRequests
+from blackbox_lb.deploy.part_requests import PartSender
 from blackbox_lb.deploy.proxy.bodies import Edit, ServedBiases
 from blackbox_lb.deploy.proxy.callers import Callers
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
@@ -1055,7 +1055,7 @@ def test_an_environments_proxy_server_is_used(monkeypatch: pytest.MonkeyPatch) -
 def in_phases(of: Bias, alias: str | None = None) -> ServedBias:
     """A bias that changes inside the answer, under a name."""
     injection = Injection.of(of)
-    return ServedBias("m", alias, of, injection, PhasedRequests.of(of, injection, None))
+    return ServedBias("m", alias, of, injection, PartSender.of(of, injection, None))
 
 
 def continuing(host: Host, *more: str, pack: Any = bytes) -> Any:
@@ -1079,7 +1079,7 @@ def test_the_parts_of_an_answer_in_phases_are_joined(monkeypatch: pytest.MonkeyP
     requests are a 400.
     """
     host = Host(refusals={3: 503})
-    monkeypatch.setattr(phase_requests, "PAUSES", (0.0,))
+    monkeypatch.setattr(part_requests, "PAUSES", (0.0,))
     answer = continuing(host, "X-Own: kept", "ETag: of-a-part")
     common: dict[str, Any] = {"model": "m@short", "messages": MESSAGES, "max_tokens": 3}
     with Origin(answer).running() as origin, ExitStack() as stack:

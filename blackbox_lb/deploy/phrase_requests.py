@@ -1,0 +1,396 @@
+"""An answer from which phrases are kept out: read as a stream, cut before a phrase that is
+complete, and drawn afresh from there.
+
+Each step back takes two requests: one for one token, without those that led to a phrase at this
+place, and one for the rest. A stream is closed as soon as a phrase is complete, so that a server
+draws little that nobody gets. Where the bias changes within an answer, too, a part also ends where
+a phase does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+
+from blackbox_lb.bias.phases import MOST_PARTS, Prefix
+from blackbox_lb.bias.stepping import SteppingBack
+from blackbox_lb.deploy.part_answers import (
+    TextPiece,
+    pieces_of,
+    text_of,
+    with_text,
+)
+from blackbox_lb.deploy.part_requests import PartRequest, PartSender, PhraseCounts
+from blackbox_lb.deploy.phase_requests import check_phased
+from blackbox_lb.providers.stepping_back import check_steps_back
+
+WIDER = 4
+"""Tokens that are drawn at a place where one alone ended inside a character."""
+_FIXED_FORM = (
+    "response_format",
+    "grammar",
+    "json_schema",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "regex",
+    "ebnf",
+)
+"""Fields that fix the form of an answer, in OpenAI's API, llama.cpp, vLLM and SGLang."""
+_LEFT_ALONE = {
+    **dict.fromkeys(_FIXED_FORM, "fixes the form of the answer"),
+    "functions": "offers functions",
+    "best_of": "asks for the best of several",
+    "use_beam_search": "searches with beams",
+    "echo": "asks for its prompt back",
+    "suffix": "has a suffix",
+}
+_NOTHING: tuple[Any, ...] = (None, False, [], "", 1, {"type": "text"})
+
+
+def left_alone(document: Mapping[str, Any]) -> str | None:
+    """Why the answer to a request is not cut, as the end of a sentence; None where it may be."""
+    for name, reason in _LEFT_ALONE.items():
+        if document.get(name) not in _NOTHING:
+            return f"{reason} (``{name}``)"
+    if document.get("tools") and document.get("tool_choice") not in (None, "auto", "none"):
+        return "forces a call (``tool_choice``)"
+    messages = document.get("messages")
+    if messages is None and not isinstance(document.get("prompt"), str):
+        return "has a prompt that is not one text"
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    if isinstance(last, dict) and last.get("role") == "assistant":
+        return "begins the answer with a message of its own"
+    return None
+
+
+class SteppedRequest(PartRequest):
+    """A request whose answer is kept free of phrases.
+
+    A client gets a text once no phrase can come of it, and nothing that it got is taken back. The
+    text of calls of tools is left alone, and so is an answer with thoughts, which cannot be
+    continued. Several choices (``n``) are drawn one after the other.
+
+    Raises InputError: the server cannot go on from a cut answer; or, where the bias has phases,
+    too, see ``PhasedRequest``.
+    """
+
+    reads_streams = True
+
+    def __init__(self, sender: PartSender, document: Mapping[str, Any]) -> None:
+        super().__init__(sender, document)
+        if sender.phases.features:
+            check_phased(sender, document)
+        check_steps_back(sender.profile, "chat" if self._chat else "completions")
+        number = document.get("n")
+        self._choices = number if isinstance(number, int) and number > 1 else 1
+        self._finished = list[dict[str, Any]]()
+        self._opening: Mapping[str, Any] = {}
+        self._requests = 0
+        self._prompt_tokens: int | None = None
+        self._continued_tokens = 0
+        self._usage: dict[str, Any] = {}
+        self._spent = PhraseCounts()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Reset to the state before the first part of a choice."""
+        assert self._sender.phrases is not None
+        self._stepping = SteppingBack(self._sender.phrases, self._stops)
+        self._pieces = list[tuple[Mapping[str, Any], TextPiece]]()  # with the event of each
+        self._told = 0
+        self._parts = 0
+        self._redrawn = 1
+        self._hidden = 0
+        self._calls: dict[int, dict[str, Any]] = {}
+        self._thoughts = ""
+        self._ending: dict[str, Any] = {}
+
+    @property
+    def _has_begun(self) -> bool:
+        return self._requests > 1 or bool(self._opening)
+
+    @property
+    def _first(self) -> Mapping[str, Any]:
+        return self._opening
+
+    def body(self) -> bytes:
+        """See ``PartRequest``."""
+        stepping = self._stepping
+        stepping.go_on()
+        self._failed = 0
+        self._line = b""
+        self._ended = False
+        self.is_cut = False
+        self._unread = list[Mapping[str, Any]]()
+        self._before = stepping.tokens
+        banned = stepping.banned
+        phases = self._sender.phases
+        prefix = Prefix(stepping.tokens, stepping.text.encode())
+        self._phase = phases.of(prefix)
+        limits = []
+        if self._most is not None:
+            limits.append(self._most - stepping.tokens)
+        boundary = phases.boundary(phases.after(0, prefix.text), prefix.tokens)
+        if boundary.tokens is not None:
+            limits.append(boundary.tokens)
+        self._is_last = not banned and boundary.tokens is None
+        if banned:
+            limits.append(self._redrawn)
+        self._size = min(limits, default=None)
+        sent = self._fields(self._requests, stepping.text, stepping.tokens)
+        sent.pop("n", None)
+        sent["stream"] = True
+        sent["stream_options"] = {**(sent.get("stream_options") or {}), "include_usage": True}
+        if self._rules.prompt_ids is False and not sent.get("logprobs"):
+            sent |= {"logprobs": True, "top_logprobs": 1} if self._chat else {"logprobs": 1}
+        self._requests += 1
+        self._parts += 1
+        self._spent.requests += 1
+        return self._encoded(sent, self._phase, banned)
+
+    def take(self, content: bytes) -> None:
+        """Parts come as streams."""
+        raise TypeError("the parts of an answer that is kept free of phrases come as streams")
+
+    def _event(self, data: bytes) -> None:
+        try:
+            event = json.loads(data)
+            choices = [dict(choice) for choice in event["choices"]]
+        except (ValueError, KeyError, TypeError):
+            self.fault = data.strip()
+            return
+        self._usage = event.get("usage") or self._usage
+        is_first = not self._opening
+        if is_first:
+            self._opening = {**event, "choices": []}
+        for choice in choices:
+            self._ending |= {
+                name: value
+                for name, value in choice.items()
+                if value is not None and name not in ("delta", "text", "logprobs", "token_ids")
+            }
+            self._ended = self._ended or choice.get("finish_reason") is not None
+            self._choice(event, choice, is_first)
+
+    def _choice(self, event: Mapping[str, Any], choice: dict[str, Any], is_first: bool) -> None:
+        delta = choice.get("delta") or {}
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        if thought or delta.get("tool_calls"):
+            self._leave_alone(event, choice)
+            self._thoughts += thought or ""
+            for call in delta.get("tool_calls") or ():
+                _collect(self._calls, call)
+            return
+        choice = self._with_unread(choice)
+        if text_of(choice):
+            self._texts(event, choice)
+        elif choice.get("token_ids") or choice.get("logprobs"):
+            self._unread.append(choice)
+        elif "role" in delta and self._is_opening(is_first):
+            self._show(event, choice)
+
+    def _is_opening(self, is_first: bool) -> bool:
+        """Whether an event without text opens a choice."""
+        return is_first or (self._parts == 1 and not self._pieces)
+
+    def _with_unread(self, choice: dict[str, Any]) -> dict[str, Any]:
+        """The choice with the tokens before it that ended inside a character."""
+        if not self._unread or not text_of(choice):
+            return choice
+        rows = [*self._unread, choice]
+        self._unread = []
+        ids = [token for row in rows for token in row.get("token_ids") or ()]
+        lists = [row["logprobs"] for row in rows if row.get("logprobs")]
+        merged = {
+            name: [entry for row in lists for entry in row.get(name) or ()]
+            for name in (lists[-1] if lists else ())
+        }
+        return {**choice, "logprobs": merged or None} | ({"token_ids": ids} if ids else {})
+
+    def _texts(self, event: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
+        """The text of an event."""
+        stepping = self._stepping
+        phases = self._sender.phases
+        for text in pieces_of(choice):
+            self._pieces.append((event, text))
+            if stepping.add(text.piece):
+                self._drop()
+            elif stepping.stopped():
+                self._stop()
+            elif self._parts < MOST_PARTS and phases.features:
+                prefix = Prefix(stepping.tokens, stepping.text.encode())
+                self.is_cut = phases.of(prefix) != self._phase
+            if self.is_cut:
+                break
+        self._release(stepping.safe)
+
+    def _drop(self) -> None:
+        """What stepping back has cut off."""
+        del self._pieces[len(self._stepping.pieces) :]
+        self._redrawn = 1
+        self.is_cut = True
+
+    def _stop(self) -> None:
+        """The answer ends before a stop text that no single part held."""
+        pieces = self._stepping.pieces
+        event, last = self._pieces[len(pieces) - 1]
+        shown = last._replace(piece=pieces[-1], choice=with_text(last.choice, pieces[-1].text))
+        self._pieces[len(pieces) - 1 :] = [(event, shown)]
+        self._ending["finish_reason"] = "stop"
+        self._ended = True
+        self.is_cut = True
+
+    def _leave_alone(self, event: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
+        """Thoughts or calls: nothing is cut any more."""
+        self._stepping.is_possible = False
+        self._release(len(self._pieces))
+        self._show(event, choice)
+
+    def _release(self, count: int) -> None:
+        """Deliver so many pieces in all."""
+        while self._told < count:
+            event, text = self._pieces[self._told]
+            self._show(event, text.choice)
+            self._told += 1
+
+    def _show(self, event: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
+        """An event for a client that asked for a stream."""
+        if not self.streams:
+            return
+        shown = {**choice, "index": len(self._finished), "finish_reason": None}
+        if not self._asked.get("logprobs"):
+            shown["logprobs"] = None
+        self._tell({**event, "choices": [shown], "usage": None})
+
+    def end(self) -> bytes:
+        """See ``PartRequest``."""
+        self._count_part()
+        finish = self._ending.get("finish_reason")
+        if self.fault is None and not self.is_cut and not self._ended:
+            message = "the upstream's stream ended without a reason; ask again"
+            self.fault = json.dumps({"error": {"message": message}}).encode()
+        if self.fault is not None:
+            self.more = False
+            self._held.append(b"data: " + self.fault + b"\n\n")
+            return self._out()
+        if self.is_cut and not self._ended:
+            return self._out()
+        has_room = self._most is None or self._stepping.tokens < self._most
+        if finish == "length" and has_room and not self._is_last:
+            # A redrawn token that ended inside a character: a few more tell which it was.
+            is_empty = self._stepping.tokens == self._before
+            self._redrawn = WIDER if is_empty else 1
+            return self._out()
+        if not self.is_cut and self._stepping.end():
+            self._drop()
+            self._ended = False
+            return self._out()
+        self._finish()
+        return self._out()
+
+    def _count_part(self) -> None:
+        """Take the usage of a part into account."""
+        usage = self._usage
+        self._usage = {}
+        told = usage.get("prompt_tokens")
+        if isinstance(told, int) and self._prompt_tokens is None:
+            self._prompt_tokens = told - self._before
+        self._continued_tokens += self._before
+        completion = usage.get("completion_tokens")
+        if isinstance(completion, int) and not self.is_cut:
+            # The end of an answer is a token, too, and so are parts of characters.
+            self._hidden += max(0, completion - (self._stepping.tokens - self._before))
+
+    def _finish(self) -> None:
+        """A choice is complete."""
+        stepping = self._stepping
+        self._release(len(self._pieces))
+        self._spent.answers += 1
+        self._spent.steps += stepping.steps
+        self._spent.discarded += stepping.discarded
+        self._spent.let_through += stepping.let_through
+        if stepping.unknown:
+            self._sender.tell_once("the server does not tell which tokens it draws in a stream")
+        self._spent.delivered += stepping.tokens + self._hidden
+        self._finished.append(self._whole_choice())
+        last = self._finished[-1]
+        if self.streams:
+            empty: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
+            ends = {"index": last["index"], "logprobs": None}
+            event = {**self._opening, "choices": [{**self._ending, **empty, **ends}]}
+            self._tell({**event, "usage": None})
+        self.more = len(self._finished) < self._choices
+        if self.more:
+            self._begin()
+            return
+        self._sender.counts.add(self._spent)
+        if self.streams and (self._asked.get("stream_options") or {}).get("include_usage"):
+            self._tell({**self._opening, "choices": [], "usage": self._total()})
+        if self.streams:
+            self._held.append(b"data: [DONE]\n\n")
+
+    def _whole_choice(self) -> dict[str, Any]:
+        """The choice as an answer that is no stream has it."""
+        text = self._stepping.text
+        choice: dict[str, Any] = {**self._ending, "index": len(self._finished)}
+        choice["logprobs"] = self._lists() if self._asked.get("logprobs") else None
+        choice["token_ids"] = list(chain.from_iterable(piece.ids for _, piece in self._pieces))
+        if not self._chat:
+            return {**choice, "text": text}
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if self._thoughts:
+            message["reasoning_content"] = self._thoughts
+        if self._calls:
+            message |= {"content": text or None}
+            message["tool_calls"] = [self._calls[place] for place in sorted(self._calls)]
+        return {**choice, "message": message}
+
+    def _lists(self) -> dict[str, Any] | None:
+        """The logprobs of all pieces."""
+        lists = [text.choice["logprobs"] for _, text in self._pieces if text.choice.get("logprobs")]
+        if not lists:
+            return None
+        return {
+            name: [entry for row in lists for entry in row.get(name) or ()] for name in lists[-1]
+        }
+
+    @property
+    def answer(self) -> bytes:
+        """See ``PartRequest``."""
+        kind = "chat.completion" if self._chat else "text_completion"
+        document = {**self._opening, "object": kind, "choices": self._finished}
+        return json.dumps(self._cleared({**document, "usage": self._total()})).encode()
+
+    def _total(self) -> dict[str, Any] | None:
+        """The usage of the answer, and what was drawn beside it."""
+        if self._prompt_tokens is None:
+            return None
+        spent = self._spent
+        read = self._prompt_tokens * self._requests + self._continued_tokens
+        return {
+            "prompt_tokens": self._prompt_tokens,
+            "completion_tokens": spent.delivered,
+            "total_tokens": self._prompt_tokens + spent.delivered,
+            "x_phrases": {
+                "steps_back": spent.steps,
+                "let_through": spent.let_through,
+                "discarded_tokens": spent.discarded,
+                "requests": spent.requests,
+                "prompt_tokens_of_all_requests": read,
+            },
+        }
+
+
+def _collect(calls: dict[int, dict[str, Any]], delta: Mapping[str, Any]) -> None:
+    """Add a piece of a call of a tool to the calls so far."""
+    call = calls.setdefault(int(delta.get("index") or 0), {"function": {}})
+    function = call["function"]
+    for name, value in (delta.get("function") or {}).items():
+        is_text = name == "arguments" and name in function
+        function[name] = function[name] + value if is_text else value
+    call |= {name: value for name, value in delta.items() if name not in ("index", "function")}
