@@ -282,6 +282,18 @@ def test_how_far_stepping_back_is_from_drawing_again() -> None:
     assert sum(distances) / 2 == pytest.approx(0.078, abs=1e-3)
 
 
+def test_a_token_that_led_to_a_phrase_is_banned_with_its_harmless_continuations() -> None:
+    """The example of docs/phrases.md, with "red" for "testament" and "sky" for "song"."""
+    chances = {("red", "fish"): 0.2, ("red", "red"): 0.2, ("sky", "red"): 0.6}
+    first = Counter[str]()
+    for words, chance in chances.items():
+        host = scripted([*words, ""], ["sky"], [""])
+        answer = whole(sender_of(bias_of()), host, asked())
+        text = answer["choices"][0]["message"]["content"]
+        first[text.split()[0]] += chance  # type: ignore[assignment]
+    assert first == {"red": pytest.approx(0.2), "sky": pytest.approx(0.8)}
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_nothing_that_a_client_got_is_taken_back(temperature: float) -> None:
     """A stream is the same text as the answer as a whole, and at no time holds a phrase."""
