@@ -28,6 +28,9 @@ from blackbox_lb.providers.stepping_back import check_steps_back
 
 WIDER = 4
 """Tokens that are drawn at a place where one alone ended inside a character."""
+THOUGHTS = ("reasoning_content", "reasoning")
+"""The fields in which servers list thoughts apart from an answer."""
+_OF_A_PIECE = ("delta", "text", "logprobs", "token_ids", "prompt_token_ids")
 _FIXED_FORM = (
     "response_format",
     "grammar",
@@ -91,6 +94,7 @@ class SteppedRequest(PartRequest):
         self._finished = list[dict[str, Any]]()
         self._opening: Mapping[str, Any] = {}
         self._requests = 0
+        self._prompt_ids: list[int] = []
         self._prompt_tokens: int | None = None
         self._continued_tokens = 0
         self._usage: dict[str, Any] = {}
@@ -107,7 +111,7 @@ class SteppedRequest(PartRequest):
         self._redrawn = 1
         self._hidden = 0
         self._calls: dict[int, dict[str, Any]] = {}
-        self._thoughts = ""
+        self._thoughts: dict[str, str] = {}
         self._ending: dict[str, Any] = {}
 
     @property
@@ -144,6 +148,8 @@ class SteppedRequest(PartRequest):
         self._size = min(limits, default=None)
         sent = self._fields(self._requests, stepping.text, stepping.tokens)
         sent.pop("n", None)
+        if not self._chat and stepping.pieces:
+            sent["prompt"] = self._prompt_so_far()
         sent["stream"] = True
         sent["stream_options"] = {**(sent.get("stream_options") or {}), "include_usage": True}
         if self._rules.prompt_ids is False and not sent.get("logprobs"):
@@ -152,6 +158,20 @@ class SteppedRequest(PartRequest):
         self._parts += 1
         self._spent.requests += 1
         return self._encoded(sent, self._phase, banned)
+
+    def _prompt_so_far(self) -> str | list[Any]:
+        """The prompt and the answer so far, for a completions endpoint: by token ids where the
+        server takes them and has told all of them, so that nothing is read as other tokens.
+        """
+        text = self._stepping.text
+        ids = [token for _, piece in self._pieces for token in piece.ids]
+        may_lack = self._sender.profile.logprobs.drops_fragments and not text.isascii()
+        if len(ids) == self._stepping.tokens and not may_lack:
+            if self._prompt_ids:
+                return [*self._prompt_ids, *ids]
+            if self._rules.mixed_prompts:
+                return [self._asked["prompt"], *ids]
+        return str(self._asked["prompt"]) + text
 
     def take(self, content: bytes) -> None:
         """Parts come as streams."""
@@ -168,21 +188,25 @@ class SteppedRequest(PartRequest):
         is_first = not self._opening
         if is_first:
             self._opening = {**event, "choices": []}
+        name = str(self._rules.prompt_ids)
         for choice in choices:
+            if self._requests == 1:
+                self._prompt_ids = event.get(name) or choice.get(name) or self._prompt_ids
             self._ending |= {
                 name: value
                 for name, value in choice.items()
-                if value is not None and name not in ("delta", "text", "logprobs", "token_ids")
+                if value is not None and name not in _OF_A_PIECE
             }
             self._ended = self._ended or choice.get("finish_reason") is not None
             self._choice(event, choice, is_first)
 
     def _choice(self, event: Mapping[str, Any], choice: dict[str, Any], is_first: bool) -> None:
         delta = choice.get("delta") or {}
-        thought = delta.get("reasoning_content") or delta.get("reasoning")
-        if thought or delta.get("tool_calls"):
+        thoughts = {name: delta[name] for name in THOUGHTS if delta.get(name)}
+        if thoughts or delta.get("tool_calls"):
             self._leave_alone(event, choice)
-            self._thoughts += thought or ""
+            for name, text in thoughts.items():
+                self._thoughts[name] = self._thoughts.get(name, "") + text
             for call in delta.get("tool_calls") or ():
                 _collect(self._calls, call)
             return
@@ -342,9 +366,7 @@ class SteppedRequest(PartRequest):
         choice["token_ids"] = list(chain.from_iterable(piece.ids for _, piece in self._pieces))
         if not self._chat:
             return {**choice, "text": text}
-        message: dict[str, Any] = {"role": "assistant", "content": text}
-        if self._thoughts:
-            message["reasoning_content"] = self._thoughts
+        message: dict[str, Any] = {"role": "assistant", "content": text, **self._thoughts}
         if self._calls:
             message |= {"content": text or None}
             message["tool_calls"] = [self._calls[place] for place in sorted(self._calls)]

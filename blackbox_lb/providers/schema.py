@@ -300,6 +300,7 @@ class AnswerRules(ProfileRow):
     repeats: an answer that is no stream then begins with that message.
     stop_reason: the field of a choice that holds the stop text that ended it.
     prompt_ids: the field of the answer, or of the choice, that lists the ids of the prompt.
+    mixed_prompts: the prompt of the completions endpoint may be a list of texts and token ids.
     """
 
     prompt_logprobs: str | Literal[False] = False
@@ -307,6 +308,7 @@ class AnswerRules(ProfileRow):
     repeats: bool = False
     stop_reason: str | Literal[False] = False
     prompt_ids: str | Literal[False] = False
+    mixed_prompts: bool = False
 
 
 class BiasRefusal(ProfileRow):

@@ -24,7 +24,7 @@ def drawn(
     been delivered after each of them; and whether a stop text ended it.
     """
     answer = SteppingBack(phrases, stops)
-    delivered = []
+    delivered = list[str]()
     for token in tokens:
         if token in answer.banned:
             continue

@@ -45,12 +45,20 @@ class Host:
     """An exact model behind an API that continues messages and streams its tokens with their ids.
 
     together: tokens of one event. lists: whether ids stand in lists of logprobs, as llama.cpp has
-    them, and not beside the text, as vLLM has them. events: of which a client read the first so
-    many, for each request.
+    them, and not beside the text, as vLLM has them. prompt: the ids of a prompt, where they are
+    told. read: how many events of each answer were read.
     """
 
-    def __init__(self, *, together: int = 1, lists: bool = False, seed: int = 4) -> None:
+    def __init__(
+        self,
+        *,
+        together: int = 1,
+        lists: bool = False,
+        seed: int = 4,
+        prompt: Sequence[int] = (),
+    ) -> None:
         self.together = together
+        self.prompt = list(prompt)
         self.lists = lists
         self.bodies = list[dict[str, Any]]()
         self.read = list[int]()
@@ -102,6 +110,8 @@ class Host:
                 choice["logprobs"] = {"content": [{**row, "logprob": -1.0} for row in rows]}
             elif not self.lists:
                 choice["token_ids"] = some
+            if self.prompt and not start:
+                choice["prompt_token_ids"] = self.prompt
             yield {**named, "choices": [{"index": 0, **choice, "finish_reason": None}]}
         empty: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
         yield {**named, "choices": [{"index": 0, **empty, "finish_reason": ended}]}
@@ -442,11 +452,21 @@ def test_lists_are_those_of_the_delivered_tokens() -> None:
     assert {body["top_logprobs"] for body in host.bodies} == {3}
 
 
-def test_the_completions_endpoint_goes_on_from_the_prompt() -> None:
-    """Its prompt is a text."""
-    host = scripted(["sky", "red", "fish", "sky"], ["blue"], ["fish", ""])
-    answer = whole(sender_of(bias_of()), host, {"model": "m", "prompt": "go"})
-    assert [body["prompt"] for body in host.bodies] == ["go", "go sky", "go sky blue"]
+@pytest.mark.parametrize(
+    ("provider", "options", "prompts"),
+    [
+        ("fireworks", {"lists": True}, ["go", "go sky", "go sky blue"]),
+        ("llamacpp", {"lists": True}, ["go", ["go", 3], ["go", 3, 2]]),
+        ("vllm", {"prompt": PROMPT}, ["go", [*PROMPT, 3], [*PROMPT, 3, 2]]),
+    ],
+)
+def test_the_completions_endpoint_goes_on_from_the_prompt(
+    provider: str, options: dict[str, Any], prompts: list[Any]
+) -> None:
+    """By ids where the server takes them beside a text, or has told those of the prompt."""
+    host = scripted(["sky", "red", "fish", "sky"], ["blue"], ["fish", ""], **options)
+    answer = whole(sender_of(bias_of(provider=provider)), host, {"model": "m", "prompt": "go"})
+    assert [body["prompt"] for body in host.bodies] == prompts
     assert answer["object"] == "text_completion"
     assert answer["choices"][0]["text"] == " sky blue fish"
 
