@@ -115,7 +115,7 @@ def collect_results(
         fits=tuple(fit for fit in fits if fit is not None),
         tables=tuple(
             Table.model_validate(table)
-            for _, document in documents
+            for document in (*(document for _, document in documents), use.table)
             for table in document.get("tables", ())
         ),
     )
@@ -209,7 +209,7 @@ def main(
     failed = False
     lines: list[tuple[str, ...]] = []
     skipped = []
-    for name in names or USES:
+    for name in names or [name for name in USES if not USES[name].table.get("apart")]:
         use = USES[name]
         place = replace(at_second if use.second_model else at_model, out=out / name)
         reason = why_not(name, use, place, has_model=has_model)

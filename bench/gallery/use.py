@@ -3,8 +3,8 @@
 The tables: ``title`` and ``intro``; ``files`` that the folder of tasks must hold; ``second_model``,
 where the page is made for Qwen2.5-Coder-0.5B; ``values``, with ``full`` and ``small`` for the two
 sizes; ``parts`` of commands; ``rows`` for the data that are made (``bench.gallery.rows``); and
-``steps``, the commands in their order. ``like`` names a page whose tables are taken where this one
-has none.
+``steps``, the commands in their order; ``tables`` of others' numbers, which stand below. ``like``
+names a page whose tables are taken where this one has none; ``apart`` keeps a page from ``--all``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COMPLETIONS = "completions"
 PAGES = Path(__file__).with_name("pages")
 NAMES = (
     *("decisions", "labels", "records", "news", "openers", "script", "shorter", "school", "slop"),
-    *("tools", "margins", "limits"),
+    *("tools", "margins", "limits", "paper_accuracy", "paper_compression"),
 )
 
 

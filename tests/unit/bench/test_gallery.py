@@ -129,7 +129,7 @@ def test_a_page_is_what_its_results_say(path: Path) -> None:
 
 
 def test_the_index_is_what_the_results_say() -> None:
-    """Of all pages; one of an older form is left out."""
+    """Of all pages."""
     assert index(PAGES) == (PAGES / "index.md").read_text(encoding="utf-8")
 
 
