@@ -27,6 +27,7 @@ import click
 from bench.reliability.job import (
     LONGEST,
     Job,
+    Row,
     State,
     ended,
     forks,
@@ -36,7 +37,6 @@ from bench.reliability.job import (
     result_of,
     state_of,
 )
-from bench.reliability.row import Row
 from bench.reliability.server import Exchange, LoggedServer
 
 __all__ = ["judged", "kill"]

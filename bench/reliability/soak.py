@@ -25,8 +25,15 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from bench.reliability.job import KEY, PROFILE, forks, found_in_files, found_in_processes, new_key
-from bench.reliability.row import Row, failed
+from bench.reliability.job import (
+    KEY,
+    PROFILE,
+    Row,
+    forks,
+    found_in_files,
+    found_in_processes,
+    new_key,
+)
 from blackbox_lb import BlbError, Completion, Prompt, RolloutStore, Sampling, connect
 
 # The collector alone is soaked, without a task and its reward.
@@ -307,7 +314,7 @@ def _row(folder: Path, seen: Soaked, modes: Sequence[str], keys: set[str], secon
             "stored": stored,
             "measured": seen.measured,
         },
-        failed(checks),
+        tuple(sentence for sentence, is_true in checks.items() if is_true),
     )
 
 
