@@ -20,8 +20,8 @@ import openai
 from numpy.typing import NDArray
 
 from bench.biases import by_words, fixed, text_of
-from bench.collector_server import serving
 from bench.measuring import OUT, markdown, row, write
+from bench.server import serving
 from blackbox_lb import apply
 
 __all__ = ["compare", "quotient"]

@@ -22,8 +22,8 @@ from typing import Any
 import click
 
 from bench.collector_clients import Job, command
-from bench.collector_server import DIALECTS, MODEL, Dialect, serving
 from bench.measuring import OUT, REPEATS, alternately, markdown, ratio, row, write
+from bench.server import DIALECTS, MODEL, Dialect, serving
 
 __all__ = ["CLIENTS"]
 

@@ -25,9 +25,9 @@ from typing import Any
 
 import click
 
-from bench.collector_clients import Job, command, with_ranks
-from bench.collector_server import MODEL, serving
+from bench.collector_clients import Job, command
 from bench.measuring import OUT, REPEATS, alternately, markdown, ratio, row, write
+from bench.server import MODEL, serving, with_ranks
 
 __all__ = ["main"]
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import click
 
-from bench.collector_server import answers
 from bench.measuring import OUT, REPEATS, markdown, medians, ratio, row, write
+from bench.server import answers
 from blackbox_lb import Completion, Prompt, RolloutStore, Sampling, load_profile
 
 # Prepared answers become completions as a session would read them.
