@@ -20,7 +20,8 @@ from bench.gallery.results import (
     headline,
     rival_name,
 )
-from bench.gallery.use import COMPLETIONS, Step, Use
+from bench.gallery.use import Use
+from bench.steps import COMPLETIONS, Step
 
 __all__ = ["page", "policies_table", "portable", "program_table", "write_page"]
 
@@ -371,5 +372,5 @@ def portable(word: str, place: Place) -> str:
 def _command(step: Step, place: Place) -> str:
     """The command as a reader would type it, without this machine's folders."""
     words = (re.sub(r"(?<![\w.:/])/\S*/", "", portable(word, place)) for word in step.words)
-    program = f"uv run python -m bench.gallery.{step.program}" if step.program else "blb"
+    program = f"uv run python -m {step.module}" if step.module else "blb"
     return " ".join((program, *(shlex.quote(word) for word in words)))

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from bench.gallery.use import COMPLETIONS, Step
+from bench.steps import COMPLETIONS, Step
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 
 __all__ = [
