@@ -16,7 +16,6 @@ import pytest
 
 from bench.reliability.job import State, found_in_files, found_in_processes, new_key, state_of
 from bench.reliability.kill import judged, kill
-from bench.reliability.server import Exchange
 from bench.reliability.soak import MODES, soak
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
@@ -39,22 +38,21 @@ def test_killed_runs_lose_nothing(tmp_path: Path, runs: int) -> None:
 
 def test_every_broken_promise_is_counted() -> None:
     """Of a life that asked for 1 to 5: what was stored, what not, with one worker."""
-    log = [Exchange(seed, sent=True, taken=seed < 5) for seed in (1, 2, 3, 4, 5)]
+    asked = [1, 2, 3, 4, 5]
     before, after = State(frozenset({1, 9})), State(frozenset({1, 2}), broken=("page 3",))
-    found = judged(log, before, after, 1, killed=True)
+    found = judged(asked, before, after, 1, killed=True)
     assert found == {
         "kills": 1,
         "asked": 5,
-        "unread": 1,
-        "in_hand": 2,
+        "in_flight": 3,
         "lost": 2,
         "repaid": 1,
         "vanished": 1,
         "corrupt": 1,
     }
-    assert judged(log[:3], State(), State(frozenset({1, 2})), 1, killed=True)["lost"] == 0
-    assert judged(log[:3], State(), State(frozenset({1, 2})), 1, killed=False)["lost"] == 1
-    assert judged([log[0], log[0]], State(), after, 4, killed=True)["repaid"] == 1
+    assert judged(asked[:3], State(), State(frozenset({1, 2})), 1, killed=True)["lost"] == 0
+    assert judged(asked[:3], State(), State(frozenset({1, 2})), 1, killed=False)["lost"] == 1
+    assert judged([1, 1], State(), after, 4, killed=True)["repaid"] == 1
 
 
 def test_damage_is_seen(tmp_path: Path) -> None:
