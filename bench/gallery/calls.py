@@ -14,13 +14,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 import numpy as np
+import numpy.typing as npt
 from scipy.special import softmax
 
-from bench.arrays import Bools, Ids, Vector
 from bench.gallery.results import model_name
 from blackbox_lb import (
     Bias,
@@ -49,6 +49,10 @@ from blackbox_lb.tasks.sets.labels import CALLS_TOOL, OpenLabels
 from blackbox_lb.types import ToolCall, with_calls
 
 __all__ = ["at_false_calls", "chances", "main"]
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Ids: TypeAlias = npt.NDArray[np.int64]
+Vector: TypeAlias = npt.NDArray[np.float64]
 
 LISTED = 1000
 """Alternatives of a first list."""

@@ -16,7 +16,6 @@ from blackbox_lb.rollouts.judging.verdict import GREEDY
 __all__ = [
     "Evaluation",
     "Fit",
-    "Headline",
     "Outcome",
     "PageResults",
     "Policy",
@@ -24,8 +23,6 @@ __all__ = [
     "Table",
     "evaluation_of",
     "fit_of",
-    "headline",
-    "headlines",
     "model_name",
     "rival_name",
 ]
@@ -124,6 +121,19 @@ class Evaluation(Part, frozen=True):
         scored = [policy for policy in self.at(setting, kind) if policy.mean is not None]
         return max(scored, key=_mean, default=None)
 
+    def ahead(self, setting: str) -> tuple[Policy, Policy | None, str]:
+        """The best bias, the best rival, and the verdict of that bias against it, "" for none.
+
+        Raises ValueError: there is no bias.
+        """
+        bias = self.best(setting, "bias")
+        if bias is None:
+            raise ValueError(f"{self.title!r} has no bias at {setting}")
+        rival = self.best(setting, "rival")
+        if rival is None:
+            return bias, None, ""
+        return bias, rival, rival.verdicts.get(bias.name, "")
+
 
 class Fit(Part, frozen=True):
     """How a fit or a check ended, in words."""
@@ -190,6 +200,13 @@ class PageResults(Part, frozen=True):
         titles = dict.fromkeys(evaluation.title for evaluation in self.evaluations)
         return {title: curves[title] for title in titles if title in curves}
 
+    @property
+    def last(self) -> list[Evaluation]:
+        """One for each title: that with most labels."""
+        judged = {evaluation.title: evaluation for evaluation in self.judged}
+        most = {title: curve[-1] for title, curve in self.labelled.items()}
+        return list((judged | most).values())
+
     def by_examples(self, curve: Evaluation, setting: str) -> dict[int, Policy]:
         """The biases of a curve by the number of their examples, those of the evaluation of the
         same title among them.
@@ -201,18 +218,6 @@ class PageResults(Part, frozen=True):
                     if policy.name in curve.learned_from:
                         points[curve.learned_from[policy.name]] = policy
         return dict(sorted(points.items()))
-
-
-class Headline(Part, frozen=True):
-    """One evaluation at one setting in short. verdict: of the best bias against the best rival."""
-
-    title: str
-    setting: str
-    model: str
-    base: Policy
-    bias: Policy
-    rival: Policy | None
-    verdict: str
 
 
 def _mean(policy: Policy) -> float:
@@ -323,38 +328,6 @@ def fit_of(step: Step, outcome: Outcome) -> Fit | None:
 def _status(status: str) -> str:
     """The status of a fit, with the names of rewards as everywhere on the page."""
     return re.sub(r"\b[\w.]+:(?=\w)", "", status)
-
-
-def headlines(results: PageResults) -> list[Headline]:
-    """A row for each title: its evaluation with most labels, at its first setting."""
-    last = {
-        evaluation.title: evaluation
-        for evaluation in (
-            *results.judged,
-            *(curve[-1] for curve in results.labelled.values()),
-        )
-    }
-    return [headline(evaluation, evaluation.settings[0]) for evaluation in last.values()]
-
-
-def headline(evaluation: Evaluation, setting: str) -> Headline:
-    """The best bias beside the base and the best rival."""
-    bias = evaluation.best(setting, "bias")
-    if bias is None:
-        raise ValueError(f"{evaluation.title!r} has no bias at {setting}")
-    rival = evaluation.best(setting, "rival")
-    verdict = ""
-    if rival is not None:
-        verdict = rival.verdicts.get(bias.name, "")
-    return Headline(
-        title=evaluation.title,
-        setting=setting,
-        model=evaluation.model,
-        base=evaluation.base(setting),
-        bias=bias,
-        rival=rival,
-        verdict=verdict,
-    )
 
 
 def rival_name(name: str) -> str:
