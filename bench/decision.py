@@ -37,7 +37,7 @@ SAMPLES, TOKENS, TOP, CONCURRENCY = 8, 4, 20, 32
 LABELS = ("a", "e", "s", "t")
 """Letters that the server's answers hold now and then; what is learned does not matter here."""
 STAGES = {
-    "start, data, forecast": r" at 127\.0\.0\.1: at most",
+    "start, data, forecast": r" at 127\.0\.0\.1: about",
     "training completions": r"^training",
     "estimates and candidates": r"^(validation|chosen)",
     "tests": r"^test at",
@@ -69,6 +69,7 @@ def _fit(base_url: str, env: Mapping[str, str], learn_from: str) -> dict[str, fl
         words = f"fit --provider openai --model {MODEL} --base-url {base_url}/v1"
         words += f" --reward regex:(?i){{answer}} --max-tokens {TOKENS} --data {data}"
         words += f" --samples-per-prompt {SAMPLES} --learn-from {learn_from} --out {folder}/run"
+        words += " --verbose"  # which names the stages
         start = time.perf_counter()
         ended: dict[str, float] = {}
         lines = []
