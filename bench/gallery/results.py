@@ -11,9 +11,9 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from bench.steps import COMPLETIONS, Step
-from blackbox_lb.rollouts.judging.verdict import GREEDY
 
 __all__ = [
+    "BASE",
     "Evaluation",
     "Fit",
     "Outcome",
@@ -29,6 +29,8 @@ __all__ = [
 
 Verdict = Literal["wins", "level", "loses"]
 VERDICTS: Mapping[str, Verdict] = {"HELPS": "wins", "NO EVIDENCE": "level", "HURTS": "loses"}
+BASE, GREEDY = "base", "greedy"
+"""Names of a policy and of a setting in a document of ``blb eval``."""
 DIGITS = 4
 HAND_MADE = re.compile(r"^labels only$| at [+-][\d.]+$")
 """Names of the policies that a person makes as a bias: lists, bans, boosts."""
@@ -248,7 +250,7 @@ def evaluation_of(
             for bias in sorted(biases)
             if (setting, name, bias) in verdicts
         }
-        if name == "base":
+        if name == BASE:
             kind = "base"
         elif name in biases:
             kind = "bias"
@@ -296,7 +298,7 @@ def model_name(name: str) -> str:
 def _is_bias(rival: str, setting: str) -> bool:
     """Whether one bias does at this setting what the rival of this name does."""
     if IN_CLIENT.search(rival):
-        return setting == GREEDY.name
+        return setting == GREEDY
     return HAND_MADE.search(rival) is not None
 
 
