@@ -46,8 +46,8 @@ CLIENTS = {
 def turn(title: str, job: Mapping[str, Any], folder: str | None) -> dict[str, Any]:
     """What one run of a client measured, and the processor seconds of the server meanwhile."""
     before = server_cpu(job["base_url"])
-    with tempfile.TemporaryDirectory(dir=folder) as own:
-        words = command(Job(**job, client=CLIENTS[title], folder=own))
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        words = command(Job(**job, client=CLIENTS[title], folder=temporary))
         ended = subprocess.run([sys.executable, *words], capture_output=True, text=True)
     if ended.returncode:
         raise click.ClickException(f"{title}: {ended.stderr.strip()[-300:]}")

@@ -101,11 +101,11 @@ def _answer(
     top: int,
     dialect: Dialect,
 ) -> bytes:
-    drawn = ids[(rng.zipf(1.1, (tokens, 8 * (top + 1))) - 1) % len(ids)]
+    sampled_ids = ids[(rng.zipf(1.1, (tokens, 8 * (top + 1))) - 1) % len(ids)]
     content = []
     written = []
-    for some in drawn.tolist():
-        candidates = list(dict.fromkeys([*some, *ids[: top + 1].tolist()]))[: top + 1]
+    for nearby in sampled_ids.tolist():
+        candidates = list(dict.fromkeys([*nearby, *ids[: top + 1].tolist()]))[: top + 1]
         logprobs = _logprobs(rng, top + 1)
         shares = np.exp(logprobs)
         sampled = int(rng.choice(top + 1, p=shares / shares.sum()))

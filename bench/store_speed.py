@@ -101,8 +101,8 @@ def main(
         RAW: partial(write_json, raw),
     }
     readers = {ONE: read_store, OURS: read_store, RAW: read_json}
-    with tempfile.TemporaryDirectory(dir=folder) as own:
-        paths = {name: Path(own, f"{number}.file") for number, name in enumerate(FORMATS)}
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        paths = {name: Path(temporary, f"{number}.file") for number, name in enumerate(FORMATS)}
         writing = medians(
             {name: partial(writers[name], path) for name, path in paths.items()}, repeats
         )
@@ -113,7 +113,8 @@ def main(
             {name: partial(readers[name], path) for name, path in paths.items()}, repeats, 1
         )
         sizes = {name: path.stat().st_size / (completions * tokens) for name, path in paths.items()}
-    table, rows = [], []
+    table = []
+    rows = []
     for name in FORMATS:
         written = completions / writing[name]
         read = completions / reading[name]

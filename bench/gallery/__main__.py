@@ -144,11 +144,11 @@ def why_not(name: str, use: Use, place: Place, *, has_model: bool) -> str:
 
 def table(lines: Sequence[Sequence[str]]) -> str:
     """The rows of all uses in aligned columns."""
-    whole = [COLUMNS, *lines]
-    widths = [max(len(line[column]) for line in whole) for column in range(len(COLUMNS))]
+    printed = [COLUMNS, *lines]
+    widths = [max(len(line[column]) for line in printed) for column in range(len(COLUMNS))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in whole
+        for line in printed
     )
 
 

@@ -113,14 +113,14 @@ def shots(task: Task) -> tuple[Message, ...]:
     own names, and one that is answered in words.
     """
     wanted = next(example for example in task.train if example.answers == ("call",))
-    other = next(example for example in task.train if example.answers == ("answer",))
+    unanswered = next(example for example in task.train if example.answers == ("answer",))
     function = json.loads(wanted.prompt.tools)[0]["function"]
     names = function.get("parameters", {}).get("required", [])
     call = ToolCall(function["name"], json.dumps(dict.fromkeys(names, "...")))
     return (
         *wanted.prompt.messages,
         Message("assistant", with_calls("", [call])),
-        *other.prompt.messages,
+        *unanswered.prompt.messages,
         Message("assistant", "None of the functions answers this, so I answer in words."),
     )
 
@@ -208,10 +208,10 @@ async def _decisions(
     for number, smaller in fewer.items():
         sent[f"bias, {curve.goal}, {number} labels"] = dict(smaller.logit_bias)
     plain = await _lists(trials, examples, Policy(), tokens)
-    rows = [_row(name, plain, own, tokens, is_wanted) for name, own in sent.items()]
+    rows = [_row(name, plain, nats, tokens, is_wanted) for name, nats in sent.items()]
     first = plain.only(np.arange(few))
-    for name, own in list(sent.items())[:2]:
-        rows.append(_row(f"{name}, first {few} prompts", first, own, tokens, is_wanted[:few]))
+    for name, nats in list(sent.items())[:2]:
+        rows.append(_row(f"{name}, first {few} prompts", first, nats, tokens, is_wanted[:few]))
     rivals = (
         Instructed(rival="instruction", instruction=CALL_OR_ANSWER),
         Shots(rival="2 examples", shots=shots(task)),

@@ -244,7 +244,9 @@ def evaluation_of(
     biases = {row["name"] for row in document["policies"] if row["bias"] == row["name"]}
     policies = []
     for row in document["policies"]:
-        setting, name, metrics = row["setting"], row["name"], row["metrics"]
+        setting = row["setting"]
+        name = row["name"]
+        metrics = row["metrics"]
         against = {
             bias: verdicts[setting, name, bias]
             for bias in sorted(biases)
@@ -320,8 +322,8 @@ def fit_of(step: Step, outcome: Outcome) -> Fit | None:
             end += "; declined to depend on the prompt"
         training = document.get("training") or {}
         if lost := training.get("incomplete", 0):
-            drawn = training["rollouts"] + lost
-            end += f"; {lost} of {drawn} completions were left out, their lists lack tokens"
+            attempts = training["rollouts"] + lost
+            end += f"; {lost} of {attempts} completions were left out, their lists lack tokens"
     else:
         return None
     return Fit(name=step.name, end=end, seconds=round(outcome.seconds))

@@ -118,8 +118,8 @@ def reading_program(
     @click.option("--rival", multiple=True, metavar="NAME:VALUE")
     def main(**settings: Any) -> None:
         """Print the tables as JSON."""
-        own = {option.name: settings.pop(option.name) for option in options if option.name}
-        printed = asyncio.run(_read(functools.partial(tables, **own), settings))
+        extra = {option.name: settings.pop(option.name) for option in options if option.name}
+        printed = asyncio.run(_read(functools.partial(tables, **extra), settings))
         click.echo(json.dumps({"tables": printed}, ensure_ascii=False))
 
     main.params.extend(options)

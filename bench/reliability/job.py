@@ -256,7 +256,7 @@ def _state(db: sqlite3.Connection) -> State:
     ]:
         return State(broken=tuple(broken))
     cursor = db.execute("SELECT * FROM completions ORDER BY key")
-    names = [each[0] for each in cursor.description]
+    names = [column[0] for column in cursor.description]
     rows = [dict(zip(names, row, strict=True)) for row in cursor]
     for row in rows:
         try:
@@ -302,7 +302,9 @@ def found_in_files(key: str, folder: Path) -> list[str]:
     """Files below ``folder`` that hold the key in any form."""
     patterns = forms(key)
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [str(path) for path in paths if any(each in path.read_bytes() for each in patterns)]
+    return [
+        str(path) for path in paths if any(pattern in path.read_bytes() for pattern in patterns)
+    ]
 
 
 def found_in_processes(key: str) -> list[str]:
