@@ -25,12 +25,11 @@ JOBS: dict[str, list[str]] = {
     "short answers": ["collector", "--tokens", "16", "--seconds", "1"],
     "decision": ["decision"],
     "store_speed": ["store_speed", "--completions", "32"],
-    "scale": ["scale", "--scale", "0.2"],
-    "projection_scale": ["projection_scale"],
+    "scale": ["scale", "--part", "ips", "--positions", "4000000"],
+    "projection": ["scale", "--part", "fit", "--positions", "100000"],
     "apply_overhead": ["apply_overhead", "--rounds", "100"],
     "proxy_overhead": ["proxy_overhead", "--requests", "300", "--streams", "1"],
     "startup": ["startup", "--repeats", "15"],
-    "efficiency": ["efficiency", "--draws", "3", "--most", "1280"],
 }
 """Benchmark -> its module and options; the others measure no ratio of times."""
 

@@ -20,8 +20,8 @@ import openai
 from numpy.typing import NDArray
 
 from bench.biases import by_words, fixed, text_of
-from bench.collector_server import serving
 from bench.measuring import OUT, markdown, row, write
+from bench.server import serving
 from blackbox_lb import apply
 
 __all__ = ["compare", "quotient"]
@@ -78,8 +78,8 @@ def quotient(
     """
     rng = np.random.default_rng(2)
     rows = rng.integers(0, len(plain), (draws, len(plain)))
-    drawn = np.median(arm[rows], axis=1) / np.median(plain[rows], axis=1)
-    low, high = np.quantile(drawn, [0.025, 0.975])
+    resampled = np.median(arm[rows], axis=1) / np.median(plain[rows], axis=1)
+    low, high = np.quantile(resampled, [0.025, 0.975])
     return float(np.median(arm) / np.median(plain)), float(low), float(high)
 
 
@@ -99,7 +99,8 @@ def quotient(
 @OUT
 def main(entries: int, rounds: int, prompts: tuple[int, ...], out: Path | None) -> None:
     """Ratios of round trips at ENTRIES entries, per size of the prompt."""
-    table, rows = [], []
+    table = []
+    rows = []
     ratios = {}
     with serving(1, 1) as server:
         url = f"{server}/v1"

@@ -22,8 +22,8 @@ from typing import Any
 import click
 
 from bench.collector_clients import Job, command
-from bench.collector_server import DIALECTS, MODEL, Dialect, serving
 from bench.measuring import OUT, REPEATS, alternately, markdown, ratio, row, write
+from bench.server import DIALECTS, MODEL, Dialect, serving
 
 __all__ = ["CLIENTS"]
 
@@ -46,8 +46,8 @@ CLIENTS = {
 def turn(title: str, job: Mapping[str, Any], folder: str | None) -> dict[str, Any]:
     """What one run of a client measured, and the processor seconds of the server meanwhile."""
     before = server_cpu(job["base_url"])
-    with tempfile.TemporaryDirectory(dir=folder) as own:
-        words = command(Job(**job, client=CLIENTS[title], folder=own))
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        words = command(Job(**job, client=CLIENTS[title], folder=temporary))
         ended = subprocess.run([sys.executable, *words], capture_output=True, text=True)
     if ended.returncode:
         raise click.ClickException(f"{title}: {ended.stderr.strip()[-300:]}")

@@ -4,12 +4,11 @@ and prints one line of JSON. One short run warms up, then one lasts about as lon
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import hashlib
 import itertools
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,14 +19,13 @@ from typing import Any
 
 from bench.measuring import peak_memory
 
-__all__ = ["CLIENTS", "Job", "command", "with_ranks"]
+__all__ = ["CLIENTS", "Job", "command"]
 
 PATH = "/v1/chat/completions"
 WARM_UP = 8
 """Completions before the clock runs: connections, caches and whatever a client loads when it is
 first used.
 """
-RANKS = "https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken"
 
 Collect = Callable[[int], Awaitable[None]]
 """Fetches so many completions, and does with them what the client does."""
@@ -70,18 +68,7 @@ class Job:
 
 def command(job: Job) -> list[str]:
     """What Python runs for a job."""
-    words = ["-m", "bench.collector_clients"]
-    for name, value in asdict(job).items():
-        words += [f"--{name}", str(value)]
-    return words
-
-
-def with_ranks(folder: str) -> None:
-    """Let tiktoken find o200k_base without the internet."""
-    from bench.collector_server import rank_file
-
-    name = hashlib.sha1(RANKS.encode(), usedforsecurity=False).hexdigest()
-    Path(folder, name).write_bytes(rank_file())
+    return ["-m", "bench.collector_clients", json.dumps(asdict(job))]
 
 
 def _workers(job: Job, send: Callable[[int], Awaitable[object]]) -> Collect:
@@ -136,6 +123,7 @@ async def blb(job: Job) -> AsyncIterator[Collect]:
     """This package's collector: fetched, checked, parsed into arrays, and durable in a store on
     disk before a worker asks again. Every prompt is asked for once.
     """
+    from bench.server import with_ranks
     from blackbox_lb import Prompt, RolloutStore, Sampling, connect
 
     # The collector alone is measured, without a task and its reward.
@@ -208,15 +196,5 @@ async def timed(job: Job) -> dict[str, Any]:
     return {**measured, "peak": peak_memory(), "keeps": keeps}
 
 
-def main() -> None:
-    """Do the job of the command line."""
-    parser = argparse.ArgumentParser()
-    for name, kind in Job.__annotations__.items():
-        parser.add_argument(
-            f"--{name}", required=True, type={"int": int, "float": float}.get(kind, str)
-        )
-    print(json.dumps(asyncio.run(timed(Job(**vars(parser.parse_args()))))), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    print(json.dumps(asyncio.run(timed(Job(**json.loads(sys.argv[1]))))), flush=True)

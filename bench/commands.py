@@ -77,10 +77,18 @@ class Commands:
         return replace(self, turn={**self.turn, **turn})
 
     def value(self, name: str) -> Any:
-        """Of a loop, else a value, else a part."""
+        """Of a loop, else a value, else a part. A value that is a table with a place for the
+        current value of a loop is what stands there.
+        """
         if name in self.turn:
             return self.turn[name]
-        return self.values[name] if name in self.values else self._part(name)
+        if name not in self.values:
+            return self._part(name)
+        value = self.values[name]
+        for current in map(str, self.turn.values()):
+            if isinstance(value, Mapping) and current in value:
+                return value[current]
+        return value
 
     def text(self, text: str) -> str:
         """``text`` with the values of the names in it."""

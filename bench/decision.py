@@ -20,14 +20,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from bench.collector_clients import Job, command, with_ranks
-from bench.collector_server import MODEL, serving
-from bench.measuring import OUT, REPEATS, alternately, markdown, ratio, row, write
+from bench.collector_clients import Job, command
+from bench.measuring import OUT, REPEATS, alternately, markdown, ratio, row, write, write_rows
+from bench.server import MODEL, serving, with_ranks
 
 __all__ = ["main"]
 
@@ -36,26 +37,28 @@ SAMPLES, TOKENS, TOP, CONCURRENCY = 8, 4, 20, 32
 LABELS = ("a", "e", "s", "t")
 """Letters that the server's answers hold now and then; what is learned does not matter here."""
 STAGES = {
-    "start, data, forecast": r" at 127\.0\.0\.1: at most",
+    "start, data, forecast": r" at 127\.0\.0\.1: about",
     "training completions": r"^training",
     "estimates and candidates": r"^(validation|chosen)",
     "tests": r"^test at",
     "report": r"^saved",
 }
 """Stage -> what the command prints once it is over, or well into it: the last such line counts."""
+ALL = "in all"
+FIT, ANSWERS = "blb fit, from samples", "blb fit, from answers"
+BARE = "bare httpx2, the training completions alone"
 GOAL = 6.0
 """Seconds of a fit from samples, its start included."""
 
 
 def _data(path: Path) -> None:
-    rng, rows = random.Random(0), list[str]()
-    for split, number in PROMPTS.items():
-        for each in range(number):
-            prompt = f"Is text {each} of {split} good? Answer with one letter."
-            rows.append(
-                json.dumps({"prompt": prompt, "answer": rng.choice(LABELS), "split": split})
-            )
-    path.write_text("\n".join(rows) + "\n")
+    rng = random.Random(0)
+    rows = []
+    for split, size in PROMPTS.items():
+        for number in range(size):
+            prompt = f"Is text {number} of {split} good? Answer with one letter."
+            rows.append({"prompt": prompt, "answer": rng.choice(LABELS), "split": split})
+    write_rows(path, rows)
 
 
 def _fit(base_url: str, env: Mapping[str, str], learn_from: str) -> dict[str, float]:
@@ -63,45 +66,44 @@ def _fit(base_url: str, env: Mapping[str, str], learn_from: str) -> dict[str, fl
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "data.jsonl")
         _data(data)
-        line = (
-            f"fit --provider openai --model {MODEL} --base-url {base_url}/v1 --reward"
-            f" regex:(?i){{answer}} --max-tokens {TOKENS}"
-        )
-        line += (
-            f" --samples-per-prompt {SAMPLES} --learn-from {learn_from} --data {data} --out"
-            f" {Path(folder, 'run')}"
-        )
-        command = [sys.executable, "-m", "blackbox_lb", *line.split()]
-        start, ended, lines = time.perf_counter(), dict[str, float](), list[str]()
+        words = f"fit --provider openai --model {MODEL} --base-url {base_url}/v1"
+        words += f" --reward regex:(?i){{answer}} --max-tokens {TOKENS} --data {data}"
+        words += f" --samples-per-prompt {SAMPLES} --learn-from {learn_from} --out {folder}/run"
+        words += " --verbose"  # which names the stages
+        start = time.perf_counter()
+        ended: dict[str, float] = {}
+        lines = []
         with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
+            [sys.executable, "-m", "blackbox_lb", *words.split()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=env,
         ) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 lines.append(line)
-                ended |= {
-                    name: time.perf_counter() - start
-                    for name, said in STAGES.items()
-                    if re.search(said, line)
-                }
+                for name, printed in STAGES.items():
+                    if re.search(printed, line):
+                        ended[name] = time.perf_counter() - start
         if process.returncode:
             raise click.ClickException(
                 f"blb fit ended with exit code {process.returncode}: {''.join(lines)[-500:]}"
             )
-        return {**ended, "in all": time.perf_counter() - start}
+        return {**ended, ALL: time.perf_counter() - start}
 
 
 def _bare(base_url: str, env: Mapping[str, str]) -> dict[str, float]:
-    """Seconds of bare httpx2 for as many completions, one a request, its process's start
-    included.
+    """Seconds of bare httpx2 for as many completions, one a request, without the start of its
+    process.
     """
     with tempfile.TemporaryDirectory() as folder:
         job = Job("bare", base_url, MODEL, TOKENS, TOP, CONCURRENCY, 1.0, folder, "openai")
         words = [sys.executable, *command(job)]
-        found: dict[str, Any] = json.loads(
-            subprocess.run(words, capture_output=True, text=True, check=True, env=env).stdout
-        )
-    return {"in all": found["seconds"] / found["completions"] * PROMPTS["train"] * SAMPLES}
+        ended = subprocess.run(words, capture_output=True, text=True, check=True, env=env)
+    measured: dict[str, Any] = json.loads(ended.stdout)
+    seconds = measured["seconds"] / measured["completions"]
+    return {ALL: seconds * PROMPTS["train"] * SAMPLES}
 
 
 @click.command(help=__doc__)
@@ -120,34 +122,32 @@ def main(repeats: int, out: Path | None) -> None:
             "PYTHONPYCACHEPREFIX": str(Path(ranks, "bytecode")),
         }
         jobs = {
-            "blb fit, from samples": lambda: _fit(base_url, env, "samples"),
-            "blb fit, from answers": lambda: _fit(base_url, env, "answers"),
-            "bare httpx2, the training completions alone": lambda: _bare(base_url, env),
+            FIT: partial(_fit, base_url, env, "samples"),
+            ANSWERS: partial(_fit, base_url, env, "answers"),
+            BARE: partial(_bare, base_url, env),
         }
-        found = alternately(jobs, repeats, warm_up=1)
-    names = [*STAGES, "in all"]
-    middle = {
-        job: {name: statistics.median(turn.get(name, 0.0) for turn in turns) for name in names}
-        for job, turns in found.items()
-    }
-    table = []
-    for job, ended in middle.items():
-        before, cells = 0.0, list[str]()
+        turns = alternately(jobs, repeats, warm_up=1)
+    rows = []
+    cells = []
+    for job, measured in turns.items():
+        middle = {
+            name: statistics.median(turn.get(name, 0.0) for turn in measured)
+            for name in (*STAGES, ALL)
+        }
+        before = 0.0
+        line = [job]
         for name in STAGES:
-            cells.append(f"{max(0.0, ended[name] - before):.2f}" if ended[name] else "")
-            before = ended[name] or before
-        lowest, highest = (pick(turn["in all"] for turn in found[job]) for pick in (min, max))
-        table.append([job, *cells, f"{ended['in all']:.2f}", f"{lowest:.2f} to {highest:.2f}"])
-    click.echo(markdown(["seconds, median", *STAGES, "in all", "range"], table))
-    fit, bare = (
-        middle[job]["in all"]
-        for job in ("blb fit, from samples", "bare httpx2, the training completions alone")
-    )
-    click.echo(
-        f"\nGoal of a fit from samples: {GOAL:g} s, {'reached' if fit <= GOAL else 'MISSED'}."
-    )
-    rows = [row(job, ended["in all"], "s", stages=ended) for job, ended in middle.items()]
-    write(out, rows, {"decision/a fit from samples over bare fetching": ratio(fit, bare)})
+            line.append(f"{max(0.0, middle[name] - before):.2f}" if middle[name] else "")
+            before = middle[name] or before
+        totals = [turn[ALL] for turn in measured]
+        cells.append([*line, f"{middle[ALL]:.2f}", f"{min(totals):.2f} to {max(totals):.2f}"])
+        rows.append(row(job, middle[ALL], "s", stages=middle))
+    click.echo(markdown(["seconds, median", *STAGES, ALL, "range"], cells))
+    seconds = {measured["name"]: measured["value"] for measured in rows}
+    verdict = "reached" if seconds[FIT] <= GOAL else "MISSED"
+    click.echo(f"\nGoal of a fit from samples: {GOAL:g} s, {verdict}.")
+    quotient = ratio(seconds[FIT], seconds[BARE])
+    write(out, rows, {"decision/a fit from samples over bare fetching": quotient})
 
 
 if __name__ == "__main__":

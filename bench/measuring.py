@@ -100,7 +100,7 @@ def medians(
     taken = alternately(
         {name: timed(function) for name, function in functions.items()}, repeats, warm_up
     )
-    return {name: statistics.median(each) for name, each in taken.items()}
+    return {name: statistics.median(seconds) for name, seconds in taken.items()}
 
 
 def apart(function: Callable[..., T], *arguments: Any) -> Measured[T]:
@@ -201,7 +201,7 @@ def _options() -> dict[str, Any]:
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A markdown table."""
-    return "\n".join(f"| {' | '.join(each)} |" for each in [head, ["---"] * len(head), *rows])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows])
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:

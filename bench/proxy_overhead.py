@@ -1,5 +1,5 @@
 """``python -m bench.proxy_overhead``: what ``blb proxy`` adds to a request, direct against through
-the proxy, in turns, to one loopback server.
+the proxy, in turns, to the instant loopback server.
 
 Server, proxy and client are three processes; both ways keep their connection. The direct request
 carries the same 300 entries, so that the server receives the same bytes. By words: through the
@@ -9,10 +9,7 @@ the monotonic clock when it is sent.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
-import multiprocessing
 import re
 import socket
 import subprocess
@@ -21,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +27,12 @@ import numpy.typing as npt
 
 from bench.biases import by_words, fixed, text_of
 from bench.measuring import OUT, ratio, row, write
+from bench.server import serving
 
 __all__ = ["main"]
 
 Seconds = npt.NDArray[np.float64]
 BIAS = fixed(300)
-EVENTS = 200
-EVERY = 0.010
-"""Seconds between two events of a stream."""
-ANSWER = json.dumps(
-    {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": []}
-).encode()
 PATIENCE = 30.0
 """Seconds without a byte after which something is broken."""
 WARM_UP = 20
@@ -50,69 +41,26 @@ GOAL = 1e-3
 """Seconds that the proxy may add at the median."""
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-        while True:
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-            await reader.readexactly(length)
-            if head.startswith(b"POST /v1/chat/completions"):
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
-                writer.write(b"Content-Length: %d\r\n\r\n%s" % (len(ANSWER), ANSWER))
-            else:
-                await _stream(writer)
-            await writer.drain()
-    writer.close()
-
-
-async def _stream(writer: asyncio.StreamWriter) -> None:
-    writer.write(
-        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    )
-    start = time.monotonic()
-    for number in range(EVENTS):
-        await asyncio.sleep(max(0.0, start + number * EVERY - time.monotonic()))
-        event = b'data: {"number": %d, "sent": %.9f}\n\n' % (number, time.monotonic())
-        writer.write(b"%x\r\n%s\r\n" % (len(event), event))
-    writer.write(b"0\r\n\r\n")
-
-
-def _serve(port: Connection) -> None:
-    async def run() -> None:
-        server = await asyncio.start_server(_answer, "127.0.0.1", 0, limit=2**20)
-        port.send(server.sockets[0].getsockname()[1])
-        await server.serve_forever()
-
-    asyncio.run(run())
-
-
 @contextmanager
 def _servers() -> Iterator[tuple[int, int]]:
     """The server and the real command before it: their ports."""
-    mine, theirs = multiprocessing.get_context("spawn").Pipe()
-    server = multiprocessing.get_context("spawn").Process(
-        target=_serve, args=(theirs,), daemon=True
-    )
-    server.start()
-    origin = mine.recv()
-    with tempfile.TemporaryDirectory() as folder:
+    with serving(1, 1, count=1) as origin, tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "bias.json")
+        words = Path(folder, "words.json")
         BIAS.save(path)
-        by_words(BIAS, [text_of(1000)]).save(Path(folder, "words.json"))
+        by_words(BIAS, [text_of(1000)]).save(words)
         command = [sys.executable, "-m", "blackbox_lb", "proxy", "--bias", str(path), "--port", "0"]
-        command += ["--bias", f"words={Path(folder, 'words.json')}"]
-        command += ["--upstream", f"http://127.0.0.1:{origin}/v1"]
+        command += ["--bias", f"words={words}", "--upstream", f"{origin}/v1"]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         ) as proxy:
             assert proxy.stdout is not None
-            found = re.search(r"127\.0\.0\.1:(\d+)/v1 ->", proxy.stdout.readline())
-            assert found
+            port = re.search(r"127\.0\.0\.1:(\d+)/v1 ->", proxy.stdout.readline())
+            assert port
             try:
-                yield origin, int(found[1])
+                yield int(origin.rpartition(":")[2]), int(port[1])
             finally:
                 proxy.terminate()
-                server.terminate()
 
 
 class _Client:
@@ -130,22 +78,21 @@ class _Client:
 
     def _send(self, path: str, body: bytes) -> None:
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer k\r\nContent-Type:"
-            " application/json\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer k\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
-        self._socket.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        self._socket.sendall(head.encode() + body)
 
     def seconds(self, body: bytes) -> float:
         """The round trip of one completion."""
         start = time.perf_counter()
         self._send("/v1/chat/completions", body)
         received = b""
-        while not received.endswith(ANSWER):
-            if not (some := self._socket.recv(65_536)) or not (received + some).startswith(
-                b"HTTP/1.1 200"
-            ):
-                raise RuntimeError(f"an answer was cut off or refused: {(received + some)[:500]!r}")
-            received += some
+        while not received.endswith(b"}}"):  # of usage, where a completion ends
+            chunk = self._socket.recv(65_536)
+            received += chunk
+            if not chunk or not received.startswith(b"HTTP/1.1 200"):
+                raise RuntimeError(f"an answer was cut off or refused: {received[:500]!r}")
         return time.perf_counter() - start
 
     def events(self, body: bytes) -> tuple[Seconds, Seconds, bytes]:
@@ -160,7 +107,7 @@ class _Client:
             now = time.monotonic()
             arrivals += [now] * (received.count(b"data: ") - len(arrivals))
         body = received.partition(b"\r\n\r\n")[2]
-        sent = [float(found) for found in re.findall(rb'"sent": ([\d.]+)', body)]
+        sent = [float(stamp) for stamp in re.findall(rb'"sent": ([\d.]+)', body)]
         times = np.array(arrivals)
         return times, times - np.array(sent), re.sub(rb'"sent": [\d.]+', b"", body)
 
@@ -168,31 +115,34 @@ class _Client:
 def _overhead(origin: int, proxy: int, size: int, requests: int) -> tuple[float, float, float]:
     """Median seconds of a round trip direct, through the proxy, and through it by words."""
     body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": text_of(size)}]}
+    values = {str(token): value for token, value in BIAS.logit_bias.items()}
     plain = json.dumps(body).encode()
     named = json.dumps(body | {"model": "m@words"}).encode()
-    values = {str(token): value for token, value in BIAS.logit_bias.items()}
     biased = json.dumps(body | {"logit_bias": values}).encode()
     with _Client(origin) as direct, _Client(proxy) as through:
         turns = [
             (direct.seconds(biased), through.seconds(plain), through.seconds(named))
             for _ in range(requests + WARM_UP)
         ]
-    counted = np.array(turns[WARM_UP:]) * 1e3
+    counted = np.array(turns[WARM_UP:])
     middle = np.median(counted, axis=0)
-    last = np.quantile(counted, 0.99, axis=0)
+    milliseconds = middle * 1e3
+    last = np.quantile(counted, 0.99, axis=0) * 1e3
     click.echo(
-        f"{len(plain):>7,} bytes   direct {middle[0]:.3f} ms   through {middle[1]:.3f} ms   added:"
-        f" median {middle[1] - middle[0]:+.3f} ms, p99 {last[1] - last[0]:+.3f} ms; by words"
-        f" {middle[2] - middle[1]:+.3f} ms more"
+        f"{len(plain):>7,} bytes   direct {milliseconds[0]:.3f} ms   through"
+        f" {milliseconds[1]:.3f} ms   added: median {milliseconds[1] - milliseconds[0]:+.3f} ms,"
+        f" p99 {last[1] - last[0]:+.3f} ms; by words {milliseconds[2] - milliseconds[1]:+.3f} ms"
+        " more"
     )
-    return middle[0] / 1e3, middle[1] / 1e3, middle[2] / 1e3
+    return float(middle[0]), float(middle[1]), float(middle[2])
 
 
 def _cadence(origin: int, proxy: int, streams: int) -> bool:
     """Whether the bytes of a stream are the same direct and through the proxy."""
     bodies = set()
     for name, port in (("direct", origin), ("through", proxy)):
-        gaps, delays = [], []
+        gaps = []
+        delays = []
         for _ in range(streams):
             with _Client(port) as client:
                 times, delay, body = client.events(b'{"model":"m","stream":true}')
@@ -219,26 +169,21 @@ def _cadence(origin: int, proxy: int, streams: int) -> bool:
 @OUT
 def main(requests: int, streams: int, out: Path | None) -> None:
     """What blb proxy adds to a request; exit code 1 where the goal is missed."""
+    rows = []
+    ratios = {}
+    met = []
     with _servers() as (origin, proxy):
-        found = {size: _overhead(origin, proxy, size, requests) for size in (100, 100_000)}
-        met = [through - direct <= GOAL for direct, through, _ in found.values()]
+        for size in (100, 100_000):
+            direct, through, words = _overhead(origin, proxy, size, requests)
+            met.append(through - direct <= GOAL)
+            rows.append(row(f"added, {size:,} bytes", through - direct, "s"))
+            rows.append(row(f"more by words, {size:,} bytes", words - through, "s"))
+            ratios[f"proxy/through over direct, {size:,} bytes"] = ratio(through, direct)
         met.append(_cadence(origin, proxy, streams))
     click.echo(
         f"goal, at most {GOAL * 1e3:g} ms at the median and equal bytes:"
         f" {'MET' if all(met) else 'NOT MET'}"
     )
-    rows = [
-        row(f"added, {size:,} bytes", through - direct, "s")
-        for size, (direct, through, _) in found.items()
-    ]
-    rows += [
-        row(f"more by words, {size:,} bytes", words - through, "s")
-        for size, (_, through, words) in found.items()
-    ]
-    ratios = {
-        f"proxy/through over direct, {size:,} bytes": ratio(through, direct)
-        for size, (direct, through, _) in found.items()
-    }
     write(out, rows, ratios)
     sys.exit(not all(met))
 

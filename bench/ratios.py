@@ -18,9 +18,7 @@ STORED = Path(__file__).with_name("ratios.json")
 TOLERANCE = 0.2
 """The part of itself by which a ratio may be worse than the stored one."""
 HIGHER = frozenset({"collector", "short answers"})
-"""Benchmarks whose ratios are rates, the higher the better; those of all others are times, bytes or
-rollouts.
-"""
+"""Benchmarks whose ratios are rates, the higher the better; all others have times or bytes."""
 FAILURES = frozenset({"WORSE", "no longer measured", "other options"})
 
 

@@ -1,259 +1,307 @@
-"""The paper's estimator at the paper's scale: M and 50 sweeps, beside scipy.sparse and reading the
-bytes once.
+"""``python -m bench.scale``: what the estimators take on millions of positions: ``ips`` with 50
+settings beside scipy.sparse, and ``projection`` with 20 listed tokens at each position.
 
-480,000 rollouts of 128 sampled positions each on average, Zipf tokens of a vocabulary of 128,256,
-rewards of right answers less their length as in the paper, synthetic; ``--scale`` is the part of
-it. Every row is a fresh process.
+The rollouts are made up, of Zipf tokens of a vocabulary of 128,256 and 128 tokens each; for
+``projection`` with contexts, a listed mass of about .9, samples inside and outside the lists, four
+completions a prompt, and a reward that some tokens earn. Everything is measured in a process of
+its own, after the making.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from bench.measuring import (
-    OUT,
-    REPEATS,
-    Measured,
-    alternately,
-    apart,
-    markdown,
-    ratio,
-    row,
-    write,
-)
+from bench.measuring import OUT, REPEATS, alternately, apart, markdown, ratio, row, write
 from blackbox_lb import Rollouts
 
-# The estimator alone is measured, without the collection before it.
+# The estimators alone are measured, without the collection before them.
 from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.recipe import Recipe
+from blackbox_lb.estimate.inputs.rollouts import weighting
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.sparse.sparsify import sparsify
+from blackbox_lb.rollouts.scratch import Scratch
+from tests.support.fits import choose_l2, projection, standard_errors
 
-ROLLOUTS, VOCABULARY, POSITIONS, SAMPLES = 480_000, 128_256, 128, 64
-TAUS = tuple(float(tau) for tau in np.linspace(0.3, 1.2, 10))
-ALPHAS = (0.007, 0.052, 0.11, 0.465, 0.738)
-"""Those that the paper reports; with ten taus 50 settings."""
-CHUNK = 1 << 14
-"""Rollouts that are made at a time."""
-BLOCK = BLOCK_POSITIONS // POSITIONS
-"""Rollouts that are read from the columns at a time."""
-COLUMNS = {
-    "lengths": np.int64,
-    "rewards": np.float64,
-    "token_ids": np.int32,
-    "logprobs": np.float32,
-}
-READ = 1 << 22
+__all__ = ["Synthetic"]
 
+T = TypeVar("T")
 Vector = npt.NDArray[np.float64]
 
+VOCABULARY = 128_256
+LISTED = 20
+LENGTH = 128
+SAMPLES = 4
+CONTEXTS = 20_000
+BLOCK = 512
+"""Rollouts that are made at a time: 10 MB of lists, about as much as is read from a store at a
+time.
+"""
+TAUS = tuple(float(tau) for tau in np.linspace(0.3, 1.2, 10))
+ALPHAS = (0.007, 0.052, 0.11, 0.465, 0.738)
+"""Those that the paper reports; with ten taus 50 settings of ``ips``."""
+MEMORY = 1 << 28
+"""Bytes of the lists of ``projection`` in memory; the rest is in a scratch file."""
+TAU, L2 = 0.5, 5.0
+ENTRIES = 300
+"""Of the compile."""
+OURS, PEER = "blb", "scipy.sparse"
+PARTS = ("ips", "fit", "cv", "errors", "compile")
+SECONDS = ("making", "build", "potential", "fit", "cv", "errors", "compile")
+COLUMNS = ("tokens", *SECONDS, "iterations", "l2")
 
-def made(folder: Path, scale: float) -> int:
-    """Write the columns of so many rollouts, each as plain numbers in a file. Returns the
-    positions.
+
+@dataclass
+class Synthetic:
+    """Rollouts by the block, the same for one ``seed``. seconds: how long it took to make those
+    given so far. parts: these, without their lists.
     """
+
+    positions: int
+    seed: int = 0
+    seconds: float = 0.0
+    parts: list[Rollouts] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(self.seed)
+        self.zipf = np.cumsum(1.0 / np.arange(1, VOCABULARY + 1))
+        self.zipf /= self.zipf[-1]
+        self.names = rng.permutation(VOCABULARY).astype(np.int32)
+        ranks = self._ranks(rng, (CONTEXTS, 3 * LISTED))
+        self.ids = np.empty((CONTEXTS, LISTED), np.int32)
+        for context, drawn in enumerate(ranks):
+            distinct = np.array(list(dict.fromkeys(drawn.tolist())), np.int32)[:LISTED]
+            rare = np.setdiff1d(np.arange(VOCABULARY - LISTED, VOCABULARY), distinct)
+            filled = np.concatenate((distinct, rare[: LISTED - len(distinct)]))
+            self.ids[context] = self.names[filled]
+        peaked = rng.dirichlet(np.full(LISTED, 0.15), CONTEXTS) + 1e-4
+        self.logits = np.log(-np.sort(-peaked, axis=1)).astype(np.float32)
+        self.good = rng.random(VOCABULARY) < 0.02
+
+    def _ranks(self, rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
+        return np.searchsorted(self.zipf, rng.random(shape)).clip(0, VOCABULARY - 1)
+
+    def blocks(self) -> Iterator[Rollouts]:
+        """All rollouts."""
+        rollouts = -(-self.positions // LENGTH)
+        for first in range(0, rollouts, BLOCK):
+            start = time.perf_counter()
+            block = self._block(first, min(BLOCK, rollouts - first))
+            none = np.zeros((len(block.token_ids), 0))
+            self.parts.append(
+                replace(block, top_ids=none.astype(np.int32), top_logprobs=none.astype(np.float32))
+            )
+            self.seconds += time.perf_counter() - start
+            yield block
+
+    def _block(self, first: int, size: int) -> Rollouts:
+        rng = np.random.default_rng((self.seed, first))
+        positions = size * LENGTH
+        contexts = rng.integers(0, CONTEXTS, positions)
+        noise = rng.standard_normal((positions, LISTED), np.float32)
+        masses = np.exp(self.logits[contexts] + 0.3 * noise)
+        shares = rng.beta(9, 1, positions) / masses.sum(axis=1)
+        masses *= shares[:, None].astype(np.float32)
+        inside = np.cumsum(masses, axis=1)
+        place = (rng.random(positions)[:, None] > inside).sum(axis=1)
+        listed = self.ids[contexts]
+        tail = self.names[self._ranks(rng, (positions,))]
+        rows = np.arange(positions)
+        within = np.minimum(place, LISTED - 1)
+        is_listed = place < LISTED
+        tokens = np.where(is_listed, listed[rows, within], tail)
+        numbers = np.arange(first, first + size)
+        earned = self.good[tokens].reshape(size, LENGTH).sum(axis=1) / 4
+        return Rollouts(
+            keys=tuple(map(str, numbers.tolist())),
+            prompts=numbers // SAMPLES,
+            rewards=np.minimum(earned, 2.0),
+            lengths=np.full(size, LENGTH, np.int64),
+            token_ids=tokens.astype(np.int32),
+            logprobs=np.where(is_listed, np.log(masses[rows, within]), -12.0).astype(np.float32),
+            top_ids=listed,
+            top_logprobs=np.minimum(np.log(masses), 0.0),
+        )
+
+
+def without_lists(positions: int) -> Rollouts:
+    """Rollouts of Zipf tokens, right half of the time, less their length as in the paper."""
     rng = np.random.default_rng(0)
     shares = np.cumsum(1 / np.arange(1, VOCABULARY + 1) ** 1.05)
     named = rng.permutation(VOCABULARY).astype(np.int32)
-    files = {name: (folder / name).open("wb") for name in COLUMNS}
-    total, left = 0, round(ROLLOUTS * scale)
-    while left:
-        n = min(CHUNK, left)
-        lengths = rng.integers(POSITIONS // 2, 3 * POSITIONS // 2 + 1, n)
-        m = int(lengths.sum())
-        correct = rng.random(n) < np.repeat(rng.beta(1, 1, -(-n // SAMPLES)), SAMPLES)[:n]
-        block = {
-            "lengths": lengths,
-            "rewards": correct - lengths / 1024,
-            "token_ids": named[np.searchsorted(shares, rng.random(m) * shares[-1])],
-            "logprobs": -rng.exponential(1.2, m),
-        }
-        for name, kind in COLUMNS.items():
-            block[name].astype(kind).tofile(files[name])
-        total, left = total + m, left - n
-    for file in files.values():
-        file.close()
-    return total
+    count = -(-positions // LENGTH)
+    lengths = rng.integers(LENGTH // 2, 3 * LENGTH // 2 + 1, count)
+    total = int(lengths.sum())
+    none = np.zeros((total, 0))
+    return Rollouts(
+        keys=tuple(map(str, range(count))),
+        prompts=np.zeros(count, np.int64),
+        rewards=(rng.random(count) < 0.5) - lengths / 1024,
+        lengths=lengths,
+        token_ids=named[np.searchsorted(shares, rng.random(total) * shares[-1])],
+        logprobs=-rng.exponential(1.2, total).astype(np.float32),
+        top_ids=none.astype(np.int32),
+        top_logprobs=none.astype(np.float32),
+    )
 
 
-def blocks(folder: Path) -> Iterator[Rollouts]:
-    """The rollouts in the files, so many at a time, and no more of any file than these."""
-    first = 0
-    with ExitStack() as stack:
-        files = {name: stack.enter_context((folder / name).open("rb")) for name in COLUMNS}
-
-        def read(name: str, count: int) -> npt.NDArray[Any]:
-            return np.fromfile(files[name], COLUMNS[name], count)
-
-        while len(lengths := read("lengths", BLOCK)):
-            positions = int(lengths.sum())
-            none = np.zeros((positions, 0))
-            yield Rollouts(
-                keys=tuple(f"{number:012x}" for number in range(first, first + len(lengths))),
-                prompts=np.zeros(len(lengths), np.int64),
-                rewards=read("rewards", BLOCK),
-                lengths=lengths,
-                token_ids=read("token_ids", positions),
-                logprobs=read("logprobs", positions),
-                top_ids=none.astype(np.int32),
-                top_logprobs=none.astype(np.float32),
-            )
-            first += len(lengths)
-
-
-def bytes_read(folder: Path) -> int:
-    """Read the files once, from their beginning to their end."""
-    buffer, total = bytearray(READ), 0
-    for name in COLUMNS:
-        with (folder / name).open("rb", buffering=0) as file:
-            while size := file.readinto(buffer):
-                total += size
-    return total
-
-
-def digest(deltas: Iterator[Vector]) -> Vector:
+def digest(deltas: Iterable[Vector]) -> Vector:
     """What tells 50 biases apart: of each, the mean magnitude over the vocabulary."""
     return np.array([np.abs(delta).sum() / VOCABULARY for delta in deltas])
 
 
-def ours(folder: Path) -> Vector:
-    """All 50 biases, from blocks of the files into sums, on all cores."""
-    highest = float(np.memmap(folder / "rewards", COLUMNS["rewards"], "r").max())
-    ips = TokenIPS(Statistics.gather(blocks(folder), Recipe(TAUS, highest)))
+def by_blb(rollouts: Rollouts) -> Vector:
+    """All 50 biases of ``ips``, from blocks into sums, on all cores."""
+    recipe = Recipe(TAUS, float(rollouts.rewards.max()))
+    ips = TokenIPS(Statistics.gather(rollouts.blocks(BLOCK_POSITIONS), recipe))
     return digest(ips.delta(tau, alpha) for tau, alpha in itertools.product(TAUS, ALPHAS))
 
 
-def with_scipy(folder: Path) -> Vector:
+def by_scipy(rollouts: Rollouts) -> Vector:
     """The matrix form of the paper as anyone would write it: a sparse M, and ``v ** (1 / tau) @ M``
     for each tau.
     """
-    lengths, rewards = np.fromfile(folder / "lengths", np.int64), np.fromfile(folder / "rewards")
-    token_ids, logprobs = (
-        np.fromfile(folder / "token_ids", np.int32),
-        np.fromfile(folder / "logprobs", np.float32),
-    )
-    n = len(lengths)
-    rows = np.repeat(np.arange(n, dtype=np.int32), lengths)
-    inverse = np.exp(-logprobs.astype(np.float64)) / (n * lengths[rows])
-    matrix = sparse.coo_array((inverse, (rows, token_ids)), shape=(n, VOCABULARY)).tocsr()
-    v = np.exp(rewards)
+    count = len(rollouts.lengths)
+    rows = np.repeat(np.arange(count, dtype=np.int32), rollouts.lengths)
+    inverse = np.exp(-rollouts.logprobs.astype(np.float64)) / (count * rollouts.lengths[rows])
+    shape = (count, VOCABULARY)
+    matrix = sparse.coo_array((inverse, (rows, rollouts.token_ids)), shape=shape).tocsr()
+    v = np.exp(rollouts.rewards)
     estimates = (np.asarray(v ** (1 / tau) @ matrix) for tau in TAUS)
     return digest(np.log(alpha + zhat) - np.log(alpha) for zhat in estimates for alpha in ALPHAS)
 
 
-def cold(folder: Path) -> None:
-    """Make the system forget what it keeps of the files."""
-    if not hasattr(os, "posix_fadvise"):
-        raise click.ClickException("cold caches need posix_fadvise, which this system lacks")
-    for name in COLUMNS:
-        with (folder / name).open("rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+WAYS: dict[str, Callable[[Rollouts], Vector]] = {OURS: by_blb, PEER: by_scipy}
 
 
-RUNS: dict[str, tuple[Callable[..., Any], bool]] = {
-    "read the columns once, cold": (bytes_read, True),
-    "read the columns once, warm": (bytes_read, False),
-    "blb, columns, cold": (ours, True),
-    "blb, columns, warm": (ours, False),
-    "scipy.sparse, columns, warm": (with_scipy, False),
-}
-"""What is measured -> the function, and whether the system is made to forget the files before."""
-RATIOS = {
-    "blb over scipy.sparse": ("blb, columns, warm", "scipy.sparse, columns, warm"),
-}
-DISK = {
-    "blb over reading the columns once, cold": (
-        "blb, columns, cold",
-        "read the columns once, cold",
-    ),
-}
-"""Shown and not kept: what a disk gives from one minute to the next differs twofold."""
+def ips_seconds(positions: int, way: str) -> tuple[float, Vector]:
+    """Seconds of one way to get the 50 biases, and their digest."""
+    rollouts = without_lists(positions)
+    start = time.perf_counter()
+    digests = WAYS[way](rollouts)
+    return time.perf_counter() - start, digests
 
 
-def run(name: str, folder: Path) -> Measured[Any]:
-    """One of ``RUNS`` in a process of its own."""
-    function, is_cold = RUNS[name]
-    if is_cold:
-        cold(folder)
-    return apart(function, folder)
+def projection_seconds(positions: int, folder: str, parts: Sequence[str]) -> dict[str, float]:
+    """Seconds of each part of ``projection``, and what the table holds."""
+    made = Synthetic(positions)
+    numbers: dict[str, float] = {}
+
+    def timed(name: str, function: Callable[[], T]) -> T:
+        start = time.perf_counter()
+        value = function()
+        numbers[name] = time.perf_counter() - start
+        return value
+
+    scratch = Scratch(Path(folder), MEMORY)
+    gather = partial(NextToken.gather, vocab_size=VOCABULARY, allocate=scratch)
+    table = timed("build", lambda: gather(made.blocks()))
+    rollouts = Rollouts.join(made.parts)
+    made.parts.clear()
+    numbers["making"] = made.seconds
+    numbers["build"] -= made.seconds
+    numbers["tokens"] = len(table.token_ids)
+    weights = weighting(TAU).weights(rollouts).values
+    delta = np.random.default_rng(1).normal(size=len(table.token_ids)) / 4
+    turns = []
+    for _ in range(4):
+        timed("potential", lambda: table.potential(delta, weights))
+        turns.append(numbers["potential"])
+    numbers["potential"] = statistics.median(turns[1:])
+    if {"fit", "errors", "compile"} & set(parts):
+        fit = timed("fit", lambda: projection(rollouts, tau=TAU, l2=L2, next_token=table))
+        numbers["iterations"] = fit.iterations
+        if "errors" in parts:
+            timed("errors", lambda: standard_errors(rollouts, table, fit, tau=TAU, l2=L2))
+        if "compile" in parts:
+            timed("compile", lambda: sparsify(table, fit.delta, entries=ENTRIES, patience=0))
+    if "cv" in parts:
+        numbers["l2"] = timed("cv", lambda: choose_l2(rollouts, table, tau=TAU)).l2
+    return numbers
+
+
+def of_ips(positions: int, repeats: int) -> tuple[list[dict[str, Any]], float]:
+    """Rows of ``ips``, and the ratio of its seconds to scipy's."""
+    functions = {way: partial(apart, ips_seconds, positions, way) for way in WAYS}
+    turns = alternately(functions, repeats)
+    seconds = {way: statistics.median(turn.value[0] for turn in turns[way]) for way in WAYS}
+    digests = {way: turns[way][0].value[1] for way in WAYS}
+    apart_by = float(np.max(np.abs(digests[PEER] / digests[OURS] - 1)))
+    cells = [
+        [way, f"{value:.3f}", f"{value / positions * 1e9:.1f}", f"{turns[way][0].peak / 1e6:.0f}"]
+        for way, value in seconds.items()
+    ]
+    click.echo(f"ips, {positions:,} positions, {len(TAUS) * len(ALPHAS)} settings")
+    click.echo(markdown(["", "seconds", "ns a position", "peak MB"], cells))
+    click.echo(f"largest relative difference between the biases: {apart_by:.1e}\n")
+    rows = [row(f"{positions} positions: ips by {way}", seconds[way], "s") for way in WAYS]
+    return rows, ratio(seconds[OURS], seconds[PEER])
 
 
 @click.command(help=__doc__)
 @click.option(
-    "--scale",
-    default=0.05,
+    "--positions", type=click.IntRange(1), multiple=True, default=(300_000,), show_default=True
+)
+@click.option(
+    "--part",
+    "parts",
+    type=click.Choice(PARTS),
+    multiple=True,
+    default=("ips", "fit"),
     show_default=True,
-    type=click.FloatRange(0, min_open=True),
-    help="Part of the paper's size.",
+    help="ips; or parts of projection beside its table and one potential. Repeatable.",
 )
 @click.option(
     "--folder",
-    type=click.Path(path_type=Path),
-    help="Where the files are made, and left; by default none are left.",
-)
-@click.option(
-    "--peers/--no-peers",
-    default=True,
-    show_default=True,
-    help="scipy.sparse, which holds everything at once.",
+    type=click.Path(exists=True, file_okay=False),
+    help="Where the scratch file lies; the system's own if none.",
 )
 @REPEATS
 @OUT
-def main(scale: float, folder: Path | None, peers: bool, repeats: int, out: Path | None) -> None:
+def main(
+    positions: tuple[int, ...],
+    parts: tuple[str, ...],
+    folder: str | None,
+    repeats: int,
+    out: Path | None,
+) -> None:
     """See the module."""
-    names = [name for name in RUNS if peers or name.startswith(("read", "blb"))]
-    with tempfile.TemporaryDirectory() as temporary:
-        where = folder or Path(temporary)
-        where.mkdir(parents=True, exist_ok=True)
-        if not (where / "logprobs").exists():
-            apart(made, where, scale)
-        positions = (where / "logprobs").stat().st_size // 4
-        turns = alternately({name: partial(run, name, where) for name in names}, repeats)
-    seconds = {
-        name: statistics.median(turn.seconds for turn in measured)
-        for name, measured in turns.items()
-    }
-    reference = turns["blb, columns, warm"][0].value
-    apart_by = max(
-        float(np.max(np.abs(measured[0].value / reference - 1)))
-        for name, measured in turns.items()
-        if "read" not in name
-    )
-    table, rows = [], []
-    for name, value in seconds.items():
-        peak = max(turn.peak for turn in turns[name])
-        rate = f"{value / positions * 1e9:.1f}"
-        table.append([name, f"{value:.3f}", rate, f"{peak / 1e6:.0f}"])
-        rows.append(row(name, value, "s", peak=peak, scale=scale, positions=positions))
-    settings = len(TAUS) * len(ALPHAS)
-    click.echo(
-        f"{round(ROLLOUTS * scale):,} rollouts, {positions:,} positions, {settings} settings"
-    )
-    click.echo(markdown(["", "seconds", "ns a position", "peak MB"], table))
-    quotients = {
-        f"scale/{name}": ratio(seconds[above], seconds[below])
-        for name, (above, below) in {**RATIOS, **DISK}.items()
-        if above in seconds and below in seconds
-    }
-    for name, quotient in quotients.items():
-        click.echo(f"{name}: {quotient:g}")
-    click.echo(f"largest relative difference between the biases: {apart_by:.1e}")
-    kept = {
-        name: value for name, value in quotients.items() if name.removeprefix("scale/") in RATIOS
-    }
-    write(out, rows, kept)
+    rows: list[dict[str, Any]] = []
+    ratios = {}
+    cells = []
+    for size in positions:
+        if "ips" in parts:
+            of_size, ratios["scale/blb over scipy.sparse"] = of_ips(size, repeats)
+            rows += of_size
+        if not set(parts) - {"ips"}:
+            continue
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            process = apart(projection_seconds, size, temporary, parts)
+        numbers = process.value
+        shown = [f"{numbers[name]:.3g}" if name in numbers else "" for name in COLUMNS]
+        cells.append([f"{size:,}", *shown, f"{process.peak / 1e9:.2f}"])
+        known = [name for name in SECONDS if name in numbers]
+        rows += [row(f"{size} positions: {name}", numbers[name], "s") for name in known]
+        rows.append(row(f"{size} positions: peak memory", process.peak, "bytes"))
+        if "fit" in numbers:
+            quotient = ratio(numbers["fit"], numbers["potential"])
+            ratios["projection/fit over one potential"] = quotient
+    if cells:
+        click.echo(markdown(["positions", *COLUMNS, "peak GB"], cells))
+    write(out, rows, ratios)
 
 
 if __name__ == "__main__":

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import click
 
-from bench.collector_server import answers
 from bench.measuring import OUT, REPEATS, markdown, medians, ratio, row, write
+from bench.server import answers
 from blackbox_lb import Completion, Prompt, RolloutStore, Sampling, load_profile
 
 # Prepared answers become completions as a session would read them.
@@ -80,20 +78,6 @@ def read_json(path: Path) -> int:
     return sum(len(json.loads(line)["choices"][0]["logprobs"]["content"]) for line in lines)
 
 
-def _waits(folder: Path, size: int, count: int) -> list[float]:
-    """Seconds of ``count`` appends of ``size`` bytes each that wait for the disk."""
-    seconds = []
-    data = os.urandom(size)
-    with (folder / "fsync").open("wb") as file:
-        for _ in range(count):
-            start = time.perf_counter()
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            seconds.append(time.perf_counter() - start)
-    return seconds
-
-
 @click.command()
 @click.option("--tokens", default=1024, show_default=True, help="Of each completion.")
 @click.option("--top", default=20, show_default=True, help="Alternatives at each position.")
@@ -117,8 +101,8 @@ def main(
         RAW: partial(write_json, raw),
     }
     readers = {ONE: read_store, OURS: read_store, RAW: read_json}
-    with tempfile.TemporaryDirectory(dir=folder) as own:
-        paths = {name: Path(own, f"{number}.file") for number, name in enumerate(FORMATS)}
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        paths = {name: Path(temporary, f"{number}.file") for number, name in enumerate(FORMATS)}
         writing = medians(
             {name: partial(writers[name], path) for name, path in paths.items()}, repeats
         )
@@ -129,10 +113,8 @@ def main(
             {name: partial(readers[name], path) for name, path in paths.items()}, repeats, 1
         )
         sizes = {name: path.stat().st_size / (completions * tokens) for name, path in paths.items()}
-        with RolloutStore(paths[OURS], read_only=True) as store:
-            packed = store.size().token_bytes / (completions * tokens)
-        waits = _waits(Path(own), int(packed * tokens), completions)
-    table, rows = [], []
+    table = []
+    rows = []
     for name in FORMATS:
         written = completions / writing[name]
         read = completions / reading[name]
@@ -143,14 +125,6 @@ def main(
         rows.append(row(f"{name}: size", sizes[name], "bytes a token"))
     head = ["kept as", "written/s", "tokens/s", "read/s", "tokens/s", "bytes a token"]
     click.echo(markdown(head, table))
-    click.echo(
-        f"\nPacked arrays alone: {packed:.1f} bytes a token. To write {packed * tokens / 1e3:.0f}"
-        f" kB and wait for the disk takes {statistics.median(waits) * 1e3:.2f} ms at the median,"
-        f" {max(waits) * 1e3:.1f} ms at most: {sum(waits) / writing[ONE]:.0%} of what the store"
-        " takes one by one."
-    )
-    rows.append(row("packed arrays", packed, "bytes a token"))
-    rows.append(row("fsync", statistics.median(waits), "s"))
     ratios = {
         "store/time to write one by one over batches": ratio(writing[ONE], writing[OURS]),
         f"store/time to write over {RAW}": ratio(writing[OURS], writing[RAW]),

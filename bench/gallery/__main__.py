@@ -32,8 +32,9 @@ from bench.gallery.results import (
     evaluation_of,
     fit_of,
 )
-from bench.gallery.use import USES, Step, Use
+from bench.gallery.use import USES, Use
 from bench.measuring import machine, today
+from bench.steps import Step
 from blackbox_lb.cli import main as blb
 
 __all__ = ["collect_results", "main", "run", "why_not"]
@@ -48,13 +49,13 @@ def run(step: Step, place: Place) -> Outcome:
         stored_words = tuple(portable(word, place) for word in stored.words)
         if stored_words == words and stored.code == 0:
             return stored
-    click.echo(f"$ {step.program or 'blb'} {' '.join(step.words)}", err=True)
+    click.echo(f"$ {step.module or 'blb'} {' '.join(step.words)}", err=True)
     started = time.monotonic()
     ended = _call(step)
     seconds = time.monotonic() - started
     if ended.exit_code == 0:
         # A library may print before the program's last line, which is its JSON.
-        text = ended.stdout.splitlines()[-1] if step.program else ended.stdout
+        text = ended.stdout.splitlines()[-1] if step.module else ended.stdout
         outcome = Outcome(words=words, code=0, seconds=seconds, document=json.loads(text))
     else:
         said = ended.stderr
@@ -74,14 +75,14 @@ def _call(step: Step) -> Result:
     """
     program = blb
     words = [*step.words, "--json"]
-    if step.program:
-        program = importlib.import_module(f"bench.gallery.{step.program}").main
+    if step.module:
+        program = importlib.import_module(step.module).main
         words = list(step.words)
     ended = CliRunner().invoke(program, words)
     if ended.exit_code == 130 or ended.stderr.endswith("Aborted!\n"):
         raise SystemExit(130)
     fault = ended.exception
-    if fault is not None and not isinstance(fault, SystemExit) and not step.program:
+    if fault is not None and not isinstance(fault, SystemExit) and not step.module:
         raise fault
     return ended
 
@@ -115,7 +116,7 @@ def collect_results(
         fits=tuple(fit for fit in fits if fit is not None),
         tables=tuple(
             Table.model_validate(table)
-            for _, document in documents
+            for document in (*(document for _, document in documents), use.table)
             for table in document.get("tables", ())
         ),
     )
@@ -143,11 +144,11 @@ def why_not(name: str, use: Use, place: Place, *, has_model: bool) -> str:
 
 def table(lines: Sequence[Sequence[str]]) -> str:
     """The rows of all uses in aligned columns."""
-    whole = [COLUMNS, *lines]
-    widths = [max(len(line[column]) for line in whole) for column in range(len(COLUMNS))]
+    printed = [COLUMNS, *lines]
+    widths = [max(len(line[column]) for line in printed) for column in range(len(COLUMNS))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in whole
+        for line in printed
     )
 
 
@@ -209,7 +210,7 @@ def main(
     failed = False
     lines: list[tuple[str, ...]] = []
     skipped = []
-    for name in names or USES:
+    for name in names or [name for name in USES if not USES[name].table.get("apart")]:
         use = USES[name]
         place = replace(at_second if use.second_model else at_model, out=out / name)
         reason = why_not(name, use, place, has_model=has_model)

@@ -14,13 +14,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 import numpy as np
+import numpy.typing as npt
 from scipy.special import softmax
 
-from bench.arrays import Bools, Ids, Vector
 from bench.gallery.results import model_name
 from blackbox_lb import (
     Bias,
@@ -49,6 +49,10 @@ from blackbox_lb.tasks.sets.labels import CALLS_TOOL, OpenLabels
 from blackbox_lb.types import ToolCall, with_calls
 
 __all__ = ["at_false_calls", "chances", "main"]
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Ids: TypeAlias = npt.NDArray[np.int64]
+Vector: TypeAlias = npt.NDArray[np.float64]
 
 LISTED = 1000
 """Alternatives of a first list."""
@@ -109,14 +113,14 @@ def shots(task: Task) -> tuple[Message, ...]:
     own names, and one that is answered in words.
     """
     wanted = next(example for example in task.train if example.answers == ("call",))
-    other = next(example for example in task.train if example.answers == ("answer",))
+    unanswered = next(example for example in task.train if example.answers == ("answer",))
     function = json.loads(wanted.prompt.tools)[0]["function"]
     names = function.get("parameters", {}).get("required", [])
     call = ToolCall(function["name"], json.dumps(dict.fromkeys(names, "...")))
     return (
         *wanted.prompt.messages,
         Message("assistant", with_calls("", [call])),
-        *other.prompt.messages,
+        *unanswered.prompt.messages,
         Message("assistant", "None of the functions answers this, so I answer in words."),
     )
 
@@ -204,10 +208,10 @@ async def _decisions(
     for number, smaller in fewer.items():
         sent[f"bias, {curve.goal}, {number} labels"] = dict(smaller.logit_bias)
     plain = await _lists(trials, examples, Policy(), tokens)
-    rows = [_row(name, plain, own, tokens, is_wanted) for name, own in sent.items()]
+    rows = [_row(name, plain, nats, tokens, is_wanted) for name, nats in sent.items()]
     first = plain.only(np.arange(few))
-    for name, own in list(sent.items())[:2]:
-        rows.append(_row(f"{name}, first {few} prompts", first, own, tokens, is_wanted[:few]))
+    for name, nats in list(sent.items())[:2]:
+        rows.append(_row(f"{name}, first {few} prompts", first, nats, tokens, is_wanted[:few]))
     rivals = (
         Instructed(rival="instruction", instruction=CALL_OR_ANSWER),
         Shots(rival="2 examples", shots=shots(task)),

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from pydantic import ValidationError
 
-from bench.gallery.results import PageResults, Policy, headlines, rival_name
+from bench.gallery.results import PageResults, Policy, rival_name
 
 __all__ = ["COLUMNS", "by_examples", "index", "number", "rows"]
 
@@ -33,16 +33,19 @@ def number(value: float | None) -> str:
 def rows(results: PageResults) -> list[tuple[str, ...]]:
     """The rows of a use: ``COLUMNS`` for each title at its first setting."""
     lines: list[tuple[str, ...]] = []
-    for line in headlines(results):
-        rival = ""
-        if line.rival is not None:
-            rival = f"{rival_name(line.rival.name)} {number(line.rival.mean)}"
-        bias = number(line.bias.mean)
-        if line.bias.name != "bias":
-            bias = f"{line.bias.name} {bias}"
-        cells = (number(line.base.mean), bias, rival, line.verdict, f"{results.run.minutes:.0f}")
-        lines.append((line.title, line.setting, *cells))
+    for evaluation in results.last:
+        setting = evaluation.settings[0]
+        bias, rival, verdict = evaluation.ahead(setting)
+        cells = [evaluation.title, setting, number(evaluation.base(setting).mean)]
+        cells.append(number(bias.mean) if bias.name == "bias" else _named(bias))
+        cells.append("" if rival is None else _named(rival))
+        lines.append((*cells, verdict, f"{results.run.minutes:.0f}"))
     return lines
+
+
+def _named(policy: Policy) -> str:
+    """A policy's name in short and its mean."""
+    return f"{rival_name(policy.name)} {number(policy.mean)}"
 
 
 def counts(results: PageResults, *, hand_made: bool) -> Counter[str]:

@@ -17,10 +17,10 @@ from bench.gallery.results import (
     PageResults,
     Policy,
     Table,
-    headline,
     rival_name,
 )
-from bench.gallery.use import COMPLETIONS, Step, Use
+from bench.gallery.use import Use
+from bench.steps import COMPLETIONS, Step
 
 __all__ = ["page", "policies_table", "portable", "program_table", "write_page"]
 
@@ -183,14 +183,12 @@ def _by_labels(labelled: dict[str, list[Evaluation]]) -> str:
     for title, evaluations in labelled.items():
         for evaluation in evaluations:
             for setting in evaluation.settings:
-                line = headline(evaluation, setting)
+                bias, best, verdict = evaluation.ahead(setting)
                 task = title if setting == evaluation.settings[0] else f"{title}, {setting}"
-                bias = f"**{line.bias.name}** {_interval(line.bias)}"
-                rival = ""
-                if line.rival is not None:
-                    rival = f"{rival_name(line.rival.name)} {number(line.rival.mean)}"
-                cells = (task, str(evaluation.labels), number(line.base.mean), bias, rival)
-                text += _row((*cells, line.verdict))
+                rival = "" if best is None else f"{rival_name(best.name)} {number(best.mean)}"
+                base = number(evaluation.base(setting).mean)
+                learned = f"**{bias.name}** {_interval(bias)}"
+                text += _row((task, str(evaluation.labels), base, learned, rival, verdict))
     return text
 
 
@@ -311,7 +309,7 @@ def _who_won_by_labels(labelled: dict[str, list[Evaluation]]) -> list[str]:
         task = title.partition(",")[0]
         for evaluation in evaluations:
             for setting in evaluation.settings:
-                bias = headline(evaluation, setting).bias
+                bias, _, _ = evaluation.ahead(setting)
                 labels = str(evaluation.labels)
                 if setting != evaluation.settings[0]:
                     labels += f" at {setting}"
@@ -371,5 +369,5 @@ def portable(word: str, place: Place) -> str:
 def _command(step: Step, place: Place) -> str:
     """The command as a reader would type it, without this machine's folders."""
     words = (re.sub(r"(?<![\w.:/])/\S*/", "", portable(word, place)) for word in step.words)
-    program = f"uv run python -m bench.gallery.{step.program}" if step.program else "blb"
+    program = f"uv run python -m {step.module}" if step.module else "blb"
     return " ".join((program, *(shlex.quote(word) for word in words)))

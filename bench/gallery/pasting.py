@@ -9,16 +9,15 @@ label where its reason names another label and not this one. It prints its table
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from bench.gallery.results import BASE
 from bench.gallery.rewards import contradicts, record_of
 from bench.gallery.texts import Evaluated, difference, reading_program
-from blackbox_lb.extras.rivals.case import Case
 from blackbox_lb.extras.rivals.classifier import Classifier
-from blackbox_lb.jobs.evaluation.policies import BASE
-from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.tasks.sets.labels import Labels
 
 __all__ = ["main", "measures", "pasted_table", "pasted_tables"]
@@ -85,11 +84,11 @@ def pasted_table(
 
 async def pasted_tables(evaluated: Evaluated) -> list[dict[str, Any]]:
     """The table of ``pasted_table``, with the labels of a classifier of words."""
-    task = evaluated.task
+    task = evaluated.case.task
     labels = Labels.found_in(task.train)
     if labels is None:
         raise ValueError("the answers of the training rows are not few labels")
-    case = Case(task, evaluated.trials.reward, (GREEDY,), labels)
+    case = replace(evaluated.case, labels=labels)
     decided = await Classifier(case, labels).decide(evaluated.trials)
     names = [name.lower() for name in labels.names]
     policies = {}

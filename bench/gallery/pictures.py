@@ -49,7 +49,7 @@ def label_of(name: str) -> str:
 
 def curves(results: PageResults) -> list[Curve]:
     """The curves of a page, each at the first setting of its evaluation."""
-    drawn: list[Curve] = []
+    page_curves: list[Curve] = []
     for title, evaluations in results.labelled.items():
         first = evaluations[0]
         lines: dict[str, dict[int, Policy]] = {}
@@ -57,7 +57,7 @@ def curves(results: PageResults) -> list[Curve]:
             for policy in evaluation.at(first.settings[0], "base", "bias", "rival"):
                 number = evaluation.labels or 0
                 lines.setdefault(policy.name, {})[number] = policy
-        drawn.append(Curve(title, first.settings[0], first.reward, "labels", _flat(lines)))
+        page_curves.append(Curve(title, first.settings[0], first.reward, "labels", _flat(lines)))
     for evaluation in results.evaluations:
         if not evaluation.learned_from:
             continue
@@ -67,10 +67,10 @@ def curves(results: PageResults) -> list[Curve]:
             if judged.title == evaluation.title:
                 for policy in judged.at(setting, "base", "rival"):
                     lines[policy.name] = {0: policy}
-        drawn.append(
+        page_curves.append(
             Curve(evaluation.title, setting, evaluation.reward, evaluation.examples, lines)
         )
-    return drawn
+    return page_curves
 
 
 def _flat(lines: Mapping[str, dict[int, Policy]]) -> dict[str, dict[int, Policy]]:
@@ -89,19 +89,19 @@ def draw(results: PageResults, path: Path) -> str:
     panels = [
         (evaluation, setting) for evaluation in results.judged for setting in evaluation.settings
     ]
-    drawn = curves(results)
-    if not panels and not drawn:
+    page_curves = curves(results)
+    if not panels and not page_curves:
         return ""
     matplotlib = importlib.import_module("matplotlib")
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "blackbox-lb"  # the same picture has the same ids
     pyplot = importlib.import_module("matplotlib.pyplot")
     heights = [LINE_HEIGHT * (len(_scored(*panel)) + 2.5) for panel in panels]
-    curve_rows = -(-len(drawn) // 2)
+    curve_rows = -(-len(page_curves) // 2)
     parts = []
     if panels:
         parts.append(sum(heights))
-    if drawn:
+    if page_curves:
         parts.append(PANEL_HEIGHT * curve_rows + 0.6)
     figure = pyplot.figure(figsize=(WIDTH, sum(parts)), layout="constrained")
     subfigures = iter(figure.subfigures(len(parts), 1, height_ratios=parts, squeeze=False).flat)
@@ -109,8 +109,8 @@ def draw(results: PageResults, path: Path) -> str:
         axes = next(subfigures).subplots(len(panels), 1, height_ratios=heights, squeeze=False)
         for axis, panel in zip(axes.flat, panels, strict=True):
             _draw_intervals(axis, *panel)
-    if drawn:
-        _draw_curves(next(subfigures), curve_rows, drawn)
+    if page_curves:
+        _draw_curves(next(subfigures), curve_rows, page_curves)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
     return path.name
@@ -135,12 +135,12 @@ def _draw_intervals(axis: Any, evaluation: Evaluation, setting: str) -> None:
     axis.grid(axis="x", linewidth=0.3)
 
 
-def _draw_curves(figure: Any, rows: int, drawn: Sequence[Curve]) -> None:
+def _draw_curves(figure: Any, rows: int, page_curves: Sequence[Curve]) -> None:
     """A panel for each curve; a policy that is the same for every number is a dashed line."""
-    axes = figure.subplots(rows, min(len(drawn), 2), squeeze=False).flat
+    axes = figure.subplots(rows, min(len(page_curves), 2), squeeze=False).flat
     handles: dict[str, Any] = {}
     colours: dict[str, str] = {}
-    for curve in drawn:
+    for curve in page_curves:
         axis = next(axes)
         numbers = curve.numbers
         for place, (name, points) in enumerate(curve.lines.items()):

@@ -10,13 +10,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from bench.gallery.use import COMPLETIONS, Step
-from blackbox_lb.rollouts.judging.verdict import GREEDY
+from bench.steps import COMPLETIONS, Step
 
 __all__ = [
+    "BASE",
     "Evaluation",
     "Fit",
-    "Headline",
     "Outcome",
     "PageResults",
     "Policy",
@@ -24,14 +23,14 @@ __all__ = [
     "Table",
     "evaluation_of",
     "fit_of",
-    "headline",
-    "headlines",
     "model_name",
     "rival_name",
 ]
 
 Verdict = Literal["wins", "level", "loses"]
 VERDICTS: Mapping[str, Verdict] = {"HELPS": "wins", "NO EVIDENCE": "level", "HURTS": "loses"}
+BASE, GREEDY = "base", "greedy"
+"""Names of a policy and of a setting in a document of ``blb eval``."""
 DIGITS = 4
 HAND_MADE = re.compile(r"^labels only$| at [+-][\d.]+$")
 """Names of the policies that a person makes as a bias: lists, bans, boosts."""
@@ -124,6 +123,19 @@ class Evaluation(Part, frozen=True):
         scored = [policy for policy in self.at(setting, kind) if policy.mean is not None]
         return max(scored, key=_mean, default=None)
 
+    def ahead(self, setting: str) -> tuple[Policy, Policy | None, str]:
+        """The best bias, the best rival, and the verdict of that bias against it, "" for none.
+
+        Raises ValueError: there is no bias.
+        """
+        bias = self.best(setting, "bias")
+        if bias is None:
+            raise ValueError(f"{self.title!r} has no bias at {setting}")
+        rival = self.best(setting, "rival")
+        if rival is None:
+            return bias, None, ""
+        return bias, rival, rival.verdicts.get(bias.name, "")
+
 
 class Fit(Part, frozen=True):
     """How a fit or a check ended, in words."""
@@ -190,6 +202,13 @@ class PageResults(Part, frozen=True):
         titles = dict.fromkeys(evaluation.title for evaluation in self.evaluations)
         return {title: curves[title] for title in titles if title in curves}
 
+    @property
+    def last(self) -> list[Evaluation]:
+        """One for each title: that with most labels."""
+        judged = {evaluation.title: evaluation for evaluation in self.judged}
+        most = {title: curve[-1] for title, curve in self.labelled.items()}
+        return list((judged | most).values())
+
     def by_examples(self, curve: Evaluation, setting: str) -> dict[int, Policy]:
         """The biases of a curve by the number of their examples, those of the evaluation of the
         same title among them.
@@ -201,18 +220,6 @@ class PageResults(Part, frozen=True):
                     if policy.name in curve.learned_from:
                         points[curve.learned_from[policy.name]] = policy
         return dict(sorted(points.items()))
-
-
-class Headline(Part, frozen=True):
-    """One evaluation at one setting in short. verdict: of the best bias against the best rival."""
-
-    title: str
-    setting: str
-    model: str
-    base: Policy
-    bias: Policy
-    rival: Policy | None
-    verdict: str
 
 
 def _mean(policy: Policy) -> float:
@@ -237,13 +244,15 @@ def evaluation_of(
     biases = {row["name"] for row in document["policies"] if row["bias"] == row["name"]}
     policies = []
     for row in document["policies"]:
-        setting, name, metrics = row["setting"], row["name"], row["metrics"]
+        setting = row["setting"]
+        name = row["name"]
+        metrics = row["metrics"]
         against = {
             bias: verdicts[setting, name, bias]
             for bias in sorted(biases)
             if (setting, name, bias) in verdicts
         }
-        if name == "base":
+        if name == BASE:
             kind = "base"
         elif name in biases:
             kind = "bias"
@@ -291,7 +300,7 @@ def model_name(name: str) -> str:
 def _is_bias(rival: str, setting: str) -> bool:
     """Whether one bias does at this setting what the rival of this name does."""
     if IN_CLIENT.search(rival):
-        return setting == GREEDY.name
+        return setting == GREEDY
     return HAND_MADE.search(rival) is not None
 
 
@@ -313,8 +322,8 @@ def fit_of(step: Step, outcome: Outcome) -> Fit | None:
             end += "; declined to depend on the prompt"
         training = document.get("training") or {}
         if lost := training.get("incomplete", 0):
-            drawn = training["rollouts"] + lost
-            end += f"; {lost} of {drawn} completions were left out, their lists lack tokens"
+            attempts = training["rollouts"] + lost
+            end += f"; {lost} of {attempts} completions were left out, their lists lack tokens"
     else:
         return None
     return Fit(name=step.name, end=end, seconds=round(outcome.seconds))
@@ -323,38 +332,6 @@ def fit_of(step: Step, outcome: Outcome) -> Fit | None:
 def _status(status: str) -> str:
     """The status of a fit, with the names of rewards as everywhere on the page."""
     return re.sub(r"\b[\w.]+:(?=\w)", "", status)
-
-
-def headlines(results: PageResults) -> list[Headline]:
-    """A row for each title: its evaluation with most labels, at its first setting."""
-    last = {
-        evaluation.title: evaluation
-        for evaluation in (
-            *results.judged,
-            *(curve[-1] for curve in results.labelled.values()),
-        )
-    }
-    return [headline(evaluation, evaluation.settings[0]) for evaluation in last.values()]
-
-
-def headline(evaluation: Evaluation, setting: str) -> Headline:
-    """The best bias beside the base and the best rival."""
-    bias = evaluation.best(setting, "bias")
-    if bias is None:
-        raise ValueError(f"{evaluation.title!r} has no bias at {setting}")
-    rival = evaluation.best(setting, "rival")
-    verdict = ""
-    if rival is not None:
-        verdict = rival.verdicts.get(bias.name, "")
-    return Headline(
-        title=evaluation.title,
-        setting=setting,
-        model=evaluation.model,
-        base=evaluation.base(setting),
-        bias=bias,
-        rival=rival,
-        verdict=verdict,
-    )
 
 
 def rival_name(name: str) -> str:

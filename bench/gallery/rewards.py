@@ -162,7 +162,7 @@ def right_record(example: Example, completion: Completion) -> float:
 
 def contradicts(label: str, reason: str, labels: Collection[str]) -> bool:
     """Whether the reason names another of the labels, and not this one (fixed before any run)."""
-    named = {each for each in labels if re.search(rf"\b{re.escape(each)}", reason.lower())}
+    named = {name for name in labels if re.search(rf"\b{re.escape(name)}", reason.lower())}
     return bool(named - {label}) and label not in named
 
 

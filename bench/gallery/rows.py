@@ -243,8 +243,8 @@ def learned_from(source: Sequence[Row], number: int, unlabelled: int) -> list[Ro
     train, rest = _training(source)
     learned = train[: number - number // 3]
     chosen_on = [{**row, "split": "validation"} for row in train[len(learned) : number]]
-    others = [row for row in (*train[number:], *rest) if row["split"] != "test"]
-    prompts = [{"prompt": row["prompt"], "split": "train"} for row in others[:unlabelled]]
+    remaining = [row for row in (*train[number:], *rest) if row["split"] != "test"]
+    prompts = [{"prompt": row["prompt"], "split": "train"} for row in remaining[:unlabelled]]
     test = [row for row in rest if row["split"] == "test"]
     return [*learned, *prompts, *chosen_on, *test]
 

@@ -22,7 +22,6 @@ from blackbox_lb import (
     Completion,
     Example,
     RolloutStore,
-    Task,
     Trials,
     connect,
     load_task,
@@ -51,13 +50,13 @@ Tables: TypeAlias = list[dict[str, Any]]
 class Evaluated:
     """The completions of an evaluation.
 
-    task: whose test prompts were judged.
+    case: the task whose test prompts were judged, the reward, and the setting.
     trials: how they were drawn.
     policies: name of a policy -> its completions.
     instructed: the policies whose prompt holds an instruction.
     """
 
-    task: Task
+    case: Case
     trials: Trials
     policies: Mapping[str, Texts]
     instructed: tuple[str, ...]
@@ -119,8 +118,8 @@ def reading_program(
     @click.option("--rival", multiple=True, metavar="NAME:VALUE")
     def main(**settings: Any) -> None:
         """Print the tables as JSON."""
-        own = {option.name: settings.pop(option.name) for option in options if option.name}
-        printed = asyncio.run(_read(functools.partial(tables, **own), settings))
+        extra = {option.name: settings.pop(option.name) for option in options if option.name}
+        printed = asyncio.run(_read(functools.partial(tables, **extra), settings))
         click.echo(json.dumps({"tables": printed}, ensure_ascii=False))
 
     main.params.extend(options)
@@ -135,7 +134,8 @@ async def _read(
     setting = parse_setting(settings["deploy"])
     files = (spec.partition("=") for spec in settings["biases"])
     biases = {name: Bias.load(path) for name, _, path in files}
-    policies = rivals(settings["rival"], Case(task, reward, (setting,)))
+    case = Case(task, reward, (setting,))
+    policies = rivals(settings["rival"], case)
     async with connect(
         settings["provider"],
         model=settings["model"],
@@ -156,4 +156,4 @@ async def _read(
                 )
                 if "instruction" in policy.facts:
                     instructed.append(policy.name)
-            return await tables(Evaluated(task, trials, texts, tuple(instructed)))
+            return await tables(Evaluated(case, trials, texts, tuple(instructed)))

@@ -14,10 +14,10 @@ from typing import Any
 import click
 import numpy as np
 
+from bench.gallery.results import BASE
 from bench.gallery.rewards import slop, words_of
 from bench.gallery.texts import Evaluated, Texts, difference, reading_program
 from blackbox_lb import Completion
-from blackbox_lb.jobs.evaluation.policies import BASE
 
 __all__ = ["MEASURES", "compared", "main", "repetition"]
 

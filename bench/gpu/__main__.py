@@ -15,9 +15,11 @@ import sys
 import tarfile
 import threading
 import time
+import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -26,9 +28,11 @@ import click
 
 from bench.commands import Place
 from bench.gpu import servers, summary
-from bench.gpu.jobs import TABLE, Job, Model, jobs_of
+from bench.steps import Step, commands_of, steps_of
 
 __all__ = ["main"]
+
+TABLE = tomllib.loads(Path(__file__).with_name("jobs.toml").read_text(encoding="utf-8"))
 
 FIRST_PORT = 8100
 PARTS = ("decisions", "records", "mixture", "labels", "gsm8k", "math", "live", "overhead")
@@ -65,20 +69,48 @@ ONE_THREAD = dict.fromkeys(
 )
 
 
-def planned(models: Sequence[Model], parts: Sequence[str]) -> list[Job]:
-    """All jobs, in the order in which they begin."""
-    found: list[Job] = []
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model, and where it is asked.
+
+    Attributes:
+        name: in the names of jobs.
+        place: options of ``blb`` for it, the folder of all runs, and that of the data.
+        embedding: an embedding model.
+        folder: of its weights.
+    """
+
+    name: str
+    place: Place
+    embedding: str
+    folder: str = ""
+
+
+def planned(models: Sequence[Model], parts: Sequence[str]) -> list[Step]:
+    """Write the data of the parts and return all jobs, in the order in which they begin. Some are
+    for the first or the last model alone; none is there whose file is not.
+    """
+    jobs: list[Step] = []
     for part in parts:
         for model in models:
-            which = {"first"} if model is models[0] else set[str]()
-            if model is models[-1]:
-                which.add("last")
-            found += jobs_of(part, model, which)
-    return sorted(found, key=lambda job: bool(job.needs))
+            commands = commands_of(
+                TABLE,
+                model.place,
+                name=model.name,
+                embedding=model.embedding,
+                folder=model.folder,
+                python=sys.executable,
+            )
+            asked = {"first": models[0], "last": models[-1]}
+            groups = [
+                group for group in TABLE[part] if asked.get(group.get("model"), model) is model
+            ]
+            jobs += steps_of(commands, groups)
+    return sorted(jobs, key=lambda job: bool(job.needs))
 
 
 def run(
-    job: Job, out: Path, until: float, done: dict[str, threading.Event], began: float | None = None
+    job: Step, out: Path, until: float, done: dict[str, threading.Event], began: float | None = None
 ) -> int | None:
     """Run a job after the one that it needs, unless it has ended already; its exit code, None where
     time was up.
@@ -134,11 +166,11 @@ def pack(out: Path) -> Path:
     return packed
 
 
-def _call(job: Job, log: Path, until: float) -> int | None:
+def _call(job: Step, log: Path, until: float) -> int | None:
     started = time.monotonic()
     with log.open("ab") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", job.module, *job.command],
+            [sys.executable, "-m", job.module or "blackbox_lb", *job.words],
             env={**os.environ, **ONE_THREAD, **job.variables},
             stdout=file,
             stderr=file,
@@ -294,7 +326,7 @@ def _answers(port: int) -> bool:
     return True
 
 
-def _run_all(wanted: Sequence[Job], out: Path, until: float, workers: int) -> None:
+def _run_all(wanted: Sequence[Step], out: Path, until: float, workers: int) -> None:
     done = {job.name: threading.Event() for job in wanted}
     for job in wanted:
         if job.needs and job.needs not in done:

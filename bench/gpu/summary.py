@@ -35,9 +35,13 @@ def write(out: Path) -> None:
     document = {"fits": fits, "evaluations": evaluations, "tables": tables}
     (out / "summary.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
     parts = ["## Fits\n", _fits(fits), "\n## By number of labels\n", _labels(fits)]
-    parts += [policies_table(evaluation_of(found, name)) for name, found in evaluations.items()]
     parts += [
-        program_table(Table.model_validate(table)) for own in tables.values() for table in own
+        policies_table(evaluation_of(document, name)) for name, document in evaluations.items()
+    ]
+    parts += [
+        program_table(Table.model_validate(table))
+        for printed in tables.values()
+        for table in printed
     ]
     (out / "summary.md").write_text("\n".join(parts) + "\n", encoding="utf-8")
 

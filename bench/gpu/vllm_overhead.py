@@ -76,9 +76,9 @@ def steps(engine: Any, params: Sequence[Any], prompts: Sequence[str]) -> list[fl
     return seconds
 
 
-def _quotient(rates: Sequence[float], others: Sequence[float]) -> tuple[float, str]:
+def _quotient(rates: Sequence[float], reference: Sequence[float]) -> tuple[float, str]:
     """The median ratio in the same repeat, and with its range."""
-    ratios = [rate / other for rate, other in zip(rates, others, strict=True)]
+    ratios = [rate / base for rate, base in zip(rates, reference, strict=True)]
     middle = statistics.median(ratios)
     return middle, f"{middle:.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
 
@@ -88,17 +88,17 @@ def report(title: str, rates: Mapping[str, Sequence[float]], concurrent: int) ->
     send the bias is the faster.
     """
     rows = [
-        [name, f"{statistics.median(own):.1f}", _quotient(own, rates[NONE])[1]]
-        for name, own in rates.items()
+        [name, f"{statistics.median(arm):.1f}", _quotient(arm, rates[NONE])[1]]
+        for name, arm in rates.items()
     ]
     head = [f"{title}, {concurrent} concurrent", "tokens/s, median", "ratio, median (range)"]
     click.echo(markdown(head, rows))
     ours, _ = _quotient(rates[OURS], rates[NONE])
     verdict = "MET" if ours >= GOAL else "NOT MET"
     click.echo(f"\n{OURS} at {concurrent}: {ours:.3f} of {NONE}, goal {GOAL}: {verdict}\n")
-    for name, own in rates.items():
+    for name, arm in rates.items():
         if name.startswith("logit_bias"):
-            click.echo(f"{OURS} to {name}, in the same repeat: {_quotient(rates[OURS], own)[1]}\n")
+            click.echo(f"{OURS} to {name}, in the same repeat: {_quotient(rates[OURS], arm)[1]}\n")
 
 
 @click.group(help=__doc__)
@@ -191,21 +191,21 @@ def of_steps(
             params[name] = [
                 SamplingParams(
                     **settings,
-                    extra_args=own["vllm_xargs"],
-                    logit_bias=own.get("logit_bias"),
+                    extra_args=request["vllm_xargs"],
+                    logit_bias=request.get("logit_bias"),
                 )
-                for own in added
+                for request in added
             ]
         median: dict[str, list[float]] = {name: [] for name in arms}
-        whole: dict[str, list[float]] = {name: [] for name in arms}
+        all_steps: dict[str, list[float]] = {name: [] for name in arms}
         for repeat in range(-1, repeats):
             for name in list(arms)[:: 1 if repeat % 2 else -1]:
                 seconds = steps(engine, params[name], prompts)
                 if repeat >= 0:
                     median[name].append(number / statistics.median(seconds[2:-1]))
-                    whole[name].append(number * tokens / sum(seconds))
+                    all_steps[name].append(number * tokens / sum(seconds))
         report("the median step", median, number)
-        report("all steps, with the arrival of the requests", whole, number)
+        report("all steps, with the arrival of the requests", all_steps, number)
 
 
 if __name__ == "__main__":

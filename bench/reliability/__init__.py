@@ -1,3 +1,1 @@
-"""What survives faults: killed processes, full disks, wrong clocks, several writers, and hours of
-disturbed answers.
-"""
+"""What survives faults: killed processes, and hours of disturbed answers."""

@@ -1,25 +1,20 @@
-"""``python -m bench.reliability NAME``: the rows of the reliability table, one a command, each
-measured on real processes.
+"""``python -m bench.reliability kill`` (or ``soak``): a row of the reliability table, measured on
+real processes.
 
-Every command prints its row, writes all numbers behind it with ``--out``, and ends with 1 where
+A command prints its row, writes all numbers behind it with ``--out``, and ends with 1 where
 something was not as promised.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 import tempfile
 from pathlib import Path
 
 import click
 
-from bench.reliability.clock import clock
-from bench.reliability.disk import MOUNTED, disk, within_mount
+from bench.reliability.job import Row
 from bench.reliability.kill import kill
-from bench.reliability.row import Row
 from bench.reliability.soak import MODES, soak
-from bench.reliability.writers import writers
 
 __all__ = ["main"]
 
@@ -35,7 +30,7 @@ __all__ = ["main"]
 )
 @click.pass_context
 def main(ctx: click.Context, out: Path | None, folder: Path | None) -> None:
-    """What survives kills, faults, many writers, a moving clock and a full disk."""
+    """What survives kills, and hours of faults."""
     temporary = ctx.with_resource(tempfile.TemporaryDirectory(prefix="reliability-"))
     ctx.obj = (out, folder or Path(temporary))
 
@@ -63,35 +58,6 @@ def _kill(ctx: click.Context, runs: int, seed: int) -> None:
 def _soak(ctx: click.Context, seconds: float) -> None:
     """Collecting from servers that fail in every known way."""
     _end(ctx, soak(ctx.obj[1], seconds, MODES))
-
-
-@main.command("writers")
-@click.option("--writers", "count", default=24)
-@click.option("--seconds", default=20.0)
-@click.pass_context
-def _writers(ctx: click.Context, count: int, seconds: float) -> None:
-    """Many processes on one store."""
-    _end(ctx, writers(ctx.obj[1], count, seconds))
-
-
-@main.command("clock")
-@click.pass_context
-def _clock(ctx: click.Context) -> None:
-    """A wall clock that jumps; needs a C compiler."""
-    _end(ctx, clock(ctx.obj[1]))
-
-
-@main.command("disk")
-@click.option("--fills", default=20, help="Fits, each with more room.")
-@click.pass_context
-def _disk(ctx: click.Context, fills: int) -> None:
-    """A disk that fills up; needs Linux with tmpfs and unprivileged mounts, or root."""
-    out, folder = ctx.obj
-    place = os.environ.get(MOUNTED)
-    if place is not None:
-        _end(ctx, disk(folder, Path(place), fills))
-    words = ["--out", str(out.absolute())] if out else []
-    sys.exit(within_mount(folder.absolute(), [*words, "disk", "--fills", str(fills)]))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """One small ``blb fit`` under supervision: its files, its processes, what its store holds, and
-where its key shows up.
+where its key shows up; and the row of the table that comes of many.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import urllib.parse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -32,6 +32,7 @@ __all__ = [
     "LONGEST",
     "PROFILE",
     "Job",
+    "Row",
     "State",
     "ended",
     "forks",
@@ -60,8 +61,39 @@ it.
 """
 
 
-PRELOADED = ["bench.reliability.job", "bench.reliability.writers", "bench.reliability.soak"]
+PRELOADED = ["bench.reliability.job", "bench.reliability.soak"]
 """What forked processes have imported, so that a real process with a real store costs a fork."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table.
+
+    Attributes:
+        what: was done.
+        times: how often.
+        outcome: what came of it.
+        seconds: how long it took.
+        counts: the numbers behind ``outcome``.
+        wrong: what should not be, empty where all is well.
+    """
+
+    what: str
+    times: str
+    outcome: str
+    seconds: float
+    counts: Mapping[str, Any]
+    wrong: tuple[str, ...] = ()
+
+    @property
+    def line(self) -> str:
+        """As it stands in the table."""
+        verdict = "as promised" if not self.wrong else f"NOT AS PROMISED: {'; '.join(self.wrong)}"
+        return f"| {self.what} | {self.times} | {self.outcome} | {verdict} | {self.seconds:.0f} s |"
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
 
 def command(arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
@@ -83,8 +115,8 @@ def new_key() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """``blb fit`` of ``prompts`` questions into ``out``, or ``folder / "run"``; its log and data
-    lie in ``folder``.
+    """``blb fit`` of ``prompts`` questions into ``folder / "run"``; its log and data lie in
+    ``folder``.
 
     ``key``: what the environment of its processes holds, and nothing else may.
     """
@@ -93,12 +125,11 @@ class Job:
     key: str = field(repr=False)
     prompts: int = 16
     samples: int = 3
-    out: Path | None = None
 
     @property
     def run(self) -> Path:
         """What ``--out`` names."""
-        return self.out or self.folder / "run"
+        return self.folder / "run"
 
     @property
     def store(self) -> Path:
@@ -225,7 +256,7 @@ def _state(db: sqlite3.Connection) -> State:
     ]:
         return State(broken=tuple(broken))
     cursor = db.execute("SELECT * FROM completions ORDER BY key")
-    names = [each[0] for each in cursor.description]
+    names = [column[0] for column in cursor.description]
     rows = [dict(zip(names, row, strict=True)) for row in cursor]
     for row in rows:
         try:
@@ -271,7 +302,9 @@ def found_in_files(key: str, folder: Path) -> list[str]:
     """Files below ``folder`` that hold the key in any form."""
     patterns = forms(key)
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [str(path) for path in paths if any(each in path.read_bytes() for each in patterns)]
+    return [
+        str(path) for path in paths if any(pattern in path.read_bytes() for pattern in patterns)
+    ]
 
 
 def found_in_processes(key: str) -> list[str]:

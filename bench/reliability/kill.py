@@ -7,7 +7,7 @@ those after it:
 - S is part of A: what is stored stays stored.
 - Nothing in S is asked for: what is stored is not paid for again.
 - At most c samples are asked for and not in A: one answer a worker may be on its way, or read and
-  not yet committed. What the dead process had read whole beyond that would be a lost response.
+  not yet committed.
 - The store is whole, and the last life, which nobody kills, ends with the bias of the undisturbed
   run.
 """
@@ -16,17 +16,19 @@ from __future__ import annotations
 
 import random
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Sequence
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import click
 
 from bench.reliability.job import (
     LONGEST,
     Job,
+    Row,
     State,
     ended,
     forks,
@@ -36,8 +38,9 @@ from bench.reliability.job import (
     result_of,
     state_of,
 )
-from bench.reliability.row import Row
-from bench.reliability.server import Exchange, LoggedServer
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.exact.listener import Reply, Request
+from tests.support.exact.llamacpp_answers import COMPLETIONS
 
 __all__ = ["judged", "kill"]
 
@@ -46,8 +49,13 @@ WORKERS = (1, 2, 4, 8)
 test.
 """
 CLOSE = 0.03
-"""Seconds: an aimed kill comes at most so long after an answer left, where receipt and commit are.
+"""Seconds: an aimed kill comes at most so long after a request arrived, where its answer is sent,
+read and committed.
 """
+TICK = 0.002
+"""Seconds between two looks at the server."""
+PATIENCE = 30.0
+"""Seconds after which a connection that stays open is an error of the bench."""
 TELL = 10
 """Runs after which the row so far is printed."""
 COLD = 10
@@ -65,6 +73,61 @@ PROMISES = {
 """Counts that must be 0."""
 
 
+class LoggedServer(ExactServer):
+    """An exact model that tells which samples were asked for, by the seeds of the requests.
+
+    strangers: requests for a completion without ``key``, or without a seed.
+    """
+
+    def __init__(self, model: ExactModel, key: str) -> None:
+        super().__init__(model)
+        self.strangers = 0
+        self._key = key
+        self._told = 0
+
+    def __enter__(self) -> LoggedServer:
+        super().__enter__()
+        return self
+
+    def _reply(self, request: Request) -> Reply | Literal["drop"]:
+        if request.path in COMPLETIONS:
+            self.strangers += request.headers.get("authorization") != f"Bearer {self._key}"
+        return super()._reply(request)
+
+    @property
+    def asked(self) -> list[int]:
+        """The seed of each request since the last ``settled``, -1 for none."""
+        calls = self.calls[self._told :]
+        return [int(body.get("seed", -1)) for path, body in calls if path in COMPLETIONS]
+
+    def wait_for(self, requests: int) -> None:
+        """Until so many requests came since the last ``settled``."""
+        latest = time.monotonic() + LONGEST
+        while len(self.asked) < requests and time.monotonic() < latest:
+            time.sleep(TICK)
+
+    def settled(self) -> list[int]:
+        """What was asked for since the last call, once every connection of the client has ended.
+        The client must be gone.
+
+        Connections are accepted in the order of their arrival: when this one has its answer, those
+        of the client are known.
+        """
+        with urllib.request.urlopen(f"{self.url}/health", timeout=PATIENCE) as answer:
+            answer.read()
+        latest = time.monotonic() + PATIENCE
+        while self._http is not None and self._http.connections:
+            if time.monotonic() > latest:
+                raise RuntimeError(
+                    f"a connection is open after {PATIENCE:g} s; is the client alive?"
+                )
+            time.sleep(TICK)
+        asked = self.asked
+        self._told = len(self.calls)
+        self.strangers += asked.count(-1)
+        return asked
+
+
 class Undisturbed(NamedTuple):
     """What every run must come to, and how long a life is, forked and from nothing, in seconds."""
 
@@ -74,24 +137,20 @@ class Undisturbed(NamedTuple):
 
 
 def judged(
-    exchanges: Sequence[Exchange], before: State, after: State, workers: int, killed: bool
+    asked: Sequence[int], before: State, after: State, workers: int, killed: bool
 ) -> Counter[str]:
     """One life against the laws above. A life that ended by itself may leave nothing unstored.
 
-    Counts, beside those of ``PROMISES``: kills; asked, the samples; unread, those asked for, not
-    stored and never read; in_hand, those read whole and not yet committed.
+    asked: the seeds of its requests. Counts, beside those of ``PROMISES``: kills; asked, the
+    samples; in_flight, those asked for and not stored.
     """
-    asked = [exchange.seed for exchange in exchanges]
-    missing = [exchange for exchange in exchanges if exchange.seed not in after.seeds]
-    in_hand = sum(exchange.taken for exchange in missing)
-    allowed = workers if killed else 0
+    missing = [seed for seed in asked if seed not in after.seeds]
     paid_again = sum(seed in before.seeds for seed in asked)
     counts = {
         "kills": int(killed),
         "asked": len(asked),
-        "unread": len(missing) - in_hand,
-        "in_hand": in_hand,
-        "lost": max(0, len(missing) - allowed),
+        "in_flight": len(missing),
+        "lost": max(0, len(missing) - (workers if killed else 0)),
         "repaid": paid_again + len(asked) - len(set(asked)),
         "vanished": len(before.seeds - after.seeds),
         "corrupt": int(bool(after.broken)),
@@ -132,7 +191,7 @@ def _undisturbed(runs: int, folder: Path, key: str, context: ForkServerContext) 
             started = time.monotonic()
             code = ended(_started(job, server, workers, cold, context))
             seconds[cold] = time.monotonic() - started
-            asked = [exchange.seed for exchange in server.settled()]
+            asked = server.settled()
         state, result = state_of(job.store), result_of(job)
         is_whole = code == 0 and sorted(asked) == sorted(state.seeds)
         if not is_whole or not result or state.broken or server.strangers:
@@ -198,11 +257,9 @@ def _started(
 
 
 def _wait(rng: random.Random, server: LoggedServer, left: int, seconds: float) -> None:
-    """Half of the kills come at any instant of a life, half right after an answer left the
-    server.
-    """
+    """Half of the kills come at any instant of a life, half right after a request arrived."""
     if left and rng.random() < 0.5:
-        server.wait_for(rng.randint(1, left), LONGEST)
+        server.wait_for(rng.randint(1, left))
         time.sleep(rng.uniform(0, CLOSE))
     else:
         time.sleep(rng.uniform(0, seconds))
@@ -213,9 +270,9 @@ def _row(runs: int, seed: int, counts: Counter[str], samples: int, seconds: floa
         "`blb fit` killed with SIGKILL at random instants, then resumed",
         f"{runs} runs of {samples} completions, {counts['kills']} kills",
         f"{counts['lost']} received responses lost, {counts['repaid']} paid twice beyond those in"
-        f" flight ({counts['unread']} on their way and {counts['in_hand']} read but not committed,"
-        f" at most one a worker), {counts['corrupt']} corrupt stores, {runs - counts['other_bias']}"
-        f" of {runs} final biases equal bit for bit; key found in {counts['key_found']} places",
+        f" flight ({counts['in_flight']} at the kills, at most one a worker), {counts['corrupt']}"
+        f" corrupt stores, {runs - counts['other_bias']} of {runs} final biases equal bit for bit;"
+        f" key found in {counts['key_found']} places",
         seconds,
         {"runs": runs, "samples": samples, "seed": seed, **counts},
         tuple(f"{counts[name]} {words}" for name, words in PROMISES.items() if counts[name]),

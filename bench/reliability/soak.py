@@ -17,6 +17,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -25,8 +26,15 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from bench.reliability.job import KEY, PROFILE, forks, found_in_files, found_in_processes, new_key
-from bench.reliability.row import Row, failed
+from bench.reliability.job import (
+    KEY,
+    PROFILE,
+    Row,
+    forks,
+    found_in_files,
+    found_in_processes,
+    new_key,
+)
 from blackbox_lb import BlbError, Completion, Prompt, RolloutStore, Sampling, connect
 
 # The collector alone is soaked, without a task and its reward.
@@ -71,8 +79,6 @@ and not the machine.
 """
 MOST_LEFT = 3
 """File descriptors more than at the end of the warm-up."""
-
-
 LONGEST = 30.0
 """Seconds for one collection; what takes longer is cut off, as Ctrl-C would."""
 
@@ -100,12 +106,12 @@ def growth(seconds: Sequence[float], sizes: Sequence[float], warm: float) -> tup
 
     NaN where there are fewer than three blocks.
     """
-    late = [(s, size) for s, size in zip(seconds, sizes, strict=True) if s >= warm]
+    late = [pair for pair in zip(seconds, sizes, strict=True) if pair[0] >= warm]
     blocks = [block.mean(axis=0) for block in np.array_split(np.array(late), BLOCKS) if len(block)]
     if len(blocks) < 3:
         return float("nan"), float("nan")
-    at, size = np.array(blocks).T
-    line = stats.linregress(at / 3600, size / MEGABYTE)
+    times, means = np.array(blocks).T
+    line = stats.linregress(times / 3600, means / MEGABYTE)
     return float(line.slope), float(line.stderr)
 
 
@@ -115,9 +121,8 @@ def serve(modes: Sequence[str], pipe: Connection) -> None:
     """
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     with ExitStack() as stack:
-        exact = stack.enter_context(
-            ExactServer(ExactModel(12, 6, end=True, prompts=4, sharpness=0.7))
-        )
+        model = ExactModel(12, 6, end=True, prompts=4, sharpness=0.7)
+        exact = stack.enter_context(ExactServer(model))
         urls = {}
         for number, mode in enumerate(modes):
             pause = SHORT_PAUSE if mode == "slow loris" else PAUSE
@@ -134,18 +139,12 @@ def serve(modes: Sequence[str], pipe: Connection) -> None:
 
 
 def client(
-    seconds: float,
-    prompts: int,
-    samples: int,
-    urls: Mapping[str, str],
-    key: str,
-    folder: Path,
-    pipe: Connection,
-) -> None:
-    """Collect until the time is up, then send what was seen."""
+    seconds: float, prompts: int, samples: int, urls: Mapping[str, str], key: str, folder: Path
+) -> Soaked:
+    """What was seen while it collected for so many seconds."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     os.environ[KEY] = key
-    pipe.send(asyncio.run(_collecting(seconds, prompts, samples, urls, folder)))
+    return asyncio.run(_collecting(seconds, prompts, samples, urls, folder))
 
 
 async def _collecting(
@@ -153,10 +152,10 @@ async def _collecting(
 ) -> Soaked:
     seen = Soaked()
     began = time.monotonic()
-    number = 0
     modes = list(urls)
     with (folder / "log.txt").open("w", encoding="utf-8") as log:
         while (now := time.monotonic() - began) < duration:
+            number = seen.outcomes.total()
             mode = modes[number % len(modes)]
             outcome = "complete"
             seconds = LONGEST
@@ -175,17 +174,13 @@ async def _collecting(
                 seen.unnamed.append(outcome)
                 log.write(f"{mode}: {traceback.format_exc()}\n")
             seen.outcomes[outcome] += 1
-            number += 1
             gc.collect()
             await asyncio.sleep(SETTLING)
-            seen.measured.append(
-                (
-                    time.monotonic() - began,
-                    _resident(),
-                    _descriptors(),
-                    len(asyncio.all_tasks()) - 1,
-                )
-            )
+            resident = int(Path("/proc/self/statm").read_text().split()[1])
+            descriptors = len(list(Path("/proc/self/fd").iterdir()))
+            tasks = len(asyncio.all_tasks()) - 1
+            size = resident * os.sysconf("SC_PAGE_SIZE")
+            seen.measured.append((time.monotonic() - began, size, descriptors, tasks))
     return seen
 
 
@@ -206,24 +201,8 @@ async def _once(
 
         session.complete_many = counted  # type: ignore[method-assign]
         with RolloutStore(folder / "rollouts.db") as store:
-            sampling = Sampling(max_tokens=6, top_logprobs=4, seed=number)
-            await collect(
-                session,
-                store,
-                tokenizer,
-                questions,
-                Draw(sampling),
-                samples=samples,
-            )
-
-
-def _resident() -> int:
-    """Bytes of this process that are in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+            draw = Draw(Sampling(max_tokens=6, top_logprobs=4, seed=number))
+            await collect(session, store, tokenizer, questions, draw, samples=samples)
 
 
 def soak(
@@ -241,28 +220,30 @@ def soak(
     server = context.Process(target=serve, args=(modes, far), daemon=True)
     server.start()
     far.close()
-    mine, its = context.Pipe()
-    asked = (seconds, prompts, samples, near.recv(), key, folder, its)
-    collecting = context.Process(target=client, args=asked, daemon=True)
-    collecting.start()
-    its.close()
     keys: set[str] = set()
     try:
-        while not mine.poll(min(10.0, seconds / 2)):
-            keys |= set(found_in_processes(key))
-            if not server.is_alive():
-                raise RuntimeError(
-                    f"the chaos server ended with {server.exitcode}; the soak says nothing"
-                )
-            near.send("forget")
-        seen: Soaked = mine.recv()
+        urls = near.recv()
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            collecting = pool.submit(client, seconds, prompts, samples, urls, key, folder)
+            while not _is_done(collecting, min(10.0, seconds / 2)):
+                keys |= set(found_in_processes(key))
+                near.send("forget")
+            seen = collecting.result()
     finally:
         near.close()
-        for process in (collecting, server):
-            process.join(10)
-            process.kill()
+        server.join(10)
+        server.kill()
     keys |= set(found_in_files(key, folder))
     return _row(folder, seen, modes, keys, time.monotonic() - began)
+
+
+def _is_done(future: Future[Soaked], seconds: float) -> bool:
+    """Whether it ends in so many seconds."""
+    try:
+        future.result(seconds)
+    except TimeoutError:
+        return future.done()
+    return True
 
 
 def _row(folder: Path, seen: Soaked, modes: Sequence[str], keys: set[str], seconds: float) -> Row:
@@ -272,13 +253,13 @@ def _row(folder: Path, seen: Soaked, modes: Sequence[str], keys: set[str], secon
     if hungry:
         warmed = max(warmed, times[min(hungry, len(times)) - 1])
     slope, error = growth(times, sizes, warmed)
-    warm = next(number for number, at in enumerate(times) if at >= warmed)
-    grown = sizes[-1] - sizes[warm] > LEAST_GROWN and slope - 2 * error > MOST_GROWTH
+    warm = next(number for number, moment in enumerate(times) if moment >= warmed)
+    is_grown = sizes[-1] - sizes[warm] > LEAST_GROWN and slope - 2 * error > MOST_GROWTH
     left = max(files[warm:]) - max(files[: warm + 1])
     stored, doubled = _stored(folder / "rollouts.db")
     unnamed = "; ".join(dict.fromkeys(seen.unnamed))
     checks = {
-        f"memory grew by {slope:.1f} ± {error:.1f} MB an hour": grown,
+        f"memory grew by {slope:.1f} ± {error:.1f} MB an hour": is_grown,
         f"{left} more file descriptors than after the warm-up": left > MOST_LEFT,
         f"{max(tasks)} tasks were left over": max(tasks) > 0,
         f"{seen.received} completions received, {stored} stored": seen.received != stored,
@@ -287,7 +268,8 @@ def _row(folder: Path, seen: Soaked, modes: Sequence[str], keys: set[str], secon
         f"the planted key is in {', '.join(sorted(keys))}": bool(keys),
         "nothing was received": seen.received == 0,
     }
-    whole, cut_off = seen.outcomes["complete"], seen.outcomes["cut off"]
+    complete = seen.outcomes["complete"]
+    cut_off = seen.outcomes["cut off"]
     collections = seen.outcomes.total()
     return Row(
         f"collecting at full concurrency from servers that fail in {len(modes)} ways,"
@@ -295,19 +277,11 @@ def _row(folder: Path, seen: Soaked, modes: Sequence[str], keys: set[str], secon
         f"{times[-1]:,.0f} s, {collections} collections, {seen.received:,} completions",
         f"memory {sizes[warm] / MEGABYTE:.0f} to {sizes[-1] / MEGABYTE:.0f} MB, {slope:+.1f} ±"
         f" {error:.1f} MB an hour; file descriptors {left:+d}, tasks left {max(tasks)}; each"
-        f" completion stored once; {whole} collections whole, {collections - whole - cut_off} ended"
-        f" with a named error, {cut_off} cut off; key found in {len(keys)} places",
+        f" completion stored once; {complete} collections whole, {collections - complete - cut_off}"
+        f" ended with a named error, {cut_off} cut off; key found in {len(keys)} places",
         seconds,
-        {
-            "slope_mb_per_hour": slope,
-            "slope_error": error,
-            "peak_mb": max(sizes) / MEGABYTE,
-            "outcomes": dict(seen.outcomes),
-            "received": seen.received,
-            "stored": stored,
-            "measured": seen.measured,
-        },
-        failed(checks),
+        {"slope_mb_per_hour": slope, "received": seen.received, "stored": stored},
+        tuple(sentence for sentence, is_true in checks.items() if is_true),
     )
 
 

@@ -1,4 +1,4 @@
-"""Every line of ``blb`` and ``bench.paper`` on a page is run, page by page, with an exact model
+"""Every line of ``blb`` on a page is run, page by page, with an exact model
 where the page has its server.
 """
 
@@ -18,9 +18,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from click.testing import CliRunner
 
-from bench.paper.__main__ import main as paper
 from blackbox_lb.bias.document import Bias
 from tests.encodings import register_encoding
 from tests.support.commands import blb
@@ -65,17 +63,13 @@ more.
 
 
 def command_lines(page: Path) -> list[list[str]]:
-    """The words after ``blb``, or from ``bench.paper`` on, of every line that a reader would type,
-    continued lines joined.
-    """
+    """The words after ``blb`` of every line that a reader would type, continued lines joined."""
     blocks = re.findall(
         r"^```console\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
     )
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    found = (
-        re.match(r"\$ (?:uv run )?(?:blb (.*)|python -m (bench\.paper .*))", line) for line in lines
-    )
-    return [shlex.split(each[1] or each[2], comments=True) for each in found if each]
+    found = (re.match(r"\$ (?:uv run )?blb (.*)", line) for line in lines)
+    return [shlex.split(each[1], comments=True) for each in found if each]
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +178,7 @@ def folder(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 def run(words: list[str]) -> None:
     """One command in this process; exit code 0."""
-    result = CliRunner().invoke(paper, words[1:]) if words[0] == "bench.paper" else blb(*words)
+    result = blb(*words)
     # blb doctor ends with 1 where a claim is contradicted.
     expected = {0, 1} if words[0] == "doctor" and LARGER & set(words) else {0}
     assert result.exit_code in expected, (words, result.output)
@@ -232,10 +226,7 @@ def here(words: list[str], engine: ExactServer, gateways: dict[str, str]) -> lis
             "--base-url",
             engine.base_url,
         ]
-    if "gsm8k" in (
-        option(words, "--benchmark"),
-        (option(words, "--task") or "").removeprefix("lm-eval:"),
-    ):
+    if option(words, "--task") == "lm-eval:gsm8k":
         words = [*without(words, "--data-dir"), "--data-dir", "gsm8k"]
         few = (
             {"--limit": "30", "--validation-limit": "10", "--test-limit": "10"}

@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.paper.clusters import clusters_in_table
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
 from blackbox_lb.estimate.choice.table import ROWS
@@ -21,7 +20,7 @@ from blackbox_lb.rollouts.positions import Positions
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 
-NAMES = (*ROWS, "clusters")
+NAMES = tuple(ROWS)
 VOCAB, N = 8, 24
 BASE = ExactModel(VOCAB, 4, end=True, seed=1, prompts=4).rollouts(
     N, lambda tokens, _: float(5 in tokens), 2, top=4
@@ -91,7 +90,7 @@ def single_token() -> Rollouts:
 
 ONE = np.where(np.arange(N) == 3, 0.0, -np.inf)
 UNPRICED = ("logprob", "projection")
-BY_PROPENSITY: dict[str, tuple[str, ...]] = dict.fromkeys(("ips", "clusters"), UNPRICED)
+BY_PROPENSITY: dict[str, tuple[str, ...]] = {"ips": UNPRICED}
 
 CASES: dict[str, tuple[Rollouts, dict[str, tuple[str, ...]]]] = {
     "one rollout": (BASE.take([0]), {}),
@@ -128,9 +127,8 @@ def sweeps(name: str) -> Iterator[Sweep]:
 def made(
     rollouts: Rollouts, sweep: Sweep, limits: CompileLimits = LIMITS["none"]
 ) -> list[Candidate]:
-    """All candidates; the vocabulary has three clusters."""
-    with clusters_in_table(np.arange(VOCAB) % 3):
-        return list(candidates(Positions.of(rollouts), sweep, limits))
+    """All candidates."""
+    return list(candidates(Positions.of(rollouts), sweep, limits))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -177,12 +175,11 @@ def test_a_constant_reward_counts_as_any_other(name: str) -> None:
     np.testing.assert_allclose(one.values, other.values, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["ips", "clusters"])
-def test_empty_completions_are_not_there(name: str) -> None:
+def test_empty_completions_are_not_there() -> None:
     """What holds no token says nothing of any: the estimate is that of the others."""
     rollouts = CASES["some empty"][0]
     (one,), (other,) = (
-        made(each, next(sweeps(name))) for each in (rollouts, rollouts.take(rollouts.lengths > 0))
+        made(each, next(sweeps("ips"))) for each in (rollouts, rollouts.take(rollouts.lengths > 0))
     )
     np.testing.assert_allclose(one.values, other.values, atol=1e-12)
 
@@ -235,7 +232,6 @@ def test_rewards_that_only_dropped_tokens_earned() -> None:
     """Where the rewarded completion has no logprob and those are dropped, no token has a value."""
     rollouts = rewarded(ONE)
     rollouts = replace(rollouts, bounded=rollouts.rollout_of == 3)
-    for name in ("ips", "clusters"):
-        sweep = Sweep((name,), tau=(0.5,), alpha=(0.3,), unobserved="drop", clip=5.0)
-        (candidate,) = made(rollouts, sweep)
-        assert candidate.sparse.entries == 0
+    sweep = Sweep(("ips",), tau=(0.5,), alpha=(0.3,), unobserved="drop", clip=5.0)
+    (candidate,) = made(rollouts, sweep)
+    assert candidate.sparse.entries == 0

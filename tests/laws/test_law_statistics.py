@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.paper.clusters import fits
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.statistics import (
     REMEMBERED,
@@ -375,7 +374,5 @@ def test_bad_arguments_are_named() -> None:
     for clip in (0.99, -1.0, np.nan, np.inf):
         with raises_naming(InputError, "clip", clip):
             of([], clip=clip)
-    with raises_naming(InputError, "2 entries"):
-        fits(of([("a", 0.0, [(5, -0.5)])]), 2)
     with raises_naming(InputError, "-1", "a"):
         of([("a", 0.0, [(-1, -0.5)])])

@@ -61,6 +61,11 @@ class Listener:
         self._http.server_close()
 
     @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._http._open)
+
+    @property
     def url(self) -> str:
         """``http://127.0.0.1:PORT``."""
         return f"http://127.0.0.1:{self._http.server_address[1]}"

@@ -13,8 +13,8 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from bench.estimators import ESTIMATORS
 from tests.support.frontier.curves import Curve, Point, average
+from tests.support.frontier.estimators import ESTIMATORS
 from tests.support.frontier.problems import PROBLEMS, Problem
 from tests.support.policy import estimate_policy
 

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import bench.__main__ as program
-from bench import projection_scale, scale, startup
+from bench import scale, startup
 from bench.measuring import Measured, alternately, medians
 from bench.ratios import STORED, better, compared, kept
 
@@ -26,10 +26,8 @@ BLB, STARTUP, BYTES = (
 )
 SMALLEST = {
     "store_speed": "--completions 4 --tokens 16 --repeats 1",
-    "scale": "--scale 0.0005 --repeats 1",
-    "projection_scale": "--positions 1000 --part fit --part errors",
+    "scale": "--positions 1000 --part ips --part fit --part errors --repeats 1",
     "startup": "--repeats 1",
-    "efficiency": "--draws 1 --most 20 --problem length --processes 1",
     "collector": "--tokens 4 --seconds 0.01 --repeats 1 --only blb",
     "apply_overhead": "--rounds 2 --prompt 100",
     "proxy_overhead": "--requests 2 --streams 1",
@@ -44,8 +42,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def apart(function: Callable[..., Any], *arguments: Any) -> Measured[Any]:
         return Measured(function(*arguments), 1.0, 1.0, 1)
 
-    for module in (scale, projection_scale):
-        monkeypatch.setattr(module, "apart", apart)
+    monkeypatch.setattr(scale, "apart", apart)
     command = [sys.executable, "-c", "pass"]
     monkeypatch.setattr(startup, "COMMANDS", dict.fromkeys(startup.COMMANDS, command))
 

@@ -103,15 +103,15 @@ def test_every_command_is_taken(name: str, small: bool, tmp_path: Path) -> None:
             if path.suffix == ".db" or path.name == "bias.json":
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text("{}")
-        if step.program:
-            module = importlib.import_module(f"bench.gallery.{step.program}")
+        if step.module:
+            module = importlib.import_module(step.module)
             module.main.make_context(step.name, list(step.words))
             continue
         command = main.get_command(above, step.words[0])
         assert command is not None
         command.make_context(step.words[0], list(step.words[1:]), parent=above)
     assert len({step.name for step in steps}) == len(steps)
-    assert any(step.title or step.program for step in steps)
+    assert any(step.title or step.module for step in steps)
 
 
 @pytest.mark.parametrize("path", sorted(PAGES.glob("*.json")), ids=lambda path: path.stem)
@@ -129,7 +129,7 @@ def test_a_page_is_what_its_results_say(path: Path) -> None:
 
 
 def test_the_index_is_what_the_results_say() -> None:
-    """Of all pages; one of an older form is left out."""
+    """Of all pages."""
     assert index(PAGES) == (PAGES / "index.md").read_text(encoding="utf-8")
 
 
@@ -165,8 +165,8 @@ SMALLEST: dict[str, Any] = {
             "run": "fit @task --learn-from samples --samples-per-prompt 16 --tau 0.5 --out OUT/fit",
         },
         {"name": "eval", "title": "Letters", "run": "eval @judged --go-on --out OUT/eval"},
-        {"name": "writing", "program": "writing", "run": "@judged"},
-        {"name": "pasting", "program": "pasting", "run": "@judged", "shown": False},
+        {"name": "writing", "module": "bench.gallery.writing", "run": "@judged"},
+        {"name": "pasting", "module": "bench.gallery.pasting", "run": "@judged", "shown": False},
         {
             "curve": [[5, 16], [10, 16]],
             "examples": "completions",
@@ -236,7 +236,7 @@ def test_a_command_that_fails_is_on_the_page(
     words += f" --max-tokens 4 --store {store} --deploy greedy"
     steps = [
         {"name": "fit", "run": "fit @model --task nowhere"},
-        {"name": "writing", "program": "writing", "run": words},
+        {"name": "writing", "module": "bench.gallery.writing", "run": words},
     ]
     monkeypatch.setattr(program, "USES", {"decisions": Use({**SMALLEST, "steps": steps})})
     folders = ("--out", str(tmp_path / "out"), "--pages", str(tmp_path / "pages"))

@@ -18,8 +18,9 @@ from click.testing import CliRunner
 
 from bench.commands import Place
 from bench.gpu import __main__ as program
-from bench.gpu.jobs import Job, Model
+from bench.gpu.__main__ import Model
 from bench.gpu.vllm_overhead import of_steps as overhead
+from bench.steps import Step
 from blackbox_lb import load_task
 from blackbox_lb.cli import main
 from tests.support.questions import write_rows
@@ -65,8 +66,8 @@ def test_jobs_come_after_those_they_need(model: Model) -> None:
     assert [example.answers for example in task.test] == [("\\frac{3}{2}",), ("\\frac{5}{2}",)]
     above = click.Context(main, **main.context_settings)
     for job in found:
-        words = list(job.command)
-        if job.module == "blackbox_lb":
+        words = list(job.words)
+        if not job.module:
             command = main.get_command(above, words.pop(0))
             assert command is not None
             command.make_context("blb", words, parent=above)
@@ -86,9 +87,9 @@ def test_a_job_ends_at_its_share_of_the_time_and_the_next_takes_what_is_there(
     """
     done = {name: threading.Event() for name in ("first", "second")}
     begin = time.monotonic()
-    first = Job("first", ("-c", "import time; time.sleep(3600)"), module="timeit", until=0.02)
+    first = Step("first", ("-c", "import time; time.sleep(3600)"), module="timeit", until=0.02)
     assert program.run(first, tmp_path, begin + 100, done, begin) is None
-    second = Job("second", ("-h",), "first", module="timeit", takes_less=True, variables={"X": "1"})
+    second = Step("second", ("-h",), "timeit", needs="first", takes_less=True, variables={"X": "1"})
     assert program.run(second, tmp_path, begin + 100, done, begin) == 0
     assert not (tmp_path / "first.exit").exists()
 

@@ -16,11 +16,9 @@ import pytest
 
 from bench.reliability.job import State, found_in_files, found_in_processes, new_key, state_of
 from bench.reliability.kill import judged, kill
-from bench.reliability.server import Exchange
 from bench.reliability.soak import MODES, soak
-from bench.reliability.writers import completion_of, writers
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.types import Prompt
+from blackbox_lb.types import Completion, Prompt
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="reads /proc and forks"
@@ -40,22 +38,21 @@ def test_killed_runs_lose_nothing(tmp_path: Path, runs: int) -> None:
 
 def test_every_broken_promise_is_counted() -> None:
     """Of a life that asked for 1 to 5: what was stored, what not, with one worker."""
-    log = [Exchange(seed, sent=True, taken=seed < 5) for seed in (1, 2, 3, 4, 5)]
+    asked = [1, 2, 3, 4, 5]
     before, after = State(frozenset({1, 9})), State(frozenset({1, 2}), broken=("page 3",))
-    found = judged(log, before, after, 1, killed=True)
+    found = judged(asked, before, after, 1, killed=True)
     assert found == {
         "kills": 1,
         "asked": 5,
-        "unread": 1,
-        "in_hand": 2,
+        "in_flight": 3,
         "lost": 2,
         "repaid": 1,
         "vanished": 1,
         "corrupt": 1,
     }
-    assert judged(log[:3], State(), State(frozenset({1, 2})), 1, killed=True)["lost"] == 0
-    assert judged(log[:3], State(), State(frozenset({1, 2})), 1, killed=False)["lost"] == 1
-    assert judged([log[0], log[0]], State(), after, 4, killed=True)["repaid"] == 1
+    assert judged(asked[:3], State(), State(frozenset({1, 2})), 1, killed=True)["lost"] == 0
+    assert judged(asked[:3], State(), State(frozenset({1, 2})), 1, killed=False)["lost"] == 1
+    assert judged([1, 1], State(), after, 4, killed=True)["repaid"] == 1
 
 
 def test_damage_is_seen(tmp_path: Path) -> None:
@@ -64,7 +61,11 @@ def test_damage_is_seen(tmp_path: Path) -> None:
     """
     path, prompt = tmp_path / "rollouts.db", Prompt.user("x")
     with RolloutStore(path) as store:
-        store.add({"tokenizer": "t"}, prompt, 0, completion_of(prompt, 0))
+        ids = np.arange(20, dtype=np.int32)
+        table = np.zeros((20, 0), np.int32)
+        logprobs = np.zeros(20, np.float32)
+        answer = Completion("x", "stop", ids, logprobs, table, table.astype(np.float32))
+        store.add({"tokenizer": "t"}, prompt, 0, answer)
     assert state_of(path).broken == ()
     assert len(state_of(path).seeds) == len(state_of(path).rows) == 1
     with sqlite3.connect(path) as db:
@@ -75,18 +76,6 @@ def test_damage_is_seen(tmp_path: Path) -> None:
     path.write_bytes(noise)
     assert state_of(path).broken
     assert path.read_bytes() == noise
-
-
-@pytest.mark.parametrize(
-    ("number", "seconds"), [(4, 1.0), pytest.param(24, 15.0, marks=pytest.mark.slow)]
-)
-def test_writers_share_a_store(tmp_path: Path, number: int, seconds: float) -> None:
-    """Every acknowledged row is there once, as it was written, and a reader never sees half an
-    answer.
-    """
-    row = writers(tmp_path, number, seconds)
-    assert row.wrong == ()
-    assert row.counts["stored"] >= 3 * number
 
 
 @pytest.mark.parametrize(

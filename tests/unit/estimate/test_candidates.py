@@ -10,7 +10,6 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from bench.paper.clusters import clusters_in_table
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
 from blackbox_lb.estimate.choice.table import ROWS, rule
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
@@ -29,9 +28,7 @@ ROLLOUTS = ExactModel(20, 5, end=True, seed=1).rollouts(
 TABLE = NextToken.of(ROLLOUTS)
 HIGHEST = 16
 """Three of the twenty tokens, the end token among them, are above it."""
-NAMES = (*ROWS, "clusters")
-SWEEPS = {name: Sweep((name,), tau=(TAU,), l2=(5.0,), alpha=(0.3,)) for name in NAMES}
-CLUSTERS = np.append(np.arange(19) % 7, 7)
+SWEEPS = {name: Sweep((name,), tau=(TAU,), l2=(5.0,), alpha=(0.3,)) for name in ROWS}
 
 
 def limits(
@@ -41,14 +38,9 @@ def limits(
     return CompileLimits(entries, -100.0, 100.0, integers, highest)
 
 
-def with_clusters(
-    rollouts: Rollouts, sweep: Sweep, limits: CompileLimits, labels: np.ndarray = CLUSTERS
-) -> list[Candidate]:
-    """All candidates, where the table has the paper's baseline, too, which is no estimator of the
-    package.
-    """
-    with clusters_in_table(labels):
-        return list(candidates(Positions.of(rollouts), sweep, limits))
+def made_of(rollouts: Rollouts, sweep: Sweep, limits: CompileLimits) -> list[Candidate]:
+    """All candidates."""
+    return list(candidates(Positions.of(rollouts), sweep, limits))
 
 
 @pytest.mark.parametrize("estimator", SWEEPS)
@@ -58,7 +50,7 @@ def test_ids_above_the_highest_are_never_sent(
     estimator: str, entries: int | None, integers: bool
 ) -> None:
     """Whatever the estimator and the other limits, they are left out, and counted as dropped."""
-    (made,) = with_clusters(ROLLOUTS, SWEEPS[estimator], limits(entries, integers=integers))
+    (made,) = made_of(ROLLOUTS, SWEEPS[estimator], limits(entries, integers=integers))
     assert made.estimator == estimator
     assert made.logit_bias
     assert max(made.logit_bias) <= HIGHEST
@@ -111,7 +103,7 @@ def test_a_limit_that_forbids_nothing_changes_nothing(estimator: str, entries: i
     """With the highest id of the vocabulary, or none, candidates are the same bit for bit."""
     for first, second in zip(
         *(
-            with_clusters(ROLLOUTS, SWEEPS[estimator], limits(entries, highest))
+            made_of(ROLLOUTS, SWEEPS[estimator], limits(entries, highest))
             for highest in (None, END)
         ),
         strict=True,
@@ -247,14 +239,3 @@ def test_prompt_weights_reach_every_fit() -> None:
         found[scale] = made[-1]
     assert found["prompt"].settings["weights"] == "prompt"
     assert np.abs(found["prompt"].values - found["global"].values).max() > 0.1
-
-
-def test_clusters_bias_tokens_that_were_never_seen() -> None:
-    """A token of the vocabulary that no completion showed has its cluster's value, where the
-    provider takes that many.
-    """
-    few = ROLLOUTS.take(np.arange(3))
-    (made,) = with_clusters(few, SWEEPS["clusters"], limits(highest=None), np.arange(40) % 3)
-    np.testing.assert_array_equal(made.token_ids, np.arange(40))
-    assert max(made.logit_bias) == 38
-    assert len(set(made.logit_bias.values())) <= 2

@@ -1,0 +1,155 @@
+"""The steps of a table of settings: commands of ``blb``, or of other programs, in their order.
+
+A group of ``steps`` may have loops (``for``), a ``file`` without which it is left out, ``rows`` of
+data that are made before (``bench.gallery.rows``), and steps of its own; without these it is a step
+itself. A step has a ``name`` and what it runs (``run``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.commands import Commands, Place, data_file
+from bench.gallery.rows import made
+
+__all__ = ["COMPLETIONS", "Step", "commands_of", "steps_of"]
+
+COMPLETIONS = "completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command of ``blb``, or of another program.
+
+    Attributes:
+        name: of its result.
+        words: of the command.
+        module: what Python runs instead of ``blb``.
+        title: of an evaluation, under which a page shows it.
+        labels: labelled examples that the policies of an evaluation had; evaluations of one title
+            that have them make a curve.
+        learned_from: bias of an evaluation -> number of examples that it was learned from; they are
+            a curve beside the evaluation of the same title.
+        examples: what ``learned_from`` counts: completions, labels or prompts.
+        repeats: the command is like an earlier one, and a page does not show it.
+        needs: a step that must have ended before, where several run at a time.
+        store: the copy of that step's store, where it goes on from one.
+        until: share of the time after which it is interrupted.
+        takes_less: it goes on from what ``needs`` left when that was cut off.
+        variables: of its environment.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    module: str = ""
+    title: str = ""
+    labels: int | None = None
+    learned_from: Mapping[str, int] = field(default_factory=dict)
+    examples: str = COMPLETIONS
+    repeats: bool = False
+    needs: str = ""
+    store: Path | None = None
+    until: float = 1.0
+    takes_less: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def commands_of(table: Mapping[str, Any], place: Place, **values: str) -> Commands:
+    """The parts and values of a table at a place; ``values``: more of them."""
+    sized = table.get("small" if place.small else "full", {})
+    known = {**table.get("values", {}), **sized, **values}
+    return Commands(place, table.get("parts", {}), known)
+
+
+def steps_of(commands: Commands, groups: Sequence[Mapping[str, Any]]) -> Iterator[Step]:
+    """Write the data of groups of steps, and give the steps."""
+    for group in groups:
+        for turn in commands.loops(group):
+            if _lacks_file(turn, group):
+                continue
+            for rows in group.get("rows", ()):
+                made(turn, rows)
+            if "steps" not in group:
+                yield from _steps(turn, group)
+            for entry in group.get("steps", ()):
+                for inner in turn.loops(entry):
+                    yield from _steps(inner, entry)
+
+
+def _lacks_file(commands: Commands, entry: Mapping[str, Any]) -> bool:
+    file = commands.text(entry.get("file", ""))
+    return bool(file) and data_file(commands.place, file) is None
+
+
+def _steps(commands: Commands, entry: Mapping[str, Any]) -> Iterator[Step]:
+    """The step of an entry, or those of a curve; none where it is for the other size, for other
+    values of the loops, or lacks its file.
+    """
+    is_other_size = entry.get("size") == ("full" if commands.place.small else "small")
+    is_other_turn = any(
+        commands.value(name) not in kept for name, kept in entry.get("where", {}).items()
+    )
+    if is_other_size or is_other_turn or _lacks_file(commands, entry):
+        return
+    if "curve" in entry:
+        yield from _curve(commands, entry)
+        return
+    shown = entry.get("shown", True)
+    if isinstance(shown, Mapping):
+        shown = all(commands.value(name) == value for name, value in shown.items())
+    name = commands.text(entry["name"])
+    variables = entry.get("variables", {})
+    yield Step(
+        name,
+        commands.words(entry["run"]),
+        entry.get("module", ""),
+        commands.text(entry.get("title", "")),
+        commands.value("number") if entry.get("labelled") else None,
+        repeats=not shown,
+        needs=commands.text(entry.get("needs", "")),
+        store=commands.place.out / name / "rollouts.db" if entry.get("copies") else None,
+        until=entry.get("until", 1.0),
+        takes_less=entry.get("takes_less", False),
+        variables={key: commands.located(commands.text(value)) for key, value in variables.items()},
+    )
+
+
+def _curve(commands: Commands, entry: Mapping[str, Any]) -> Iterator[Step]:
+    """The curve by examples: a fit (``run``) of fewer of them for each pair of ``curve`` but the
+    last, which is what ``bias`` of the evaluation ``title`` learned from, and one evaluation
+    (``judged``) of these fits.
+
+    A pair is ``$first`` and ``$second``: prompts and completions of each, or training and
+    validation rows.
+    """
+    examples = entry["examples"]
+    pairs = entry["curve"]
+    if isinstance(pairs, str):
+        pairs = commands.value(pairs)
+    learned_from = {}
+    for first, second in pairs:
+        number = first * second if examples == COMPLETIONS else first + second
+        learned_from[f"of {number}"] = number
+    *fewer, last = learned_from
+    biases = []
+    for name, (first, second) in zip(fewer, pairs, strict=False):
+        number = learned_from[name]
+        run = f"{entry['run']} --out OUT/few-{number}"
+        yield Step(
+            f"few-{number}",
+            commands.having(first=first, second=second).words(run),
+            repeats=examples != COMPLETIONS or name != fewer[0],
+        )
+        biases.append(f"'{name}=OUT/few-{number}/bias.json'")
+    learned_from[entry["bias"]] = learned_from.pop(last)
+    yield Step(
+        "few-eval",
+        commands.words(f"eval {' '.join(biases)} {entry['judged']} --out OUT/few-eval"),
+        title=commands.text(entry["title"]),
+        learned_from=learned_from,
+        examples=examples,
+        repeats=True,
+    )
