@@ -179,7 +179,7 @@ class _Words:
         for line in lines:
             is_set_off = _is_spaced(line.entry[0])
             ends_set_off = _is_spaced(line.entry[-1])
-            for form in _forms_of(line):
+            for form in forms_of(line):
                 self.by_text.setdefault(_folded(form), _Word(line, is_set_off, ends_set_off))
         sizes: dict[str, set[int]] = {}
         for text in self.by_text:
@@ -701,7 +701,7 @@ def _with_forms(word: str) -> str:
     return f"(?:{'|'.join(_literal(form) for form in sorted(_forms(word), key=len, reverse=True))})"
 
 
-def _forms_of(line: PhraseLine) -> list[str]:
+def forms_of(line: PhraseLine) -> list[str]:
     """What the pattern of a word or phrase matches, with one space between words."""
     if not line.has_forms:
         return [line.entry]

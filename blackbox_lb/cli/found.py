@@ -28,6 +28,7 @@ FLAGS = frozenset(
     {
         *("json", "quiet", "verbose", "dry_run", "models", "thorough", "prefill", "integers"),
         *("only_stored", "go_on", "batch", "no_wait", "decisions", "rivals", "access_log", "raw"),
+        "only_tokens",
     }
 )
 """Flags that answer no question, overwrite, withdraw or put aside nothing."""

@@ -22,6 +22,7 @@ GROUPS = {
         "fit": "Learn a bias and prove on unseen prompts whether it helps: the main job.",
         "eval": "Judge a bias on fresh completions of unseen prompts.",
         "collect": "Sample completions of the training prompts into the store, and nothing else.",
+        "words": "Keep words and phrases out without a fit: a bias from a list, and what it costs.",
     },
     "Look": {
         "show": "Show a bias file: verdict, promoted and suppressed tokens.",

@@ -26,6 +26,8 @@ ERRORS = {
     "wrong value": ("fit", "--tau", "many", "--reward", "length"),
     "wrong choice": ("fit", "--endpoint", "chats", "--reward", "length"),
     "no reward": ("fit",),
+    "no words": ("words", "a list with a long name that is not there.txt"),
+    "no stepping back": ("words", "lamp", "--provider", "openai", "--model", "gpt-4o"),
     "misspelt reward": (*DATA, "rows.csv", "--reward", "acuracy"),
     "unknown reward": (*DATA, "rows.csv", "--reward", "xyzzy"),
     "misspelt provider": (*DATA, "rows.csv", "--provider", "vlm"),

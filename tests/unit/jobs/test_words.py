@@ -1,0 +1,181 @@
+"""``blb words``: a bias from a list, without a fit, and what it would cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from blackbox_lb.api.session import Session
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.phrases import PhraseList
+from blackbox_lb.jobs.words import PROMPTS, Cost, WordTokens, estimated_cost
+from blackbox_lb.types import Completion
+from tests.support.commands import asking, blb, options, refused
+from tests.support.errors import names
+from tests.support.exact import ExactModel, ExactServer
+
+MODEL = ExactModel(30, 6, end=True, prompts=4, sharpness=0.7)
+WORDS = ("b", "c\t3", "d", "a b", "re:e f")
+
+
+@pytest.fixture
+def server() -> Iterator[ExactServer]:
+    """A model whose tokens are " a", " b", ..., asked for the spellings of words."""
+    with ExactServer(MODEL) as running:
+        yield running
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    """A list of words, a phrase and a pattern."""
+    path = tmp_path / "list.txt"
+    path.write_text("\n".join(WORDS))
+    return path
+
+
+def draws(server: ExactServer) -> list[dict[str, Any]]:
+    """The requests for completions so far."""
+    return [body for path, body in server.calls if path.endswith("completions")]
+
+
+def written(server: ExactServer, words: Path, *more: object) -> tuple[Bias, dict[str, Any]]:
+    """The file that the command wrote, and what it printed."""
+    out = words.with_name("bias.json")
+    result = blb("words", words, *asking(server, out=out, seed=1), *more, "--json")
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return Bias.load(out), document
+
+
+def test_whole_words_are_banned_and_all_is_stepped_back_from(
+    server: ExactServer, words: Path
+) -> None:
+    """Tokens that are a whole word get the provider's lowest value, and the whole list stands in the
+    file, which nothing has verified; the cost is estimated from one completion a prompt, without a
+    bias.
+    """
+    bias, document = written(server, words)
+    assert {entry.text: entry.bias for entry in bias.entries} == {
+        " b": -100.0,
+        " c": -100.0,
+        " d": -100.0,
+    }
+    assert bias.phrases == WORDS
+    assert bias.status == "UNVERIFIED"
+    assert bias.prompted_endpoint == "chat"
+    assert len(draws(server)) == len(PROMPTS) == 20
+    assert not any(body.get("logit_bias") for body in draws(server))
+    cost = document["cost"]
+    assert cost["completions"] == 20
+    assert cost["hits"] == cost["banned"] + cost["stepped"] > 0
+
+
+def test_the_weightiest_words_find_room(server: ExactServer, words: Path) -> None:
+    """Within the entries that are asked for; those without are named."""
+    bias, document = written(server, words, "--entries", 2, "--value", -3, "--prompts", 0)
+    assert {entry.text: entry.bias for entry in bias.entries} == {" b": -3.0, " c": -3.0}
+    assert document["words"] == ["c", "b"]
+    assert document["left_out"] == ["d"]
+    assert document["cost"] is None
+    assert draws(server) == []
+    result = blb("words", words, *asking(server, out=words.with_name("b.json")), "--prompts", 3)
+    assert result.exit_code == 0, result.output
+    assert names(result.stdout, "UNVERIFIED", "3 tokens at -100", "all 5 lines", "blb eval")
+    assert len(draws(server)) == 3
+
+
+def test_tokens_alone_need_no_stepping_back(server: ExactServer, words: Path) -> None:
+    """The lines that are no token are named; a list without any is refused."""
+    bias, _ = written(server, words, "--only-tokens", "--prompts", 0)
+    assert bias.phrases == ()
+    assert len(bias.entries) == 3
+    shown = blb(
+        *("words", words, "--only-tokens", "--prompts", 0),
+        *asking(server, out=words.with_name("bias.json")),
+    )
+    assert names(shown.stdout, "no token is 2 lines: a b, e f")
+    message = refused(
+        *("words", "a b", "--only-tokens", "--prompts", 0),
+        *asking(server, out=words.with_name("bias.json")),
+    )
+    assert names(message, "no token to ban", "--only-tokens")
+
+
+def test_prompts_may_be_given(server: ExactServer, words: Path, tmp_path: Path) -> None:
+    """The first of a file; so many as are asked for."""
+    data = tmp_path / "prompts.txt"
+    data.write_text("".join(f"Tell me of {number}.\n" for number in range(30)))
+    written(server, words, "--data", data, "--prompts", 4)
+    asked = [body["messages"][-1]["content"] for body in draws(server)]
+    assert sorted(asked) == [f"Tell me of {number}." for number in range(4)]
+
+
+def test_bad_input_is_refused_before_a_request(server: ExactServer, words: Path) -> None:
+    """A wrong list, value or folder, and a server that cannot step back, with those that can."""
+    where = asking(server, out=words.with_name("bias.json"))
+    for arguments, facts in (
+        (("none.txt",), ("none.txt",)),
+        (("re:(",), ("entry 1",)),
+        ((words, "--value", 2), ("--value", "2", "-100")),
+        ((words, "--value", -1e9), ("--value", "-100")),
+        ((words, "--out", "nowhere/bias.json"), ("nowhere",)),
+    ):
+        assert names(refused("words", *where, *arguments), *facts)
+    message = refused("words", words, *options(provider="openai", model="gpt-4o", prompts=0))
+    assert names(message, "openai", "vllm (chat and completions)", "--only-tokens")
+    assert server.requests == []
+
+
+def test_a_dry_run_asks_nothing(server: ExactServer, words: Path) -> None:
+    """It reads the list and counts the requests."""
+    out = words.with_name("bias.json")
+    result = blb("words", words, *asking(server, out=out), "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert names(result.stdout, "5 lines", "about 20 requests")
+    assert server.requests == []
+    assert not out.exists()
+
+
+def session_of(texts: Mapping[int, bytes]) -> Session:
+    """A session whose model has these tokens."""
+    return cast(Session, SimpleNamespace(texts_of_vocabulary=lambda: texts))
+
+
+def completion(text: str, ids: list[int]) -> Completion:
+    """A completion of these tokens."""
+    rows = np.zeros((len(ids), 1))
+    return Completion(
+        text=text,
+        finish_reason="stop",
+        token_ids=np.array(ids, np.int32),
+        logprobs=rows[:, 0].astype(np.float32),
+        top_ids=rows.astype(np.int32),
+        top_logprobs=rows.astype(np.float32),
+    )
+
+
+def test_the_cost_counts_from_the_first_token_of_a_hit() -> None:
+    """A hit that is one banned token costs nothing; of another its tokens, the one that shows its
+    end, and the one that is drawn instead, each beside those that are delivered.
+    """
+    phrases = PhraseList.of_entries(["lamp", "a lone ship"])
+    texts = {1: b"The", 2: b" lamp", 3: b" a", 4: b" lone", 5: b" ship", 6: " é".encode(), 7: b"."}
+    tokens = WordTokens(banned={2: " lamp"}, words=(), left_out=())
+    text = "The lamp é a lone ship."
+    found = estimated_cost(
+        session_of(texts), [completion(text, [1, 2, 6, 3, 4, 5, 7])], phrases, tokens
+    )
+    assert found == Cost(completions=1, tokens=7, words=6, hits=2, banned=1, redrawn=5)
+    assert found.stepped == 1
+    assert found.per_words == pytest.approx(100 * 2 / 6)
+    assert found.drawn_a_token == pytest.approx(12 / 7)
+    guessed = estimated_cost(
+        session_of({}), [completion("so a lone ship. ", [1] * 8)], phrases, tokens
+    )
+    assert guessed.redrawn == 6 + 2
