@@ -307,19 +307,22 @@ class Bias(Row):
                 " serve it with ``blb proxy --decide``"
             )
 
-    def check_scopes(self, supported: Iterable[Scope], user: str) -> None:
+    def check_scopes(
+        self, supported: Iterable[Scope], user: str, *, takes_phrases: bool = False
+    ) -> None:
         """Check that who sends one vector can send this bias.
 
         Args:
             supported: what the bias may depend on beside its entries.
             user: who sends it, the beginning of a sentence.
+            takes_phrases: whether phrases are kept out there, too.
 
         Raises:
             BiasError: the bias depends on more, or the file keeps phrases out and holds no vector.
                 Of phrases beside a vector a warning says that they are not kept out.
         """
         self.check_moves_tokens()
-        if self.keeps_phrases_out:
+        if self.keeps_phrases_out and not takes_phrases:
             count = counted(len(self.phrases), "phrase")
             if not self.entries:
                 raise BiasError(

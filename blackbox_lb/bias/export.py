@@ -141,7 +141,8 @@ def export(
     if name is not None:
         profile = load_profile(name)
     rules = FORMATS[format]
-    loaded.check_scopes(rules.scopes, f"blb export ``format={format}``")
+    user = f"blb export ``format={format}``"
+    loaded.check_scopes(rules.scopes, user, takes_phrases=rules.takes_phrases)
     if profile is not None and format != VLLM:
         _check(loaded, profile, tokenizer)
     file = Path("bias.json") if isinstance(bias, Bias) else Path(bias)

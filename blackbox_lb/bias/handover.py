@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from blackbox_lb.bias.addresses import literal
 from blackbox_lb.bias.export_job import PROMPT, ExportJob, arguments, call_lines, posted
 from blackbox_lb.bias.features import Scope
+from blackbox_lb.bias.phrases import PhraseList
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.safety.printable import printable
 
@@ -34,7 +35,8 @@ class Format:
     write: makes the text. summary: what it is, for the help. scopes: what the bias may depend on
     beside its entries. limit: the tool takes whole numbers up to this one; None where it takes all
     that the provider does. comments: whether the text has comments; remarks are logged where it
-    has none. is_chat: it sends chat messages alone. remarks: sentences that hold for every bias.
+    has none. is_chat: it sends chat messages alone. takes_phrases: phrases of the file are written,
+    too. remarks: sentences that hold for every bias.
     """
 
     write: Callable[[ExportJob], str]
@@ -43,6 +45,7 @@ class Format:
     limit: int | None = None
     comments: bool = True
     is_chat: bool = False
+    takes_phrases: bool = False
     remarks: tuple[str, ...] = ()
 
 
@@ -213,9 +216,13 @@ def _openrouter_preset(job: ExportJob) -> str:
 
 
 def _koboldcpp_strings(job: ExportJob) -> str:
-    """The field ``banned_tokens`` of a request: phrases that are never written, the most suppressed
-    first. Raises BiasError: nothing is suppressed that much.
+    """The field ``banned_tokens`` of a request: phrases that are never written. Those that the file
+    keeps out come first, then the tokens that are suppressed most. Raises BiasError: it holds no
+    words or phrases, and nothing is suppressed that much.
     """
+    lines = PhraseList.of_entries(job.bias.phrases).lines
+    heaviest = sorted(lines, key=lambda line: -line.weight)
+    kept_out = [line.entry for line in heaviest if not line.is_pattern]
     suppressed = sorted(
         (
             entry
@@ -224,7 +231,8 @@ def _koboldcpp_strings(job: ExportJob) -> str:
         ),
         key=lambda entry: entry.bias,
     )
-    phrases = list(dict.fromkeys((entry.text or "").strip() for entry in suppressed))
+    texts = [(entry.text or "").strip() for entry in suppressed]
+    phrases = list(dict.fromkeys([*kept_out, *texts]))
     if not phrases:
         least = min((entry.bias for entry in job.bias.entries), default=0.0)
         raise BiasError(
@@ -261,8 +269,9 @@ HANDOVER: dict[str, Format] = {
     ),
     "koboldcpp-strings": Format(
         _koboldcpp_strings,
-        "the phrases that it suppresses most, banned",
+        "its phrases, and the texts that it suppresses most, banned",
         comments=False,
+        takes_phrases=True,
         remarks=(
             f"A ban is harder than the bias: only tokens lowered by {BANNED:g} nats or more are"
             " listed, every word that has such a text in it is banned, and nothing is promoted.",

@@ -602,6 +602,9 @@ def _check_weights(lines: Sequence[PhraseLine], path: Path) -> None:
 def _json_lines(text: str, path: Path) -> list[PhraseLine]:
     """The entries of a JSON list of a sampler: ``[["word", factor], ...]``, ``{"word": factor}`` or
     ``["word", ...]``. Of an entry that stands there twice, the one that is kept out more counts.
+
+    Where all numbers are whole and at least 1, they count how often a model wrote each, and all
+    weigh alike.
     """
     try:
         document = parse_json(text)
@@ -615,6 +618,8 @@ def _json_lines(text: str, path: Path) -> list[PhraseLine]:
         pairs = [list(pair) for pair in document.items()]
     elif isinstance(document, list):
         pairs = document
+    numbers = [row[1] for row in pairs if isinstance(row, list) and len(row) == 2]
+    are_counts = all(type(number) is int and number >= 1 for number in numbers)
     heaviest: dict[tuple[str, bool], PhraseLine] = {}
     for number, row in enumerate(pairs, start=1):
         place = _place(path, number)
@@ -622,7 +627,7 @@ def _json_lines(text: str, path: Path) -> list[PhraseLine]:
         weight = 1.0
         if isinstance(row, list) and len(row) == 2:
             entry = row[0]
-            weight = _weight_of_factor(row[1], entry, place)
+            weight = 1.0 if are_counts else _weight_of_factor(row[1], entry, place)
         if not isinstance(entry, str):
             raise InputError(
                 f"{place}: {shorten(row)} is neither a text nor a text with a factor; write"
@@ -654,8 +659,8 @@ def _weight_of_factor(factor: object, entry: object, place: str) -> float:
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 <= factor < 1:
         raise InputError(
             f"{place}: the factor of {shorten(entry)} is {shorten(factor)}, and a factor is what"
-            " the word's probability is multiplied with, from 0 to below 1; correct it, or give the"
-            " words alone where the numbers are counts"
+            " the word's probability is multiplied with, from 0 to below 1; correct it, or give"
+            " whole numbers from 1 on in all entries where they count how often a model wrote each"
         )
     return max(round(1.0 - factor, 6), SMALLEST_WEIGHT)
 

@@ -384,6 +384,16 @@ def test_phrases_are_the_most_suppressed_texts(caplog: pytest.LogCaptureFixture)
         export(judged(), "koboldcpp-strings")
 
 
+def test_phrases_that_are_kept_out_come_first() -> None:
+    """The heaviest before all, patterns not at all; a file may hold nothing else."""
+    lines = ("a testament to", "delve\t2", "re:not .* but")
+    bias = judged(entries=(Entry(id=1, bias=-6.0, text=" delve"),), phrases=lines)
+    told = json.loads(export(bias, "koboldcpp-strings"))
+    assert told == {"banned_tokens": ["delve", "a testament to"]}
+    alone = judged(entries=(), phrases=lines)
+    assert json.loads(export(alone, "koboldcpp-strings")) == told
+
+
 def test_the_prompts_of_the_fit_are_said() -> None:
     """A tool that asks otherwise asks another question."""
     asked = PromptRecord(template="Ticket: {text}\nTeam:", system="Be short.")
