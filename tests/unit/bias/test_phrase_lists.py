@@ -85,7 +85,7 @@ def test_lists_of_samplers_are_read_as_they_are(content: str, weights: dict[str,
 @pytest.mark.parametrize(
     ("content", "facts"),
     [
-        ('[["lantern", 1.5]]', ("lantern", "1.5", "counts")),
+        ('[["lantern", 1.5]]', ("lantern", "1.5", "count how often")),
         ('[["lantern", 812], ["lamp", 0.5]]', ("lantern", "812")),
         ('{"lantern": -0.5}', ("lantern", "-0.5")),
         ('{"lantern": true}', ("lantern", "True")),
