@@ -17,7 +17,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 # Before numpy is imported: threads of BLAS wait for each other on cores that are busy, and small
 # matrices gain nothing by them.
@@ -25,12 +24,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Workers share cores: an OpenMP thread that waits, in scikit-learn or an engine, leaves its core to
 # another worker instead of spinning.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
-# A worker that waits for a core has neither a slow example nor a slow strategy.
-settings.register_profile(
-    "shared cores", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("shared cores")
 
 # Where no bytecode shall lie beside the sources it lies here: hundreds of commands would compile
 # all that they import.
@@ -76,9 +69,21 @@ def pytest_configure(config: pytest.Config) -> None:
     has it ignored by all of them; tables are as wide as in a file, although workers are given the
     width of their terminal."""
     gc.disable()  # until all files are imported: nothing of them is garbage
+    _leave_time_to_hypothesis()
     os.environ.pop("COLUMNS", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _leave_time_to_hypothesis() -> None:
+    """A worker that waits for a core has neither a slow example nor a slow strategy. Imported when
+    bytecode has its place: pytest compiles all of Hypothesis for itself.
+    """
+    from hypothesis import HealthCheck, settings
+
+    too_slow = [HealthCheck.too_slow]
+    settings.register_profile("shared cores", deadline=None, suppress_health_check=too_slow)
+    settings.load_profile("shared cores")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -109,8 +114,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is quick, and cut it off from the network; leave the slow tests out unless they
-    were asked for.
+    were asked for; begin with those that need an engine, of which one takes as long as a hundred
+    others: begun last, a single worker would still be at it when all others are done.
     """
+    items.sort(key=lambda item: "live" not in item.keywords)
     for item in items:
         if _alone(item.path) and not {"live", "slow"} & set(item.keywords):
             item.add_marker(pytest.mark.quick)

@@ -142,8 +142,7 @@ def test_the_enumerated_gradient_is_that_of_the_objective() -> None:
 
 @pytest.mark.parametrize(
     ("name", "gamma"),
-    [("contains", None), ("count", None), ("length", None)]
-    + [(name, gamma) for name in ("count", "length") for gamma in (1.0, 0.5)],
+    [("contains", None), ("count", None), ("length", None), ("count", 1.0), ("length", 0.5)],
 )
 def test_gradients_are_unbiased_and_the_baseline_takes_noise_away(
     name: str, gamma: float | None

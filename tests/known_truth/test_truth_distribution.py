@@ -226,8 +226,8 @@ def test_the_interval_of_the_difference_holds_the_truth(
     base: tuple[float, ...], biased: tuple[float, ...]
 ) -> None:
     """Over draws of prompts and completions, the 95 % interval never lies above the true gain in
-    more than 5 of 100 draws: what few completions add to the distance works against the better
-    policy. Without a difference, neither verdict comes in more than 7 of 100.
+    more than 2 of 40 draws: what few completions add to the distance works against the better
+    policy. Without a difference, neither verdict comes in more than 3 of 40.
     """
     wanted = np.tile((0.2, 0.3, 0.5), (60, 1))
     target = np.array((0.2, 0.3, 0.5, 0.0))
@@ -236,10 +236,10 @@ def test_the_interval_of_the_difference_holds_the_truth(
     gain = before - after
     too_high = 0
     shown = 0
-    for seed in range(100):
+    for seed in range(40):
         rng = np.random.default_rng(seed)
         row = judged(rng, wanted, policy(rng, base, 60), policy(rng, biased, 60))
         too_high += row.low > gain
         shown += row.verdict != "NO EVIDENCE"
-    assert too_high <= 5
-    assert shown <= 7 if gain == 0 else shown >= 95
+    assert too_high <= 2
+    assert shown <= 3 if gain == 0 else shown >= 38

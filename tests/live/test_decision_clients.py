@@ -51,12 +51,15 @@ def serving(reading: Any, upstream: Answering = deciding) -> Iterator[tuple[str,
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("reading", ["systemone", "letters"])
-@pytest.mark.parametrize("client", PACKAGES)
+@pytest.mark.parametrize(
+    ("client", "reading"), [*((client, "systemone") for client in PACKAGES), ("openai", "letters")]
+)
 def test_an_unmodified_client_gets_the_mended_answer(
     programs: Path, client: str, reading: str
 ) -> None:
-    """The offsets make the last option the largest, which the upstream's answer need not be."""
+    """The offsets make the last option the largest, which the upstream's answer need not be. What
+    the upstream speaks no client sees: one is enough to try another.
+    """
     request = json.dumps({"state": STATE, "question": QUESTION.as_json()})
     with serving(reading) as (root, proxy):
         printed = output(programs / "python", CLIENTS, client, root, REQUEST=request)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from blackbox_lb.extras.doctor.checks import neutral, strength
 from blackbox_lb.providers.profile import load_profile
+from tests.support.commands import blb
 
 pytest.importorskip("xllamacpp")
 pytestmark = pytest.mark.live
@@ -26,24 +26,21 @@ PROVEN = {
 }
 
 
-def test_the_embedded_engine(tmp_path: Path) -> None:
+@pytest.mark.parametrize("completions", [8, pytest.param(26, marks=pytest.mark.slow)])
+def test_the_embedded_engine(
+    completions: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No row is contradicted, those that a fit leans on are confirmed, and the saved profile keeps
-    the evidence.
+    the evidence. With a third of the completions, too: how many a wrong temperature takes is stated
+    of exact models, and ``test_local_engine`` tests the engine's own draws.
     """
+    if completions < neutral.REQUESTS:
+        monkeypatch.setattr(neutral, "REQUESTS", completions)
+        monkeypatch.setattr(neutral, "DOUBT", 0.0)
+        monkeypatch.setattr(strength, "REQUESTS", 4)
     path = tmp_path / "mine.toml"
-    command = [
-        sys.executable,
-        "-m",
-        "blackbox_lb",
-        "doctor",
-        "--provider",
-        "local",
-        "--save",
-        str(path),
-        "--json",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr + done.stdout
+    done = blb("doctor", "--provider", "local", "--save", path, "--json")
+    assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     status = {finding["row"]: finding["status"] for finding in report["findings"]}
     assert set(status.values()) <= {"CONFIRMED", "NOT CHECKED", "MEASURED"}

@@ -31,7 +31,7 @@ def test_fit_and_judge(tmp_path: Path) -> None:
     accuracy, bias = fitted(
         tmp_path,
         "continents",
-        (24, 6, 16),
+        (16, 4, 12),
         "accuracy",
         "--max-tokens",
         "4",

@@ -47,7 +47,7 @@ NEUTRAL = {
     "top_n_sigma": -1,
 }
 QUESTION = "What is the capital of France?"
-DRAWS = 300
+DRAWS = 200
 JSON = dict[str, Any]
 
 
@@ -119,11 +119,11 @@ def draw(engine: LocalEngine, path: str, text: str, **options: Any) -> Counter[i
 
 
 def p_value(counts: Counter[int], logprobs: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    """Chi-square of the draws against the distribution: tokens expected at least 8 times, and the
+    """Chi-square of the draws against the distribution: tokens expected at least 5 times, and the
     rest as one cell.
     """
     expected = np.exp(log_softmax(logprobs)) * DRAWS
-    cells = np.flatnonzero(expected >= 8)
+    cells = np.flatnonzero(expected >= 5)
     assert len(cells) >= 4
     observed = [counts[int(cell)] for cell in cells]
     rest = DRAWS - sum(observed), DRAWS - expected[cells].sum()

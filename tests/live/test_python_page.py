@@ -24,6 +24,8 @@ DECIDER = ExactModel(
 SIZES = '"limit": 40, "validation_limit": 16, "test_limit": 24, "samples_per_prompt": 6'
 FEWER = '"limit": 6, "validation_limit": 2, "test_limit": 4, "samples_per_prompt": 2'
 """A page that runs with fewer prompts runs with more."""
+VERDICTS = ("HELPS", "NO EVIDENCE", "NOT SHOWN TO PAY")
+"""One of them is given: few prompts, and chance."""
 
 
 @pytest.fixture
@@ -49,20 +51,19 @@ def test_the_page_is_one_program(
     program = program.replace("http://127.0.0.1:8000/v1", server.base_url)
     namespace: dict[str, object] = {"__name__": "program"}
     exec(compile(program, "python.md", "exec"), namespace)
-    verdicts = ("HELPS", "NO EVIDENCE", "NOT SHOWN TO PAY")  # few prompts, and chance
-    assert str(namespace["run"]).startswith(verdicts)
+    assert str(namespace["run"]).startswith(VERDICTS)
     assert (tmp_path / "runs" / "tickets" / "bias.json").is_file()
 
 
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each cell of docs/notebook.ipynb ends without an error, in a kernel of its own, and the run
-    is shown as HTML. A fifth of the prompts shows that it helps, too.
+    is shown as HTML, with whatever verdict so few prompts give: ``test_fit`` has one that helps.
     """
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     notebook = nbformat.read(DOCS / "notebook.ipynb", as_version=4)  # type: ignore[no-untyped-call]
     fit = next(cell for cell in notebook.cells if "test_limit=40" in cell.source)
-    fit.source = fit.source.replace("test_limit=40", "limit=24, validation_limit=6, test_limit=16")
+    fit.source = fit.source.replace("test_limit=40", "limit=20, validation_limit=2, test_limit=4")
     client = nbclient.NotebookClient(
         notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}
     )
@@ -76,4 +77,4 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ]
     pages = [data["text/html"] for data in outputs if "text/html" in data]
     assert len(pages) == 1
-    assert pages[0].startswith("<pre>HELPS")
+    assert pages[0].startswith(tuple(f"<pre>{verdict}" for verdict in VERDICTS))

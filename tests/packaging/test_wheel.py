@@ -59,26 +59,17 @@ def test_the_sdist_carries_what_the_wheel_is_made_of(built: Path) -> None:
 
 
 def test_the_wheel_works_in_an_empty_environment(built: Path, tmp_path: Path) -> None:
-    """Installed with pip into a new environment, ``blb --help`` and ``blb providers`` answer and a
-    built-in task loads.
+    """Installed into a new environment, ``blb --help`` and ``blb providers`` answer and a built-in
+    task loads.
 
     Its dependencies are lent from this environment, so the test needs no network; the package
     itself is not.
     """
     (wheel,) = built.glob("*.whl")
     home = tmp_path / "venv"
-    venv.create(home, with_pip=True)
-    _run(
-        tmp_path,
-        home / "bin" / "python",
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-index",
-        "--no-deps",
-        wheel,
-    )
+    venv.create(home)
+    install = ("uv", "pip", "install", "--quiet", "--offline", "--no-deps")
+    _run(tmp_path, *install, "--python", home / "bin" / "python", wheel)
     (site,) = (home / "lib").glob("python*/site-packages")
     _lend_dependencies(site, tmp_path / "lent")
     assert str(site) in _run(

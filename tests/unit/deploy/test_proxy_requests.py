@@ -253,7 +253,7 @@ def test_an_alias_in_a_query_stays() -> None:
         (b'"prompt":[' + b"1," * 1_000_001 + b"1]", False),
         (b'"messages":[' + b"{}," * 500_001 + b"{}]", False),
         (b'"x":' + b"[" * 1_000_001, False),
-        (b'"x":{' + b",".join(b'"%d":1' % number for number in range(250_001)) + b"}", False),
+        (b'"x":{' + b'"k":1,' * 250_000 + b'"k":1' + b"}", False),
         (b'"prompt":"' + b"A text, of many words: and signs. " * 100_000 + b'"', True),
         (b'"image":"' + b"A" * 8_000_000 + b'"', True),
     ],

@@ -41,7 +41,7 @@ MODEL = ExactModel(
     14, 2, seed=3, prompts=1, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True
 )
 """Tokens 1 and 2, " b" and " c", are the labels; the model knows nothing of the prompt."""
-SPLITS = (("train", range(60)), ("validation", range(60, 110)), ("test", range(110, 190)))
+SPLITS = (("train", range(60)), ("validation", range(60, 90)), ("test", range(90, 140)))
 COLOURS = ("red", "blue", "green", "yellow", "black")
 
 

@@ -86,7 +86,7 @@ def posted(gateway: RulesGateway) -> list[dict[str, Any]]:
     return [call.body for call in gateway.calls if call.body is not None and call.status == 200]
 
 
-FIT = options(samples_per_prompt=24, test_samples=16, tau=0.1, l2=0.5, deploy="temperature=1")
+FIT = options(samples_per_prompt=16, test_samples=12, tau=0.1, l2=0.5, deploy="temperature=1")
 FEW = options(samples_per_prompt=6, validation_samples=2, test_samples=2, deploy="temperature=1")
 
 
@@ -109,7 +109,7 @@ def test_a_fit_from_prompts_to_a_verdict(
     assert row["verdict"] == "HELPS", row
     assert row["base"] == pytest.approx(np.isin(drawn, rewarded).any(axis=1).mean(), rel=0.35)
     if load_profile(provider).sampling.shares_prompt:
-        assert {body.get("n", 1) for body in sent} >= {24, 16}
+        assert {body.get("n", 1) for body in sent} >= {16, 12}
     bias = Bias.load(tmp_path / "run" / "bias.json")
     assert bias.provider == provider
     assert bias.censoring is not None

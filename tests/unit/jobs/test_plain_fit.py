@@ -109,8 +109,9 @@ def test_a_default_fit_says_little_and_says_it_plainly(
     assert terms(done.output) == []
     remarks = json.loads((tmp_path / "run" / "result.json").read_text())["provenance"]["remarks"]
     assert any("chosen: " in remark for remark in remarks)
-    detailed = blb("fit", *words, "--verbose", "--restart")
-    assert "chosen: " in detailed.stderr
+    if rows == "labels":
+        detailed = blb("fit", *words, "--verbose", "--restart")
+        assert "chosen: " in detailed.stderr
 
 
 def test_a_list_that_the_model_hardly_uses_is_the_cause(
