@@ -23,6 +23,7 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.bias.stepping import Piece, SteppingBack
 from blackbox_lb.errors import InputError
+from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.fragments import places_of
 from blackbox_lb.rollouts.phased import (
     bytes_of,
@@ -47,16 +48,24 @@ def is_in_parts(bias: RequestBias) -> bool:
     return "prefix" in bias.scopes or bias.phrases is not None
 
 
+def check_keeps_out(profile: Profile, vocabulary: object) -> None:
+    """Raise InputError where the server takes no prompt of token ids, so that no completion could
+    be drawn without phrases. vocabulary: the model's, None where it is not at hand.
+    """
+    if not profile.follows_ids(vocabulary):
+        raise InputError(
+            f"{profile.name} is not known to continue token ids, so completions without phrases"
+            " cannot be drawn and judged there; use vllm, llamacpp or local, or a bias without"
+            " phrases"
+        )
+
+
 def check_parts(session: Session, bias: RequestBias) -> None:
     """Raise InputError where the server takes no prompt of token ids, so that no part could be
     continued as it was drawn.
     """
-    if bias.phrases is not None and not session.profile.follows_ids(session.vocabulary):
-        raise InputError(
-            f"{session.profile.name} is not known to continue token ids, so completions without"
-            " phrases cannot be drawn and judged there; use vllm, llamacpp or local, or a bias"
-            " without phrases"
-        )
+    if bias.phrases is not None:
+        check_keeps_out(session.profile, session.vocabulary)
     if "prefix" in bias.scopes:
         check_continues(session, bias.phases)
 
