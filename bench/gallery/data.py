@@ -14,7 +14,7 @@ import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import click
@@ -53,7 +53,7 @@ class Sources:
         """
         origin = TABLE["repositories"][source[0]]
         name = origin["repository"]
-        path = f"{origin['folder']}/{source[1]}"
+        path = str(PurePosixPath(origin["folder"], source[1]))
         key = f"{name}/{origin['commit']}/{path}"
         if key not in self.texts:
             try:

@@ -37,7 +37,10 @@ def made(commands: Commands, entry: Mapping[str, Any]) -> None:
             source = data_file(commands.place, arguments[name])
             if source is None:
                 return
-            arguments[name] = read_rows(source)
+            if source.suffix == ".json":
+                arguments[name] = json.loads(source.read_text(encoding="utf-8"))
+            else:
+                arguments[name] = read_rows(source)
     content = MAKERS[entry["by"]](**arguments)
     path = commands.place.out / commands.text(entry["file"])
     if isinstance(content, str):
@@ -100,6 +103,11 @@ def crossed(
 def hand_list() -> str:
     """The stock words in one form each, and dashes."""
     return "\n".join((*FAMILIES, "—", "–", "--")) + "\n"
+
+
+def single_words(source: Sequence[tuple[str, float]]) -> str:
+    """The entries of a sampler's list that are one word, one a line."""
+    return lines(entry for entry, _ in source if " " not in entry)
 
 
 def lines(words: Iterable[str]) -> str:
@@ -282,6 +290,6 @@ MAKERS: Mapping[str, Callable[..., str | Iterable[Row] | None]] = {
     maker.__name__: maker
     for maker in (
         *(boxed, crossed, drawn, hand_list, han_ban, labelled, learned_from, lines, mixture),
-        *(openers, records, remainders, school, word_problems),
+        *(openers, records, remainders, school, single_words, word_problems),
     )
 }

@@ -385,6 +385,14 @@ def to_vector(bias: Bias | AnyBias, answers: AnswerStore | None = None) -> Reque
     return RequestBias(sent.common, sent.features, sent.sent, answers, sent.vectors)
 
 
+def with_phrases(bias: RequestBias, phrases: PhraseList) -> RequestBias:
+    """The same, and these phrases kept out beside those that it keeps out already."""
+    given: PhraseList | tuple[str, ...] = phrases
+    if bias.phrase_entries:
+        given = tuple(dict.fromkeys((*bias.phrase_entries, *phrases.entries)))
+    return RequestBias(bias.common, bias.features, bias.sent, vectors=bias.vectors, phrases=given)
+
+
 def strongest(bias: Bias, limit: int = 3) -> list[tuple[str, str]]:
     """The vectors of the features, those that move a token most first: the name of each, and the
     tokens that it moves most, in nats, with standard errors where they are known.

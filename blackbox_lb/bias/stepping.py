@@ -105,16 +105,28 @@ class SteppingBack:
         """The answer is continued at the end of ``pieces``."""
         self._continued_at = len(self._text)
 
-    def stopped(self) -> bool:
+    def stopped(self, *, anywhere: bool = False) -> bool:
         """Whether a stop text that begins before the place where the answer was continued is
         complete. The answer then ends before it.
+
+        anywhere: also one that begins behind that place, where a server lists the tokens of it.
         """
+        limit = self._continued_at
+        if anywhere:
+            limit = len(self._text)
+        starts = list[int]()
         for stop in self._stops:
             start = self._text.find(stop, max(0, self._continued_at - len(stop) + 1))
-            if 0 <= start < self._continued_at:
-                self._cut_text(start)
-                return True
-        return False
+            if 0 <= start < limit:
+                starts.append(start)
+        if starts:
+            self._cut_text(min(starts))
+        return bool(starts)
+
+    def end_at(self, size: int) -> None:
+        """The answer ends behind its first ``size`` characters, of which no more are there."""
+        if size < len(self._text):
+            self._cut_text(size)
 
     def _start_of_stop(self, end: int) -> int:
         """The first character of what may become a stop text where the text is cut at ``end``."""

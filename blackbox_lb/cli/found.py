@@ -29,6 +29,7 @@ FLAGS = frozenset(
         *("json", "quiet", "verbose", "dry_run", "models", "thorough", "prefill", "integers"),
         *("only_stored", "go_on", "batch", "no_wait", "decisions", "rivals", "access_log", "raw"),
         "only_tokens",
+        "parts",
     }
 )
 """Flags that answer no question, overwrite, withdraw or put aside nothing."""
@@ -76,6 +77,8 @@ def is_data(key: str, value: Any, folder: Path) -> bool:
         case "rival":
             if head == "words":
                 return _is_inside(rest.rpartition(":")[0], folder)
+            if head == "phrases":
+                return _is_inside(rest, folder)
             return head != "classifier" or rest == "tfidf"
     if key in PATHS:
         return all(_is_inside(part, folder) for part in (text, *re.split("[=:]", text)))

@@ -35,7 +35,7 @@ from blackbox_lb.rollouts.collect import (
 from blackbox_lb.rollouts.judging.trials import StagePart, Trials, draw_at
 from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.rollouts.progress import duration, work
-from blackbox_lb.rollouts.stepped import PART
+from blackbox_lb.rollouts.stepped import PART, REST
 from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.store import RolloutStore, request_hash
 from blackbox_lb.tasks import Task
@@ -221,6 +221,8 @@ def _missing(settings: RequestSettings, part: StagePart, covered: set[str]) -> F
         most = -(-longest // PART) + 2 * MOST_IN_ANSWER
         sent_again = longest
         discarded = MOST_IN_ANSWER * PART
+        if profile.logprobs.drops_fragments:
+            discarded += most * REST
     completions = sum(len(missing.samples) for missing in requests)
     texts = part.draw.sent_texts
     bounds = sum(prompt_bound([*missing.prompt.sent_texts, *texts]) for missing in requests)

@@ -88,6 +88,7 @@ def _may_lack_fragments(profile: Profile, draw: Draw, completion: Completion) ->
         and not completion.whole
         and completion.readable
         and completion.propensities is None
+        and draw.bias.phrases is None  # which are read part by part
         and not completion.text.isascii()
         and len(completion.token_ids) > 0
     )

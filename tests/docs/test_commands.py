@@ -141,6 +141,10 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, engine: ExactServer) -> P
     )
     (root / "runs" / "train" / "run.json").unlink()  # pages may replace it, but not their own runs
     shutil.copy(root / "runs" / "train" / "bias.json", root)
+    (root / "runs" / "stories").mkdir()
+    phrases = " ".join(text.strip() for text in engine.texts[:2])
+    with_phrases = Bias.load(root / "bias.json").replacing(phrases=(phrases,))
+    with_phrases.save(root / "runs" / "stories" / "bias.json")
     (root / "runs" / "team").mkdir()
     learned = Bias.load(root / "bias.json").replacing(entries=(), decisions=(mended(TEAM),))
     learned.save(root / "runs" / "team" / "bias.json")

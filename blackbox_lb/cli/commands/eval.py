@@ -77,7 +77,9 @@ class EvalOptions(TaskSettings, DecisionSettings, JudgingSettings, TrialOptions,
         " instruction, added to the prompt. temperature:T: a lower one (of wanted shares any)."
         " max-tokens:N: another limit of a completion. best-of:N: the likeliest of several"
         " completions (mean logprob under the base model). words:FILE:NATS: so many nats on every"
-        " spelling that is one token of each line of FILE. close:NATS: on the first token of the"
+        " spelling that is one token of each line of FILE. phrases:FILE: the words, phrases and"
+        " patterns of FILE are kept out by stepping back, as --phrases of blb fit does (vllm,"
+        " llamacpp and local). close:NATS: on the first token of the"
         " text that ends --thinking. Of a decision: labels-only (all else forbidden by the"
         " provider's highest bias); threshold (the labels' logprobs, each with an offset learned"
         " from the training answers); calibrate:contextual or calibrate:batch (their probabilities"
@@ -87,6 +89,11 @@ class EvalOptions(TaskSettings, DecisionSettings, JudgingSettings, TrialOptions,
         " needs the extra clusters). Of wanted shares: asked-shares (in words, in the prompt);"
         " drawn-label (drawn here for each completion, and asked for in the prompt).",
         metavar="NAME[:VALUE]",
+    )
+    parts: bool = setting(
+        False,
+        HelpGroup.JUDGING,
+        "Judge the vector alone and the phrases alone, too, of each BIAS that holds both.",
     )
     only: str | None = setting(
         None,
@@ -117,8 +124,9 @@ def eval_command(options: EvalOptions) -> None:
     drawn share of each label, by group, too. Without BIAS, the rivals are compared with the base,
     before a fit costs anything. NAME is the name of a bias
     in the tables, by default the file's, or the folder's of a bias.json. A bias may come from
-    another server of the same model: only the tokenizer must be the same. Writes evaluation.json
-    into --out; a second run resumes there.
+    another server of the same model: only the tokenizer must be the same. Phrases in its file are
+    kept out here, too, as its senders do. Writes evaluation.json into --out; a second run resumes
+    there.
 
     BIAS may be one file that mends decisions: its test rows are read as the fit read them, and with
     --rivals they are also decided as they are by the mended layout, by a temperature, by the batch
@@ -226,7 +234,7 @@ def _mending(paths: Mapping[str, Path]) -> tuple[str, Bias] | None:
 
 def _check_mending(options: EvalOptions) -> None:
     """Raise InputError where an option is about completions."""
-    for name in ("save", "deploy", "rival", "effect"):
+    for name in ("save", "deploy", "rival", "effect", "parts"):
         if getattr(options, name):
             raise InputError(
                 f"``{name}`` is about completions, and the file mends decisions, which are judged"
@@ -315,12 +323,16 @@ def _plan(options: EvalOptions, task: Task, reward: Reward, biases: Sequence[Bia
     from blackbox_lb.api.wire.request import takes_messages
     from blackbox_lb.extras.rivals.case import Case
     from blackbox_lb.extras.rivals.table import rivals, standard_rivals
+    from blackbox_lb.jobs.evaluation.policies import WithoutPhrases
     from blackbox_lb.jobs.evaluation.run import EvalPlan, default_settings
     from blackbox_lb.jobs.runs.loading import labels_of
     from blackbox_lb.providers.profile import load_profile
+    from blackbox_lb.providers.stepping_back import endpoints_that_step_back
     from blackbox_lb.rollouts.judging.decisions import check_wanted
     from blackbox_lb.rollouts.judging.verdict import parse_setting
+    from blackbox_lb.rollouts.stepped import check_keeps_out
 
+    profile = load_profile(options.provider)
     labels = labels_of(options, task)
     settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy))
     if not settings:
@@ -328,21 +340,27 @@ def _plan(options: EvalOptions, task: Task, reward: Reward, biases: Sequence[Bia
     check_wanted(reward, (*task.train, *task.validation, *task.test), settings)
     specs: list[str] = []
     if options.rivals:
-        first = load_profile(options.provider).first_endpoint
+        steps_back = bool(endpoints_that_step_back(profile))
         specs, notices = standard_rivals(
             reward,
             labels,
             settings,
-            takes_messages=takes_messages(options.endpoint or first),
+            takes_messages=takes_messages(options.endpoint or profile.first_endpoint),
             has_training=bool(task.train),
+            keeps_phrases_out=steps_back and profile.follows_ids(options.tokenizer),
         )
         for sentence in notices:
             reporter(quiet=options.quiet).notice(sentence)
     specs += options.rival
     case = Case(task, reward, settings, labels, options.seed or 0, options.top_logprobs)
+    named = rivals(specs, case)
+    without = [policy for policy in named if isinstance(policy, WithoutPhrases)]
+    if without or any(bias.keeps_phrases_out for bias in biases):
+        check_keeps_out(profile, options.tokenizer)
     return EvalPlan(
         settings=settings,
-        rivals=rivals(specs, case),
+        rivals=named,
+        parts=options.parts,
         labels=labels,
         preset_options=preset_options(),
         samples=options.test_samples,
@@ -359,14 +377,14 @@ async def _run(
     plan: EvalPlan,
     budget: SpendLimit,
 ) -> Evaluation:
-    from blackbox_lb.bias.request_bias import to_vector
-    from blackbox_lb.jobs.evaluation.policies import HandBias
-    from blackbox_lb.jobs.evaluation.run import evaluate
+    from blackbox_lb.bias.request_bias import to_request_bias
+    from blackbox_lb.jobs.evaluation.policies import HandBias, WithoutPhrases
+    from blackbox_lb.jobs.evaluation.run import evaluate, parts_of
     from blackbox_lb.jobs.forecast import RequestSettings, eval_forecast
     from blackbox_lb.jobs.runs.opening import results_of
 
     needs: tuple[str, ...] = COLLECTING
-    if biases or any(isinstance(policy, HandBias) for policy in plan.rivals):
+    if biases or any(isinstance(policy, HandBias | WithoutPhrases) for policy in plan.rivals):
         needs = SAMPLING_WITH_A_BIAS
     longest = max(
         (
@@ -377,7 +395,9 @@ async def _run(
         ),
         default=0,
     )
-    values = {name: to_vector(bias) for name, bias in biases.items()}
+    values = {name: to_request_bias(bias) for name, bias in biases.items()}
+    if plan.parts:
+        parts_of(values)
     async with open_trials(
         options,
         task,
@@ -402,7 +422,7 @@ def _check(trials: Trials, biases: dict[str, Bias]) -> None:
     for name, bias in biases.items():
         try:
             bias.check_tokenizer(trials.tokenizer.fingerprint)
-            bias.check_scopes(("prompt", "prefix"), "blb eval")
+            bias.check_moves_tokens()
             check_bias(bias, trials.session.profile, trials.session.highest_id)
         except BiasError as error:
             raise type(error)(f"{name}: {error}") from None
@@ -428,6 +448,8 @@ def _print(evaluation: Evaluation, *, everything: bool) -> None:
     for name, short in names.items():
         if short != printable(name) and " + " not in short:
             echo(f"{short}: {printable(name)}")
+    for name_of_setting, rows in by_setting.items():
+        _print_texts(name_of_setting, rows, names)
     if everything and evaluation.comparisons:
         comparisons_table("Differences, paired by prompt", evaluation.comparisons)
     if everything:
@@ -487,6 +509,24 @@ def _print_policies(
         " completion",
         header,
         cells,
+    )
+
+
+def _print_texts(setting: str, rows: Sequence[PolicyResult], names: Mapping[str, str]) -> None:
+    """Print what the texts of each policy are like; nothing where no phrases are concerned."""
+    from blackbox_lb.jobs.evaluation.conclusion import TEXT_COLUMNS, text_cell
+
+    figures = {names[row.name]: row.texts for row in rows if row.texts is not None}
+    if not figures:
+        return
+    print_table(
+        f"{setting.capitalize()}, the texts: means, and in brackets the 95 % interval of the"
+        " difference from the base, paired by prompt",
+        ("policy", *TEXT_COLUMNS.values()),
+        (
+            (name, *(text_cell(column, getattr(texts, column)) for column in TEXT_COLUMNS))
+            for name, texts in figures.items()
+        ),
     )
 
 

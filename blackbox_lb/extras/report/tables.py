@@ -13,14 +13,17 @@ from blackbox_lb.bias.records import Comparison, Verdict
 from blackbox_lb.bias.request_bias import strongest
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.verdict_text import amount, change, interval
+from blackbox_lb.jobs.evaluation.conclusion import TEXT_COLUMNS, text_number
 from blackbox_lb.jobs.evaluation.document import (
     Evaluation,
     Mean,
     PolicyResult,
+    TextFigure,
 )
 from blackbox_lb.jobs.fitting.document import BothDecisions, TriedCandidate
 from blackbox_lb.records import Decisions, LabelScores, SharesOfGroup
 from blackbox_lb.rollouts.progress import short
+from blackbox_lb.safety.printable import counted
 
 MOST_ROWS = 2_000
 """Most rows of a token table in the page: a megabyte of HTML, which a phone still sorts at once."""
@@ -321,8 +324,41 @@ def policies_table(evaluation: Evaluation) -> PageTable:
     )
 
 
+def texts_table(evaluation: Evaluation) -> PageTable | None:
+    """What the texts of each policy are like; None where no phrases are concerned."""
+    policies = [policy for policy in evaluation.policies if policy.texts is not None]
+    if not policies:
+        return None
+    rows = [
+        [
+            Cell(policy.name, note=_what(policy)),
+            Cell(policy.setting),
+            *(_text_figure(column, getattr(policy.texts, column)) for column in TEXT_COLUMNS),
+        ]
+        for policy in policies
+    ]
+    return table(
+        "texts",
+        "The texts: means, and the 95 % interval of the difference from the base, paired by prompt",
+        ["policy", "setting", *TEXT_COLUMNS.values()],
+        rows,
+    )
+
+
+def _text_figure(column: str, figure: TextFigure | None) -> Cell:
+    if figure is None:
+        return number(None)
+    note = ""
+    if figure.low is not None and figure.high is not None:
+        low = text_number(column, figure.low, sign=True)
+        high = text_number(column, figure.high, sign=True)
+        note = f"{low} to {high}".replace("-", "−")
+    return number(figure.mean, text_number(column, figure.mean), note)
+
+
 def _what(policy: PolicyResult) -> str:
     parts = (
+        policy.phrases > 0 and f"{counted(policy.phrases, 'phrase')} kept out",
         (policy.bias is not None or policy.entries > 0) and f"{policy.entries:,} biased tokens",
         policy.instruction is not None and f"prompt adds “{policy.instruction}”",
         policy.best_of > 1 and f"best of {policy.best_of}",

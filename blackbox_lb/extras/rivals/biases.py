@@ -1,15 +1,19 @@
-"""Rivals that are a bias without training: on the labels, or on texts that somebody writes down."""
+"""Rivals that are a bias without training: on the labels, or on texts that somebody writes down;
+and such texts kept out of the answers without one.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
+from blackbox_lb.bias.phrases import PhraseList
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals.case import Case, Rival, number
-from blackbox_lb.jobs.evaluation.policies import HandBias, Policy
+from blackbox_lb.jobs.evaluation.policies import HandBias, Policy, WithoutPhrases
 from blackbox_lb.rollouts.answers.given_answers import AnswerTokens
 from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.stepped import PART
 from blackbox_lb.safety.untrusted import read_bounded, text_of_file
 from blackbox_lb.tasks.sets.labels import Labels
 
@@ -118,6 +122,24 @@ def hand_list(spec: str) -> Policy:
     )
 
 
+def phrases(_case: Case, value: str) -> Policy:
+    """``phrases:FILE``: the words, phrases and patterns of a list are kept out by stepping back.
+
+    Raises:
+        InputError: the list is wrong; see ``PhraseList.load``.
+    """
+    loaded = PhraseList.load(value)
+    return WithoutPhrases(
+        rival="phrases",
+        phrases=loaded,
+        entries=loaded.entries,
+        cost=(
+            f"a completion a test prompt and sample without {len(loaded.lines):,} phrases, in parts"
+            f" of {PART} tokens and two requests more for each phrase that the model begins"
+        ),
+    )
+
+
 async def _of_words(
     trials: Trials, words: Sequence[str], value: float
 ) -> tuple[Mapping[int, float], int]:
@@ -164,5 +186,6 @@ RIVALS = {
     "words": Rival(words, "FILE:NATS"),
     "close": Rival(close, "NATS"),
     "labels-only": Rival(labels_only),
+    "phrases": Rival(phrases, "FILE"),
 }
 """Name -> rival, of this module."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from types import MappingProxyType
 
@@ -13,6 +13,7 @@ from blackbox_lb.jobs.evaluation.policies import Policy
 from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.safety.printable import near_or_listed
 from blackbox_lb.tasks import Reward
+from blackbox_lb.tasks.rewards.forms.avoid import AvoidList
 from blackbox_lb.tasks.sets.labels import CALLS_TOOL, Labels, OpenLabels
 
 RIVALS: Mapping[str, Rival] = MappingProxyType(
@@ -65,6 +66,8 @@ INSTRUCTIONS = {
     "log-accuracy": "Give the answer alone, and nothing else.",
 }
 """Name of a reward -> the instruction to do what it rewards."""
+MOST_NAMED = 20
+"""Words and phrases that an instruction to avoid them names."""
 CALL_OR_ANSWER = (
     "Call a function only if one of the given functions answers this; otherwise answer in words."
 )
@@ -81,12 +84,14 @@ def standard_rivals(
     *,
     takes_messages: bool,
     has_training: bool = True,
+    keeps_phrases_out: bool = False,
 ) -> tuple[list[str], list[str]]:
     """The rivals that suit the reward, the labels and the settings, as ``rivals`` reads them; and
     sentences on rivals that are left out, and how to get them.
 
     takes_messages: whether the endpoint takes examples as messages before a prompt.
     has_training: whether there are training rows, from which some rivals learn.
+    keeps_phrases_out: whether completions without phrases can be drawn, and sent without them.
     """
     if reward.of_shares:
         return [f"temperature:{HIGHER:g}", "asked-shares", "drawn-label"], []
@@ -100,6 +105,8 @@ def standard_rivals(
     notices = []
     if reward.by_length:
         specs.append(f"prompt:{BRIEF}")
+    elif isinstance(reward, AvoidList):
+        specs += _against_words(reward, keeps_phrases_out=keeps_phrases_out)
     elif (form := reward.name.partition(":")[0]) in INSTRUCTIONS:
         specs.append(f"prompt:{INSTRUCTIONS[form]}")
     else:
@@ -107,6 +114,16 @@ def standard_rivals(
     if max(setting.temperature for setting in settings) > LOWER:
         specs.append(f"temperature:{LOWER:g}")
     return specs, notices
+
+
+def _against_words(reward: AvoidList, *, keeps_phrases_out: bool) -> Iterator[str]:
+    """An instruction that names what is to be avoided, and the list kept out by stepping back."""
+    entries = [line.entry for line in reward.lines if not line.is_pattern]
+    if entries:
+        named = ", ".join(f'"{entry}"' for entry in entries[:MOST_NAMED])
+        yield f"prompt:Do not use these words and phrases: {named}."
+    if keeps_phrases_out:
+        yield f"phrases:{reward.name.partition(':')[2]}"
 
 
 NO_INSTRUCTION = (

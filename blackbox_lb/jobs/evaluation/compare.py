@@ -15,9 +15,11 @@ from blackbox_lb.jobs.evaluation.document import (
     Evaluation,
     Mean,
     PolicyResult,
+    TextFigures,
 )
 from blackbox_lb.jobs.evaluation.policies import BASE
 from blackbox_lb.jobs.evaluation.results import Judged, PolicyAnswers
+from blackbox_lb.jobs.evaluation.texts import text_figures
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.rollouts.judging.decisions import beside_commonest
 from blackbox_lb.rollouts.judging.verdict import (
@@ -39,9 +41,15 @@ ANSWERS = 1_000
 """Number of answers that a cost is for."""
 
 
-def row_of(result: PolicyAnswers, label: str, limit: int, prices: Prices | None) -> PolicyResult:
+def row_of(
+    result: PolicyAnswers,
+    label: str,
+    limit: int,
+    prices: Prices | None,
+    base: PolicyAnswers | None = None,
+) -> PolicyResult:
     """The row of one policy; ``label``: of the reward; ``limit``: longest completion of the
-    policies that do not cut it earlier.
+    policies that do not cut it earlier; ``base``: what its texts are compared with.
 
     Raises InputError: no prompt has a completion that can be read.
     """
@@ -71,7 +79,19 @@ def row_of(result: PolicyAnswers, label: str, limit: int, prices: Prices | None)
         cost=cost,
         decisions=result.decisions,
         shares=() if result.scores.shares is None else result.scores.shares.rows,
+        phrases=len(policy.bias.phrase_entries),
+        texts=_texts(result, base),
     )
+
+
+def _texts(result: PolicyAnswers, base: PolicyAnswers | None) -> TextFigures | None:
+    """The figures of the texts, None where there are none."""
+    if result.texts is None:
+        return None
+    against = None
+    if base is not None and base is not result:
+        against = base.texts
+    return text_figures(result.texts, against)
 
 
 def mean_of(rows: Sequence[Array]) -> Mean:

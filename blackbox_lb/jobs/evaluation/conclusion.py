@@ -9,7 +9,7 @@ from pathlib import Path
 
 from blackbox_lb.bias.records import BETTER_PROBABILITIES, NOT_THE_TASK, Verdict, headline
 from blackbox_lb.jobs.evaluation.compare import verdicts
-from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
+from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult, TextFigure
 from blackbox_lb.jobs.evaluation.policies import BASE
 from blackbox_lb.jobs.fitting.document import BothDecisions
 from blackbox_lb.jobs.runs.answers import BeforeAfter
@@ -173,6 +173,39 @@ def reconciled(evaluation: Evaluation, name: str, rows: Sequence[Verdict]) -> st
     return (
         f"{'; '.join(clauses)}. The more comparisons are judged together, the clearer each must be"
     )
+
+
+TEXT_COLUMNS = {
+    "words": "words",
+    "hits": "hits for 100 words",
+    "drawn": "drawn for a token",
+    "logprob": "logprob a token",
+    "repeated": "repeated 3-grams",
+}
+"""Field of ``TextFigures`` -> its name in a table."""
+_DECIMALS = {"words": 0, "repeated": 3}
+
+
+def text_number(column: str, value: float, *, sign: bool = False) -> str:
+    """A figure of texts in words: words without decimals, shares with three, others with two."""
+    text = f"{value:{'+' * sign}.{_DECIMALS.get(column, 2)}f}"
+    if not float(text):
+        return text.lstrip("+-")
+    return text
+
+
+def text_cell(column: str, figure: TextFigure | None) -> str:
+    """A figure of texts with the interval of its difference from the base, where it has one; empty
+    where it is not known.
+    """
+    if figure is None:
+        return ""
+    cell = text_number(column, figure.mean)
+    if figure.low is not None and figure.high is not None:
+        low = text_number(column, figure.low, sign=True)
+        high = text_number(column, figure.high, sign=True)
+        cell += f" ({low} to {high})"
+    return cell
 
 
 _SHOWS = {

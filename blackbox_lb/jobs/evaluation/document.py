@@ -26,6 +26,35 @@ class Mean(Row):
     high: Finite
 
 
+class TextFigure(Row):
+    """A figure of the texts of a policy: its mean over prompts, and the difference from the base,
+    paired by prompt, with its 95 % interval, not adjusted for several; None of the base itself, and
+    where no prompt tells both.
+    """
+
+    mean: Finite
+    difference: Finite | None = None
+    low: Finite | None = None
+    high: Finite | None = None
+
+
+class TextFigures(Row):
+    """What the texts of a policy are like, where phrases are kept out, or the reward counts them.
+
+    ``words`` of a text. ``hits``: of the reward's list for each 100 words, by their weights; where
+    the reward has none, of all phrases that a policy keeps out. ``drawn``: tokens drawn for each
+    that is delivered. ``logprob``: mean of the delivered tokens under the model without a bias at
+    temperature 1, nats; None where the provider does not tell it, or another prompt was sent.
+    ``repeated``: share of 3 words in a row that occurred in the text before.
+    """
+
+    words: TextFigure | None = None
+    hits: TextFigure | None = None
+    drawn: TextFigure | None = None
+    logprob: TextFigure | None = None
+    repeated: TextFigure | None = None
+
+
 class PolicyResult(Row):
     """One policy and its results on the test prompts.
 
@@ -41,6 +70,8 @@ class PolicyResult(Row):
     ``cost``: US dollars for 1,000 answers; None without prices.
     ``kind``: completions were drawn, or the label of each prompt was decided in this program.
     ``cut``: share of the answers that ``max_tokens`` cut.
+    ``phrases``: lines of the list that is kept out by stepping back. ``texts``: what the texts are
+    like; None where no phrases are concerned.
     ``shots``: messages with examples before the prompt. ``decisions``: the labels chosen, None
     where the task has no labels. ``shares``: the labels drawn beside the wanted shares, of all
     prompts and then of each group, where the reward compares these.
@@ -66,6 +97,8 @@ class PolicyResult(Row):
     cost: Finite | None = None
     decisions: Decisions | None = None
     shares: tuple[SharesOfGroup, ...] = ()
+    phrases: Count = 0
+    texts: TextFigures | None = None
 
 
 class MovedToken(Row):

@@ -6,7 +6,7 @@ says what it asks for, and which completion is its answer.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
@@ -14,10 +14,12 @@ import numpy as np
 
 from blackbox_lb.api.wire import takes_messages
 from blackbox_lb.bias.limits import check_limits
-from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
+from blackbox_lb.bias.phrases import PhraseList
+from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias, with_phrases
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, Setting
+from blackbox_lb.rollouts.stepped import check_parts
 from blackbox_lb.types import Completion, Example, Message
 
 BASE = "base"
@@ -280,6 +282,25 @@ class HandBias(Policy):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithoutPhrases(Policy):
+    """Phrases are kept out by stepping back, beside those of a judged bias.
+
+    entries: the list, as a bias file writes it. phrases: the same, which finds them.
+    """
+
+    entries: tuple[str, ...]
+    phrases: PhraseList = field(repr=False, compare=False)
+
+    @property
+    def bias(self) -> RequestBias:
+        return with_phrases(self.sent, self.phrases)
+
+    async def ready(self, trials: Trials) -> Policy:
+        check_parts(trials.session, self.bias)
+        return self
+
+
 @dataclass(frozen=True, slots=True)
 class Decided:
     """labels: (p,) the number of the decided label for each test prompt, -1 for none.
@@ -343,15 +364,22 @@ def with_instruction(example: Example, instruction: str) -> Example:
 
 
 def policies_at(
-    setting: Setting, biases: Mapping[str, RequestBias], rivals: Sequence[Policy]
+    setting: Setting,
+    biases: Mapping[str, RequestBias],
+    rivals: Sequence[Policy],
+    parts: Collection[str] = (),
 ) -> Iterator[Policy]:
     """The model itself, and each rival that applies at ``setting``: alone, and with each bias where
     it takes one; in this order.
+
+    parts: names of biases that are parts of others, which no rival is tried together with.
     """
     for policy in (Policy(), *rivals):
-        if policy.applies(setting):
-            yield policy
-            if policy.takes_bias:
-                yield from (
-                    replace(policy, judged=name, sent=bias) for name, bias in biases.items()
-                )
+        if not policy.applies(setting):
+            continue
+        yield policy
+        if not policy.takes_bias:
+            continue
+        for name, bias in biases.items():
+            if not policy.rival or name not in parts:
+                yield replace(policy, judged=name, sent=bias)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
+from blackbox_lb.bias.phrases import PhraseList
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.jobs.evaluation.document import Answer
 from blackbox_lb.jobs.evaluation.policies import BASE, Decides, Policy, PromptDraw
+from blackbox_lb.jobs.evaluation.texts import TextReader
 from blackbox_lb.jobs.runs.answers import answer_of, moved_tokens
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.records import Decisions
 from blackbox_lb.rollouts.judging.decisions import completion_of, remark_on_others, scores_of
 from blackbox_lb.rollouts.judging.trials import Draws, StagePart, Trials
-from blackbox_lb.rollouts.judging.verdict import PolicyScores, Setting, truncation_of
+from blackbox_lb.rollouts.judging.verdict import Array, PolicyScores, Setting, truncation_of
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
+from blackbox_lb.tasks import Reward
+from blackbox_lb.tasks.rewards.forms.avoid import AvoidList
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Completion, Example
 
@@ -36,6 +40,8 @@ class PolicyAnswers:
         first: the first answer of each prompt, None for an unreadable one.
         answers: their number.
         decisions: the labels chosen, None where the task has no labels.
+        texts: figure -> (x,) of (answers,) of each prompt, see ``TextReader``; None where no
+            phrases are concerned.
     """
 
     setting: Setting
@@ -46,6 +52,19 @@ class PolicyAnswers:
     first: tuple[Answer | None, ...]
     answers: int
     decisions: Decisions | None = None
+    texts: Mapping[str, tuple[Array, ...]] | None = None
+
+
+def concerned(reward: Reward, judged: Sequence[Judged]) -> PhraseList | None:
+    """The phrases that are counted in all texts: those of the reward, else all that a policy keeps
+    out; None where there are none.
+    """
+    if isinstance(reward, AvoidList):
+        return reward.phrases
+    entries = dict.fromkeys(entry for _, policy in judged for entry in policy.bias.phrase_entries)
+    if not entries:
+        return None
+    return PhraseList.of_entries(entries)
 
 
 def draws_of(
@@ -118,12 +137,13 @@ def answers_of(
     table: Sequence[Sequence[str]],
     labels: Labels | None,
     marked: RequestBias,
+    phrases: PhraseList | None = None,
 ) -> PolicyAnswers:
     """The answers of a policy from its completions, scored on the plain examples, without an
     instruction.
 
     table: (x, samples) the keys of the completions of each example. marked: the bias whose tokens
-    are marked in the answers.
+    are marked in the answers. phrases: see ``concerned``.
 
     Raises InputError: a score is not finite. NoLogprobs: completions that should be ranked came
     without.
@@ -134,6 +154,14 @@ def answers_of(
     best_completions: list[Completion | None] = []
     decided: list[tuple[Example, str]] = []
     bounded = 0
+    texts = None
+    counts_hits = isinstance(trials.reward, AvoidList)
+    if phrases is not None:
+        texts = TextReader(
+            phrases=None if counts_hits else phrases,
+            steps_back=policy.bias.phrases is not None,
+            tells_logprobs=trials.session.tells_base_logprobs and _is_plain(policy, examples),
+        )
 
     def answered() -> Iterator[list[Completion]]:
         nonlocal bounded
@@ -158,6 +186,8 @@ def answers_of(
                         trials.session.profile.sampling.shares_prompt,
                     )
                 )
+            if texts is not None:
+                texts.read(readable)
             first = None
             if readable:
                 first = readable[0][1].without_lists()
@@ -182,6 +212,12 @@ def answers_of(
     if labels is not None:
         remark_on_others(trials, title, labels, decided)
         decisions = scores_of(labels, trials.reward, decided)
+    figures = None
+    if texts is not None:
+        hits = None
+        if counts_hits:
+            hits = [np.abs(row) for row in scores.reward]
+        figures = texts.values(hits)
     return PolicyAnswers(
         setting,
         policy,
@@ -191,6 +227,16 @@ def answers_of(
         _first(trials, examples, policy.name, best_completions, scores, marked),
         answers,
         decisions,
+        figures,
+    )
+
+
+def _is_plain(policy: Policy, examples: Sequence[Example]) -> bool:
+    """Whether a policy sends the prompts as they are."""
+    return all(
+        draw.example.prompt == example.prompt
+        for example in examples
+        for draw in policy.requests(example, policy.group)
     )
 
 

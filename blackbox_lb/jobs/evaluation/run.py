@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from blackbox_lb.api.wire import asks_logprobs, takes_messages
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias, to_vector
+from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias, to_request_bias, to_vector
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.compare import (
     comparisons,
@@ -26,6 +26,7 @@ from blackbox_lb.jobs.evaluation.results import (
     PolicyAnswers,
     answers_of,
     collect_answers,
+    concerned,
     decide,
 )
 from blackbox_lb.jobs.records.run_record import Remembering, provenance
@@ -33,6 +34,7 @@ from blackbox_lb.jobs.runs.names import TEST_SAMPLES
 from blackbox_lb.rollouts.judging.decisions import check_wanted, confusable
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting, parse_setting
+from blackbox_lb.rollouts.stepped import check_parts
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.types import Example
 
@@ -47,6 +49,7 @@ class EvalPlan:
     where the task is no decision. ``go_on``: draw although no comparison can show anything.
 
     ``effect``: the difference of the reward for a sample size. ``prices``: None where not known.
+    ``parts``: judge the vector and the phrases of a bias that holds both by themselves, too.
     ``preset_options``: option -> value, what the command line does not show, for the record.
     """
 
@@ -57,15 +60,43 @@ class EvalPlan:
     effect: float | None = None
     prices: Prices | None = None
     labels: Labels | None = None
+    parts: bool = False
     preset_options: Mapping[str, str] = field(default_factory=dict)
 
     def judged(self, biases: Mapping[str, RequestBias]) -> list[Judged]:
         """Every policy at every setting."""
+        parts: dict[str, RequestBias] = {}
+        if self.parts:
+            parts = parts_of(biases)
         return [
             (setting, policy)
             for setting in dict.fromkeys(self.settings)
-            for policy in policies_at(setting, biases, self.rivals)
+            for policy in policies_at(setting, {**biases, **parts}, self.rivals, parts)
         ]
+
+
+def parts_of(biases: Mapping[str, RequestBias]) -> dict[str, RequestBias]:
+    """The vector and the phrases of each bias that holds both, as biases by themselves.
+
+    Raises InputError: none does, or a name is taken.
+    """
+    parts: dict[str, RequestBias] = {}
+    for name, bias in biases.items():
+        if bias.token_ids and bias.phrase_entries:
+            parts[f"{name} vector"] = to_vector(bias)
+            parts[f"{name} phrases"] = RequestBias({}, phrases=bias.phrases)
+    if not parts:
+        raise InputError(
+            "``parts`` judges a vector and phrases by themselves, and no bias holds both; leave it"
+            " out"
+        )
+    taken = sorted(parts.keys() & biases.keys())
+    if taken:
+        raise InputError(
+            f"a part of a bias and a bias would both be called {taken[0]!r}; give the bias another"
+            " name with NAME=FILE"
+        )
+    return parts
 
 
 def default_settings(biases: Iterable[Bias], reward: Reward) -> tuple[Setting, ...]:
@@ -100,7 +131,9 @@ async def evaluate(
     remembering = Remembering(trials.report)
     trials = replace(trials, report=remembering)
     examples = task.test
-    values = {name: to_vector(bias, trials.store) for name, bias in biases.items()}
+    values = {name: to_request_bias(bias, trials.store) for name, bias in biases.items()}
+    for bias in values.values():
+        check_parts(trials.session, bias)
     plan = replace(plan, rivals=tuple([await rival.ready(trials) for rival in plan.rivals]))
     judged = [
         (setting, policy)
@@ -109,8 +142,8 @@ async def evaluate(
     ]
     _check_names(judged)
     _announce(trials, plan, examples, judged)
-    for name, bias in biases.items():
-        if bias.task == task.name and bias.data_hash not in (None, task.data_hash):
+    for name, document in biases.items():
+        if document.task == task.name and document.data_hash not in (None, task.data_hash):
             trials.report.notice(
                 f"{name} was learned on other examples of {task.name}, or on another division of"
                 " them: make sure that no test prompt here is one that it was learned or chosen on"
@@ -144,6 +177,7 @@ async def _results(
                     trials, examples, setting, policy, plan.labels, first
                 )
     drawn = [(setting, policy) for setting, policy in judged if policy not in decided]
+    phrases = concerned(trials.reward, drawn)
     tables = iter(await collect_answers(trials, examples, drawn, plan.samples))
     results = []
     for setting, policy in judged:
@@ -152,7 +186,9 @@ async def _results(
             continue
         marked = policy.sent if policy.judged else first
         table = next(tables)
-        results.append(answers_of(trials, examples, (setting, policy), table, plan.labels, marked))
+        results.append(
+            answers_of(trials, examples, (setting, policy), table, plan.labels, marked, phrases)
+        )
     return results
 
 
@@ -166,7 +202,10 @@ def _evaluation(
 ) -> Evaluation:
     label = trials.reward.label
     limit = trials.reward.max_tokens
-    policies = tuple(row_of(result, label, limit, plan.prices) for result in results)
+    bases = {result.setting: result for result in results if result.policy.name == BASE}
+    policies = tuple(
+        row_of(result, label, limit, plan.prices, bases.get(result.setting)) for result in results
+    )
     rows = comparisons(results, label, plan.effect)
     fewest = min((row.n_prompts for row in rows), default=0)
     if rows and fewest < len(examples):  # else it was said before the first request
@@ -203,7 +242,7 @@ def _check_names(judged: Sequence[Judged]) -> None:
     if repeated:
         raise InputError(
             f"two policies would both be called {repeated[0]!r}; give the bias another name with"
-            " NAME=FILE"
+            " NAME=FILE, and one list of phrases"
         )
 
 
@@ -231,7 +270,9 @@ def unranked(trials: Trials, setting: Setting, policy: Policy) -> str | None:
     where = trials.session.biased_endpoint
     if not asks_logprobs(profile.endpoint(where), trials.top_logprobs):
         return f"no logprobs are returned on the {where} endpoint of {profile.name}"
-    is_of_base = not policy.sent and policy.drawn_at(setting).temperature == 1
+    sent = policy.bias
+    is_biased = bool(sent) or sent.phrases is not None
+    is_of_base = not is_biased and policy.drawn_at(setting).temperature == 1
     if profile.logprobs.meaning == "before bias" or is_of_base:
         return None
     verb = "is not known to return" if profile.logprobs.meaning == "unknown" else "does not return"

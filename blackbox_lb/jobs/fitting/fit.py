@@ -13,6 +13,7 @@ from blackbox_lb.jobs.fitting.evidence.selection import FitEvidence
 from blackbox_lb.jobs.fitting.explain import explain
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.fitting.judge import judge
+from blackbox_lb.jobs.fitting.left_hits import advice
 from blackbox_lb.jobs.fitting.result import Fitted, recorded, uncompiled_of, written
 from blackbox_lb.jobs.fitting.varying.by_samples import confined
 from blackbox_lb.jobs.plan.plan import Plan
@@ -43,6 +44,9 @@ async def fit(trials: Trials, task: Task, plan: Plan) -> Fitted:
     if selected.choice.richer is not None:
         sent = confined(job, selected.choice.richer.bias)
     test = await judge(job, selected, sent, fixed)
+    sentence = advice(job, test)
+    if sentence:
+        trials.report.notice(sentence)
 
     why = explain(job, selected, test.verdict)
     bias = await written(job, selected, sent, test, why)

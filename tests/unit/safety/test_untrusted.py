@@ -385,6 +385,7 @@ def test_a_found_settings_file_runs_no_code(
         ("fit", 'data_dir = ".."'), ("fit", 'rollouts = ["runs/*", "../runs/*"]'), ("fit", 'objective = "cost:../c.json"'),
         ("fit", 'out = "../x"'), ("fit", 'store = "/elsewhere/x.db"'), ("fit", "restart = true"),
         ("eval", "save = true"), ("eval", 'rival = "classifier:embedding:m"'), ("eval", 'rival = ["words:/w.txt:-2"]'),
+        ("eval", 'rival = "phrases:/etc/passwd"'), ("eval", 'rival = ["phrases:../words.txt"]'),
         ("report", 'out = "~/.bashrc"'), ("report", 'out = ".git/hooks/x"'), ("report", 'out = "away/x"'),
         ("report", 'plots = "/etc"'), ("doctor", 'save = "../mine.toml"'), ("score", 'per_completion = "../x"'),
         ("proxy", 'upstream = "http://h/v1"'), ("proxy", 'host = "0.0.0.0"'), ("proxy", 'allow_host = "h"'),

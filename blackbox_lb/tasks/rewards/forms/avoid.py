@@ -30,6 +30,19 @@ def count_words(text: str) -> int:
     return sum(1 for _ in _WORD.finditer(text))
 
 
+def words_of(text: str) -> list[str]:
+    """The words that ``count_words`` counts, in lower case."""
+    return [match.group().lower() for match in _WORD.finditer(text)]
+
+
+def hits_for_words(phrases: PhraseList, text: str) -> float:
+    """The weights of the hits of a list for each ``PER_WORDS`` words of a text, as the reward has
+    them. InputError: a pattern takes too long.
+    """
+    weight = sum(hit.line.weight for hit in phrases.hits(text))
+    return weight * PER_WORDS / max(count_words(text), 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvoidList(TextRule):
     """The lines of a file, each hit of which costs its weight.

@@ -1,0 +1,326 @@
+"""``blb eval`` with phrases: base, vector, phrases, both and an instruction, and what their texts
+are like.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import Result
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.phrases import PhraseList
+from blackbox_lb.bias.records import Entry
+from blackbox_lb.extras.rivals.case import Case
+from blackbox_lb.extras.rivals.table import rivals, standard_rivals
+from blackbox_lb.jobs.evaluation.conclusion import text_cell
+from blackbox_lb.jobs.evaluation.document import Evaluation, TextFigure
+from blackbox_lb.jobs.evaluation.run import EvalPlan
+from blackbox_lb.jobs.evaluation.texts import TextReader, repeated_share, text_figures
+from blackbox_lb.jobs.forecast import STEPS, RequestSettings, eval_forecast
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.tasks import Task, parse_reward
+from blackbox_lb.types import Completion, Example, Prompt
+from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
+from tests.support.commands import blb, options, refusal
+from tests.support.errors import names
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_rows
+
+MODEL = ExactModel(5, 8, prompts=2, sharpness=0.5, seed=2)
+"""Words " a" to " e", eight to a text."""
+PHRASES = ("a b", "c d", "e a")
+PROMPTS = 12
+
+
+@pytest.fixture
+def server() -> Iterator[ExactServer]:
+    """The model behind HTTP."""
+    with ExactServer(MODEL) as running:
+        yield running
+
+
+def bias_file(server: ExactServer, path: Path, phrases: tuple[str, ...] = PHRASES) -> Path:
+    """A vector that moves " e" down, with phrases."""
+    path.parent.mkdir(exist_ok=True)
+    Bias(
+        provider="llamacpp",
+        model="exact",
+        tokenizer=fingerprint(server.tokenize(PROBE_TEXT)),
+        reward="avoid",
+        estimator="projection",
+        entries=(Entry(id=4, text=" e", bias=-1.0),),
+        phrases=phrases,
+    ).save(path)
+    return path
+
+
+def run_eval(server: ExactServer, folder: Path, *more: object, reward: str = "") -> Result:
+    """``blb eval`` of texts of eight words."""
+    data = folder / "test.jsonl"
+    write_rows(data, [{"prompt": f"question {n}", "split": "test"} for n in range(PROMPTS)])
+    words = options(
+        provider="llamacpp",
+        base_url=server.base_url,
+        data=data,
+        out=folder / "run",
+        reward=reward or f"avoid:{','.join(PHRASES)}",
+        max_tokens=8,
+        top_logprobs=5,
+        seed=1,
+        deploy="temperature=1",
+        test_samples=4,
+    )
+    return blb("eval", *words, "--go-on", *more)
+
+
+def found(result: Result) -> Evaluation:
+    """The document that ``--json`` printed."""
+    assert result.exit_code == 0, result.output
+    return Evaluation.model_validate_json(result.stdout)
+
+
+def drawn(server: ExactServer) -> int:
+    """Completions that were asked for so far."""
+    return sum(path.endswith("completions") for path, _ in server.calls)
+
+
+def value(figure: TextFigure | None) -> float:
+    """The mean of a figure."""
+    assert figure is not None
+    return figure.mean
+
+
+def test_vector_phrases_both_and_an_instruction_stand_side_by_side(
+    server: ExactServer, tmp_path: Path
+) -> None:
+    """Without phrases no text has a hit; tokens are thrown away there and nowhere else; the hits
+    are the reward; the logprob of the base's texts is the model's own. A second run draws nothing.
+    """
+    both = bias_file(server, tmp_path / "both" / "bias.json")
+    words = (both, "--parts", "--rival", "prompt:Be kind.", "--json")
+    evaluation = found(run_eval(server, tmp_path, *words))
+    rows = {row.name: row for row in evaluation.policies}
+    instruction = 'prompt + "Be kind."'
+    assert list(rows) == [
+        *("base", "both", "both vector", "both phrases", instruction),
+        f"{instruction} and both",
+    ]
+    texts = {name: row.texts for name, row in rows.items()}
+    for name, row in rows.items():
+        figures = texts[name]
+        assert figures is not None
+        keeps_out = name in ("both", "both phrases", f"{instruction} and both")
+        assert row.phrases == (3 if keeps_out else 0)
+        assert value(figures.hits) == pytest.approx(-row.metrics[evaluation.label].mean, abs=1e-9)
+        assert (value(figures.hits) == 0.0) == keeps_out
+        assert (value(figures.drawn) > 1.0) == keeps_out
+        assert value(figures.words) == 8.0
+        assert (figures.logprob is None) == (instruction in name)
+        assert figures.hits is not None
+        assert (figures.hits.low is None) == (name == "base")
+    assert (rows["both vector"].entries, rows["both phrases"].entries) == (1, 0)
+    entropy = -np.mean(
+        [
+            float((np.exp(logprobs) * logprobs).sum())
+            for logprobs in (MODEL.logprobs(prompt=0), MODEL.logprobs(prompt=1))
+        ]
+    )
+    assert texts["base"] is not None
+    assert abs(value(texts["base"].logprob) + entropy) < 0.4
+    asked = drawn(server)
+    again = found(run_eval(server, tmp_path, *words))
+    assert again.policies == evaluation.policies
+    assert drawn(server) == asked
+
+
+def test_a_rival_is_a_list_alone_and_beside_a_bias(server: ExactServer, tmp_path: Path) -> None:
+    """Beside a bias that keeps others out, both are kept out. Without ``avoid`` the hits are those
+    of all lists.
+    """
+    both = bias_file(server, tmp_path / "both" / "bias.json", phrases=PHRASES[:1])
+    (tmp_path / "list.txt").write_text("c d\ne a\t2\n")
+    rival = ("--rival", f"phrases:{tmp_path / 'list.txt'}")
+    evaluation = found(run_eval(server, tmp_path, both, *rival, "--json", reward="length"))
+    rows = {row.name: row for row in evaluation.policies}
+    assert list(rows) == ["base", "both", "phrases", "phrases and both"]
+    assert [row.phrases for row in rows.values()] == [0, 1, 2, 3]
+    hits = {name: value(row.texts.hits) for name, row in rows.items() if row.texts is not None}
+    assert hits["base"] > hits["both"] > hits["phrases and both"] == 0.0
+    assert hits["base"] > hits["phrases"] > 0.0
+    compared = [(row.policy, row.against) for row in evaluation.comparisons]
+    assert ("phrases and both", "phrases") in compared
+
+
+def test_the_texts_stand_in_a_table_and_in_the_page(server: ExactServer, tmp_path: Path) -> None:
+    """Where phrases are concerned, and nowhere else."""
+    both = bias_file(server, tmp_path / "both" / "bias.json")
+    result = run_eval(server, tmp_path, both)
+    assert result.exit_code == 0, result.output
+    assert names(result.stdout, "the texts", "hits for 100 words", "repeated 3-grams")
+    pytest.importorskip("jinja2")
+    shutil.copy(both, tmp_path / "run" / "bias.json")
+    page = blb("report", tmp_path / "run")
+    assert page.exit_code == 0, page.output
+    html = (tmp_path / "run" / "report.html").read_text()
+    assert "logprob a token" in html
+    assert "3 phrases kept out" in html
+    vector = bias_file(server, tmp_path / "vector" / "bias.json", phrases=())
+    plain = run_eval(server, vector.parent, vector, "--json", reward="length")
+    assert all(row.texts is None for row in found(plain).policies)
+    shown = run_eval(server, vector.parent, vector, reward="length")
+    assert "the texts" not in shown.stdout
+
+
+def test_the_verdict_that_is_saved_is_that_of_the_file(server: ExactServer, tmp_path: Path) -> None:
+    """And not of its parts."""
+    both = bias_file(server, tmp_path / "both" / "bias.json")
+    evaluation = found(run_eval(server, tmp_path, both, "--parts", "--save", "--json"))
+    saved = Bias.load(both)
+    assert saved.phrases == PHRASES
+    rows = [
+        row.biased
+        for row in evaluation.comparisons
+        if (row.against, row.policy) == ("base", "both")
+    ]
+    assert [row.biased for row in saved.verdict] == rows
+
+
+def test_what_cannot_be_judged_is_refused_before_a_request(
+    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that continues no token ids, by name and with those that do, also for a bias file
+    that holds phrases; parts of a bias that has none; a list that cannot be read.
+    """
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    both = bias_file(server, tmp_path / "both" / "bias.json")
+    vector = bias_file(server, tmp_path / "vector" / "bias.json", phrases=())
+    openai = ("--provider", "openai", "--model", "gpt-4o-mini")
+    for words, facts in (
+        (("--rival", "phrases:lamp", *openai), ("openai", "vllm", "llamacpp", "local")),
+        ((both, *openai), ("openai", "vllm", "llamacpp", "local")),
+        ((vector, "--parts"), ("--parts",)),
+        ((both, "--rival", "phrases:none.txt"), ("none.txt",)),
+        ((both, "--rival", "phrases"), ("phrases", "FILE")),
+        (
+            (both, "--rival", "phrases:a", "--rival", "phrases:b"),
+            ("phrases", "one list of phrases"),
+        ),
+    ):
+        assert names(refusal(run_eval(server, tmp_path, *words)), *facts)
+    assert drawn(server) == 0
+
+
+def test_the_forecast_counts_the_parts(server: ExactServer, tmp_path: Path) -> None:
+    """A completion without phrases takes requests for its parts and its likely steps back, and no
+    more tokens were drawn than it allows for.
+    """
+    rival = ("--rival", f"phrases:{','.join(PHRASES)}")
+    result = run_eval(server, tmp_path, *rival)
+    assert result.exit_code == 0, result.output
+    announced = re.search(r"about ([\d,]+) requests", result.stderr)
+    assert announced is not None
+    completions = PROMPTS * 4
+    assert int(announced[1].replace(",", "")) == completions + completions * (1 + 2 * STEPS)
+    assert drawn(server) > 2 * completions
+    reward = parse_reward(f"avoid:{','.join(PHRASES)}", max_tokens=8)
+    examples = tuple(Example(str(n), Prompt.user(f"question {n}")) for n in range(PROMPTS))
+    task = Task("texts", (), (), examples)
+    plan = EvalPlan((SAMPLED,), rivals((rival[1],), Case(task, reward, (SAMPLED,))), samples=4)
+    total = eval_forecast(RequestSettings(load_profile("llamacpp"), "chat", 8, 5), task, {}, plan)
+    assert total.completions == 2 * completions
+    document = Evaluation.model_validate_json((tmp_path / "run" / "evaluation.json").read_text())
+    tokens = sum(row.completion_tokens * completions for row in document.policies)
+    assert tokens <= total.most_completion_tokens
+
+
+def test_phrases_suit_words_to_avoid() -> None:
+    """Where the server can step back; the instruction names the words and no pattern."""
+    reward = parse_reward("avoid:a lone lamp,re:not .but,lamp", max_tokens=8)
+    common = {"takes_messages": True}
+    specs, notices = standard_rivals(reward, None, (SAMPLED,), keeps_phrases_out=True, **common)
+    assert specs == [
+        'prompt:Do not use these words and phrases: "a lone lamp", "lamp".',
+        "phrases:a lone lamp,re:not .but,lamp",
+        "temperature:0.3",
+    ]
+    assert notices == []
+    without, _ = standard_rivals(reward, None, (SAMPLED,), **common)
+    assert without == [specs[0], specs[2]]
+    length = parse_reward("length", max_tokens=8)
+    assert not any(
+        spec.startswith("phrases")
+        for spec in standard_rivals(length, None, (SAMPLED,), keeps_phrases_out=True, **common)[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", 0.0),
+        ("one two", 0.0),
+        ("one two three", 0.0),
+        ("a b c a b c", 0.25),
+        ("A b c, a B c", 0.25),
+        ("a a a a a", 2 / 3),
+    ],
+)
+def test_repeated_words_in_a_row(text: str, expected: float) -> None:
+    """1 less distinct over all 3-grams of words, in any case and without signs."""
+    assert repeated_share(text) == pytest.approx(expected)
+
+
+def completion(text: str, *logprobs: float, generated: int | None = None) -> Completion:
+    """A completion with a token for each logprob."""
+    ids = np.arange(len(logprobs), dtype=np.int32)
+    values = np.array(logprobs, np.float32)
+    return Completion(text, "stop", ids, values, ids[:, None], values[:, None], generated=generated)
+
+
+def test_figures_by_eye() -> None:
+    """Means over prompts; drawn over delivered; what is not known is left out, and a difference is
+    that of prompts which tell both.
+    """
+    lamps = PhraseList.of_entries(["lamp\t2"])
+    base = TextReader(lamps, steps_back=False, tells_logprobs=True)
+    for one in (completion("a lamp", -1.0, -3.0, generated=3), completion("a b c d")):
+        base.read([((one,), one)])
+    policy = TextReader(lamps, steps_back=True, tells_logprobs=True)
+    for one in (completion("a lad", -2.0, -4.0, generated=5), completion("a b", -1.0, generated=1)):
+        policy.read([((one,), one)])
+    of_base = text_figures(base.values(), None)
+    assert (value(of_base.words), value(of_base.hits)) == (3.0, 50.0)
+    assert (value(of_base.drawn), value(of_base.logprob)) == (1.0, -2.0)
+    figures = text_figures(policy.values(), base.values())
+    assert (value(figures.hits), value(figures.drawn)) == (0.0, 1.75)
+    assert figures.words is not None
+    assert figures.words.difference == -1.0
+    assert figures.logprob is not None
+    assert (figures.logprob.mean, figures.logprob.difference) == (-2.0, -1.0)
+    silent = TextReader(None, steps_back=False, tells_logprobs=False)
+    one = completion("a", -1.0)
+    silent.read([((one,), one)])
+    assert text_figures(silent.values([np.zeros(1)]), None).logprob is None
+
+
+def test_a_token_without_a_logprob_of_its_own_is_left_out() -> None:
+    """Its bound would make the text likelier than it is."""
+    reader = TextReader(None, steps_back=False, tells_logprobs=True)
+    one = replace(completion("a b", -1.0, 0.0), bounded=np.array([False, True]))
+    reader.read([((one,), one)])
+    assert value(text_figures(reader.values(), None).logprob) == -1.0
+
+
+def test_a_cell_has_the_interval_of_the_difference() -> None:
+    """Without one, the mean alone; nothing where it is not known."""
+    figure = TextFigure(mean=0.4, difference=-3.5, low=-3.9, high=-0.001)
+    assert text_cell("hits", figure) == "0.40 (-3.90 to 0.00)"
+    assert text_cell("words", TextFigure(mean=92.6)) == "93"
+    assert text_cell("logprob", None) == ""

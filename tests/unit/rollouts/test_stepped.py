@@ -1,0 +1,395 @@
+"""Completions without phrases, drawn in parts: their distribution, what a store keeps of them, and
+which servers cannot draw them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from blackbox_lb.api.draw import Draw
+from blackbox_lb.api.session import Session
+from blackbox_lb.bias.phrases import PhraseList
+from blackbox_lb.bias.request_bias import RequestBias
+from blackbox_lb.errors import InputError
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.rollouts import stepped
+from blackbox_lb.rollouts.collect import collect
+from blackbox_lb.rollouts.stepped import check_parts, complete_in_parts, spelled_along
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.types import Completion, Prompt, Sampling
+from tests.support.errors import raises_naming
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.exact.llamacpp_answers import JSON
+from tests.support.exact.model import log_softmax
+from tests.unit.deploy.test_phrase_requests import END, MODEL, PHRASES, WORDS, fits, law, text_of
+from tests.unit.rollouts.test_fragments import Fragments
+
+PROMPT = Prompt.user("go")
+DRAWS = 400
+
+
+class WordServer(ExactServer):
+    """The model of the senders' tests, with their words as its tokens."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(MODEL, **options)
+        dialect = self._dialect
+        dialect.texts[:] = WORDS
+        dialect._known_texts = {text: token for token, text in enumerate(WORDS) if text}
+
+    @property
+    def drawn(self) -> list[JSON]:
+        """The bodies of requests for completions."""
+        return [body for path, body in self.calls if path.endswith("completions")]
+
+
+def draw_of(phrases: Sequence[str] = PHRASES, **sampling: Any) -> Draw:
+    """Completions without phrases."""
+    common = {"temperature": 1.0, "max_tokens": MODEL.horizon, "top_logprobs": 5}
+    bias = RequestBias({}, phrases=tuple(phrases))
+    return Draw(Sampling(**{**common, **sampling}), bias)
+
+
+def completed(server: ExactServer, draws: Sequence[Draw]) -> list[Completion]:
+    """One completion for each draw."""
+
+    async def go() -> list[Completion]:
+        async with Session(load_profile("llamacpp"), base_url=server.base_url) as session:
+            return [await complete_in_parts(session, PROMPT, draw) for draw in draws]
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize("part", [2, 32])
+def test_completions_have_the_distribution_of_stepping_back(
+    part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By chi-square over whole texts, however long a part is; the logprobs are those of the model
+    without a bias or a ban, and what was thrown away is counted beside what is left.
+    """
+    monkeypatch.setattr(stepped, "PART", part)
+    with WordServer(seed=2) as server:
+        completions = completed(server, [draw_of()] * DRAWS)
+    assert fits(Counter(completion.text for completion in completions), law()) > 1e-4
+    discarded = 0
+    for completion in completions:
+        tokens = completion.token_ids.tolist()
+        expected = [MODEL.logprobs(tokens[:place])[token] for place, token in enumerate(tokens)]
+        assert completion.logprobs == pytest.approx(expected, abs=1e-5)
+        assert (completion.text, completion.whole) == (text_of(tokens), True)
+        assert completion.finish_reason == ("stop" if END in tokens else "length")
+        discarded += completion.n_tokens - len(tokens)
+    assert discarded > DRAWS / 10
+
+
+def test_seeds_of_the_parts_are_not_the_same() -> None:
+    """With the random numbers of the first draw, the second would be tied to it."""
+    server = WordServer()
+    with server:
+        draws = [draw_of(seed=1_000 * number) for number in range(DRAWS)]
+        texts = Counter(completion.text for completion in completed(server, draws))
+        seeds = [body["seed"] for body in server.drawn]
+        assert len(set(seeds)) == len(seeds) > DRAWS
+    assert fits(texts, law()) > 1e-4
+
+
+class Scripted:
+    """A session whose completions are these tokens, one list for each request.
+
+    texts: of the tokens. is_listed: whether a token is listed, all of them by default.
+    """
+
+    def __init__(self, *parts: Sequence[int], texts: Sequence[str | bytes] = WORDS) -> None:
+        logprobs = SimpleNamespace(stop_text_listed=True, drops_fragments=False)
+        self.profile = SimpleNamespace(
+            reference=SimpleNamespace(endpoint="completions"),
+            logprobs=logprobs,
+            bias=SimpleNamespace(low=-100.0),
+        )
+        self.sent = list[tuple[list[int], Draw]]()
+        self._parts = iter(parts)
+        self._spelled = [text.encode() if isinstance(text, str) else text for text in texts]
+
+    async def prompt_ids(self, prompt: Prompt) -> list[int]:
+        """The prompt is one token."""
+        return [90]
+
+    async def bytes_of(self, tokens: Sequence[int]) -> list[bytes]:
+        """The bytes of each."""
+        return [self._spelled[token] for token in tokens]
+
+    async def complete_many(self, prompt: Sequence[int], draw: Draw) -> list[Completion]:
+        """One completion, cut at its limit or before a stop text."""
+        self.sent.append((list(prompt[1:]), draw))
+        tokens = list(next(self._parts))[: draw.sampling.max_tokens]
+        raw = b"".join(self._spelled[token] for token in tokens)
+        text = raw.decode(errors="replace")
+        is_over = not tokens or not self._spelled[tokens[-1]]
+        for stop in draw.sampling.stop:
+            is_over = is_over or stop in text
+            text = text.partition(stop)[0]
+        count = len(tokens)
+        return [
+            Completion(
+                text,
+                "stop" if is_over else "length",
+                np.array(tokens, np.int32),
+                np.full(count, -1.0, np.float32),
+                np.array(tokens, np.int32).reshape(-1, 1),
+                np.full((count, 1), -1.0, np.float32),
+                prompt_tokens=len(prompt),
+                generated=count,
+            )
+        ]
+
+
+def words(*names: str) -> list[int]:
+    """The tokens of words; "" is the end."""
+    return [WORDS.index(f" {name}" if name else "") for name in names]
+
+
+def drawn_from(session: Any, draw: Draw) -> Completion:
+    """One completion."""
+    return asyncio.run(complete_in_parts(session, PROMPT, draw))
+
+
+def test_a_step_back_takes_one_token_and_goes_on() -> None:
+    """Its first token is banned there alone; all requests are paid for, those of dropped parts,
+    too.
+    """
+    session = Scripted(words("sky", "red", "fish", "sky"), words("blue"), words("fish", ""))
+    completion = drawn_from(session, draw_of(max_tokens=9))
+    assert (completion.text, completion.finish_reason) == (" sky blue fish", "stop")
+    assert completion.token_ids.tolist() == words("sky", "blue", "fish", "")
+    assert [begun for begun, _ in session.sent] == [[], words("sky"), words("sky", "blue")]
+    limits = [draw.sampling.max_tokens for _, draw in session.sent]
+    assert limits == [9, 1, 7]
+    assert [draw.bias.common for _, draw in session.sent] == [{}, {0: -100.0}, {}]
+    assert completion.prompt_tokens == 1 + 2 + 3
+    assert completion.n_tokens == 4 + 3  # a stream would have stopped at the second " sky"
+
+
+def test_a_first_word_that_is_dropped_is_paid_for() -> None:
+    """Though no token of its part is left."""
+    session = Scripted(words("red", "fish", "sky"), words("blue"), words(""))
+    completion = drawn_from(session, draw_of(max_tokens=9))
+    assert (completion.text, completion.prompt_tokens) == (" blue", 1 + 1 + 2)
+
+
+@pytest.mark.parametrize("end", [[""], []], ids=["ended", "limit"])
+def test_a_phrase_at_the_end_is_kept_out_too(end: list[str]) -> None:
+    """Where the answer ends by itself or at its limit, no more letters can follow."""
+    session = Scripted(words("sky", "red", "fish", *end), words("blue"), words(""))
+    completion = drawn_from(session, draw_of(max_tokens=3))
+    assert (completion.text, completion.finish_reason) == (" sky blue", "stop")
+
+
+def test_a_limit_holds_across_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts have as many tokens as one completion may have."""
+    monkeypatch.setattr(stepped, "PART", 2)
+    session = Scripted(words("sky", "sky"), words("sky", "sky"), words("sky"))
+    completion = drawn_from(session, draw_of(max_tokens=5))
+    assert (completion.text, completion.finish_reason) == (" sky" * 5, "length")
+    assert [draw.sampling.max_tokens for _, draw in session.sent] == [2, 2, 1]
+
+
+def test_a_stop_text_ends_a_completion_wherever_it_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Within a part, across the end of one, and within a token, as a server without parts."""
+    monkeypatch.setattr(stepped, "PART", 2)
+    for stop, parts, text in (
+        (" fish", (("sky", "fish"),), " sky"),
+        ("y bl", (("red", "sky"), ("blue", "red")), " red sk"),
+        (" sky fish", (("red", "sky"), ("fish", "red")), " red"),
+    ):
+        session = Scripted(*(words(*part) for part in parts))
+        completion = drawn_from(session, draw_of(stop=(stop,), max_tokens=9))
+        assert (completion.text, completion.finish_reason) == (text, "stop")
+        assert text_of(completion.token_ids.tolist()).startswith(text)
+
+
+def test_a_phrase_before_a_stop_text_is_kept_out() -> None:
+    """The answer that ends there is drawn again, and then has another end."""
+    session = Scripted(words("red", "fish", "sky"), words("blue"), words(""))
+    completion = drawn_from(session, draw_of(stop=(" sky",), max_tokens=9))
+    assert completion.text == " blue"
+
+
+SIGNS = (b" x", b"\xe2", b"\x82", b"\xac", b"", b"!")
+"""A euro sign is three tokens."""
+
+
+def test_a_character_may_stand_in_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokens are one piece of the text, whose first is banned where a phrase begins there, and
+    nowhere within.
+    """
+    monkeypatch.setattr(stepped, "PART", 2)
+    session = Scripted([0, 1], [2, 3], [4], texts=SIGNS)
+    assert drawn_from(session, draw_of(max_tokens=9)).text == " x€"
+    session = Scripted([0, 1], [2, 3], [5], [0], [4], texts=SIGNS)
+    completion = drawn_from(session, draw_of(["€"], max_tokens=9))
+    assert completion.text == " x x"
+    banned = [draw.bias.common for _, draw in session.sent]
+    assert banned == [{}, {}, {}, {1: -100.0}, {}]
+    session = Scripted([0, 0], [5, 4], [1], [2, 3], [4], texts=SIGNS)
+    completion = drawn_from(session, draw_of(["!"], max_tokens=9))
+    assert completion.text == " x x€"
+    assert [draw.bias.common for _, draw in session.sent][2:4] == [{5: -100.0}, {}]
+
+
+class Signs(ExactModel):
+    """Tokens 0 to 2 are the bytes of a euro sign, which come in their order and never alone; 3 to 6
+    are " d" to " g".
+    """
+
+    def logprobs(self, prefix: Sequence[int] = (), prompt: int = 0) -> Any:
+        """See ``ExactModel``."""
+        scores = super().logprobs(prefix, prompt).copy()
+        scores[[1, 2]] = -50.0
+        if len(prefix) and int(prefix[-1]) < 2:
+            scores[:] = -50.0
+            scores[int(prefix[-1]) + 1] = 0.0
+        return log_softmax(scores)
+
+
+FRAGMENTS = Signs(8, 6, end=True, sharpness=0.4, unigram=(1.0, 0, 0, 0, 0, 0, 0, -2.0))
+
+
+class Dropping(Fragments):
+    """Parts of a character are printed as such a server prints them."""
+
+    def post(self, path: str, body: JSON, number: int) -> JSON:
+        """See ``Dialect``."""
+        answer = super().post(path, body, number)
+        if path == "/detokenize":
+            raw = str(answer["content"]).encode("utf-8", "surrogateescape")
+            answer = {"content": raw.decode("utf-8", "replace")}
+        return answer
+
+
+@cache
+def chances_without(banned: str) -> dict[str, float]:
+    """Text -> its probability, where the one word ``banned`` is never drawn: a ban at its place is
+    the model without that word there. What is not a whole character at the end has no text.
+    """
+    token = " abcdefg".index(banned) - 1
+    total = Counter[str]()
+
+    def follow(tokens: tuple[int, ...], chance: float) -> None:
+        if len(tokens) == FRAGMENTS.horizon or tokens[-1:] == (7,):
+            names = [b"\xe2", b"\x82", b"\xac", b" d", b" e", b" f", b" g", b""]
+            raw = b"".join(names[each] for each in tokens)
+            total[raw.decode(errors="ignore")] += chance  # type: ignore[assignment]
+            return
+        shares = np.exp(FRAGMENTS.logprobs(tokens))
+        shares[token] = 0.0
+        for following, share in enumerate((shares / shares.sum()).tolist()):
+            if chance * share > 1e-7:
+                follow((*tokens, following), chance * share)
+
+    follow((), 1.0)
+    return dict(total)
+
+
+@pytest.mark.parametrize("part", [2, 32])
+def test_characters_of_several_tokens_are_as_frequent_as_in_the_model(
+    part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """llama.cpp lists no token that leaves a character incomplete: by chi-square over the number of
+    such characters in a text, however long a part is. A token without a list has no logprob.
+    """
+    monkeypatch.setattr(stepped, "PART", part)
+    with ExactServer(FRAGMENTS) as server:
+        server._dialect = Dropping(FRAGMENTS)
+        draws = [draw_of(["e"], max_tokens=FRAGMENTS.horizon)] * DRAWS
+        completions = completed(server, draws)
+    texts = Counter(completion.text for completion in completions)
+    exact = chances_without("e")
+    assert set(texts) <= set(exact)
+    signs = Counter[int]()
+    wanted = Counter[int]()
+    for text, count in texts.items():
+        signs[text.count("€")] += count
+    for text, chance in exact.items():
+        wanted[text.count("€")] += chance * DRAWS  # type: ignore[assignment]
+    numbers = sorted(wanted)
+    assert min(wanted.values()) > 5
+    observed = [signs[number] for number in numbers]
+    expected = [wanted[number] for number in numbers]
+    assert stats.chisquare(observed, expected, sum_check=False).pvalue > 1e-4
+    for completion in completions:
+        if "€" in completion.text:
+            assert completion.bounded is not None
+            bounded = completion.token_ids[completion.bounded].tolist()
+            assert set(bounded) <= {0, 1}
+            assert not completion.whole
+
+
+def test_bytes_of_parts_of_characters_are_read_off_the_text() -> None:
+    """Where the server prints each as U+FFFD."""
+    lost = "\ufffd".encode()
+    assert spelled_along("a€b", [b"a", lost, lost, b"\xac", b"b"]) == [
+        b"a",
+        b"\xe2\x82",
+        b"",
+        b"\xac",
+        b"b",
+    ]
+    assert spelled_along("€", [lost, lost, lost]) == [b"\xe2\x82\xac", b"", b""]
+    assert spelled_along("ab", [b"a", b"b", b""]) == [b"a", b"b", b""]
+
+
+def test_a_stored_completion_is_found_again(tmp_path: Path) -> None:
+    """No request is sent for it, and another list is another policy; so are a list beside a
+    vector, and no list.
+    """
+
+    async def go(server: WordServer) -> None:
+        async with Session(load_profile("llamacpp"), base_url=server.base_url) as session:
+            with RolloutStore(tmp_path / "s.db") as store:
+                tokenizer = await session.tokenizer()
+                vector = {0: 0.5}
+                first = RequestBias(vector, phrases=PHRASES)
+                texts = list[list[str]]()
+                counts = list[int]()
+                for bias in (
+                    first,
+                    RequestBias(vector, phrases=PhraseList.of_entries(PHRASES)),
+                    RequestBias(vector, phrases=PHRASES[:1]),
+                    RequestBias({}, phrases=PHRASES),
+                    RequestBias(vector),
+                ):
+                    draw = replace(draw_of(), bias=bias)
+                    asked = len(server.drawn)
+                    done = await collect(session, store, tokenizer, [PROMPT], draw, samples=3)
+                    rows = list(store.by_prompt(done.keys))
+                    texts.append([completion.text for completion in rows[0]])
+                    counts.append(len(server.drawn) - asked)
+                    assert all(completion.n_tokens > 0 for completion in rows[0])
+                assert texts[0] == texts[1]
+                assert counts[1] == 0
+                assert min(counts[0], *counts[2:]) >= 3
+
+    server = WordServer()
+    with server:
+        asyncio.run(go(server))
+
+
+def test_a_server_without_token_ids_is_refused_by_name() -> None:
+    """Before a request, with servers that can; no list of phrases asks nothing of it."""
+    session: Any = SimpleNamespace(profile=load_profile("openai"), vocabulary=None)
+    with raises_naming(InputError, "openai", "vllm", "llamacpp", "local"):
+        check_parts(session, RequestBias({}, phrases=PHRASES))
+    check_parts(session, RequestBias({0: 1.0}))
