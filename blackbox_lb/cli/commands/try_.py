@@ -70,7 +70,7 @@ def try_command(options: TryOptions) -> None:
 
     options = _with_bias(options)
     bias = load_bias(chosen_bias(options.bias_file), options)
-    bias.check_scopes(("prompt", "prefix"), "blb try")
+    bias.check_scopes(("prompt", "prefix"), "blb try", takes_phrases=True)
     prompts = PromptRecord()
     if bias.prompts is not None and not options.raw:
         prompts = bias.prompts
@@ -117,7 +117,7 @@ async def _answer_all(
     budget: SpendLimit,
 ) -> list[dict[str, object]]:
     from blackbox_lb.bias.limits import check_bias
-    from blackbox_lb.bias.request_bias import to_vector
+    from blackbox_lb.bias.request_bias import to_request_bias
     from blackbox_lb.jobs.runs.answers import side_by_side
     from blackbox_lb.tasks.records.files import prompt_of_template
     from blackbox_lb.types import Message, Prompt, Sampling
@@ -126,7 +126,7 @@ async def _answer_all(
     if options.max_tokens is None and bias.sampling is not None:
         longest = bias.sampling.max_tokens
     sampling = Sampling(options.temperature, longest, 1)
-    sent = to_vector(bias)
+    sent = to_request_bias(bias)
     around = len(prompts.template or "") + len(prompts.system or "")
     longest_prompt = around + max(map(len, options.prompts), default=0)
     rows: list[dict[str, object]] = []
