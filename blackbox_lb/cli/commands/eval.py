@@ -353,13 +353,14 @@ def _plan(options: EvalOptions, task: Task, reward: Reward, biases: Sequence[Bia
             reporter(quiet=options.quiet).notice(sentence)
     specs += options.rival
     case = Case(task, reward, settings, labels, options.seed or 0, options.top_logprobs)
-    named = rivals(specs, case)
-    without = [policy for policy in named if isinstance(policy, WithoutPhrases)]
-    if without or any(bias.keeps_phrases_out for bias in biases):
+    policies = rivals(specs, case)
+    keep_out = [isinstance(policy, WithoutPhrases) for policy in policies]
+    keep_out += [bias.keeps_phrases_out for bias in biases]
+    if any(keep_out):
         check_keeps_out(profile, options.tokenizer)
     return EvalPlan(
         settings=settings,
-        rivals=named,
+        rivals=policies,
         parts=options.parts,
         labels=labels,
         preset_options=preset_options(),

@@ -91,10 +91,13 @@ def biased_completions(
     with RolloutStore(path, read_only=True) as store:
         requests = _requests(store, bias, profile)
         if not requests:
+            with_parts = ""
+            if bias.keeps_phrases_out:
+                with_parts = " and ``parts``"
             raise InputError(
                 f"{path} holds no completion of {printable(bias.model)} through {profile.name} with"
                 " this bias at temperature 1 and with logprobs; blb eval draws some, with"
-                " ``deploy=temperature=1``"
+                f" ``deploy=temperature=1``{with_parts}"
             )
         ends = end_tokens([profile.name], profile, vocabulary)
         rollouts, prompts, counts = _read(store, requests, ends)

@@ -178,7 +178,7 @@ def reconciled(evaluation: Evaluation, name: str, rows: Sequence[Verdict]) -> st
 TEXT_COLUMNS = {
     "words": "words",
     "hits": "hits for 100 words",
-    "drawn": "drawn for a token",
+    "tokens": "drawn for a token",
     "logprob": "logprob a token",
     "repeated": "repeated 3-grams",
 }

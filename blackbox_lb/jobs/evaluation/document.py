@@ -42,7 +42,7 @@ class TextFigures(Row):
     """What the texts of a policy are like, where phrases are kept out, or the reward counts them.
 
     ``words`` of a text. ``hits``: of the reward's list for each 100 words, by their weights; where
-    the reward has none, of all phrases that a policy keeps out. ``drawn``: tokens drawn for each
+    the reward has none, of all phrases that a policy keeps out. ``tokens``: drawn for each
     that is delivered. ``logprob``: mean of the delivered tokens under the model without a bias at
     temperature 1, nats; None where the provider does not tell it, or another prompt was sent.
     ``repeated``: share of 3 words in a row that occurred in the text before.
@@ -50,7 +50,7 @@ class TextFigures(Row):
 
     words: TextFigure | None = None
     hits: TextFigure | None = None
-    drawn: TextFigure | None = None
+    tokens: TextFigure | None = None
     logprob: TextFigure | None = None
     repeated: TextFigure | None = None
 

@@ -64,7 +64,7 @@ class TextReader:
         """The answers of the next prompt, each behind the completions that it was drawn by."""
         rows: dict[str, list[float]] = {
             "words": [],
-            "drawn": [],
+            "tokens": [],
             "logprob": [],
             "repeated": [],
         }
@@ -72,7 +72,7 @@ class TextReader:
             rows["hits"] = []
         for group, answer in answers:
             rows["words"].append(float(len(words_of(answer.text))))
-            rows["drawn"].append(self._drawn(group, answer))
+            rows["tokens"].append(self._tokens(group, answer))
             rows["repeated"].append(repeated_share(answer.text))
             logprob = None
             if self.tells_logprobs:
@@ -83,17 +83,17 @@ class TextReader:
         for name, values in rows.items():
             self._rows.setdefault(name, []).append(np.array(values, float))
 
-    def _drawn(self, group: Sequence[Completion], answer: Completion) -> float:
+    def _tokens(self, group: Sequence[Completion], answer: Completion) -> float:
         """Tokens drawn for each that is delivered, NaN where none is. What is not thrown away is
         not: a provider may count an end that it does not list.
         """
         delivered = len(answer.token_ids)
         if not delivered:
             return np.nan
-        drawn = sum(len(completion.token_ids) for completion in group)
+        counts = [len(completion.token_ids) for completion in group]
         if self.steps_back:
-            drawn = sum(completion.n_tokens for completion in group)
-        return drawn / delivered
+            counts = [completion.n_tokens for completion in group]
+        return sum(counts) / delivered
 
     def values(self, hits: Sequence[Array] | None = None) -> dict[str, tuple[Array, ...]]:
         """Figure -> (x,) of (answers,) of each prompt, NaN where it is not known. hits: those of

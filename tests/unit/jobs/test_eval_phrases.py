@@ -87,7 +87,7 @@ def found(result: Result) -> Evaluation:
     return Evaluation.model_validate_json(result.stdout)
 
 
-def drawn(server: ExactServer) -> int:
+def completion_requests(server: ExactServer) -> int:
     """Completions that were asked for so far."""
     return sum(path.endswith("completions") for path, _ in server.calls)
 
@@ -121,7 +121,7 @@ def test_vector_phrases_both_and_an_instruction_stand_side_by_side(
         assert row.phrases == (3 if keeps_out else 0)
         assert value(figures.hits) == pytest.approx(-row.metrics[evaluation.label].mean, abs=1e-9)
         assert (value(figures.hits) == 0.0) == keeps_out
-        assert (value(figures.drawn) > 1.0) == keeps_out
+        assert (value(figures.tokens) > 1.0) == keeps_out
         assert value(figures.words) == 8.0
         assert (figures.logprob is None) == (instruction in name)
         assert figures.hits is not None
@@ -135,10 +135,10 @@ def test_vector_phrases_both_and_an_instruction_stand_side_by_side(
     )
     assert texts["base"] is not None
     assert abs(value(texts["base"].logprob) + entropy) < 0.4
-    asked = drawn(server)
+    asked = completion_requests(server)
     again = found(run_eval(server, tmp_path, *words))
     assert again.policies == evaluation.policies
-    assert drawn(server) == asked
+    assert completion_requests(server) == asked
 
 
 def test_a_rival_is_a_list_alone_and_beside_a_bias(server: ExactServer, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_what_cannot_be_judged_is_refused_before_a_request(
         ),
     ):
         assert names(refusal(run_eval(server, tmp_path, *words)), *facts)
-    assert drawn(server) == 0
+    assert completion_requests(server) == 0
 
 
 def test_the_forecast_counts_the_parts(server: ExactServer, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_the_forecast_counts_the_parts(server: ExactServer, tmp_path: Path) -> N
     assert announced is not None
     completions = PROMPTS * 4
     assert int(announced[1].replace(",", "")) == completions + completions * (1 + 2 * STEPS)
-    assert drawn(server) > 2 * completions
+    assert completion_requests(server) > 2 * completions
     reward = parse_reward(f"avoid:{','.join(PHRASES)}", max_tokens=8)
     examples = tuple(Example(str(n), Prompt.user(f"question {n}")) for n in range(PROMPTS))
     task = Task("texts", (), (), examples)
@@ -297,9 +297,9 @@ def test_figures_by_eye() -> None:
         policy.read([((one,), one)])
     of_base = text_figures(base.values(), None)
     assert (value(of_base.words), value(of_base.hits)) == (3.0, 50.0)
-    assert (value(of_base.drawn), value(of_base.logprob)) == (1.0, -2.0)
+    assert (value(of_base.tokens), value(of_base.logprob)) == (1.0, -2.0)
     figures = text_figures(policy.values(), base.values())
-    assert (value(figures.hits), value(figures.drawn)) == (0.0, 1.75)
+    assert (value(figures.hits), value(figures.tokens)) == (0.0, 1.75)
     assert figures.words is not None
     assert figures.words.difference == -1.0
     assert figures.logprob is not None

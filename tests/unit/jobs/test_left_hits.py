@@ -117,7 +117,7 @@ def test_a_fit_says_it_at_its_end(
     """Of phrases alone, all that is left are phrases; words of one token are left to the vector."""
     write_rows(tmp_path / "data.jsonl", questions(8, 4, 8))
     where = asking(server, out=tmp_path / "run", data=tmp_path / "data.jsonl", seed=1)
-    drawn = options(
+    sampling = options(
         max_tokens=6,
         top_logprobs=7,
         l2=2,
@@ -125,7 +125,7 @@ def test_a_fit_says_it_at_its_end(
         validation_samples=4,
         test_samples=8,
     )
-    result = blb("fit", *where, *drawn, "--reward", f"avoid:{listed}")
+    result = blb("fit", *where, *sampling, "--reward", f"avoid:{listed}")
     assert result.exit_code == 0, result.output
     text = " ".join(result.stderr.split())
     assert names(text, "100 %", f"--phrases '{listed}'", "docs/phrases.md") == is_said

@@ -49,7 +49,7 @@ class WordServer(ExactServer):
         dialect._known_texts = {text: token for token, text in enumerate(WORDS) if text}
 
     @property
-    def drawn(self) -> list[JSON]:
+    def completions(self) -> list[JSON]:
         """The bodies of requests for completions."""
         return [body for path, body in self.calls if path.endswith("completions")]
 
@@ -99,7 +99,7 @@ def test_seeds_of_the_parts_are_not_the_same() -> None:
     with server:
         draws = [draw_of(seed=1_000 * number) for number in range(DRAWS)]
         texts = Counter(completion.text for completion in completed(server, draws))
-        seeds = [body["seed"] for body in server.drawn]
+        seeds = [body["seed"] for body in server.completions]
         assert len(set(seeds)) == len(seeds) > DRAWS
     assert fits(texts, law()) > 1e-4
 
@@ -159,7 +159,7 @@ def words(*names: str) -> list[int]:
     return [WORDS.index(f" {name}" if name else "") for name in names]
 
 
-def drawn_from(session: Any, draw: Draw) -> Completion:
+def completion_of(session: Any, draw: Draw) -> Completion:
     """One completion."""
     return asyncio.run(complete_in_parts(session, PROMPT, draw))
 
@@ -169,7 +169,7 @@ def test_a_step_back_takes_one_token_and_goes_on() -> None:
     too.
     """
     session = Scripted(words("sky", "red", "fish", "sky"), words("blue"), words("fish", ""))
-    completion = drawn_from(session, draw_of(max_tokens=9))
+    completion = completion_of(session, draw_of(max_tokens=9))
     assert (completion.text, completion.finish_reason) == (" sky blue fish", "stop")
     assert completion.token_ids.tolist() == words("sky", "blue", "fish", "")
     assert [begun for begun, _ in session.sent] == [[], words("sky"), words("sky", "blue")]
@@ -183,7 +183,7 @@ def test_a_step_back_takes_one_token_and_goes_on() -> None:
 def test_a_first_word_that_is_dropped_is_paid_for() -> None:
     """Though no token of its part is left."""
     session = Scripted(words("red", "fish", "sky"), words("blue"), words(""))
-    completion = drawn_from(session, draw_of(max_tokens=9))
+    completion = completion_of(session, draw_of(max_tokens=9))
     assert (completion.text, completion.prompt_tokens) == (" blue", 1 + 1 + 2)
 
 
@@ -191,7 +191,7 @@ def test_a_first_word_that_is_dropped_is_paid_for() -> None:
 def test_a_phrase_at_the_end_is_kept_out_too(end: list[str]) -> None:
     """Where the answer ends by itself or at its limit, no more letters can follow."""
     session = Scripted(words("sky", "red", "fish", *end), words("blue"), words(""))
-    completion = drawn_from(session, draw_of(max_tokens=3))
+    completion = completion_of(session, draw_of(max_tokens=3))
     assert (completion.text, completion.finish_reason) == (" sky blue", "stop")
 
 
@@ -199,7 +199,7 @@ def test_a_limit_holds_across_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The parts have as many tokens as one completion may have."""
     monkeypatch.setattr(stepped, "PART", 2)
     session = Scripted(words("sky", "sky"), words("sky", "sky"), words("sky"))
-    completion = drawn_from(session, draw_of(max_tokens=5))
+    completion = completion_of(session, draw_of(max_tokens=5))
     assert (completion.text, completion.finish_reason) == (" sky" * 5, "length")
     assert [draw.sampling.max_tokens for _, draw in session.sent] == [2, 2, 1]
 
@@ -215,7 +215,7 @@ def test_a_stop_text_ends_a_completion_wherever_it_stands(
         (" sky fish", (("red", "sky"), ("fish", "red")), " red"),
     ):
         session = Scripted(*(words(*part) for part in parts))
-        completion = drawn_from(session, draw_of(stop=(stop,), max_tokens=9))
+        completion = completion_of(session, draw_of(stop=(stop,), max_tokens=9))
         assert (completion.text, completion.finish_reason) == (text, "stop")
         assert text_of(completion.token_ids.tolist()).startswith(text)
 
@@ -223,7 +223,7 @@ def test_a_stop_text_ends_a_completion_wherever_it_stands(
 def test_a_phrase_before_a_stop_text_is_kept_out() -> None:
     """The answer that ends there is drawn again, and then has another end."""
     session = Scripted(words("red", "fish", "sky"), words("blue"), words(""))
-    completion = drawn_from(session, draw_of(stop=(" sky",), max_tokens=9))
+    completion = completion_of(session, draw_of(stop=(" sky",), max_tokens=9))
     assert completion.text == " blue"
 
 
@@ -237,14 +237,14 @@ def test_a_character_may_stand_in_two_parts(monkeypatch: pytest.MonkeyPatch) -> 
     """
     monkeypatch.setattr(stepped, "PART", 2)
     session = Scripted([0, 1], [2, 3], [4], texts=SIGNS)
-    assert drawn_from(session, draw_of(max_tokens=9)).text == " x€"
+    assert completion_of(session, draw_of(max_tokens=9)).text == " x€"
     session = Scripted([0, 1], [2, 3], [5], [0], [4], texts=SIGNS)
-    completion = drawn_from(session, draw_of(["€"], max_tokens=9))
+    completion = completion_of(session, draw_of(["€"], max_tokens=9))
     assert completion.text == " x x"
     banned = [draw.bias.common for _, draw in session.sent]
     assert banned == [{}, {}, {}, {1: -100.0}, {}]
     session = Scripted([0, 0], [5, 4], [1], [2, 3], [4], texts=SIGNS)
-    completion = drawn_from(session, draw_of(["!"], max_tokens=9))
+    completion = completion_of(session, draw_of(["!"], max_tokens=9))
     assert completion.text == " x x€"
     assert [draw.bias.common for _, draw in session.sent][2:4] == [{5: -100.0}, {}]
 
@@ -372,11 +372,11 @@ def test_a_stored_completion_is_found_again(tmp_path: Path) -> None:
                     RequestBias(vector),
                 ):
                     draw = replace(draw_of(), bias=bias)
-                    asked = len(server.drawn)
+                    asked = len(server.completions)
                     done = await collect(session, store, tokenizer, [PROMPT], draw, samples=3)
                     rows = list(store.by_prompt(done.keys))
                     texts.append([completion.text for completion in rows[0]])
-                    counts.append(len(server.drawn) - asked)
+                    counts.append(len(server.completions) - asked)
                     assert all(completion.n_tokens > 0 for completion in rows[0])
                 assert texts[0] == texts[1]
                 assert counts[1] == 0
