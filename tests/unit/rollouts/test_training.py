@@ -227,15 +227,14 @@ def test_memory_grows_with_positions_and_not_with_their_lists(
     where their lists take 1,600.
 
     On one core: how much the others hold at a time depends on which of them is first. The smaller
-    of two peaks counts: half a megabyte comes and goes with the moment at which garbage is
-    collected.
+    of two peaks counts: a megabyte comes and goes with the moment at which garbage is collected.
     """
     in_small_pieces(monkeypatch)
     monkeypatch.setattr(passes, "cores", lambda: 1)
     few, low = min(peak_of(tmp_path / name, 40) for name in ("few", "few again"))
     many, high = min(peak_of(tmp_path / name, 160) for name in ("many", "many again"))
     assert (few, many) == (2_000, 8_000)
-    assert (high - low) / (many - few) < 150
+    assert (high - low) / (many - few) < 400
     assert sorted(path.name for path in (tmp_path / "many").iterdir()) in (
         ["s.db"],
         ["s.db", "s.db-shm", "s.db-wal"],
