@@ -19,9 +19,11 @@ from bench.gallery.rewards import slop, words_of
 from bench.gallery.texts import Evaluated, Texts, difference, reading_program
 from blackbox_lb import Completion
 
-__all__ = ["MEASURES", "compared", "main", "repetition"]
+# The share that ``blb eval`` tells.
+from blackbox_lb.jobs.evaluation.texts import repeated_share
 
-N = 3
+__all__ = ["MEASURES", "compared", "main"]
+
 OPENING = 6
 """Tokens that may hold a decision with which a text begins."""
 COUNTED = "Stock words, phrases and dashes for each hundred words."
@@ -31,17 +33,6 @@ MARKED = (
 )
 LIKELIHOOD = "Logprob a token, in nats, by the model without a bias at temperature 1."
 INSTRUCTED = "† After a prompt with the instruction, so no likelihood under the plain one."
-
-
-def repetition(text: str, n: int = N) -> float:
-    """The share of a text's word n-grams that occurred in it before, 0 to 1; 0 where it has none.
-
-    1 less distinct over all n-grams: seq-rep-n of Welleck et al. 2020, "Neural Text Generation with
-    Unlikelihood Training", section 6.1, over words in lower case in place of tokens.
-    """
-    words = words_of(text)
-    grams = list(zip(*(words[start:] for start in range(n)), strict=False))
-    return (len(grams) - len(set(grams))) / len(grams) if grams else 0.0
 
 
 def _per_hundred(completion: Completion, *kinds: str) -> float:
@@ -66,7 +57,7 @@ MEASURES: Mapping[str, Callable[[Completion], float]] = {
     "stock words and phrases": lambda completion: _per_hundred(completion, "word", "phrase"),
     "dashes": lambda completion: _per_hundred(completion, "dash"),
     "words": lambda completion: float(len(words_of(completion.text))),
-    "repeated 3-grams": lambda completion: repetition(completion.text),
+    "repeated 3-grams": lambda completion: repeated_share(completion.text),
     LOGPROB: _logprob,
     LATER_LOGPROB: _later_logprob,
 }

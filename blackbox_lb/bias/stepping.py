@@ -11,7 +11,7 @@ No requests here: what draws, over a stream or in parts, adds the pieces and doe
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -23,6 +23,26 @@ MOST_IN_ANSWER = 100
 """Steps back of one answer before all further phrases are let through."""
 LONGEST_HELD = 300
 """Characters that are held back for a phrase that is not complete yet."""
+
+
+def with_bans(
+    values: Mapping[int, float], banned: Iterable[int], low: float, most: int | None
+) -> dict[int, float]:
+    """Token id -> nats of a request that bans tokens.
+
+    Args:
+        values: of the request without bans.
+        banned: the tokens.
+        low: the lowest value that the server takes, in nats.
+        most: the most entries that it takes, None for no limit; where there are more, the weakest
+            of ``values`` are left out, at this one place.
+    """
+    bans = dict.fromkeys(banned, low)
+    kept = {token: value for token, value in values.items() if token not in bans}
+    if most is not None and len(kept) + len(bans) > most:
+        strongest = sorted(kept, key=lambda token: -abs(kept[token]))
+        kept = {token: kept[token] for token in strongest[: max(most - len(bans), 0)]}
+    return {**kept, **bans}
 
 
 class Piece(NamedTuple):

@@ -130,9 +130,9 @@ class Injection:
         """
         if banned:
             return self._without(content, document, values, banned)
-        if self.is_same_for_all and "logit_bias" not in document:
+        if self.is_same_for_all and values is None and "logit_bias" not in document:
             return self.appended(content, empty=not document)
-        if not self.bias:
+        if not self.bias and not values:
             return content
         if values is None:
             values = self.bias.of_text(self.read(document))

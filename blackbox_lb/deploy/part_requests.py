@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from blackbox_lb.bias.phases import Phases
+from blackbox_lb.bias.stepping import with_bans
 from blackbox_lb.deploy.injection import Injection, to_json
 from blackbox_lb.deploy.part_answers import server_sent
 from blackbox_lb.errors import InputError
@@ -269,13 +270,19 @@ class PartRequest(ABC):
             return PAUSES[self._failed - 1]
         return min(seconds, 60.0)
 
-    def _encoded(self, fields: Mapping[str, Any], phase: int, banned: Iterable[int] = ()) -> bytes:
+    def _encoded(
+        self, fields: Mapping[str, Any], phase: int, banned: Collection[int] = ()
+    ) -> bytes:
         """A body with the bias of a phase, and without ``banned`` tokens."""
         sent = dict(fields)
         injection = self._sender.injection
-        values = injection.bias.of_text(self._text_of_prompt, phase)
-        low = self._sender.profile.bias.low
-        return injection.body(to_json(sent), sent, values, dict.fromkeys(banned, low))
+        values: Mapping[int, float] = injection.bias.of_text(self._text_of_prompt, phase)
+        bans: Mapping[int, float] = {}
+        if banned:
+            rule = self._sender.profile.bias
+            values = with_bans(values, banned, rule.low, rule.entries)
+            bans = dict.fromkeys(banned, rule.low)
+        return injection.body(to_json(sent), sent, values, bans)
 
     def _fields(self, number: int, text: str, tokens: int) -> dict[str, Any]:
         """The fields of a request for a part, of at most ``_size`` tokens.

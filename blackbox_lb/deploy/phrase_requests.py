@@ -26,8 +26,8 @@ from blackbox_lb.deploy.part_requests import PartRequest, PartSender, PhraseCoun
 from blackbox_lb.deploy.phase_requests import check_phased
 from blackbox_lb.providers.stepping_back import check_steps_back
 
-WIDER = 4
-"""Tokens that are drawn at a place where one alone ended inside a character."""
+REST = 3
+"""Tokens behind the first of a character, at most: UTF-8 has four bytes."""
 THOUGHTS = ("reasoning_content", "reasoning")
 """The fields in which servers list thoughts apart from an answer."""
 _OF_A_PIECE = ("delta", "text", "logprobs", "token_ids", "prompt_token_ids")
@@ -99,6 +99,8 @@ class SteppedRequest(PartRequest):
         self._continued_tokens = 0
         self._usage: dict[str, Any] = {}
         self._spent = PhraseCounts()
+        # A server that drops parts of characters would make these rarer, were it asked again.
+        self._rest = REST if sender.profile.logprobs.drops_fragments else 0
         self._begin()
 
     def _begin(self) -> None:
@@ -108,7 +110,6 @@ class SteppedRequest(PartRequest):
         self._pieces = list[tuple[Mapping[str, Any], TextPiece]]()  # with the event of each
         self._told = 0
         self._parts = 0
-        self._redrawn = 1
         self._hidden = 0
         self._calls: dict[int, dict[str, Any]] = {}
         self._thoughts: dict[str, str] = {}
@@ -143,8 +144,9 @@ class SteppedRequest(PartRequest):
         if boundary.tokens is not None:
             limits.append(boundary.tokens)
         self._is_last = not banned and boundary.tokens is None
+        self._is_redraw = bool(banned)
         if banned:
-            limits.append(self._redrawn)
+            limits.append(1 + self._rest)
         self._size = min(limits, default=None)
         sent = self._fields(self._requests, stepping.text, stepping.tokens)
         sent.pop("n", None)
@@ -249,6 +251,8 @@ class SteppedRequest(PartRequest):
             elif self._parts < MOST_PARTS and phases.features:
                 prefix = Prefix(stepping.tokens, stepping.text.encode())
                 self.is_cut = phases.of(prefix) != self._phase
+            if self._is_redraw and self._rest:
+                self.is_cut = True  # what follows was drawn with the ban, too
             if self.is_cut:
                 break
         self._release(stepping.safe)
@@ -256,7 +260,6 @@ class SteppedRequest(PartRequest):
     def _drop(self) -> None:
         """What stepping back has cut off."""
         del self._pieces[len(self._stepping.pieces) :]
-        self._redrawn = 1
         self.is_cut = True
 
     def _stop(self) -> None:
@@ -306,9 +309,9 @@ class SteppedRequest(PartRequest):
             return self._out()
         has_room = self._most is None or self._stepping.tokens < self._most
         if finish == "length" and has_room and not self._is_last:
-            # A redrawn token that ended inside a character: a few more tell which it was.
-            is_empty = self._stepping.tokens == self._before
-            self._redrawn = WIDER if is_empty else 1
+            # A redrawn token that ended inside a character: the rest tells which it is.
+            if self._stepping.tokens == self._before:
+                self._rest = REST
             return self._out()
         if not self.is_cut and self._stepping.end():
             self._drop()

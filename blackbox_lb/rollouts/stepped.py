@@ -21,7 +21,7 @@ import numpy as np
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.request_bias import RequestBias
-from blackbox_lb.bias.stepping import Piece, SteppingBack
+from blackbox_lb.bias.stepping import Piece, SteppingBack, with_bans
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.fragments import places_of
@@ -144,8 +144,10 @@ class _Stepped:
         seed = draw.sampling.seed
         if seed is not None:
             seed = (seed + self._requests) & LARGEST_SEED
-        values = dict(draw.bias.at(self._prompt, self._phase()))
-        values |= dict.fromkeys(banned, profile.bias.low)
+        rule = profile.bias
+        values = with_bans(
+            draw.bias.at(self._prompt, self._phase()), banned, rule.low, rule.entries
+        )
         sent = Draw(
             replace(draw.sampling, max_tokens=size, seed=seed),
             RequestBias(values),

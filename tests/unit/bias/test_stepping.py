@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from blackbox_lb.bias import stepping
 from blackbox_lb.bias.phrases import PhraseList
-from blackbox_lb.bias.stepping import LONGEST_HELD, MOST_AT_PLACE, Piece, SteppingBack
+from blackbox_lb.bias.stepping import (
+    LONGEST_HELD,
+    MOST_AT_PLACE,
+    Piece,
+    SteppingBack,
+    with_bans,
+)
 
 TEXTS = ("a", "b", " ", " a", " b", "ab", " aba", "-", "é", "\n")
 LINES = ("a b", "ab*", "b a b", "re:b+-", "re:a .? b", "aba", "-", "é a", "re:not .*? but")
@@ -126,3 +132,11 @@ def test_a_token_without_an_id_is_let_through() -> None:
     for word in (" red", " fish", " x"):
         assert not answer.add(Piece(word, None))
     assert (answer.let_through, answer.unknown) == (1, 1)
+
+
+def test_a_ban_takes_the_place_of_the_weakest_entry_where_there_is_no_other() -> None:
+    """A server's limit of entries holds for the one request that bans tokens, too."""
+    values = {1: 2.0, 2: -0.5, 3: -3.0}
+    assert with_bans(values, [3, 9], -100.0, None) == {1: 2.0, 2: -0.5, 3: -100.0, 9: -100.0}
+    assert with_bans(values, [9], -100.0, 3) == {1: 2.0, 3: -3.0, 9: -100.0}
+    assert with_bans(values, [8, 9], -100.0, 1) == {8: -100.0, 9: -100.0}

@@ -373,6 +373,15 @@ def test_a_step_back_takes_one_token_and_the_rest() -> None:
     }
 
 
+def test_a_server_that_drops_parts_of_characters_is_asked_for_a_few_more() -> None:
+    """So that a redrawn character comes whole; what was drawn behind it, with the ban, is left."""
+    host = scripted(["sky", "red", "fish", "sky"], ["blue", "fish", "sky"], ["red", ""], lists=True)
+    answer = whole(sender_of(bias_of(provider="llamacpp")), host, asked(max_tokens=9))
+    assert answer["choices"][0]["message"]["content"] == " sky blue red"
+    assert [body["max_tokens"] for body in host.bodies] == [9, 4, 7]
+    assert host.read[1] == 2  # the role and one token
+
+
 def test_another_phrase_may_begin_before_the_cut() -> None:
     """ "blue" alone is no begin of a phrase before "red"; after the cut it may be one of "blue
     sky", so it is held back until it is not.

@@ -115,7 +115,7 @@ class Scripted:
         self.profile = SimpleNamespace(
             reference=SimpleNamespace(endpoint="completions"),
             logprobs=logprobs,
-            bias=SimpleNamespace(low=-100.0),
+            bias=SimpleNamespace(low=-100.0, entries=None),
         )
         self.sent = list[tuple[list[int], Draw]]()
         self._parts = iter(parts)
