@@ -146,13 +146,13 @@ class _Pattern:
     """A pattern of a user.
 
     line: where it is written.
-    found: finds it.
+    regex: finds it.
     opened: of it, and one character more, finds with ``partial`` where it could still come: it has
         no complete match, since nothing may follow.
     """
 
     line: PhraseLine
-    found: regex.Pattern[str]
+    regex: regex.Pattern[str]
     opened: regex.Pattern[str]
 
 
@@ -197,10 +197,10 @@ class _Words:
         for place, letter in enumerate(squeezed.letters):
             if place < end or letter not in self.firsts:
                 continue
-            found = self._complete(text, squeezed, place, len(text) + 1)
-            if found is not None:
-                end = place + found[0]
-                yield found[1]
+            match = self._complete(text, squeezed, place, len(text) + 1)
+            if match is not None:
+                end = place + match[0]
+                yield match[1]
 
     def find(self, text: str, start: int, ended: bool) -> Sight | None:
         """See ``PhraseList.find``."""
@@ -212,9 +212,9 @@ class _Words:
         for place, letter in enumerate(letters):
             if letter not in self.firsts:
                 continue
-            found = self._complete(text, squeezed, place, last)
-            if found is not None:
-                hit = found[1]
+            match = self._complete(text, squeezed, place, last)
+            if match is not None:
+                hit = match[1]
                 return Sight(hit.start, hit.end, True, hit.line.entry)
             is_near = len(letters) - place <= self.longest
             if not ended and is_near and self._is_begun(text, squeezed, place):
@@ -436,7 +436,7 @@ class PhraseList:
     def _hits_of(self, pattern: _Pattern, text: str) -> list[Hit]:
         line = pattern.line
         try:
-            matches = list(pattern.found.finditer(text, timeout=SECONDS))
+            matches = list(pattern.regex.finditer(text, timeout=SECONDS))
         except TimeoutError as error:
             raise InputError(
                 f"{_place(self.path, line.number)}: the pattern {shorten(line.source)} takes more"
@@ -457,7 +457,7 @@ def _order(sight: Sight) -> tuple[int, bool]:
 def _sight(pattern: _Pattern, text: str, start: int, ended: bool) -> Sight | None:
     """The first place of a pattern. TimeoutError: the search takes too long."""
     complete = None
-    for match in pattern.found.finditer(text, start, timeout=SENDING_SECONDS):
+    for match in pattern.regex.finditer(text, start, timeout=SENDING_SECONDS):
         touches = match.end() == len(text) and not ended
         if match.end() > match.start() and not touches:
             complete = Sight(match.start(), match.end(), True, pattern.line.entry)
@@ -762,9 +762,9 @@ def _compiled(line: PhraseLine, path: Path) -> _Pattern:
 
     place = _place(path, line.number)
     try:
-        found = regex.compile(line.source, regex.IGNORECASE)
-        opened = regex.compile(_opened(line.source, found.flags), regex.IGNORECASE)
-        matches_nothing = found.fullmatch("", timeout=SECONDS) is not None
+        compiled = regex.compile(line.source, regex.IGNORECASE)
+        opened = regex.compile(_opened(line.source, compiled.flags), regex.IGNORECASE)
+        matches_nothing = compiled.fullmatch("", timeout=SECONDS) is not None
     except (regex.error, RecursionError, OverflowError, TimeoutError) as error:
         raise InputError(
             f"{place}: the pattern {shorten(line.source)} is not valid: {error}; correct it, the"
@@ -775,7 +775,7 @@ def _compiled(line: PhraseLine, path: Path) -> _Pattern:
             f"{place}: the pattern {shorten(line.source)} matches the empty text, so it would hit"
             " at every place; let it hold a letter or a sign that must be there"
         )
-    return _Pattern(line, found, opened)
+    return _Pattern(line, compiled, opened)
 
 
 def _any_of(patterns: Sequence[_Pattern]) -> regex.Pattern[str] | None:
@@ -787,7 +787,7 @@ def _any_of(patterns: Sequence[_Pattern]) -> regex.Pattern[str] | None:
     if not patterns:
         return None
     for pattern in patterns:
-        if pattern.found.groups or re.search(r"\(\?(?!:|=|!|<=|<!)", pattern.line.source):
+        if pattern.regex.groups or re.search(r"\(\?(?!:|=|!|<=|<!)", pattern.line.source):
             return None
     joined = "|".join(f"(?:{pattern.line.source})" for pattern in patterns)
     return regex.compile(joined, regex.IGNORECASE)
@@ -819,8 +819,8 @@ def _check_time(pattern: _Pattern, path: Path) -> None:
     units = _units(line.source)
     for part in _parts(line.source):
         try:
-            found = regex.compile(part, regex.IGNORECASE)
-            tried = (found, regex.compile(_opened(part, found.flags), regex.IGNORECASE))
+            compiled = regex.compile(part, regex.IGNORECASE)
+            tried = (compiled, regex.compile(_opened(part, compiled.flags), regex.IGNORECASE))
         except (regex.error, RecursionError, OverflowError):
             continue  # it refers to a group before it
         for unit in units:

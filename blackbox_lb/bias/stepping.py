@@ -38,14 +38,14 @@ def with_bans(
             of ``values`` are left out, at this one place.
     """
     bans = dict.fromkeys(banned, low)
-    kept = {token: value for token, value in values.items() if token not in bans}
-    if most is not None and len(kept) + len(bans) > most:
-        strongest = sorted(kept, key=lambda token: -abs(kept[token]))
-        kept = {token: kept[token] for token in strongest[: max(most - len(bans), 0)]}
-    return {**kept, **bans}
+    entries = {token: value for token, value in values.items() if token not in bans}
+    if most is not None and len(entries) + len(bans) > most:
+        strongest = sorted(entries, key=lambda token: -abs(entries[token]))
+        entries = {token: entries[token] for token in strongest[: max(most - len(bans), 0)]}
+    return {**entries, **bans}
 
 
-class Piece(NamedTuple):
+class AnswerPiece(NamedTuple):
     """A token of an answer, or several that come as one text.
 
     text: of them. token: the id of the first, None where that is not known. tokens: how many.
@@ -74,7 +74,7 @@ class SteppingBack:
     """
 
     def __init__(self, phrases: PhraseList, stops: Sequence[str] = ()) -> None:
-        self.pieces = list[Piece]()
+        self.pieces = list[AnswerPiece]()
         self.steps = 0
         self.discarded = 0
         self.let_through = 0
@@ -108,7 +108,7 @@ class SteppingBack:
         """The number of pieces that no phrase can hold any more, so that they may be delivered."""
         return bisect_right(self._ends, self._searched)
 
-    def add(self, piece: Piece) -> bool:
+    def add(self, piece: AnswerPiece) -> bool:
         """One more piece. True: a phrase is complete and the answer has been cut, so that it goes
         on after ``pieces`` without ``banned``.
         """
@@ -221,10 +221,10 @@ class SteppingBack:
         """Keep the characters before ``end``."""
         place = bisect_right(self._ends, end)
         begins = self._ends[place - 1] if place else 0
-        kept = self.pieces[place]._replace(text=self._text[begins:end])
+        begin = self.pieces[place]._replace(text=self._text[begins:end])
         self._keep(place)
-        self.pieces.append(kept)
-        self._text += kept.text
+        self.pieces.append(begin)
+        self._text += begin.text
         self._ends.append(len(self._text))
         self._searched = min(self._searched, len(self._text))
 

@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from blackbox_lb.bias.stepping import Piece
+from blackbox_lb.bias.stepping import AnswerPiece
 
 ID_IN_TOKEN = "token_id:"  # noqa: S105 - how vLLM writes an id in the place of a token's text
 
 
 @dataclass
-class Part:
+class PhaseAnswer:
     """The answer to one request: its fields without the choice, the choice, and its text. The
     events of a stream are collected into the same fields.
     """
@@ -113,7 +113,7 @@ class TextPiece(NamedTuple):
     where they are not told.
     """
 
-    piece: Piece
+    piece: AnswerPiece
     choice: dict[str, Any]
     ids: tuple[int, ...]
 
@@ -132,21 +132,23 @@ def pieces_of(choice: Mapping[str, Any]) -> list[TextPiece]:
     texts = _texts(rows, text) if len(rows) == count > 1 else None
     if texts is None:
         first = ids[0] if ids else None
-        return [TextPiece(Piece(text, first, count), dict(choice), ids)]
+        return [TextPiece(AnswerPiece(text, first, count), dict(choice), ids)]
     pieces = []
     start = 0
     for part, tokens in texts:
         end = start + tokens
-        shown = with_text(choice, part)
+        token_choice = with_text(choice, part)
         if "content" in logprobs:
-            shown["logprobs"] = {**logprobs, "content": rows[start:end]}
+            token_choice["logprobs"] = {**logprobs, "content": rows[start:end]}
         else:
-            shown["logprobs"] = {name: row[start:end] for name, row in logprobs.items() if row}
+            token_choice["logprobs"] = {
+                name: row[start:end] for name, row in logprobs.items() if row
+            }
         if choice.get("token_ids"):
-            shown["token_ids"] = list(ids[start:end])
+            token_choice["token_ids"] = list(ids[start:end])
         part_ids = ids[start:end]
         first = part_ids[0] if part_ids else None
-        pieces.append(TextPiece(Piece(part, first, tokens), shown, part_ids))
+        pieces.append(TextPiece(AnswerPiece(part, first, tokens), token_choice, part_ids))
         start = end
     return pieces
 

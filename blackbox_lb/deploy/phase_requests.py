@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from blackbox_lb.bias.phases import MOST_PARTS
-from blackbox_lb.deploy.part_answers import Part, summed, text_of, with_calls
+from blackbox_lb.deploy.part_answers import PhaseAnswer, summed, text_of, with_calls
 from blackbox_lb.deploy.part_requests import PartRequest, PartSender
 from blackbox_lb.errors import InputError
 
@@ -67,11 +67,11 @@ class PhasedRequest(PartRequest):
         self._text = ""
         self._state = 0
         self._tokens = 0
-        self._parts = list[Part]()
+        self._parts = list[PhaseAnswer]()
         self._prompt = list[int]()
         self._before = 0
         self._ids = list[int]()
-        self._open = Part()
+        self._open = PhaseAnswer()
         self._line = b""
         self._held = list[bytes]()
 
@@ -177,7 +177,7 @@ class PhasedRequest(PartRequest):
     def _close(self, why: str | None) -> None:
         """Append the received part to the answer, and set ``more``."""
         part = self._open
-        self._open = Part()
+        self._open = PhaseAnswer()
         self._line = b""
         self._usage = summed(self._usage, part.answer.get("usage") or {})
         why = None if self._common else why or self._unfit(part)
@@ -222,7 +222,7 @@ class PhasedRequest(PartRequest):
         if not self.more and len(self._parts) > 1 and why is None:
             self._sender.count(None)
 
-    def _unfit(self, part: Part) -> str | None:
+    def _unfit(self, part: PhaseAnswer) -> str | None:
         """Why a part does not go on where the part before ended, None where it does."""
         counted = part.counted("prompt")
         completion_tokens = part.counted("completion")

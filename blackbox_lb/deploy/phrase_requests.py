@@ -266,8 +266,8 @@ class SteppedRequest(PartRequest):
         """The answer ends before a stop text that no single part held."""
         pieces = self._stepping.pieces
         event, last = self._pieces[len(pieces) - 1]
-        shown = last._replace(piece=pieces[-1], choice=with_text(last.choice, pieces[-1].text))
-        self._pieces[len(pieces) - 1 :] = [(event, shown)]
+        cut = last._replace(piece=pieces[-1], choice=with_text(last.choice, pieces[-1].text))
+        self._pieces[len(pieces) - 1 :] = [(event, cut)]
         self._ending["finish_reason"] = "stop"
         self._ended = True
         self.is_cut = True
@@ -289,10 +289,10 @@ class SteppedRequest(PartRequest):
         """An event for a client that asked for a stream."""
         if not self.streams:
             return
-        shown = {**choice, "index": len(self._finished), "finish_reason": None}
+        row = {**choice, "index": len(self._finished), "finish_reason": None}
         if not self._asked.get("logprobs"):
-            shown["logprobs"] = None
-        self._tell({**event, "choices": [shown], "usage": None})
+            row["logprobs"] = None
+        self._tell({**event, "choices": [row], "usage": None})
 
     def end(self) -> bytes:
         """See ``PartRequest``."""

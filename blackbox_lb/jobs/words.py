@@ -164,17 +164,17 @@ async def word_tokens(session: Session, phrases: PhraseList, entries: int | None
             takes.
     """
     texts = session.texts_of_vocabulary()
-    found: dict[int, tuple[str, PhraseLine]] = {}
+    tokens: dict[int, tuple[str, PhraseLine]] = {}
     if texts:
         for token, raw in texts.items():
             text = raw.decode("utf-8", "ignore")
             line = _word_in(phrases, text)
             if line is not None:
-                found[token] = (text, line)
+                tokens[token] = (text, line)
     else:
-        found = await _asked(session, phrases)
+        tokens = await _asked(session, phrases)
     highest = session.highest_id
-    allowed = {token: row for token, row in found.items() if highest is None or token <= highest}
+    allowed = {token: row for token, row in tokens.items() if highest is None or token <= highest}
     limit = most_entries(session.profile, entries)
 
     def place(token: int) -> tuple[float, int, int]:
@@ -183,11 +183,11 @@ async def word_tokens(session: Session, phrases: PhraseList, entries: int | None
         return -line.weight, line.number, token
 
     ranked = sorted(allowed, key=place)
-    kept = ranked[:limit]
-    left_out = [found[token][1] for token in (*ranked[len(kept) :], *(found.keys() - allowed))]
+    banned = ranked[:limit]
+    left_out = [tokens[token][1] for token in (*ranked[len(banned) :], *(tokens.keys() - allowed))]
     return WordTokens(
-        banned={token: allowed[token][0] for token in sorted(kept)},
-        words=_unique(allowed[token][1] for token in kept),
+        banned={token: allowed[token][0] for token in sorted(banned)},
+        words=_unique(allowed[token][1] for token in banned),
         left_out=_unique(left_out),
     )
 
@@ -217,17 +217,17 @@ async def _asked(session: Session, phrases: PhraseList) -> dict[int, tuple[str, 
             f" one by one, at most {MOST_ASKED:,}; give the model's vocabulary with ``tokenizer``,"
             " its tokenizer.json or .gguf file"
         )
-    found: dict[int, tuple[str, PhraseLine]] = {}
+    tokens: dict[int, tuple[str, PhraseLine]] = {}
     gate = asyncio.Semaphore(session.profile.connection.concurrency)
 
     async def ask(line: PhraseLine, text: str) -> None:
         async with gate:
             ids = await session.encode(text)
             if len(ids) == 1 and await session.decode(ids) == text:
-                found[ids[0]] = (text, line)
+                tokens[ids[0]] = (text, line)
 
     await asyncio.gather(*(ask(line, text) for text, line in spelled.items()))
-    return found
+    return tokens
 
 
 def _spellings(word: str) -> list[str]:

@@ -21,12 +21,12 @@ def endpoints_that_step_back(profile: Profile) -> tuple[Endpoint, ...]:
 
 def profiles_that_step_back() -> dict[str, tuple[Endpoint, ...]]:
     """Packaged profile -> its endpoints at which a sender can step back."""
-    found = {}
+    profiles = {}
     for name in profile_names():
         endpoints = endpoints_that_step_back(load_profile(name))
         if endpoints:
-            found[name] = endpoints
-    return found
+            profiles[name] = endpoints
+    return profiles
 
 
 def check_steps_back(profile: Profile, endpoint: Endpoint | None = None) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.request_bias import RequestBias
-from blackbox_lb.bias.stepping import Piece, SteppingBack, with_bans
+from blackbox_lb.bias.stepping import AnswerPiece, SteppingBack, with_bans
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.fragments import places_of
@@ -125,13 +125,13 @@ class _Stepped:
         banned = self._stepping.banned
         if self._waiting:
             banned = frozenset()  # they are of the token that begins the piece
-        wanted = PART
+        length = PART
         if banned:
-            wanted = 1
-        size = min(wanted + self._rest, room)
+            length = 1
+        size = min(length + self._rest, room)
         self._stepping.go_on()
         part = await self._part([*ids, *self._tokens], size, banned)
-        return await self._take(part, wanted, is_last=size == room)
+        return await self._take(part, length, is_last=size == room)
 
     async def _part(self, prompt: Sequence[int], size: int, banned: frozenset[int]) -> Completion:
         """A part of ``size`` tokens behind the ``prompt``. Its seed is its own: the random numbers
@@ -163,10 +163,10 @@ class _Stepped:
         phases = self._draw.bias.phases
         return phases.of_state(phases.after(0, self._stepping.text.encode()), len(self._tokens))
 
-    async def _take(self, part: Completion, wanted: int, *, is_last: bool) -> bool:
+    async def _take(self, part: Completion, length: int, *, is_last: bool) -> bool:
         """Read a part; whether the completion has ended.
 
-        wanted: pieces that begin behind so many tokens are dropped. is_last: whether the part may
+        length: pieces that begin behind so many tokens are dropped. is_last: whether the part may
         fill the completion.
         """
         stepping = self._stepping
@@ -177,7 +177,7 @@ class _Stepped:
         self._parts.append(part)
         tokens = part.token_ids.tolist()
         for number, token in enumerate(tokens):
-            if number >= wanted and not self._waiting:
+            if number >= length and not self._waiting:
                 self._cut()
                 return False
             self._tokens.append(token)
@@ -212,7 +212,7 @@ class _Stepped:
 
     def _add(self, text: str) -> bool:
         """The text of the tokens that wait. True: the answer has been cut before a phrase."""
-        piece = Piece(text, self._waiting[0], len(self._waiting))
+        piece = AnswerPiece(text, self._waiting[0], len(self._waiting))
         self._ends.append(len(self._tokens))
         self._waiting.clear()
         return self._stepping.add(piece)
@@ -265,15 +265,15 @@ class _Stepped:
         del self._tokens[size:]
         self._waiting.clear()
         self._decoder = _decoder()
-        kept = list[Completion]()
+        remaining = list[Completion]()
         for part in self._parts:
             length = len(part.token_ids)
             if size < length:
                 part = first_tokens(part, size, "")
-            if len(part.token_ids) or not kept:
-                kept.append(part)
+            if len(part.token_ids) or not remaining:
+                remaining.append(part)
             size -= len(part.token_ids)
-        self._parts = kept
+        self._parts = remaining
 
 
 def spelled_along(text: str, spellings: Sequence[bytes]) -> list[bytes]:
@@ -283,14 +283,14 @@ def spelled_along(text: str, spellings: Sequence[bytes]) -> list[bytes]:
     """
     raw = text.encode()
     place = 0
-    found = list[bytes]()
+    recovered = list[bytes]()
     for number, spelling in enumerate(spellings):
         if REPLACEMENT not in spelling:
-            found.append(spelling)
+            recovered.append(spelling)
             place += len(spelling)
             continue
         if number and REPLACEMENT in spellings[number - 1]:
-            found.append(b"")
+            recovered.append(b"")
             continue
         behind = number
         while behind < len(spellings) and REPLACEMENT in spellings[behind]:
@@ -299,9 +299,9 @@ def spelled_along(text: str, spellings: Sequence[bytes]) -> list[bytes]:
         if any(spellings[behind:]):
             following = next(filter(None, spellings[behind:]))
             end = max(raw.find(following, place + behind - number), place)
-        found.append(raw[place:end])
+        recovered.append(raw[place:end])
         place = end
-    return found
+    return recovered
 
 
 def _with_tokens(part: Completion, listed: Sequence[int], tokens: Sequence[int]) -> Completion:

@@ -99,10 +99,10 @@ class TextReader:
         """Figure -> (x,) of (answers,) of each prompt, NaN where it is not known. hits: those of
         the reward.
         """
-        found = {name: tuple(rows) for name, rows in self._rows.items()}
+        figures = {name: tuple(rows) for name, rows in self._rows.items()}
         if hits is not None:
-            found["hits"] = tuple(hits)
-        return found
+            figures["hits"] = tuple(hits)
+        return figures
 
 
 def text_figures(

@@ -13,7 +13,7 @@ from blackbox_lb.bias.phrases import PhraseList
 from blackbox_lb.bias.stepping import (
     LONGEST_HELD,
     MOST_AT_PLACE,
-    Piece,
+    AnswerPiece,
     SteppingBack,
     with_bans,
 )
@@ -34,7 +34,7 @@ def drawn(
     for token in tokens:
         if token in answer.banned:
             continue
-        piece = Piece(TEXTS[token], token)
+        piece = AnswerPiece(TEXTS[token], token)
         if answer.add(piece):
             answer.go_on()
         elif answer.stopped():
@@ -78,7 +78,7 @@ def test_each_token_is_kept_or_counted_as_discarded(tokens: list[int]) -> None:
     number = 0
     for token in tokens:
         number += 1
-        if answer.add(Piece(TEXTS[token], token)):
+        if answer.add(AnswerPiece(TEXTS[token], token)):
             answer.go_on()
     assert answer.tokens + answer.discarded == number
 
@@ -88,7 +88,7 @@ def test_text_without_a_begin_of_a_phrase_is_delivered_at_once() -> None:
     answer = SteppingBack(PhraseList.of_entries(["a testament to"]))
     safe = []
     for word in ("This", " is", " a", " test", "ament", " of", " time"):
-        assert not answer.add(Piece(word, 1))
+        assert not answer.add(AnswerPiece(word, 1))
         safe.append(answer.safe)
     assert safe == [1, 2, 2, 2, 2, 6, 7]
 
@@ -97,13 +97,13 @@ def test_a_place_has_so_many_bans() -> None:
     """Then the phrase is let through, and what follows is watched as before."""
     answer = SteppingBack(PhraseList.of_entries(["re:x[0-9]+;"]))
     for token in range(MOST_AT_PLACE):
-        assert not answer.add(Piece(f"x{token}", token))
-        assert answer.add(Piece(";", 99)) or answer.add(Piece(" ", 98))
+        assert not answer.add(AnswerPiece(f"x{token}", token))
+        assert answer.add(AnswerPiece(";", 99)) or answer.add(AnswerPiece(" ", 98))
         answer.go_on()
     assert len(answer.banned) == MOST_AT_PLACE
-    assert not answer.add(Piece("x9", 100))
-    assert not answer.add(Piece(";", 99))
-    assert not answer.add(Piece(" ", 98))
+    assert not answer.add(AnswerPiece("x9", 100))
+    assert not answer.add(AnswerPiece(";", 99))
+    assert not answer.add(AnswerPiece(" ", 98))
     assert (answer.steps, answer.let_through) == (MOST_AT_PLACE, 1)
 
 
@@ -111,7 +111,7 @@ def test_an_answer_has_so_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """After them phrases are let through and counted."""
     monkeypatch.setattr(stepping, "MOST_IN_ANSWER", 2)
     answer = SteppingBack(PhraseList.of_entries(["-"]))
-    cuts = [answer.add(Piece(text, number)) for number, text in enumerate("-a-a-a-a")]
+    cuts = [answer.add(AnswerPiece(text, number)) for number, text in enumerate("-a-a-a-a")]
     assert sum(cuts) == 2
     assert answer.let_through == 2
 
@@ -119,9 +119,9 @@ def test_an_answer_has_so_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pattern_without_end_does_not_hold_everything_back() -> None:
     """It is looked for in so many characters."""
     answer = SteppingBack(PhraseList.of_entries(["re:not .* but"]))
-    answer.add(Piece("not", 1))
+    answer.add(AnswerPiece("not", 1))
     for _ in range(LONGEST_HELD):
-        answer.add(Piece(" x", 2))
+        answer.add(AnswerPiece(" x", 2))
     held = sum(len(piece.text) for piece in answer.pieces[answer.safe :])
     assert held <= LONGEST_HELD + 2
 
@@ -130,7 +130,7 @@ def test_a_token_without_an_id_is_let_through() -> None:
     """And counted apart, so that a sender can say why."""
     answer = SteppingBack(PhraseList.of_entries(["red fish"]))
     for word in (" red", " fish", " x"):
-        assert not answer.add(Piece(word, None))
+        assert not answer.add(AnswerPiece(word, None))
     assert (answer.let_through, answer.unknown) == (1, 1)
 
 
