@@ -31,6 +31,7 @@ from bench.gallery.results import (
     Table,
     evaluation_of,
     fit_of,
+    texts_table,
 )
 from bench.gallery.use import USES, Use
 from bench.measuring import machine, today
@@ -114,10 +115,13 @@ def collect_results(
             if step.title and document
         ),
         fits=tuple(fit for fit in fits if fit is not None),
-        tables=tuple(
-            Table.model_validate(table)
-            for document in (*(document for _, document in documents), use.table)
-            for table in document.get("tables", ())
+        tables=(
+            *(table for _, document in documents if (table := texts_table(document)) is not None),
+            *(
+                Table.model_validate(table)
+                for document in (*(document for _, document in documents), use.table)
+                for table in document.get("tables", ())
+            ),
         ),
     )
 

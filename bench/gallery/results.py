@@ -226,6 +226,47 @@ def _mean(policy: Policy) -> float:
     return float("-inf") if policy.mean is None else policy.mean
 
 
+FIGURES = {
+    "hits": "hits for 100 words",
+    "words": "words",
+    "tokens": "tokens drawn, a token delivered",
+    "repeated": "repeated 3-grams",
+    "logprob": "logprob a token",
+}
+"""Figures of texts in an evaluation -> their names."""
+TEXTS_NOTE = (
+    "* beyond chance against the base, paired by prompt, without adjustment for several"
+    " comparisons. Repeated 3-grams as a share of a text's 3-grams of words. Logprob a token, in"
+    " nats, by the model without a bias; of answers to another prompt it is not told."
+)
+
+
+def texts_table(document: Mapping[str, Any]) -> Table | None:
+    """What the texts of each policy are like, where the evaluation tells it."""
+    policies = [row for row in document.get("policies", ()) if row.get("texts")]
+    if not policies:
+        return None
+    rows = []
+    for policy in policies:
+        cells = [rival_name(policy["name"])]
+        for name in FIGURES:
+            figure = policy["texts"].get(name)
+            cells.append("" if figure is None else _figure(figure))
+        rows.append(tuple(cells))
+    return Table(
+        title=f"The texts on {policies[0]['prompts']} test prompts",
+        head=("policy", *FIGURES.values()),
+        rows=tuple(rows),
+        notes=(TEXTS_NOTE,),
+    )
+
+
+def _figure(figure: Mapping[str, Any]) -> str:
+    low = figure.get("low")
+    is_beyond = low is not None and (low > 0 or figure["high"] < 0)
+    return f"{figure['mean']:.3f}{' *' if is_beyond else ''}"
+
+
 def evaluation_of(
     document: Mapping[str, Any],
     title: str,

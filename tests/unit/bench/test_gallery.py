@@ -79,6 +79,7 @@ def place(folder: Path, *, small: bool = False) -> Place:
     for name in ("agnews", "rte", "sst2", "trec"):
         write_rows(data / f"{name}.jsonl", rows)
     (data / "calls.jsonl").touch()
+    (data / "slop.json").write_text('[["testament to", 0.03], ["tapestry", 0.5]]')
     (data / "gsm8k").mkdir()
     for name in ("train", "test"):
         problem = {"question": "How many?", "answer": "It is #### 1,001"}
