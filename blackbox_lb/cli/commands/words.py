@@ -255,11 +255,12 @@ def words_conclusion(
     if options.base_url is not None:
         judge += ["--base-url", options.base_url]
     judge += ["--data", str(options.data or "prompts.txt"), "--reward", f"avoid:{options.words}"]
+    entries = "1 entry" if len(bias.entries) == 1 else f"{len(bias.entries):,} entries"
     return Conclusion(
         "UNVERIFIED",
         tuple(statements),
         spent=spent,
-        saved=f"{options.out}  ({len(bias.entries):,} entries, {len(bias.phrases):,} phrases)",
+        saved=f"{options.out}  ({entries}, {counted(len(bias.phrases), 'phrase')})",
         steps=(NextStep(shell_line(*judge), "judge it"),),
     )
 
