@@ -144,6 +144,13 @@ class RequestBias:
     def __len__(self) -> int:
         return len(self.token_ids)
 
+    @property
+    def is_in_parts(self) -> bool:
+        """Whether an answer takes several requests: it changes within an answer, or keeps phrases
+        out.
+        """
+        return "prefix" in self.scopes or bool(self.phrase_entries)
+
     @cached_property
     def identity(self) -> str:
         """A hash of the entries, the features, the range, and of phrases where there are any."""

@@ -21,6 +21,10 @@ MOST_AT_PLACE = 8
 """Tokens that are banned at one place before a phrase is let through there."""
 MOST_IN_ANSWER = 100
 """Steps back of one answer before all further phrases are let through."""
+REQUESTS_A_STEP = 2
+"""Requests that a step back adds: one token without the banned ones, and the rest."""
+REST = 3
+"""Tokens behind the first of a character, at most: UTF-8 has four bytes."""
 LONGEST_HELD = 300
 """Characters that are held back for a phrase that is not complete yet."""
 

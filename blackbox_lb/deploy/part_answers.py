@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -106,6 +106,16 @@ def summed(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
                 else value
             )
     return total
+
+
+def joined_logprobs(choices: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The lists of logprobs of several choices behind each other, by their names; None where none
+    has any.
+    """
+    lists = [choice["logprobs"] for choice in choices if choice.get("logprobs")]
+    if not lists:
+        return None
+    return {name: [row for listed in lists for row in listed.get(name) or ()] for name in lists[-1]}
 
 
 class TextPiece(NamedTuple):

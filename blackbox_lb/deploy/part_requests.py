@@ -83,14 +83,14 @@ class PartSender:
         Raises InputError: a text ends a phase, and the server is not known to say which stop text
         ended an answer; or phrases are kept out, and it is not known to tell the ids of tokens.
         """
-        phrases = injection.bias.phrases
-        if "prefix" not in injection.bias.scopes and phrases is None:
+        if not injection.bias.is_in_parts:
             return None
         # No other bias needs one to be applied.
         from blackbox_lb.providers.profile import load_profile
 
         profile = load_profile(provider or bias.provider)
         phases = injection.bias.phases
+        phrases = injection.bias.phrases
         if phrases is not None:
             from blackbox_lb.providers.stepping_back import check_steps_back
 

@@ -13,7 +13,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from blackbox_lb.bias.phases import MOST_PARTS
-from blackbox_lb.deploy.part_answers import PhaseAnswer, summed, text_of, with_calls
+from blackbox_lb.deploy.part_answers import (
+    PhaseAnswer,
+    joined_logprobs,
+    summed,
+    text_of,
+    with_calls,
+)
 from blackbox_lb.deploy.part_requests import PartRequest, PartSender
 from blackbox_lb.errors import InputError
 
@@ -153,15 +159,7 @@ class PhasedRequest(PartRequest):
         choice = {name: value for name, value in last.choice.items() if name != "thoughts"} | {
             "token_ids": self._ids
         }
-        listed = [part.choice["logprobs"] for part in self._parts if part.choice.get("logprobs")]
-        choice["logprobs"] = (
-            {
-                name: [row for lists in listed for row in lists.get(name) or ()]
-                for name in listed[-1]
-            }
-            if listed
-            else None
-        )
+        choice["logprobs"] = joined_logprobs(part.choice for part in self._parts)
         if last.calls:
             choice["message"] = {**choice["message"], "content": last.text or None}
         elif self._chat:

@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
-from blackbox_lb.bias.phases import MOST_PARTS, Prefix
-from blackbox_lb.bias.stepping import SteppingBack
+from blackbox_lb.bias.phases import MOST_PARTS
+from blackbox_lb.bias.stepping import REST, SteppingBack
 from blackbox_lb.deploy.part_answers import (
     TextPiece,
+    joined_logprobs,
     pieces_of,
     text_of,
     with_text,
@@ -26,8 +27,6 @@ from blackbox_lb.deploy.part_requests import PartRequest, PartSender, PhraseCoun
 from blackbox_lb.deploy.phase_requests import check_phased
 from blackbox_lb.providers.stepping_back import check_steps_back
 
-REST = 3
-"""Tokens behind the first of a character, at most: UTF-8 has four bytes."""
 THOUGHTS = ("reasoning_content", "reasoning")
 """The fields in which servers list thoughts apart from an answer."""
 _OF_A_PIECE = ("delta", "text", "logprobs", "token_ids", "prompt_token_ids")
@@ -135,12 +134,12 @@ class SteppedRequest(PartRequest):
         self._before = stepping.tokens
         banned = stepping.banned
         phases = self._sender.phases
-        prefix = Prefix(stepping.tokens, stepping.text.encode())
-        self._phase = phases.of(prefix)
+        self._state = phases.after(0, stepping.text.encode())
+        self._phase = phases.of_state(self._state, self._before)
         limits = []
         if self._most is not None:
-            limits.append(self._most - stepping.tokens)
-        boundary = phases.boundary(phases.after(0, prefix.text), prefix.tokens)
+            limits.append(self._most - self._before)
+        boundary = phases.boundary(self._state, self._before)
         if boundary.tokens is not None:
             limits.append(boundary.tokens)
         self._is_last = not banned and boundary.tokens is None
@@ -148,7 +147,7 @@ class SteppedRequest(PartRequest):
         if banned:
             limits.append(1 + self._rest)
         self._size = min(limits, default=None)
-        sent = self._fields(self._requests, stepping.text, stepping.tokens)
+        sent = self._fields(self._requests, stepping.text, self._before)
         sent.pop("n", None)
         if not self._chat and stepping.pieces:
             sent["prompt"] = self._prompt_so_far()
@@ -231,12 +230,8 @@ class SteppedRequest(PartRequest):
         rows = [*self._unread, choice]
         self._unread = []
         ids = [token for row in rows for token in row.get("token_ids") or ()]
-        lists = [row["logprobs"] for row in rows if row.get("logprobs")]
-        merged = {
-            name: [entry for row in lists for entry in row.get(name) or ()]
-            for name in (lists[-1] if lists else ())
-        }
-        return {**choice, "logprobs": merged or None} | ({"token_ids": ids} if ids else {})
+        logprobs = joined_logprobs(rows)
+        return {**choice, "logprobs": logprobs} | ({"token_ids": ids} if ids else {})
 
     def _texts(self, event: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
         """The text of an event."""
@@ -249,8 +244,8 @@ class SteppedRequest(PartRequest):
             elif stepping.stopped():
                 self._stop()
             elif self._parts < MOST_PARTS and phases.features:
-                prefix = Prefix(stepping.tokens, stepping.text.encode())
-                self.is_cut = phases.of(prefix) != self._phase
+                self._state = phases.after(self._state, text.piece.text.encode())
+                self.is_cut = phases.of_state(self._state, stepping.tokens) != self._phase
             if self._is_redraw and self._rest:
                 self.is_cut = True  # what follows was drawn with the ban, too
             if self.is_cut:
@@ -365,7 +360,9 @@ class SteppedRequest(PartRequest):
         """The choice as an answer that is no stream has it."""
         text = self._stepping.text
         choice: dict[str, Any] = {**self._ending, "index": len(self._finished)}
-        choice["logprobs"] = self._lists() if self._asked.get("logprobs") else None
+        choice["logprobs"] = None
+        if self._asked.get("logprobs"):
+            choice["logprobs"] = joined_logprobs([text.choice for _, text in self._pieces])
         choice["token_ids"] = list(chain.from_iterable(piece.ids for _, piece in self._pieces))
         if not self._chat:
             return {**choice, "text": text}
@@ -374,15 +371,6 @@ class SteppedRequest(PartRequest):
             message |= {"content": text or None}
             message["tool_calls"] = [self._calls[place] for place in sorted(self._calls)]
         return {**choice, "message": message}
-
-    def _lists(self) -> dict[str, Any] | None:
-        """The logprobs of all pieces."""
-        lists = [text.choice["logprobs"] for _, text in self._pieces if text.choice.get("logprobs")]
-        if not lists:
-            return None
-        return {
-            name: [entry for row in lists for entry in row.get(name) or ()] for name in lists[-1]
-        }
 
     @property
     def answer(self) -> bytes:

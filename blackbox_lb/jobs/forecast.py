@@ -16,7 +16,7 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.bias.features import Feature
 from blackbox_lb.bias.phases import MOST_PARTS
 from blackbox_lb.bias.request_bias import AnyBias, RequestBias
-from blackbox_lb.bias.stepping import MOST_IN_ANSWER
+from blackbox_lb.bias.stepping import MOST_IN_ANSWER, REQUESTS_A_STEP, REST
 from blackbox_lb.jobs.evaluation.policies import Decides
 from blackbox_lb.jobs.evaluation.results import answer_parts
 from blackbox_lb.jobs.evaluation.run import EvalPlan
@@ -35,7 +35,7 @@ from blackbox_lb.rollouts.collect import (
 from blackbox_lb.rollouts.judging.trials import StagePart, Trials, draw_at
 from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.rollouts.progress import duration, work
-from blackbox_lb.rollouts.stepped import PART, REST
+from blackbox_lb.rollouts.stepped import PART
 from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.store import RolloutStore, request_hash
 from blackbox_lb.tasks import Task
@@ -217,8 +217,8 @@ def _missing(settings: RequestSettings, part: StagePart, covered: set[str]) -> F
         most = MOST_PARTS if phases.back else PARTS
         sent_again = longest  # a later part has the earlier ones in its prompt
     if part.draw.bias.phrases is not None:
-        likely = -(-longest // PART) + 2 * STEPS
-        most = -(-longest // PART) + 2 * MOST_IN_ANSWER
+        likely = -(-longest // PART) + REQUESTS_A_STEP * STEPS
+        most = -(-longest // PART) + REQUESTS_A_STEP * MOST_IN_ANSWER
         sent_again = longest
         discarded = MOST_IN_ANSWER * PART
         if profile.logprobs.drops_fragments:

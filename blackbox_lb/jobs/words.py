@@ -19,6 +19,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_limits, most_entries
 from blackbox_lb.bias.phrases import Hit, PhraseLine, PhraseList, forms_of
 from blackbox_lb.bias.records import Entry, SamplingRecord
+from blackbox_lb.bias.stepping import REQUESTS_A_STEP
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.forecast import CHARACTERS_A_TOKEN, Forecast
 from blackbox_lb.providers.profile import Profile
@@ -80,7 +81,7 @@ class Cost:
     """What a list would cost on some prompts, estimated from completions of the base.
 
     completions, tokens, words: of them. hits: of the list in them. banned: those that are a banned
-    token. stepped: the others, each of which is a step back, by one request more. redrawn: tokens
+    token. stepped: the others, each of which is a step back. redrawn: tokens
     that the steps would draw beside those delivered.
     """
 
@@ -110,7 +111,7 @@ class Cost:
     def lines(self) -> list[str]:
         """The estimate in words."""
         by_tokens = self.banned / max(self.hits, 1)
-        requests = self.stepped / max(self.completions, 1)
+        requests = REQUESTS_A_STEP * self.stepped / max(self.completions, 1)
         return [
             f"base {self.per_words:.1f} hits a hundred words, {by_tokens:.0%} of them banned"
             " tokens",

@@ -22,7 +22,7 @@ from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.fragments import with_fragments
 from blackbox_lb.rollouts.progress import Watcher
-from blackbox_lb.rollouts.stepped import complete_in_parts, is_in_parts
+from blackbox_lb.rollouts.stepped import complete_in_parts
 from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
 from blackbox_lb.types import Completion, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
@@ -231,7 +231,7 @@ async def collect_all(
         asked, request = work
         n = len(request.samples)
         draw = draw_of(asked.series.draw, request)
-        if is_in_parts(draw.bias):
+        if draw.bias.is_in_parts:
             completions = [await complete_in_parts(session, request.prompt, draw)]
         else:
             completions = await session.complete_many(request.prompt, draw, n)
@@ -360,7 +360,7 @@ def missing_requests(
     """
     draw = series.draw
     batch = 1
-    if not is_in_parts(draw.bias):
+    if not draw.bias.is_in_parts:
         batch = batch_of(profile, draw.endpoint or endpoint, draw.sampling)
     requests: list[MissingRequest] = []
     for prompt, row in zip(series.prompts, keys, strict=True):

@@ -21,7 +21,7 @@ import numpy as np
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.request_bias import RequestBias
-from blackbox_lb.bias.stepping import AnswerPiece, SteppingBack, with_bans
+from blackbox_lb.bias.stepping import REST, AnswerPiece, SteppingBack, with_bans
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.fragments import places_of
@@ -39,13 +39,6 @@ PART = 32
 REPLACEMENT = "\ufffd".encode()
 LARGEST_SEED = 0x7FFFFFFF
 """Of 31 bits, which every server takes."""
-REST = 3
-"""Tokens behind the first of a character, at most: UTF-8 has four bytes."""
-
-
-def is_in_parts(bias: RequestBias) -> bool:
-    """Whether a completion with a bias takes several requests."""
-    return "prefix" in bias.scopes or bias.phrases is not None
 
 
 def check_keeps_out(profile: Profile, vocabulary: object) -> None:

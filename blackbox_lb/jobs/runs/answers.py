@@ -22,7 +22,7 @@ from blackbox_lb.jobs.evaluation.document import (
 from blackbox_lb.jobs.fitting import scored_policies
 from blackbox_lb.jobs.fitting.scored_policies import SettingTest
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.rollouts.stepped import check_parts, complete_in_parts, is_in_parts
+from blackbox_lb.rollouts.stepped import check_parts, complete_in_parts
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Completion, Example, Prompt, Sampling
 
@@ -60,7 +60,7 @@ async def side_by_side(
     endpoint = session.biased_endpoint
     base = (await session.complete_many(prompt, Draw(sampling, NO_BIAS, endpoint)))[0]
     draw = Draw(sampling, bias, endpoint)
-    if is_in_parts(bias):
+    if bias.is_in_parts:
         check_parts(session, bias)
         biased = await complete_in_parts(session, prompt, draw)
     else:

@@ -173,6 +173,7 @@ def test_the_cost_counts_from_the_first_token_of_a_hit() -> None:
     )
     assert found == Cost(completions=1, tokens=7, words=6, hits=2, banned=1, redrawn=5)
     assert found.stepped == 1
+    assert any("2.0 requests more" in line for line in found.lines)  # one token, and the rest
     assert found.per_words == pytest.approx(100 * 2 / 6)
     assert found.drawn_a_token == pytest.approx(12 / 7)
     guessed = estimated_cost(
