@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 
 from bench.steps import COMPLETIONS, Step
 
@@ -84,8 +84,8 @@ class Outcome(Part, frozen=True):
 
 
 class Difference(Part, frozen=True):
-    """The reward of one policy less that of another, paired by prompt, with its 95 % interval, which
-    is not adjusted for several comparisons.
+    """The reward of one policy less that of another, paired by prompt, with its 95 % interval; not
+    adjusted for several comparisons.
     """
 
     difference: float
@@ -133,7 +133,7 @@ class Evaluation(Part, frozen=True):
     """An evaluation: ``reward`` is the name of the reward, ``prompts`` their number, ``labels`` the
     labelled examples that its policies had, ``learned_from`` those of each bias, which are
     ``examples``: completions, labels or prompts. ``draws`` of the labelled rows, over which the
-    rewards are means; None where there was one.
+    rewards are means; None where there was one. Each setting has a base.
     """
 
     title: str
@@ -145,6 +145,16 @@ class Evaluation(Part, frozen=True):
     learned_from: dict[str, int] = {}
     examples: str = COMPLETIONS
     draws: int | None = None
+
+    @model_validator(mode="after")
+    def _with_a_base(self) -> Evaluation:
+        for setting in self.settings:
+            if not self.at(setting, "base"):
+                raise ValueError(
+                    f"{self.title!r} has no policy of the kind base at {setting}; add the model"
+                    " without a bias"
+                )
+        return self
 
     @property
     def is_share(self) -> bool:
@@ -228,15 +238,15 @@ class Evaluation(Part, frozen=True):
             return None
         return POWER_FACTOR * statistics.median(errors)
 
-    def joined(self, pair: Policy) -> tuple[Policy, Policy] | None:
-        """The rival and the bias that a policy of both consists of; None where one of them was not
+    def joined(self, pair: Policy) -> tuple[Policy, ...]:
+        """The rival and the bias that a policy of both consists of; empty where one of them was not
         tried alone.
         """
         for rival in self.at(pair.setting, "rival"):
             for bias in self.at(pair.setting, "bias"):
                 if pair.name == f"{rival.name} and {bias.name}":
                     return rival, bias
-        return None
+        return ()
 
     def ahead(self, setting: str) -> tuple[Policy, Policy | None, Judgement | Literal[""]]:
         """The best bias, the best rival, and the verdict of that bias against it, "" for none.
