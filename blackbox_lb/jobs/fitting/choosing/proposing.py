@@ -207,7 +207,7 @@ def label_priors(
 
     others: lists of more prompts, of which no answer is read.
     """
-    tokens = answers.label_tokens
+    tokens = answers.taught
     if tokens is None:
         return ()
     answered = answers.first.whole

@@ -10,6 +10,7 @@ import numpy as np
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.feasibility import Feasibility, feasibility
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
+from blackbox_lb.estimate.decisions.spellings import taught_tokens
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.jobs.fitting.choosing.decision_goals import label_weights
@@ -40,6 +41,7 @@ class AnswersToLearn:
     ends: those that end one, as far as they are known.
     label_tokens: (l,) those that begin each label of a decision and no other; None where there are
         no labels, or a label has none.
+    taught: (l,) those of them that stand for the label in what is learned (``taught_tokens``).
     weights: (p,) what each prompt counts for the goal, None where all count alike.
     """
 
@@ -49,6 +51,7 @@ class AnswersToLearn:
     begins: Ids
     ends: frozenset[int] = frozenset()
     label_tokens: list[Ids] | None = None
+    taught: list[Ids] | None = None
     weights: Vector | None = None
 
     @property
@@ -119,23 +122,49 @@ async def given_answers(trials: Trials, examples: Sequence[Example], plan: Plan)
     begins = np.unique(np.concatenate([of_labels, *first.accepted]))
     after = await followed(trials, first)
     weights = None
+    taught = label_tokens
     if plan.decision_labels is not None:
-        weights = label_weights(
-            plan.goal, plan.decision_labels, first.labels_of(plan.decision_labels)
+        numbers = first.labels_of(plan.decision_labels)
+        weights = label_weights(plan.goal, plan.decision_labels, numbers)
+        if label_tokens is not None and not first.longer:
+            taught = taught_tokens(first.whole, numbers, label_tokens)
+            await _report_spellings(trials, plan.decision_labels, label_tokens, taught)
+    ends = frozenset[int]()
+    rest = None
+    if after is not None:
+        rest, ends = after
+        first = first.with_tokens([*ends, *of_labels.tolist()])
+    rollouts = _teaching(first, label_tokens, taught).rollouts(weights)
+    if rest is not None:
+        rollouts = Rollouts.join([rollouts, rest])
+    return AnswersToLearn(rollouts, first, rest, begins, ends, label_tokens, taught, weights)
+
+
+def _teaching(
+    first: AnswerStarts, label_tokens: Sequence[Ids] | None, taught: Sequence[Ids] | None
+) -> AnswerStarts:
+    """The first positions with the taught tokens of each label as the only ones accepted."""
+    if label_tokens is None or taught is None:
+        return first
+    dropped = np.setdiff1d(np.concatenate(label_tokens), np.concatenate(taught))
+    accepted = tuple(ids[~np.isin(ids, dropped)] for ids in first.accepted)
+    return replace(first, accepted=accepted)
+
+
+async def _report_spellings(
+    trials: Trials, labels: Labels, label_tokens: Sequence[Ids], taught: Sequence[Ids]
+) -> None:
+    """Tell which labels are taught as one of their spellings."""
+    chosen = []
+    for name, ids, tokens in zip(labels.names, label_tokens, taught, strict=True):
+        if len(tokens) < len(ids):
+            text = await trials.session.decode(tokens.tolist())
+            chosen.append(f"{name} as {text!r}")
+    if chosen:
+        trials.report.detail(
+            f"taught {', '.join(chosen)}: spellings that tell the labels apart better than the"
+            " likeliest one"
         )
-    if after is None:
-        return AnswersToLearn(
-            first.rollouts(weights),
-            first,
-            None,
-            begins,
-            label_tokens=label_tokens,
-            weights=weights,
-        )
-    rest, ends = after
-    first = first.with_tokens([*ends, *of_labels.tolist()])
-    rollouts = Rollouts.join([first.rollouts(weights), rest])
-    return AnswersToLearn(rollouts, first, rest, begins, ends, label_tokens, weights)
 
 
 def judged(starts: AnswerStarts, labels: Labels, right: Bools | None = None) -> Feasibility:
