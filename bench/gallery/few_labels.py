@@ -334,13 +334,13 @@ def evaluation(read: LabelledSet, right: Right, number: int, model: str) -> dict
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """How rows are drawn: ``numbers`` of them, ``times`` each; ``has_shots``: whether examples in
-    the prompt are tried with the fewest of them.
+    """How rows are drawn: ``numbers`` of them, ``times`` each; ``has_prompts``: whether an
+    instruction is tried, and examples in the prompt with the fewest of them.
     """
 
     numbers: Sequence[int]
     times: int
-    has_shots: bool
+    has_prompts: bool
 
     @property
     def size(self) -> int:
@@ -353,8 +353,10 @@ async def by_number(
 ) -> tuple[dict[int, Right], RequestBias]:
     """What is right with each number of labelled rows, and the bias of most rows."""
     free = await without_labels(trials, read)
-    told = instruction(Case(Task("", (), (), ()), trials.reward, ()), _told(read.labels))
-    instructed = await _lists(trials, read, told)
+    if draws.has_prompts:
+        told = instruction(Case(Task("", (), (), ()), trials.reward, ()), _told(read.labels))
+        instructed = await _lists(trials, read, told)
+        free[TOLD] = read.by_tokens(instructed, {})[None]
     found = {}
     for number in draws.numbers:
         rows = []
@@ -362,11 +364,12 @@ async def by_number(
             block = read.block(draw, draws.size)
             row, bias = await _one_draw(trials, read, block[:number], block[:number][-1] + 1)
             shifts = shifts_of(bias, read.tests)
-            row[f"{TOLD} and {FIXED}"] = read.by_tokens(instructed, shifts)
-            if draws.has_shots and number == min(draws.numbers) and draw < SHOWN_DRAWS:
+            if draws.has_prompts:
+                row[f"{TOLD} and {FIXED}"] = read.by_tokens(instructed, shifts)
+            if draws.has_prompts and number == min(draws.numbers) and draw < SHOWN_DRAWS:
                 row |= await _with_shots(trials, read, block[:number], shifts, draw)
             rows.append(row)
-        right = free | {TOLD: read.by_tokens(instructed, {})[None]} | in_draws(rows)
+        right = free | in_draws(rows)
         found[number] = right
         means = ", ".join(f"{name} {values.mean():.3f}" for name, values in right.items())
         click.echo(f"{read.title}, {number} labels: {means}", err=True)
@@ -524,7 +527,9 @@ async def asked(trials: Trials, read: LabelledSet, bias: RequestBias, count: int
 @click.option("--draws", type=int, default=5, show_default=True, help="Of each number.")
 @click.option("--test-limit", type=int, help="Of the rows to judge on.")
 @click.option(
-    "--shots", is_flag=True, help=f"Also try {SHOTS} examples in the prompt, of the fewest labels."
+    "--prompts",
+    is_flag=True,
+    help=f"Also try an instruction, and {SHOTS} examples in the prompt with the fewest labels.",
 )
 @click.option(
     "--asked",
@@ -551,7 +556,7 @@ async def _document(
     numbers: Sequence[int],
     draws: int,
     test_limit: int | None,
-    shots: bool,
+    prompts: bool,
     count: int,
 ) -> dict[str, Any]:
     longest = max(
@@ -572,7 +577,7 @@ async def _document(
             for title, path in files.items():
                 rows = max(numbers) * draws + UNLABELLED
                 read = await read_set(trials, title, path, rows, test_limit)
-                found[title], bias = await by_number(trials, read, Draws(numbers, draws, shots))
+                found[title], bias = await by_number(trials, read, Draws(numbers, draws, prompts))
                 notes.append(await asked(trials, read, bias, count))
                 name = model_name(session.model)
                 evaluations += [

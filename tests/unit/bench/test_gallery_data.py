@@ -104,9 +104,7 @@ def test_no_row_was_drawn_twice() -> None:
     different ones.
     """
     drawn = json.loads(DRAWN.read_text())
-    files = {
-        name for name, file in TABLE["files"].items() if not {"source", "drawn"} & file.keys()
-    }
+    files = {name for name, file in TABLE["files"].items() if not {"source", "drawn"} & file.keys()}
     assert set(drawn) == {Path(name).stem for name in files}
     for name, splits in drawn.items():
         assert tuple(splits) == SPLITS, name
