@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bench.commands import Place
@@ -104,9 +104,12 @@ def _named(name: str) -> str:
     return re.sub(f'"(.{{{LONGEST}}}).*"', r'"\1…"', name)
 
 
-def _in_words(name: str) -> str:
-    """The name of a rival in a sentence; the text of an instruction stands in the table."""
-    return re.sub("^instruction\\b", "the instruction", rival_name(name))
+def _in_words(name: str, *, has_text: bool = False) -> str:
+    """The name of a rival in a sentence; the text of an instruction stands in the table, and here
+    where there are several.
+    """
+    named = _named(name) if has_text else rival_name(name)
+    return re.sub("^instruction\\b", "the instruction", named)
 
 
 def _interval(policy: Policy) -> str:
@@ -115,13 +118,13 @@ def _interval(policy: Policy) -> str:
     return f"{policy.mean:.2f} ({policy.low:.2f} to {policy.high:.2f})"
 
 
-def _verdicts(policy: Policy, biases: Sequence[Policy]) -> str:
+def _verdicts(policy: Policy, verdicts: Mapping[str, str], biases: Sequence[Policy]) -> str:
     """The verdicts against a policy; the bias is named where there are several."""
     if policy.kind == "rival and bias":
         return ""
     if len(biases) == 1:
-        return "".join(policy.verdicts.values())
-    return ", ".join(f"{bias} {verdict}" for bias, verdict in policy.verdicts.items())
+        return "".join(verdicts.values())
+    return ", ".join(f"{bias} {verdict}" for bias, verdict in verdicts.items())
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -139,10 +142,18 @@ def policies_table(evaluation: Evaluation) -> str:
     text = f"## {evaluation.title}\n"
     has_right = _has_right(evaluation)
     for setting in evaluation.settings:
+        has_tokens = any(policy.tokens is not None for policy in evaluation.at(setting))
+        has_log_loss = any(policy.log_loss is not None for policy in evaluation.at(setting))
         head = [f"{setting}, {evaluation.prompts} test prompts", evaluation.reward]
         if has_right:
             head.append("right")
-        text += "\n" + _head([*head, "tokens", "learned bias against it"])
+        if has_tokens:
+            head.append("tokens")
+        if has_log_loss:
+            head += ["mended against it", "log loss", "mended against it"]
+        else:
+            head.append("learned bias against it")
+        text += "\n" + _head(head)
         biases = evaluation.at(setting, "bias")
         policies = sorted(evaluation.at(setting), key=_reward, reverse=True)
         best = evaluation.best(setting, "bias")
@@ -156,8 +167,12 @@ def policies_table(evaluation: Evaluation) -> str:
             cells = [name, _interval(policy)]
             if has_right:
                 cells.append(number(policy.right))
-            tokens = "" if policy.tokens is None else f"{policy.tokens:.1f}"
-            text += _row([*cells, tokens, _verdicts(policy, biases)])
+            if has_tokens:
+                cells.append("" if policy.tokens is None else f"{policy.tokens:.1f}")
+            cells.append(_verdicts(policy, policy.verdicts, biases))
+            if has_log_loss:
+                cells += [number(policy.log_loss), _verdicts(policy, policy.by_log_loss, biases)]
+            text += _row(cells)
     return text
 
 
@@ -243,16 +258,22 @@ def what_came(results: PageResults) -> list[str]:
 def _who_won(evaluation: Evaluation, setting: str, bias: Policy, *, named: bool) -> str:
     """What came of one bias at one setting."""
     rivals: dict[str, list[str]] = {"loses": [], "level": [], "wins": []}
-    for rival in sorted(evaluation.at(setting, "rival"), key=_reward, reverse=True):
+    alone = evaluation.at(setting, "rival")
+    has_text = sum(rival_name(rival.name) == "instruction" for rival in alone) > 1
+    for rival in sorted(alone, key=_reward, reverse=True):
         if bias.name in rival.verdicts:
-            text = f"{_in_words(rival.name)} ({number(rival.mean)})"
+            text = f"{_in_words(rival.name, has_text=has_text)} ({number(rival.mean)})"
             rivals[rival.verdicts[bias.name]].append(text)
     name = "the learned bias"
     if bias.name != "bias":
         name = f'the learned bias "{bias.name}"'
-    name = f"{name} ({number(bias.mean)})"
     base = evaluation.base(setting)
-    without = f"the model without a bias ({number(base.mean)})"
+    without = "the model without a bias"
+    if bias.log_loss is not None:  # of probabilities that a fit mended
+        name = "the mended reading"
+        without = "the base"
+    name = f"{name} ({number(bias.mean)})"
+    without = f"{without} ({number(base.mean)})"
     sentences = []
     if rivals["loses"]:
         verb = "beats" if len(rivals["loses"]) == 1 else "beat"
@@ -274,11 +295,12 @@ def _who_won(evaluation: Evaluation, setting: str, bias: Policy, *, named: bool)
     if bias is not evaluation.best(setting, "bias"):
         joined = []
     for pair in joined:
-        for alone, verdict in pair.verdicts.items():
-            if pair.name != f"{alone} and {bias.name}" or verdict == "level":
+        for rival_alone, verdict in pair.verdicts.items():
+            if pair.name != f"{rival_alone} and {bias.name}" or verdict == "level":
                 continue
             effect = "more" if verdict == "wins" else "less"
-            together[effect].append(f"{_in_words(alone)} ({number(pair.mean)})")
+            text = _in_words(rival_alone, has_text=has_text)
+            together[effect].append(f"{text} ({number(pair.mean)})")
     for effect, pairs in together.items():
         if pairs:
             verb = "earns" if len(pairs) == 1 else "earn"
@@ -368,6 +390,7 @@ def portable(word: str, place: Place) -> str:
 
 def _command(step: Step, place: Place) -> str:
     """The command as a reader would type it, without this machine's folders."""
-    words = (re.sub(r"(?<![\w.:/])/\S*/", "", portable(word, place)) for word in step.words)
-    program = f"uv run python -m {step.module}" if step.module else "blb"
-    return " ".join((program, *(shlex.quote(word) for word in words)))
+    variables = [f"{name}={value}" for name, value in step.variables.items()]
+    program = ["uv", "run", "python", "-m", step.module] if step.module else ["blb"]
+    words = (portable(word, place) for word in (*variables, *program, *step.words))
+    return shlex.join(re.sub(r"(?<![\w.:/])/\S*/", "", word) for word in words)

@@ -24,13 +24,14 @@ __all__ = [
     "evaluation_of",
     "fit_of",
     "model_name",
+    "reading_table",
     "rival_name",
 ]
 
 Verdict = Literal["wins", "level", "loses"]
 VERDICTS: Mapping[str, Verdict] = {"HELPS": "wins", "NO EVIDENCE": "level", "HURTS": "loses"}
-BASE, GREEDY = "base", "greedy"
-"""Names of a policy and of a setting in a document of ``blb eval``."""
+BASE, GREEDY, LOG_LOSS = "base", "greedy", "log loss"
+"""Names of a policy, of a setting and of a metric in a document of ``blb eval``."""
 DIGITS = 4
 HAND_MADE = re.compile(r"^labels only$| at [+-][\d.]+$")
 """Names of the policies that a person makes as a bias: lists, bans, boosts."""
@@ -72,6 +73,7 @@ class Policy(Part, frozen=True):
     right: share of right answers, where that is known.
     verdicts: learned bias -> whether that one wins over this policy, is level with it, or loses to
         it. Of a rival with a bias: the rival alone -> whether the bias adds to it.
+    log_loss: nats a row, where probabilities are judged. by_log_loss: the verdicts by it.
     """
 
     setting: str
@@ -84,6 +86,8 @@ class Policy(Part, frozen=True):
     tokens: float | None = None
     right: float | None = None
     verdicts: dict[str, Verdict] = {}
+    log_loss: float | None = None
+    by_log_loss: dict[str, Verdict] = {}
 
 
 class Evaluation(Part, frozen=True):
@@ -226,6 +230,37 @@ def _mean(policy: Policy) -> float:
     return float("-inf") if policy.mean is None else policy.mean
 
 
+def reading_table(document: Mapping[str, Any]) -> Table | None:
+    """How a fit of a question read and mended it, where it wished for no promise: cross-validated
+    accuracy and log loss of each way to mend, by layout.
+    """
+    asked = [question for question in document.get("decided", ()) if not question["promise"]]
+    if not asked:
+        return None
+    question = asked[0]
+    cells: dict[str, dict[str, str]] = {}
+    for row in question["tried"]:
+        cell = f"{row['accuracy']:.2f} / {row['log_loss']:.2f}"
+        if row["is_chosen"]:
+            cell = f"**{cell}**"
+        cells.setdefault(row["mending"], {})[row["way"]] = cell
+    ways = list(dict.fromkeys(row["way"] for row in question["tried"]))
+    notes = ["Right decisions / log loss in nats. **Chosen.**"]
+    if question["flip_rows"]:
+        notes.append(
+            f"{question['flipped']} of {question['flip_rows']} decisions change where the options"
+            " are listed in reverse."
+        )
+    return Table(
+        title=f"Read and mended: {', '.join(question['options'])}",
+        head=(f"{question['rows']} rows, cross-validated", *ways),
+        rows=tuple(
+            (mending, *(by_way.get(way, "") for way in ways)) for mending, by_way in cells.items()
+        ),
+        notes=tuple(notes),
+    )
+
+
 FIGURES = {
     "hits": "hits for 100 words",
     "words": "words",
@@ -277,11 +312,8 @@ def evaluation_of(
 ) -> Evaluation:
     """The evaluation in a document of ``blb eval``."""
     label = document["label"]
-    verdicts = {
-        (row["setting"], row["against"], row["policy"]): VERDICTS[row["verdict"]]
-        for row in document["comparisons"]
-        if row["metric"] == label
-    }
+    verdicts = _verdicts(document, label)
+    by_log_loss = _verdicts(document, LOG_LOSS)
     biases = {row["name"] for row in document["policies"] if row["bias"] == row["name"]}
     policies = []
     for row in document["policies"]:
@@ -314,6 +346,12 @@ def evaluation_of(
             "tokens": _rounded(metrics.get("tokens", {}).get("mean")),
             "right": _rounded(metrics.get("accuracy", {}).get("mean")),
             "verdicts": against,
+            "log_loss": _rounded(metrics.get(LOG_LOSS, {}).get("mean")),
+            "by_log_loss": {
+                bias: by_log_loss[setting, name, bias]
+                for bias in sorted(biases)
+                if (setting, name, bias) in by_log_loss
+            },
         }
         policies.append(Policy.model_validate(policy | reward))
     return Evaluation(
@@ -326,6 +364,15 @@ def evaluation_of(
         learned_from=dict(learned_from or {}),
         examples=examples,
     )
+
+
+def _verdicts(document: Mapping[str, Any], metric: str) -> dict[tuple[str, str, str], Verdict]:
+    """(setting, policy, the one compared with it) -> the verdict by a metric."""
+    return {
+        (row["setting"], row["against"], row["policy"]): VERDICTS[row["verdict"]]
+        for row in document["comparisons"]
+        if row["metric"] == metric
+    }
 
 
 def _rounded(value: float | None) -> float | None:
@@ -357,8 +404,11 @@ def fit_of(step: Step, outcome: Outcome) -> Fit | None:
         end = f"exit code {outcome.code}: {' '.join(outcome.error)}"
     elif "sentence" in document:
         end = f"`blb check`: {document['sentence'].rstrip('.')}"
+    elif "questions" in document:
+        end = f"`blb check`: {'; '.join(map(_checked, document['questions']))}"
     elif "status" in document:
-        end = _status(document["status"])
+        promises = [question["promise"] for question in document.get("decided", ())]
+        end = "; ".join([_status(document["status"]), *filter(None, promises)])
         if "--depends-on" in step.words and "slope_l2" not in document["chosen"]:
             end += "; declined to depend on the prompt"
         training = document.get("training") or {}
@@ -368,6 +418,17 @@ def fit_of(step: Step, outcome: Outcome) -> Fit | None:
     else:
         return None
     return Fit(name=step.name, end=end, seconds=round(outcome.seconds))
+
+
+def _checked(question: Mapping[str, Any]) -> str:
+    """What ``blb check`` found of a question that is mended."""
+    errors = question["errors"]
+    if errors is None or not errors["is_promised"]:
+        return "no promise to test"
+    return (
+        f"{question['verdict']}, {errors['wrong']} of {errors['decided']} decisions are wrong,"
+        f" {errors['rows'] - errors['decided']} abstain; promised: at most {errors['limit']:.0%}"
+    )
 
 
 def _status(status: str) -> str:
