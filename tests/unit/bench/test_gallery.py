@@ -21,10 +21,11 @@ from bench.gallery.calls import at_false_calls, chances
 from bench.gallery.data import FOLDER, MODEL
 from bench.gallery.index import index
 from bench.gallery.page import page
-from bench.gallery.results import PageResults
+from bench.gallery.results import Outcome, PageResults, fit_of
 from bench.gallery.rewards import LIST, hits, one_script, record, stripped_record
 from bench.gallery.use import USES, Use
 from bench.measuring import read_rows
+from bench.steps import Step
 from blackbox_lb import Completion, Example, Prompt, parse_reward
 from blackbox_lb.bias.operating import (
     DecisionCounts,
@@ -35,8 +36,10 @@ from blackbox_lb.bias.operating import (
 from blackbox_lb.cli import main
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.jobs.evaluation.policies import with_instruction
+from tests.support.deciding import DecidingServer
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
+from tests.support.tickets import NAMES, rows_of, says
 
 PAGES = Path(__file__).parents[3] / "docs" / "gallery"
 LINES = {"train": 40, "validation": 5, "test": 6}
@@ -224,6 +227,63 @@ def test_a_page_from_its_beginning_to_its_end(
     assert str(tmp_path / "out") not in text
     assert (tmp_path / "pages" / "decisions.svg").stat().st_size > 1000
     assert "[Letters](decisions.md)" in (tmp_path / "pages" / "index.md").read_text()
+
+
+def test_a_page_of_mended_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of an evaluation has log losses, a fit tells how it read and mended, and a promise
+    is certified and tested.
+    """
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("sklearn")
+    monkeypatch.setenv("OLLAMA_API_KEY", "made-up")
+    table = {
+        name: USES["endpoints"].table[name]
+        for name in ("title", "intro", "parts", "steps", "small")
+    }
+    values = {
+        "tasks": ["tickets"],
+        "question": {"tickets": "Which team?"},
+        "labels": {"tickets": ",".join(NAMES)},
+        "title": {"tickets": "Tickets"},
+    }
+    use = Use({**table, "values": values, "small": {}})
+    monkeypatch.setattr(program, "USES", {"endpoints": use})
+    out = tmp_path / "out" / "endpoints"
+    out.mkdir(parents=True)
+    splits = ["train"] * 100 + ["validation"] * 100 + ["test"] * 100
+    rows = [{**row, "split": split} for row, split in zip(rows_of(300), splits, strict=True)]
+    write_rows(out / "tickets.jsonl", rows)
+    with DecidingServer(says) as server:
+        words = ["endpoints", "--small", "--provider", "ollama", "--model", "decider-1"]
+        words += ["--base-url", server.base_url, "--out", str(tmp_path / "out")]
+        ended = CliRunner().invoke(program.main, [*words, "--pages", str(tmp_path / "pages")])
+    assert ended.exit_code == 0, ended.output
+    text = (tmp_path / "pages" / "endpoints.md").read_text()
+    for part in (
+        "| greedy, 100 test prompts | accuracy | mended against it | log loss | mended against it |",
+        "The mended reading (0.73) beats the base (0.47).",
+        "| **mended** |",
+        "| temperature |",
+        "## Read and mended: billing, repair, other",
+        "| 200 rows, cross-validated | systemone |",
+        "decisions change where the options are listed in reverse",
+        "errors of at most 0.1 are not certifiable",
+        "`blb check`: no promise to test",
+    ):
+        assert part in text, part
+    assert text.count("## Read and mended") == 1
+
+
+def test_a_promise_that_was_tested_is_told() -> None:
+    """With the decisions that it was tested on."""
+    errors = {"is_promised": True, "limit": 0.1, "rows": 400, "decided": 240, "wrong": 9}
+    document = {"verdict": "HOLDS", "questions": [{"verdict": "HOLDS", "errors": errors}]}
+    outcome = Outcome(words=("check",), code=0, seconds=1.0, document=document)
+    fit = fit_of(Step("sst2_check", ("check",)), outcome)
+    assert fit is not None
+    assert fit.end == (
+        "`blb check`: HOLDS, 9 of 240 decisions are wrong, 160 abstain; promised: at most 10%"
+    )
 
 
 def test_a_command_that_fails_is_on_the_page(
@@ -433,6 +493,22 @@ def test_all_products_are_asked_once(tmp_path: Path) -> None:
     assert sum(row["split"] == "test" for row in rows) == 500
     last = re.findall(r"\d+", rows[-1]["prompt"])
     assert rows[-1]["answer"] == str(int(last[0]) * int(last[1]) % 4)
+
+
+def test_a_question_is_asked_about_the_text_alone(tmp_path: Path) -> None:
+    """What stands behind the question of a row, the first rows of each split."""
+    at = place(tmp_path, small=True)
+    assert at.data is not None
+    rows = [
+        {"prompt": f"Which? Answer with one word.\n\nReview: Review: {n}", "split": split}
+        for split, size in {"train": 70, "validation": 5, "test": 2}.items()
+        for n in range(size)
+    ]
+    write_rows(at.data / "sst2.jsonl", [{**row, "answer": "positive"} for row in rows])
+    USES["endpoints"].steps(at)
+    made = read_rows(at.out / "sst2.jsonl")
+    assert [row["prompt"] for row in made[:2]] == ["Review: 0", "Review: 1"]
+    assert [row["split"] for row in made] == ["train"] * 60 + ["validation"] * 5 + ["test"] * 2
 
 
 LISTS = FirstLists(
