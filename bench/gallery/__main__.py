@@ -12,9 +12,10 @@ import importlib
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 from click.testing import CliRunner, Result
@@ -25,6 +26,7 @@ from bench.gallery.data import MODEL as SECOND_MODEL
 from bench.gallery.index import COLUMNS, index, rows
 from bench.gallery.page import portable, write_page
 from bench.gallery.results import (
+    Evaluation,
     Outcome,
     PageResults,
     Run,
@@ -39,7 +41,12 @@ from bench.measuring import machine, today
 from bench.steps import Step
 from blackbox_lb.cli import main as blb
 
-__all__ = ["collect_results", "main", "run", "why_not"]
+__all__ = ["collect_results", "main", "run", "table", "why_not"]
+
+PRINTED = ("use", "base", "bias", "best rival", "bias against it", "difference")
+"""The columns of the index that a terminal has room for."""
+LONGEST = 30
+"""Characters of a title among them."""
 
 
 def run(step: Step, place: Place) -> Outcome:
@@ -105,15 +112,9 @@ def collect_results(
             small=place.small,
         ),
         evaluations=tuple(
-            evaluation_of(
-                document,
-                step.title,
-                labels=step.labels,
-                learned_from=step.learned_from,
-                examples=step.examples,
-            )
+            evaluation
             for step, document in documents
-            if step.title and document
+            for evaluation in _evaluations(step, document)
         ),
         fits=tuple(fit for fit in fits if fit is not None),
         tables=(
@@ -130,6 +131,25 @@ def collect_results(
             ),
         ),
     )
+
+
+def _evaluations(step: Step, document: Mapping[str, Any]) -> list[Evaluation]:
+    """Those of a command: the one of ``blb eval`` that a page shows, or those that a program
+    printed.
+    """
+    printed = document.get("evaluations", ())
+    if step.module:
+        return [Evaluation.model_validate(evaluation) for evaluation in printed]
+    if not step.title or not document:
+        return []
+    evaluation = evaluation_of(
+        document,
+        step.title,
+        labels=step.labels,
+        learned_from=step.learned_from,
+        examples=step.examples,
+    )
+    return [evaluation]
 
 
 def why_not(name: str, use: Use, place: Place, *, has_model: bool) -> str:
@@ -153,9 +173,14 @@ def why_not(name: str, use: Use, place: Place, *, has_model: bool) -> str:
 
 
 def table(lines: Sequence[Sequence[str]]) -> str:
-    """The rows of all uses in aligned columns."""
-    printed = [COLUMNS, *lines]
-    widths = [max(len(line[column]) for line in printed) for column in range(len(COLUMNS))]
+    """The columns ``PRINTED`` of the rows of all uses, aligned."""
+    printed = []
+    for line in [COLUMNS, *lines]:
+        title, *cells = (line[COLUMNS.index(column)] for column in PRINTED)
+        if len(title) > LONGEST:
+            title = f"{title[: LONGEST - 1]}…"
+        printed.append((title, *cells))
+    widths = [max(len(line[column]) for line in printed) for column in range(len(PRINTED))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in printed

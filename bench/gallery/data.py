@@ -11,6 +11,7 @@ import csv
 import hashlib
 import io
 import json
+import random
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -102,11 +103,33 @@ def _news(text: str) -> Iterator[tuple[str, ...]]:
         yield line["Class Index"], article.replace("\\", " ")
 
 
+def _yes_no(text: str) -> Iterator[tuple[str, ...]]:
+    """RBCorr's questions of yes or no, some behind a context; "''" stands for none."""
+    for line in csv.DictReader(io.StringIO(text)):
+        context = line["Context"].replace("''", "").strip()
+        yield line["Correct Answer"], f"{context} {line['Question'].strip()}".strip()
+
+
+def _inferences(text: str) -> Iterator[tuple[str, ...]]:
+    """RBCorr's pairs of a premise and a hypothesis."""
+    for line in csv.DictReader(io.StringIO(text)):
+        yield line["Correct Answer"], line["Question"].strip()
+
+
+def _options(text: str) -> Iterator[tuple[str, ...]]:
+    """RBCorr's questions of MMLU with four options."""
+    for line in csv.DictReader(io.StringIO(text)):
+        yield line["answer"], line["question"].strip(), *(line[letter].strip() for letter in "ABCD")
+
+
 READERS: Mapping[str, Callable[[str], Iterator[tuple[str, ...]]]] = {
     "reviews": _reviews,
     "questions": _questions,
     "pairs": _pairs,
     "news": _news,
+    "yes_no": _yes_no,
+    "inferences": _inferences,
+    "options": _options,
 }
 
 
@@ -162,13 +185,39 @@ def text_of(file: Mapping[str, Any], drawn: Mapping[str, Sequence[Any]], sources
     prompt = TABLE["prompts"][reader]
     answers = TABLE["answers"][reader]
     kept = []
-    for split, numbers in drawn.items():
-        source = file["test" if split == "test" else "training"]
-        rows = list(READERS[reader](sources.text(source)))
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    for split in drawn or file["drawn"]:
+        source = _source(file, split)
+        rows[split] = list(READERS[reader](sources.text(source)))
+    for split, numbers in (drawn or _sampled(file, rows)).items():
         for number in numbers:
-            label, *parts = rows[number]
+            label, *parts = rows[split][number]
             kept.append({"prompt": prompt.format(*parts), "answer": answers[label], "split": split})
     return jsonl(kept)
+
+
+def _source(file: Mapping[str, Any], split: str) -> Sequence[str]:
+    return list(file["test" if split == "test" else "training"])
+
+
+def _sampled(
+    file: Mapping[str, Any], rows: Mapping[str, Sequence[tuple[str, ...]]]
+) -> dict[str, list[int]]:
+    """Split -> the numbers of its rows, in an order that the source's name fixes; two splits of one
+    source share no row, and no text is there twice.
+    """
+    left: dict[str, list[int]] = {}
+    sampled = {}
+    for split, number in file["drawn"].items():
+        name = "/".join(_source(file, split))
+        if name not in left:
+            places: dict[tuple[str, ...], int] = {}
+            for place, (_, *parts) in enumerate(rows[split]):
+                places.setdefault(tuple(parts), place)
+            left[name] = random.Random(name).sample(list(places.values()), len(places))
+        sampled[split] = left[name][:number]
+        left[name] = left[name][number:]
+    return sampled
 
 
 @click.command()
@@ -196,7 +245,7 @@ def main(folder: Path, checkouts: Path | None, has_model: bool) -> None:
         if path.exists() and _sha256(path.read_bytes()) == file["sha256"]:
             click.echo(f"{path} is there")
             continue
-        content = text_of(file, drawn.get(path.stem, {}), sources).encode()
+        content = text_of(file, drawn.get(name.removesuffix(".jsonl"), {}), sources).encode()
         if _sha256(content) != file["sha256"]:
             raise click.ClickException(
                 f"{name} would have other bytes than the rows of the pages; look whether its"

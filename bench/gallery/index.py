@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,9 +10,9 @@ from pathlib import Path
 import click
 from pydantic import ValidationError
 
-from bench.gallery.results import PageResults, Policy, rival_name
+from bench.gallery.results import JUDGEMENTS, Difference, PageResults, Policy, rival_name
 
-__all__ = ["COLUMNS", "by_examples", "index", "number", "rows"]
+__all__ = ["COLUMNS", "by_examples", "difference", "index", "number", "rows", "signed"]
 
 HEAD = Path(__file__).with_name("pages") / "index.md"
 EXAMPLES = """
@@ -22,7 +23,17 @@ The reward of a bias that was learned from so many examples; labels: of the best
 | use | setting | examples | base | reward |
 |---|---|---|---|---|
 """
-COLUMNS = ("use", "setting", "base", "bias", "best rival", "bias against it", "minutes")
+USES = """
+## Each use
+
+The best bias and the best rival by reward; labels: with most of them. In bold: a rival with a
+higher reward than the bias.
+
+"""
+COLUMNS = (
+    *("use", "setting", "base", "bias", "best rival", "bias against it", "difference"),
+    *("smallest difference that shows", "minutes"),
+)
 
 
 def number(value: float | None) -> str:
@@ -30,17 +41,50 @@ def number(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def rows(results: PageResults) -> list[tuple[str, ...]]:
-    """The rows of a use: ``COLUMNS`` for each title at its first setting."""
+def signed(value: float, sign: str = "-") -> str:
+    """A difference for a table, without a 0 before its point; ``sign``: "+" shows that of a
+    positive one, too.
+    """
+    rounded = round(value, 2) + 0.0  # -0.0 becomes 0.0
+    return re.sub(r"(?<!\d)0\.", ".", f"{rounded:{sign}.2f}")
+
+
+def difference(found: Difference | None) -> str:
+    """A difference with its interval for a table, "" for none."""
+    if found is None:
+        return ""
+    return f"{signed(found.difference, '+')} ({signed(found.low)} to {signed(found.high)})"
+
+
+def rows(results: PageResults, *, is_marked: bool = False) -> list[tuple[str, ...]]:
+    """The rows of a use: ``COLUMNS`` for each title at its first setting.
+
+    is_marked: a rival with a higher reward than the bias is in bold.
+    """
     lines: list[tuple[str, ...]] = []
     for evaluation in results.last:
         setting = evaluation.settings[0]
         bias, rival, verdict = evaluation.ahead(setting)
         cells = [evaluation.title, setting, number(evaluation.base(setting).mean)]
         cells.append(number(bias.mean) if bias.name == "bias" else _named(bias))
-        cells.append("" if rival is None else _named(rival))
-        lines.append((*cells, verdict, f"{results.run.minutes:.0f}"))
+        found = ""
+        named = ""
+        if rival is not None:
+            found = difference(rival.differences.get(bias.name))
+            named = _named(rival)
+            if is_marked and _is_higher(rival, bias):
+                named = f"**{named}**"
+        smallest = evaluation.smallest_difference(setting)
+        shows = "" if smallest is None else signed(smallest)
+        lines.append((*cells, named, verdict, found, shows, f"{results.run.minutes:.0f}"))
     return lines
+
+
+def _is_higher(rival: Policy, bias: Policy) -> bool:
+    """Whether the reward of a rival is higher than that of a bias, in the digits that are shown."""
+    if rival.mean is None or bias.mean is None:
+        return False
+    return rival.mean > bias.mean and number(rival.mean) != number(bias.mean)
 
 
 def _named(policy: Policy) -> str:
@@ -49,13 +93,13 @@ def _named(policy: Policy) -> str:
 
 
 def counts(results: PageResults, *, hand_made: bool) -> Counter[str]:
-    """How often biases win over the rivals of a class, are level with them, and lose to them."""
+    """How often each of ``JUDGEMENTS`` is that of a bias against a rival of a class."""
     return Counter(
-        verdict
+        evaluation.judgement(policy, name)
         for evaluation in results.evaluations
         for policy in evaluation.policies
         if policy.kind == "rival" and policy.hand_made == hand_made
-        for verdict in policy.verdicts.values()
+        for name in policy.verdicts
     )
 
 
@@ -71,12 +115,9 @@ def index(pages: Path) -> str:
         text += _counted(f"[{results.title}]({results.use}.md)", by_class)
         total = [total[0] + by_class[0], total[1] + by_class[1]]
     text += _counted("**all**", total)
-    text += (
-        "\n## Each use\n\nThe best bias and the best rival by reward; labels: with most of them.\n"
-    )
-    text += f"\n| {' | '.join(('model', *COLUMNS))} |\n|{'---|' * (len(COLUMNS) + 1)}\n"
+    text += f"{USES}| {' | '.join(('model', *COLUMNS))} |\n|{'---|' * (len(COLUMNS) + 1)}\n"
     for results in uses:
-        for title, *cells in rows(results):
+        for title, *cells in rows(results, is_marked=True):
             linked = (f"[{title}]({results.use}.md)", *cells)
             text += f"| {' | '.join((', '.join(results.models), *linked))} |\n"
     text += EXAMPLES
@@ -122,7 +163,7 @@ def _points(points: Mapping[int, Policy | None]) -> str:
 
 
 def _counted(name: str, by_class: Sequence[Counter[str]]) -> str:
-    cells = [str(count[verdict]) for count in by_class for verdict in ("wins", "level", "loses")]
+    cells = [str(count[verdict]) for count in by_class for verdict in JUDGEMENTS]
     return f"| {' | '.join((name, *cells))} |\n"
 
 

@@ -9,11 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bench.commands import Place
-from bench.gallery.index import number
+from bench.gallery.index import difference, number, signed
 from bench.gallery.pictures import draw
 from bench.gallery.results import (
+    FEWEST_PROMPTS,
+    JUDGEMENTS,
+    MARGIN,
     Evaluation,
     Fit,
+    Judgement,
     PageResults,
     Policy,
     Table,
@@ -22,12 +26,19 @@ from bench.gallery.results import (
 from bench.gallery.use import Use
 from bench.steps import COMPLETIONS, Step
 
-__all__ = ["page", "policies_table", "portable", "program_table", "write_page"]
+# What ``blb fit`` says before it asks.
+from blackbox_lb.jobs.runs.conclusion import smallest_effect
+
+__all__ = ["beforehand", "page", "policies_table", "portable", "program_table", "write_page"]
 
 MADE = "<!-- written by `python -m bench.gallery`, not by hand -->"
 WIDTH = 120
 LONGEST = 60
 """Characters of an instruction in a table."""
+SMALLEST = "smallest difference that shows"
+WITHOUT = "the model without a bias"
+SIMPLEST = ("base", "rival", "bias", "rival and bias")
+"""Kinds of policies, those that ask least first."""
 
 
 def write_page(
@@ -53,7 +64,11 @@ def page(
     if run.small:
         made += "small size, "
     made += f"{run.minutes:.0f} min."
-    parts = [f"# {results.title}\n\n{MADE}\n", _wrapped(intro), _wrapped(made)]
+    parts = [f"# {results.title}\n\n{MADE}\n", _wrapped(intro)]
+    settings = _wrapped(made)
+    if results.evaluations:
+        settings += _wrapped(f"{beforehand(results)} {_terms(results)}")
+    parts.append(settings)
     if picture:
         parts.append(f"![The reward of every policy with its 95 % interval]({picture})\n")
     parts += [policies_table(evaluation) for evaluation in results.judged]
@@ -80,6 +95,34 @@ def page(
     return "\n".join(parts)
 
 
+def beforehand(results: PageResults) -> str:
+    """What the numbers of test prompts can show, whatever comes; as ``blb fit`` says it before it
+    asks.
+    """
+    sizes = {(evaluation.prompts, evaluation.is_share): None for evaluation in results.evaluations}
+    parts: list[str] = []
+    for prompts, is_share in sizes:
+        effect = smallest_effect(prompts, is_share=is_share)
+        if not is_share:
+            effect += " of a prompt's difference"
+        shows = "above about" if parts else "test prompts show differences above about"
+        parts.append(f"{prompts} {shows} {effect}")
+    return f"Said beforehand: {', '.join(parts)}."
+
+
+def _terms(results: PageResults) -> str:
+    """What "equal" and "open" mean on a page."""
+    margins = []
+    if any(evaluation.is_share for evaluation in results.evaluations):
+        margins.append(signed(MARGIN))
+    if not all(evaluation.is_share for evaluation in results.evaluations):
+        margins.append("a tenth of what the model earns without a bias")
+    return (
+        f"Equal: the 95 % interval of the difference stays within ± {' or '.join(margins)}, on"
+        f" {FEWEST_PROMPTS} prompts or more; open: these prompts do not tell."
+    )
+
+
 def _wrapped(text: str) -> str:
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
 
@@ -104,27 +147,33 @@ def _named(name: str) -> str:
     return re.sub(f'"(.{{{LONGEST}}}).*"', r'"\1…"', name)
 
 
-def _in_words(name: str, *, has_text: bool = False) -> str:
-    """The name of a rival in a sentence; the text of an instruction stands in the table, and here
-    where there are several.
-    """
-    named = _named(name) if has_text else rival_name(name)
-    return re.sub("^instruction\\b", "the instruction", named)
-
-
 def _interval(policy: Policy) -> str:
     if policy.mean is None or policy.low is None or policy.high is None:
         return ""
     return f"{policy.mean:.2f} ({policy.low:.2f} to {policy.high:.2f})"
 
 
-def _verdicts(policy: Policy, verdicts: Mapping[str, str], biases: Sequence[Policy]) -> str:
+def _against(evaluation: Evaluation, policy: Policy, name: str) -> str:
+    """The verdict of ``name`` against a policy, with the difference and its interval."""
+    verdict = evaluation.judgement(policy, name)
+    return f"{verdict} {difference(policy.differences.get(name))}".strip()
+
+
+def _of_biases(evaluation: Evaluation, policy: Policy, verdicts: Mapping[str, str]) -> str:
     """The verdicts against a policy; the bias is named where there are several."""
     if policy.kind == "rival and bias":
         return ""
-    if len(biases) == 1:
+    if len(evaluation.at(policy.setting, "bias")) == 1:
         return "".join(verdicts.values())
     return ", ".join(f"{bias} {verdict}" for bias, verdict in verdicts.items())
+
+
+def _beside_smallest(words: str, evaluation: Evaluation, setting: str) -> str:
+    """The head of a column of verdicts, with the smallest difference that shows."""
+    smallest = evaluation.smallest_difference(setting)
+    if smallest is None:
+        return words
+    return f"{words} ({SMALLEST}: {signed(smallest)})"
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -149,12 +198,11 @@ def policies_table(evaluation: Evaluation) -> str:
             head.append("right")
         if has_tokens:
             head.append("tokens")
+        against = "mended against it" if has_log_loss else "learned bias against it"
+        head.append(_beside_smallest(against, evaluation, setting))
         if has_log_loss:
-            head += ["mended against it", "log loss", "mended against it"]
-        else:
-            head.append("learned bias against it")
+            head += ["log loss", against]
         text += "\n" + _head(head)
-        biases = evaluation.at(setting, "bias")
         policies = sorted(evaluation.at(setting), key=_reward, reverse=True)
         best = evaluation.best(setting, "bias")
         for policy in policies:
@@ -169,9 +217,11 @@ def policies_table(evaluation: Evaluation) -> str:
                 cells.append(number(policy.right))
             if has_tokens:
                 cells.append("" if policy.tokens is None else f"{policy.tokens:.1f}")
-            cells.append(_verdicts(policy, policy.verdicts, biases))
+            by_reward = {name: _against(evaluation, policy, name) for name in policy.verdicts}
+            cells.append(_of_biases(evaluation, policy, by_reward))
             if has_log_loss:
-                cells += [number(policy.log_loss), _verdicts(policy, policy.by_log_loss, biases)]
+                by_log_loss = _of_biases(evaluation, policy, policy.by_log_loss)
+                cells += [number(policy.log_loss), by_log_loss]
             text += _row(cells)
     return text
 
@@ -191,20 +241,68 @@ def _has_right(evaluation: Evaluation) -> bool:
 def _by_labels(labelled: dict[str, list[Evaluation]]) -> str:
     """One table of all tasks: the best bias beside the best rival for each number of labels."""
     first = next(iter(labelled.values()))[0]
-    text = f"## By the number of labels\n\n{first.prompts} test prompts; the best bias and the best"
-    text += f" rival by reward ({first.reward}).\n\n"
+    text = f"{first.prompts} test prompts; the best bias and the best rival by reward"
+    text += f" ({first.reward}).{_draws(labelled)}{_smallest_by_labels(labelled)}"
+    text = f"## By the number of labels\n\n{_wrapped(text)}\n"
     head = ["task", "labels", "base", "learned bias", "best rival", "learned bias against it"]
     text += _head(head)
     for title, evaluations in labelled.items():
         for evaluation in evaluations:
             for setting in evaluation.settings:
-                bias, best, verdict = evaluation.ahead(setting)
+                bias, best, _ = evaluation.ahead(setting)
                 task = title if setting == evaluation.settings[0] else f"{title}, {setting}"
-                rival = "" if best is None else f"{rival_name(best.name)} {number(best.mean)}"
-                base = number(evaluation.base(setting).mean)
+                rival = ""
+                against = ""
+                if best is not None:
+                    rival = f"{rival_name(best.name)} {_mean_and_spread(best)}"
+                    against = _against(evaluation, best, bias.name)
+                base = _mean_and_spread(evaluation.base(setting))
                 learned = f"**{bias.name}** {_interval(bias)}"
-                text += _row((task, str(evaluation.labels), base, learned, rival, verdict))
+                if bias.spread is not None:
+                    learned = f"**{bias.name}** {_mean_and_spread(bias)}"
+                text += _row((task, str(evaluation.labels), base, learned, rival, against))
     return text
+
+
+def _mean_and_spread(policy: Policy) -> str:
+    """A reward, with its spread over draws of the labelled rows where there were several."""
+    if policy.spread is None:
+        return number(policy.mean)
+    return f"{number(policy.mean)} ± {signed(policy.spread)}"
+
+
+def _draws(labelled: dict[str, list[Evaluation]]) -> str:
+    """What the rewards of a curve are means of, "" where the labelled rows were drawn once."""
+    counts = {
+        evaluation.draws
+        for evaluations in labelled.values()
+        for evaluation in evaluations
+        if evaluation.draws is not None
+    }
+    if not counts:
+        return ""
+    draws = f"{max(counts)} draws"
+    if len(counts) > 1:
+        draws = f"{min(counts)} to {max(counts)} draws"
+    return f" ±: mean of {draws} of the labelled rows and standard deviation between them."
+
+
+def _smallest_by_labels(labelled: dict[str, list[Evaluation]]) -> str:
+    """The smallest difference that shows, from the best row of a curve to the worst."""
+    found = [
+        smallest
+        for evaluations in labelled.values()
+        for evaluation in evaluations
+        for setting in evaluation.settings
+        if (smallest := evaluation.smallest_difference(setting)) is not None
+    ]
+    if not found:
+        return ""
+    least = signed(min(found))
+    most = signed(max(found))
+    if least == most:
+        return f" {SMALLEST.capitalize()}: {least}."
+    return f" {SMALLEST.capitalize()}: {least} to {most} by row."
 
 
 def _by_examples(results: PageResults, curve: Evaluation) -> str:
@@ -221,12 +319,14 @@ def _by_examples(results: PageResults, curve: Evaluation) -> str:
             f"The same fit of the first training and validation {curve.examples} together; the"
             " last row is the bias above."
         )
-    text += "\n" + _head([curve.examples, curve.reward, "tokens", "against the base"])
+    against = _beside_smallest("against the base", curve, setting)
+    text += "\n" + _head([curve.examples, curve.reward, "tokens", against])
     for number_of_examples, policy in results.by_examples(curve, setting).items():
         verdict = ""
         for evaluation in results.evaluations:
             if evaluation.title == curve.title:
-                verdict = evaluation.base(setting).verdicts.get(policy.name, verdict)
+                base = evaluation.base(setting)
+                verdict = _against(evaluation, base, policy.name) or verdict
         tokens = "" if policy.tokens is None else f"{policy.tokens:.1f}"
         text += _row([str(number_of_examples), _interval(policy), tokens, verdict])
     return text
@@ -240,7 +340,12 @@ def program_table(table: Table) -> str:
 
 
 def what_came(results: PageResults) -> list[str]:
-    """Sentences about who won, first where a rival does."""
+    """Sentences about the best ways, and then about who won, first where a rival does."""
+    best = [
+        _best_of(evaluation, named=len(results.last) > 1)
+        for evaluation in results.last
+        if any(policy.mean is not None for policy in evaluation.at(evaluation.settings[0]))
+    ]
     ahead: list[str] = []
     others: list[str] = []
     for evaluation in results.judged:
@@ -252,55 +357,121 @@ def what_came(results: PageResults) -> list[str]:
                     for policy in evaluation.at(setting, "rival", "base")
                 )
                 (ahead if is_behind else others).append(sentence)
-    return ahead + others + _who_won_by_labels(results.labelled)
+    return best + ahead + others + _who_won_by_labels(results.labelled)
+
+
+def _best_of(evaluation: Evaluation, *, named: bool) -> str:
+    """The ways with the highest reward at the first setting, and the others behind them.
+
+    Ways whose rewards are shown alike share the first place; a rival with a bias is left out of it
+    where something simpler is as good.
+    """
+    setting = evaluation.settings[0]
+    scored = [policy for policy in evaluation.at(setting) if policy.mean is not None]
+    scored.sort(key=lambda policy: SIMPLEST.index(policy.kind))
+    most = number(max(map(_reward, scored)))
+    leaders = [policy for policy in scored if number(policy.mean) == most]
+    simple = [policy for policy in leaders if policy.kind != "rival and bias"]
+    if simple:
+        leaders = simple
+    each = "" if len(leaders) == 1 else " each"
+    text = f"{_listed([_way(evaluation, policy) for policy in leaders])} ({most}{each})"
+    others = _behind(evaluation, leaders)
+    if others:
+        text += f"; {', '.join(others)}"
+    where = [evaluation.title] if named else []
+    if evaluation.labels is not None:
+        where.append(f"{evaluation.labels} labels")
+    if len(evaluation.settings) > 1:
+        where.append(setting)
+    if where:
+        return f"Best ({', '.join(where)}): {text}."
+    return f"Best: {text}."
+
+
+def _behind(evaluation: Evaluation, leaders: Sequence[Policy]) -> list[str]:
+    """Of each kind that does not lead the best policy, and what a rival with a bias consists of,
+    with their rewards, the highest first; the base is left out where it is the last of several.
+    """
+    setting = evaluation.settings[0]
+    alone: list[Policy] = []
+    for pair in leaders:
+        alone += [part for part in evaluation.joined(pair) if part not in alone]
+    kinds = {policy.kind for policy in leaders}
+    others = list(alone)
+    for kind in ("base", "rival", "bias"):
+        best = evaluation.best(setting, kind)
+        if best is not None and kind not in kinds and best not in others:
+            others.append(best)
+    others.sort(key=_reward, reverse=True)
+    if len(others) > 1 and others[-1].kind == "base":
+        others.pop()
+    return [
+        f"{_way(evaluation, policy)}{' alone' if policy in alone else ''} {number(policy.mean)}"
+        for policy in others
+    ]
+
+
+def _way(evaluation: Evaluation, policy: Policy) -> str:
+    """A policy in a sentence; the text of an instruction stands in the table, and here where there
+    are several. With a log loss it is of probabilities that a fit mended.
+    """
+    if policy.kind == "base":
+        return WITHOUT if policy.log_loss is None else "the base"
+    if policy.kind == "bias" and policy.log_loss is not None:
+        return "the mended reading"
+    if policy.kind == "bias":
+        return "the learned bias" if policy.name == "bias" else f'the learned bias "{policy.name}"'
+    joined = evaluation.joined(policy)
+    if joined:
+        return " with ".join(_way(evaluation, part) for part in joined)
+    names = [rival_name(rival.name) for rival in evaluation.at(policy.setting, "rival")]
+    named = _named(policy.name) if names.count("instruction") > 1 else rival_name(policy.name)
+    return re.sub("^instruction\\b", "the instruction", named)
 
 
 def _who_won(evaluation: Evaluation, setting: str, bias: Policy, *, named: bool) -> str:
     """What came of one bias at one setting."""
-    rivals: dict[str, list[str]] = {"loses": [], "level": [], "wins": []}
-    alone = evaluation.at(setting, "rival")
-    has_text = sum(rival_name(rival.name) == "instruction" for rival in alone) > 1
-    for rival in sorted(alone, key=_reward, reverse=True):
-        if bias.name in rival.verdicts:
-            text = f"{_in_words(rival.name, has_text=has_text)} ({number(rival.mean)})"
-            rivals[rival.verdicts[bias.name]].append(text)
-    name = "the learned bias"
-    if bias.name != "bias":
-        name = f'the learned bias "{bias.name}"'
+    rivals: dict[Judgement, list[str]] = {verdict: [] for verdict in JUDGEMENTS}
     base = evaluation.base(setting)
-    without = "the model without a bias"
-    if bias.log_loss is not None:  # of probabilities that a fit mended
-        name = "the mended reading"
-        without = "the base"
-    name = f"{name} ({number(bias.mean)})"
-    without = f"{without} ({number(base.mean)})"
+    without = f"{_way(evaluation, base)} ({number(base.mean)})"
+    against_base = evaluation.judgement(base, bias.name)
+    if against_base == "equal" or against_base == "open":
+        rivals[against_base].append(without)
+    for rival in sorted(evaluation.at(setting, "rival"), key=_reward, reverse=True):
+        verdict = evaluation.judgement(rival, bias.name)
+        if verdict:
+            rivals[verdict].append(f"{_way(evaluation, rival)} ({number(rival.mean)})")
+    name = f"{_way(evaluation, bias)} ({number(bias.mean)})"
     sentences = []
     if rivals["loses"]:
         verb = "beats" if len(rivals["loses"]) == 1 else "beat"
         sentences.append(f"{_listed(rivals['loses'])} {verb} {name}")
-    against_base = {
-        "wins": f"{name} beats {without}",
-        "level": f"{name} is level with {without}",
-        "loses": f"{name} is worse than {without}",
-    }
-    if bias.name in base.verdicts:
-        sentences.append(against_base[base.verdicts[bias.name]])
+    subject = name
+    if against_base == "wins":
+        sentences.append(f"{subject} beats {without}")
+        subject = "it"
+    if against_base == "loses":
+        sentences.append(f"{subject} is worse than {without}")
+        subject = "it"
     if rivals["wins"]:
-        sentences.append(f"it beats {_listed(rivals['wins'])}")
-    if rivals["level"]:
-        verb = "is" if len(rivals["level"]) == 1 else "are"
-        sentences.append(f"level with it {verb} {_listed(rivals['level'])}")
+        sentences.append(f"{subject} beats {_listed(rivals['wins'])}")
+        subject = "it"
+    if rivals["equal"]:
+        sentences.append(f"{subject} is equal to {_listed(rivals['equal'])}")
+        subject = "it"
+    if rivals["open"]:
+        sentences.append(f"these prompts do not tell {subject} from {_listed(rivals['open'])}")
     together: dict[str, list[str]] = {"more": [], "less": []}
     joined = evaluation.at(setting, "rival and bias")
     if bias is not evaluation.best(setting, "bias"):
         joined = []
     for pair in joined:
-        for rival_alone, verdict in pair.verdicts.items():
-            if pair.name != f"{rival_alone} and {bias.name}" or verdict == "level":
-                continue
-            effect = "more" if verdict == "wins" else "less"
-            text = _in_words(rival_alone, has_text=has_text)
-            together[effect].append(f"{text} ({number(pair.mean)})")
+        parts = evaluation.joined(pair)
+        added = pair.verdicts.get(parts[0].name, "level") if bias in parts else "level"
+        if added != "level":
+            effect = "more" if added == "wins" else "less"
+            together[effect].append(f"{_way(evaluation, parts[0])} ({number(pair.mean)})")
     for effect, pairs in together.items():
         if pairs:
             verb = "earns" if len(pairs) == 1 else "earn"
@@ -326,7 +497,7 @@ def _who_won_by_labels(labelled: dict[str, list[Evaluation]]) -> list[str]:
         return []
     ahead: dict[str, dict[str, list[str]]] = {}
     unmoved: dict[str, list[str]] = {}
-    counts = {"wins": 0, "level": 0}
+    counts = dict.fromkeys(JUDGEMENTS, 0)
     for title, evaluations in labelled.items():
         task = title.partition(",")[0]
         for evaluation in evaluations:
@@ -338,11 +509,11 @@ def _who_won_by_labels(labelled: dict[str, list[Evaluation]]) -> list[str]:
                 if evaluation.base(setting).verdicts.get(bias.name) != "wins":
                     unmoved.setdefault(task, []).append(labels)
                 for rival in evaluation.at(setting, "rival"):
-                    verdict = rival.verdicts.get(bias.name)
+                    verdict = evaluation.judgement(rival, bias.name)
                     if verdict == "loses":
-                        places = ahead.setdefault(_in_words(rival.name), {})
+                        places = ahead.setdefault(_way(evaluation, rival), {})
                         places.setdefault(task, []).append(labels)
-                    elif verdict is not None:
+                    elif verdict:
                         counts[verdict] += 1
     sentences = [
         f"Ahead of the best bias, with so many labels: {rival}, on {_places(places)}."
@@ -351,8 +522,8 @@ def _who_won_by_labels(labelled: dict[str, list[Evaluation]]) -> list[str]:
     if not ahead:
         sentences.append("No rival beats the best bias.")
     sentences.append(
-        f"In the other comparisons the best bias wins {counts['wins']} times and is level"
-        f" {counts['level']} times."
+        f"In the other comparisons the best bias wins {counts['wins']} times, is equal"
+        f" {counts['equal']} times and open {counts['open']} times."
     )
     if unmoved:
         sentences.append(

@@ -5,17 +5,25 @@ them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import statistics
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 
 from bench.steps import COMPLETIONS, Step
 
+# What ``blb fit`` counts with before it asks.
+from blackbox_lb.jobs.runs.conclusion import POWER_FACTOR
+
 __all__ = [
     "BASE",
+    "FEWEST_PROMPTS",
+    "JUDGEMENTS",
+    "Difference",
     "Evaluation",
     "Fit",
+    "Judgement",
     "Outcome",
     "PageResults",
     "Policy",
@@ -30,9 +38,25 @@ __all__ = [
 
 Verdict = Literal["wins", "level", "loses"]
 VERDICTS: Mapping[str, Verdict] = {"HELPS": "wins", "NO EVIDENCE": "level", "HURTS": "loses"}
+Judgement = Literal["wins", "equal", "open", "loses"]
+JUDGEMENTS: tuple[Judgement, ...] = ("wins", "equal", "open", "loses")
 BASE, GREEDY, LOG_LOSS = "base", "greedy", "log loss"
 """Names of a policy, of a setting and of a metric in a document of ``blb eval``."""
+Comparisons = Mapping[tuple[str, str, str], Mapping[str, Any]]
+"""(setting, a policy, the one compared with it) -> the comparison in such a document."""
 DIGITS = 4
+MARGIN = 0.05
+"""A smaller difference of shares counts as none."""
+PART_OF_BASE = 0.1
+"""Of what the base earns: a smaller difference of other rewards counts as none. No rival moves it,
+and it does not depend on the unit of the reward.
+"""
+FEWEST_PROMPTS = 60
+"""On fewer nothing counts as equal: what none of n prompts shows may still hold for 3 in n (95 %),
+which is 5 points for 60.
+"""
+ERRORS_OF_INTERVAL = 3.92
+"""Standard errors from one end of a 95 % interval to the other."""
 HAND_MADE = re.compile(r"^labels only$| at [+-][\d.]+$")
 """Names of the policies that a person makes as a bias: lists, bans, boosts."""
 IN_CLIENT = re.compile(r"^thresholds$|calibration$")
@@ -62,6 +86,21 @@ class Outcome(Part, frozen=True):
     error: tuple[str, ...] = ()
 
 
+class Difference(Part, frozen=True):
+    """The reward of one policy less that of another, paired by prompt, with its 95 % interval; not
+    adjusted for several comparisons.
+    """
+
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def standard_error(self) -> float:
+        """Of the difference, by the width of its interval."""
+        return (self.high - self.low) / ERRORS_OF_INTERVAL
+
+
 class Policy(Part, frozen=True):
     """A policy of an evaluation at one setting.
 
@@ -73,6 +112,10 @@ class Policy(Part, frozen=True):
     right: share of right answers, where that is known.
     verdicts: learned bias -> whether that one wins over this policy, is level with it, or loses to
         it. Of a rival with a bias: the rival alone -> whether the bias adds to it.
+    differences: the same names -> that bias less this policy; of a rival with a bias, this policy
+        less the rival alone. None in pages of an older form.
+    spread: standard deviation of its reward over draws of the labelled rows; None where there was
+        one draw.
     log_loss: nats a row, where probabilities are judged. by_log_loss: the verdicts by it.
     """
 
@@ -86,6 +129,8 @@ class Policy(Part, frozen=True):
     tokens: float | None = None
     right: float | None = None
     verdicts: dict[str, Verdict] = {}
+    differences: dict[str, Difference] = {}
+    spread: float | None = None
     log_loss: float | None = None
     by_log_loss: dict[str, Verdict] = {}
 
@@ -93,7 +138,8 @@ class Policy(Part, frozen=True):
 class Evaluation(Part, frozen=True):
     """An evaluation: ``reward`` is the name of the reward, ``prompts`` their number, ``labels`` the
     labelled examples that its policies had, ``learned_from`` those of each bias, which are
-    ``examples``: completions, labels or prompts.
+    ``examples``: completions, labels or prompts. ``draws`` of the labelled rows, over which the
+    rewards are means; None where there was one. Each setting has a base.
     """
 
     title: str
@@ -104,6 +150,30 @@ class Evaluation(Part, frozen=True):
     labels: int | None = None
     learned_from: dict[str, int] = {}
     examples: str = COMPLETIONS
+    draws: int | None = None
+
+    @model_validator(mode="after")
+    def _with_a_base(self) -> Evaluation:
+        for setting in self.settings:
+            if not self.at(setting, "base"):
+                raise ValueError(
+                    f"{self.title!r} has no policy of the kind base at {setting}; add the model"
+                    " without a bias"
+                )
+        return self
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the reward is a share: every reward and every end of an interval is one of 0 to
+        1.
+        """
+        values = [
+            value
+            for policy in self.policies
+            for value in (policy.mean, policy.low, policy.high)
+            if value is not None
+        ]
+        return all(0 <= value <= 1 for value in values)
 
     @property
     def settings(self) -> list[str]:
@@ -127,7 +197,64 @@ class Evaluation(Part, frozen=True):
         scored = [policy for policy in self.at(setting, kind) if policy.mean is not None]
         return max(scored, key=_mean, default=None)
 
-    def ahead(self, setting: str) -> tuple[Policy, Policy | None, str]:
+    def margin(self, setting: str) -> float:
+        """A difference that does not matter: 5 points of a share, else a tenth of what the base
+        earns, without its sign.
+        """
+        if self.is_share:
+            return MARGIN
+        return PART_OF_BASE * abs(self.base(setting).mean or 0.0)
+
+    def judgement(self, policy: Policy, name: str) -> Judgement | Literal[""]:
+        """The verdict of ``name`` against a policy for a reader, "" where they were not compared.
+
+        Level is "equal" where the interval of the difference lies within the margin, on at least
+        ``FEWEST_PROMPTS`` prompts; else, and without a stored difference, it is "open": these
+        prompts do not tell the two apart.
+        """
+        if name not in policy.verdicts:
+            return ""
+        verdict = policy.verdicts[name]
+        if verdict != "level":
+            return verdict
+        found = policy.differences.get(name)
+        if found is None or self.prompts < FEWEST_PROMPTS:
+            return "open"
+        margin = self.margin(policy.setting)
+        is_within = -margin <= found.low and found.high <= margin
+        return "equal" if is_within else "open"
+
+    def smallest_difference(self, setting: str) -> float | None:
+        """The difference between a bias and a rival that these prompts show in four of five cases
+        at a level of 5 %, two-sided and not adjusted for several comparisons: 2.8 standard errors,
+        the median of all such pairs.
+
+        Without rivals it is that of the biases against the base. Pairs that earned the same on
+        every prompt have no spread and do not count; None where no other pair is left.
+        """
+        biases = {bias.name for bias in self.at(setting, "bias")}
+        against = self.at(setting, "rival") or self.at(setting, "base")
+        errors = [
+            found.standard_error
+            for policy in against
+            for name, found in policy.differences.items()
+            if name in biases and found.standard_error > 0
+        ]
+        if not errors:
+            return None
+        return POWER_FACTOR * statistics.median(errors)
+
+    def joined(self, pair: Policy) -> tuple[Policy, ...]:
+        """The rival and the bias that a policy of both consists of; empty where one of them was not
+        tried alone.
+        """
+        for rival in self.at(pair.setting, "rival"):
+            for bias in self.at(pair.setting, "bias"):
+                if pair.name == f"{rival.name} and {bias.name}":
+                    return rival, bias
+        return ()
+
+    def ahead(self, setting: str) -> tuple[Policy, Policy | None, Judgement | Literal[""]]:
         """The best bias, the best rival, and the verdict of that bias against it, "" for none.
 
         Raises ValueError: there is no bias.
@@ -138,7 +265,7 @@ class Evaluation(Part, frozen=True):
         rival = self.best(setting, "rival")
         if rival is None:
             return bias, None, ""
-        return bias, rival, rival.verdicts.get(bias.name, "")
+        return bias, rival, self.judgement(rival, bias.name)
 
 
 class Fit(Part, frozen=True):
@@ -312,19 +439,15 @@ def evaluation_of(
 ) -> Evaluation:
     """The evaluation in a document of ``blb eval``."""
     label = document["label"]
-    verdicts = _verdicts(document, label)
-    by_log_loss = _verdicts(document, LOG_LOSS)
+    comparisons = _comparisons(document, label)
+    by_log_loss = _comparisons(document, LOG_LOSS)
     biases = {row["name"] for row in document["policies"] if row["bias"] == row["name"]}
     policies = []
     for row in document["policies"]:
         setting = row["setting"]
         name = row["name"]
         metrics = row["metrics"]
-        against = {
-            bias: verdicts[setting, name, bias]
-            for bias in sorted(biases)
-            if (setting, name, bias) in verdicts
-        }
+        against = _against(comparisons, setting, name, biases)
         if name == BASE:
             kind = "base"
         elif name in biases:
@@ -332,9 +455,8 @@ def evaluation_of(
         elif row["bias"]:
             kind = "rival and bias"
             alone = name.removesuffix(f" and {row['bias']}")
-            against = {}
-            if (setting, alone, name) in verdicts:
-                against = {alone: verdicts[setting, alone, name]}
+            added = comparisons.get((setting, alone, name))
+            against = {} if added is None else {alone: added}
         else:
             kind = "rival"
         reward = {key: _rounded(value) for key, value in (metrics.get(label) or {}).items()}
@@ -345,13 +467,10 @@ def evaluation_of(
             "hand_made": kind == "rival" and _is_bias(name, setting),
             "tokens": _rounded(metrics.get("tokens", {}).get("mean")),
             "right": _rounded(metrics.get("accuracy", {}).get("mean")),
-            "verdicts": against,
+            "verdicts": _verdicts(against),
+            "differences": {other: _difference(found) for other, found in against.items()},
             "log_loss": _rounded(metrics.get(LOG_LOSS, {}).get("mean")),
-            "by_log_loss": {
-                bias: by_log_loss[setting, name, bias]
-                for bias in sorted(biases)
-                if (setting, name, bias) in by_log_loss
-            },
+            "by_log_loss": _verdicts(_against(by_log_loss, setting, name, biases)),
         }
         policies.append(Policy.model_validate(policy | reward))
     return Evaluation(
@@ -366,13 +485,34 @@ def evaluation_of(
     )
 
 
-def _verdicts(document: Mapping[str, Any], metric: str) -> dict[tuple[str, str, str], Verdict]:
-    """(setting, policy, the one compared with it) -> the verdict by a metric."""
+def _comparisons(document: Mapping[str, Any], metric: str) -> Comparisons:
+    """The comparisons by a metric."""
     return {
-        (row["setting"], row["against"], row["policy"]): VERDICTS[row["verdict"]]
+        (row["setting"], row["against"], row["policy"]): row
         for row in document["comparisons"]
         if row["metric"] == metric
     }
+
+
+def _against(
+    comparisons: Comparisons, setting: str, name: str, others: Iterable[str]
+) -> dict[str, Mapping[str, Any]]:
+    """The comparisons of ``others`` with a policy."""
+    return {
+        other: comparisons[setting, name, other]
+        for other in sorted(others)
+        if (setting, name, other) in comparisons
+    }
+
+
+def _verdicts(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Verdict]:
+    """The verdicts of comparisons."""
+    return {other: VERDICTS[row["verdict"]] for other, row in found.items()}
+
+
+def _difference(comparison: Mapping[str, Any]) -> dict[str, float | None]:
+    """The difference in a comparison."""
+    return {name: _rounded(comparison[name]) for name in Difference.model_fields}
 
 
 def _rounded(value: float | None) -> float | None:

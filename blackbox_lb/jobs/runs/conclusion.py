@@ -57,7 +57,8 @@ def understood(
         if not task.validation:
             chosen_on = f"{learned:,} to learn and to choose by cross-fitting"
         uses = f"{rows:,} prompts: {chosen_on}, {len(task.test):,} to judge"
-    parts = [f"{uses} (shows effects above about {smallest_effect(task, reward)})"]
+    effect = smallest_effect(len(task.test), is_share=reward.label in SHARES)
+    parts = [f"{uses} (shows effects above about {effect})"]
     if labels is not None:
         examples = [*task.train[:limit], *task.validation, *task.test]
         parts.append(f"labels: {_counted(labels.counts(examples))}")
@@ -73,12 +74,12 @@ def understood(
     return "; ".join(parts)
 
 
-def smallest_effect(task: Task, reward: Reward) -> str:
-    """The difference that the test prompts show in four of five experiments: in points where the
-    reward is a share, else in standard deviations of a prompt's difference.
+def smallest_effect(prompts: int, *, is_share: bool) -> str:
+    """The difference that so many test prompts show in four of five experiments: in points where
+    the reward is a share, else in standard deviations of a prompt's difference.
     """
-    errors = POWER_FACTOR / math.sqrt(max(len(task.test), 1))
-    if reward.label in SHARES:
+    errors = POWER_FACTOR / math.sqrt(max(prompts, 1))
+    if is_share:
         return f"{min(100 * SPREAD_OF_SHARES * errors, 100):.0f} points"
     return f"{errors:.2f} standard deviations"
 

@@ -8,6 +8,7 @@ import importlib
 import math
 import re
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import click
@@ -20,13 +21,22 @@ from bench.gallery import __main__ as program
 from bench.gallery.calls import at_false_calls, chances
 from bench.gallery.data import FOLDER, MODEL
 from bench.gallery.index import index
-from bench.gallery.page import page
-from bench.gallery.results import Outcome, PageResults, fit_of
+from bench.gallery.page import beforehand, page, what_came
+from bench.gallery.results import (
+    Difference,
+    Evaluation,
+    Outcome,
+    PageResults,
+    Policy,
+    Run,
+    fit_of,
+)
 from bench.gallery.rewards import LIST, hits, one_script, record, stripped_record
+from bench.gallery.rows import learned_from
 from bench.gallery.use import USES, Use
 from bench.measuring import read_rows
 from bench.steps import Step
-from blackbox_lb import Completion, Example, Prompt, parse_reward
+from blackbox_lb import Completion, Example, Prompt, load_task, parse_reward
 from blackbox_lb.bias.operating import (
     DecisionCounts,
     OperatingCurve,
@@ -36,6 +46,7 @@ from blackbox_lb.bias.operating import (
 from blackbox_lb.cli import main
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.jobs.evaluation.policies import with_instruction
+from blackbox_lb.jobs.runs.conclusion import understood
 from tests.support.deciding import DecidingServer
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
@@ -69,11 +80,12 @@ def place(folder: Path, *, small: bool = False) -> Place:
         for split in LINES
         for number in range(LINES[split])
     ]
-    for name in ("agnews", "rte", "sst2", "trec"):
-        write_rows(data / f"{name}.jsonl", rows)
+    files = {name for use in USES.values() for name in use.table.get("files", ())}
+    for name in ("rte.jsonl", "sst2.jsonl", *sorted(files)):
+        (data / name).parent.mkdir(exist_ok=True)
+        write_rows(data / name, rows)
     (data / "calls.jsonl").touch()
     (data / "slop.json").write_text('[["testament to", 0.03], ["tapestry", 0.5]]')
-    (data / "gsm8k").mkdir()
     for name in ("train", "test"):
         problems = [
             {"question": "How many?", "answer": f"It is{steps} #### 1,001"}
@@ -227,6 +239,168 @@ def test_a_page_from_its_beginning_to_its_end(
     assert str(tmp_path / "out") not in text
     assert (tmp_path / "pages" / "decisions.svg").stat().st_size > 1000
     assert "[Letters](decisions.md)" in (tmp_path / "pages" / "index.md").read_text()
+    stored = (tmp_path / "pages" / "decisions.json").read_text()
+    judged = PageResults.model_validate_json(stored).evaluations[0]
+    assert {policy.kind for policy in judged.policies if policy.differences} == {
+        "base",
+        "rival",
+        "rival and bias",
+    }
+    for policy in judged.policies:
+        for name, found in policy.differences.items():
+            (other,) = (other for other in judged.policies if other.name == name)
+            less = mean_of(other) - mean_of(policy)
+            if policy.kind == "rival and bias":
+                less = -less
+            assert found.difference == pytest.approx(less, abs=2e-4)
+
+
+def mean_of(policy: Policy) -> float:
+    """Its reward, which it has."""
+    assert policy.mean is not None
+    return policy.mean
+
+
+def decided(*policies: tuple[str, str, float], prompts: int = 100, **fields: Any) -> Evaluation:
+    """An evaluation at greedy decoding of policies by kind, name and reward, without verdicts."""
+    made = [
+        Policy.model_validate({"setting": "greedy", "kind": kind, "name": name, "mean": mean})
+        for kind, name, mean in policies
+    ]
+    return Evaluation(
+        title="T", model="m", reward="r", prompts=prompts, policies=tuple(made), **fields
+    )
+
+
+def against(verdict: str, difference: float, low: float, high: float) -> dict[str, Any]:
+    """The verdict of "bias" against a policy, and the difference."""
+    found = Difference(difference=difference, low=low, high=high)
+    return {"verdicts": {"bias": verdict}, "differences": {"bias": found}}
+
+
+def with_rivals(*fields: dict[str, Any], base: float = 0.5, prompts: int = 100) -> Evaluation:
+    """A base, a bias, and a rival with each of these verdicts."""
+    kinds: list[tuple[str, str, float]] = [("base", "base", base), ("bias", "bias", base)]
+    kinds += [("rival", f"rival {number}", base) for number in range(len(fields))]
+    plain = decided(*kinds, prompts=prompts)
+    rivals = [
+        rival.model_copy(update=field)
+        for rival, field in zip(plain.policies[2:], fields, strict=True)
+    ]
+    return plain.model_copy(update={"policies": (*plain.policies[:2], *rivals)})
+
+
+def results_of(*evaluations: Evaluation) -> PageResults:
+    """A page of these evaluations."""
+    run = Run(date="2026-11-25", cores=2, minutes=1, small=False)
+    return PageResults(use="decisions", title="T", run=run, evaluations=evaluations)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "low", "high", "base", "prompts", "judgement"),
+    [
+        ("level", -0.04, 0.05, 0.5, 100, "equal"),
+        ("level", -0.04, 0.06, 0.5, 100, "open"),
+        ("level", 0.01, 0.30, 0.5, 100, "open"),
+        ("level", 0.0, 0.0, 0.5, 59, "open"),
+        ("level", -0.2, 0.2, -2.0, 100, "equal"),
+        ("level", -0.2, 0.21, -2.0, 100, "open"),
+        ("wins", 0.01, 0.02, 0.5, 100, "wins"),
+        ("loses", -0.02, -0.01, 0.5, 100, "loses"),
+    ],
+)
+def test_level_is_equal_where_the_interval_rules_out_a_difference(
+    verdict: str, low: float, high: float, base: float, prompts: int, judgement: str
+) -> None:
+    """5 points of a share, or a tenth of what the base earns; else these prompts do not tell."""
+    judged = with_rivals(against(verdict, (low + high) / 2, low, high), base=base, prompts=prompts)
+    rival = judged.policies[2]
+    assert judged.judgement(rival, "bias") == judgement
+    without = rival.model_copy(update={"differences": {}})
+    unknown = {"equal": "open"}.get(judgement, judgement)
+    assert judged.judgement(without, "bias") == unknown
+    assert judged.judgement(rival, "another") == ""
+
+
+def test_the_smallest_difference_is_found_in_four_of_five_cases() -> None:
+    """Of the pair in the middle, by its standard error; a pair without a spread is none."""
+    half_widths = (0.05, 0.1, 0.4, 0.0)
+    judged = with_rivals(*(against("level", 0.0, -half, half) for half in half_widths))
+    smallest = judged.smallest_difference("greedy")
+    assert smallest is not None
+    normal = NormalDist()
+    beyond = -normal.inv_cdf(0.025)
+    error = 0.1 / beyond
+    assert normal.cdf(smallest / error - beyond) == pytest.approx(0.8, abs=0.005)
+    assert with_rivals({}).smallest_difference("greedy") is None
+
+
+def test_a_page_says_beforehand_what_a_fit_says() -> None:
+    """Of so many test prompts, for shares and for other rewards."""
+    task = load_task("continents")
+    prompts = len(task.test)
+    for reward, mean in (("accuracy", 0.5), ("length", -3.0)):
+        said = understood(task, parse_reward(reward, max_tokens=4), None)
+        effect = re.search(r"shows effects above about ([^)]+)\)", said)
+        assert effect is not None
+        shown = beforehand(results_of(decided(("base", "base", mean), prompts=prompts)))
+        assert f"{prompts} test prompts show differences above about {effect[1]}" in shown
+
+
+PAIR = ("rival and bias", 'prompt + "Be brief." and bias')
+INSTRUCTION = ("rival", 'prompt + "Be brief."')
+
+
+@pytest.mark.parametrize(
+    ("rewards", "sentence"),
+    [
+        (
+            (0.3, 0.72, 0.7, 0.78),
+            "Best: the instruction with the learned bias (0.78); the learned bias alone 0.72, the"
+            " instruction alone 0.70.",
+        ),
+        ((0.3, 0.72, 0.8, 0.78), "Best: the instruction (0.80); the learned bias 0.72."),
+        (
+            (0.9, 0.72, 0.8, 0.78),
+            "Best: the model without a bias (0.90); the instruction 0.80, the learned bias 0.72.",
+        ),
+        (
+            (0.3, 0.801, 0.8, 0.8),
+            "Best: the instruction and the learned bias (0.80 each); the model without a bias"
+            " 0.30.",
+        ),
+    ],
+)
+def test_what_came_begins_with_the_best_way(rewards: tuple[float, ...], sentence: str) -> None:
+    """Whichever it is, with what it consists of or what stands behind it."""
+    kinds = (("base", "base"), ("bias", "bias"), INSTRUCTION, PAIR)
+    judged = decided(
+        *((kind, name, mean) for (kind, name), mean in zip(kinds, rewards, strict=True))
+    )
+    assert what_came(results_of(judged))[0] == sentence
+
+
+def test_a_program_gives_evaluations(tmp_path: Path) -> None:
+    """They stand beside those of ``blb eval``, with their spread over draws; one that lacks the
+    model without a bias is refused.
+    """
+    judged = with_rivals(against("level", 0.02, -0.01, 0.04))
+    drawn = [policy.model_copy(update={"spread": 0.02}) for policy in judged.policies]
+    judged = judged.model_copy(update={"policies": tuple(drawn), "labels": 30, "draws": 5})
+    document = {"tables": [], "evaluations": [judged.model_dump()]}
+    steps = [
+        (Step("draws", (), "a.program"), Outcome(words=(), code=0, seconds=1, document=document))
+    ]
+    at = Place((), tmp_path)
+    results = program.collect_results("decisions", Use(SMALLEST), at, steps)
+    assert results.evaluations == (judged,)
+    text = page(results, "", "", [])
+    assert "mean of 5 draws" in text
+    assert "| 30 | 0.50 ± .02 | **bias** 0.50 ± .02 |" in text
+    assert "equal +.02 (-.01 to .04)" in text
+    document["evaluations"][0]["policies"] = judged.model_dump()["policies"][1:]
+    with pytest.raises(ValueError, match="base"):
+        program.collect_results("decisions", Use(SMALLEST), at, steps)
 
 
 def test_a_page_of_mended_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +434,8 @@ def test_a_page_of_mended_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert ended.exit_code == 0, ended.output
     text = (tmp_path / "pages" / "endpoints.md").read_text()
     for part in (
-        "| greedy, 100 test prompts | accuracy | mended against it | log loss | mended against it |",
+        "| greedy, 100 test prompts | accuracy | mended against it (smallest difference that shows:",
+        ") | log loss | mended against it |",
         "The mended reading (0.73) beats the base (0.47).",
         "| **mended** |",
         "| temperature |",
@@ -400,30 +575,21 @@ def test_a_bare_number_of_hits_is_that_of_the_list(
     assert bare.spans is None
 
 
-def test_labels_are_counted_in_all(tmp_path: Path) -> None:
-    """Two thirds are learned from and a third chooses; rivals have them all; the test prompts are
-    the same. Prompts without an answer are none of these.
+def test_labels_are_counted_in_all() -> None:
+    """Two thirds are learned from and a third chooses; the test prompts are the same. Prompts
+    without an answer are none of these.
     """
-    at = place(tmp_path)
-    steps = {step.name: step for step in USES["labels"].steps(at)}
-    for number, learned in ((10, 7), (30, 20)):
-        rows = read_rows(at.out / f"trec_{number}.jsonl")
-        whole = read_rows(at.out / f"trec_{number}_all.jsonl")
-        asked = [row for row in rows if "answer" in row]
-        unlabelled = {row["prompt"] for row in rows if "answer" not in row}
-        assert unlabelled
-        assert unlabelled.isdisjoint(row["prompt"] for row in asked)
-        sizes = {split: sum(row["split"] == split for row in asked) for split in LINES}
-        assert sizes == {"train": learned, "validation": number - learned, "test": LINES["test"]}
-        assert [row["prompt"] for row in whole if row["split"] == "train"] == [
-            row["prompt"] for row in asked[:number]
-        ]
-        assert [row for row in whole if row["split"] == "test"] == asked[number:]
-        judged = steps[f"trec_{number}_eval"]
-        assert (judged.labels, str(at.out / f"trec_{number}_all.jsonl") in judged.words) == (
-            number,
-            True,
-        )
+    source = [{"prompt": f"{number}", "answer": "a", "split": "train"} for number in range(40)]
+    source += [{"prompt": "new", "answer": "a", "split": "test"}]
+    rows = learned_from(source, 30, 8)
+    splits = [(row["split"], "answer" in row) for row in rows]
+    assert splits == [
+        *[("train", True)] * 20,
+        *[("train", False)] * 8,
+        *[("validation", True)] * 10,
+        ("test", True),
+    ]
+    assert len({row["prompt"] for row in rows}) == len(rows)
 
 
 def test_school_problems_are_right_with_a_comma_or_without(tmp_path: Path) -> None:

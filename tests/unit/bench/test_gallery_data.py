@@ -104,13 +104,24 @@ def test_no_row_was_drawn_twice() -> None:
     different ones.
     """
     drawn = json.loads(DRAWN.read_text())
-    files = {name for name, file in TABLE["files"].items() if "source" not in file}
+    files = {name for name, file in TABLE["files"].items() if not {"source", "drawn"} & file.keys()}
     assert set(drawn) == {Path(name).stem for name in files}
     for name, splits in drawn.items():
         assert tuple(splits) == SPLITS, name
         learned = [*splits["train"], *splits["validation"]]
         assert len(set(learned)) == len(learned), name
         assert len(set(splits["test"])) == len(splits["test"]), name
+
+
+def test_drawn_rows_of_one_source_are_different_texts() -> None:
+    """Splits of one source share no row, and a text that stands twice there is drawn once."""
+    lines = ["Context,Question,Correct Answer"]
+    lines += [f"'',Is {number % 900} even?,Yes" for number in range(1200)]
+    found = rows_of(drawn_from({"arith-ynq-big.csv": "\n".join(lines)}, "public/arith.jsonl", {}))
+    prompts = [row["prompt"] for row in found]
+    assert len(set(prompts)) == len(prompts) == 900
+    assert [row["split"] for row in found] == ["train"] * 500 + ["test"] * 400
+    assert prompts[0].endswith(" even?\n\nAnswer with Yes or No.")
 
 
 @pytest.fixture
