@@ -145,7 +145,6 @@ def _evaluations(step: Step, document: Mapping[str, Any]) -> list[Evaluation]:
     evaluation = evaluation_of(
         document,
         step.title,
-        labels=step.labels,
         learned_from=step.learned_from,
         examples=step.examples,
     )

@@ -433,7 +433,6 @@ def evaluation_of(
     document: Mapping[str, Any],
     title: str,
     *,
-    labels: int | None = None,
     learned_from: Mapping[str, int] | None = None,
     examples: str = COMPLETIONS,
 ) -> Evaluation:
@@ -479,7 +478,6 @@ def evaluation_of(
         reward=_reward_name(label),
         prompts=document["policies"][0]["prompts"],
         policies=tuple(policies),
-        labels=labels,
         learned_from=dict(learned_from or {}),
         examples=examples,
     )

@@ -240,12 +240,6 @@ def remainders(highest: int, splits: Mapping[str, int]) -> Iterator[Row]:
         yield {"prompt": question.format(left, right), "answer": answer, "split": split}
 
 
-def labelled(source: Sequence[Row], number: int) -> list[Row]:
-    """The first rows of training, and all others as they are."""
-    train, rest = _training(source)
-    return [*train[:number], *rest]
-
-
 def learned_from(source: Sequence[Row], number: int, unlabelled: int) -> list[Row]:
     """The same rows of training, the last third of them to choose on; so many others without
     their answers; and the test rows.
@@ -303,7 +297,7 @@ def records(
 MAKERS: Mapping[str, Callable[..., str | Iterable[Row] | None]] = {
     maker.__name__: maker
     for maker in (
-        *(boxed, crossed, drawn, han_ban, labelled, learned_from, lines, mixture, openers),
+        *(boxed, crossed, drawn, han_ban, learned_from, lines, mixture, openers),
         *(records, remainders, school, single_words, texts, word_problems),
     )
 }
