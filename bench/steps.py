@@ -29,8 +29,6 @@ class Step:
         words: of the command.
         module: what Python runs instead of ``blb``.
         title: of an evaluation, under which a page shows it.
-        labels: labelled examples that the policies of an evaluation had; evaluations of one title
-            that have them make a curve.
         learned_from: bias of an evaluation -> number of examples that it was learned from; they are
             a curve beside the evaluation of the same title.
         examples: what ``learned_from`` counts: completions, labels or prompts.
@@ -46,7 +44,6 @@ class Step:
     words: tuple[str, ...]
     module: str = ""
     title: str = ""
-    labels: int | None = None
     learned_from: Mapping[str, int] = field(default_factory=dict)
     examples: str = COMPLETIONS
     repeats: bool = False
@@ -107,7 +104,6 @@ def _steps(commands: Commands, entry: Mapping[str, Any]) -> Iterator[Step]:
         commands.words(entry["run"]),
         entry.get("module", ""),
         commands.text(entry.get("title", "")),
-        commands.value("number") if entry.get("labelled") else None,
         repeats=not shown,
         needs=commands.text(entry.get("needs", "")),
         store=commands.place.out / name / "rollouts.db" if entry.get("copies") else None,

@@ -33,6 +33,7 @@ from bench.gallery.results import (
     Table,
     evaluation_of,
     fit_of,
+    reading_table,
     texts_table,
 )
 from bench.gallery.use import USES, Use
@@ -86,7 +87,7 @@ def _call(step: Step) -> Result:
     if step.module:
         program = importlib.import_module(step.module).main
         words = list(step.words)
-    ended = CliRunner().invoke(program, words)
+    ended = CliRunner(env=step.variables).invoke(program, words)
     if ended.exit_code == 130 or ended.stderr.endswith("Aborted!\n"):
         raise SystemExit(130)
     fault = ended.exception
@@ -117,7 +118,12 @@ def collect_results(
         ),
         fits=tuple(fit for fit in fits if fit is not None),
         tables=(
-            *(table for _, document in documents if (table := texts_table(document)) is not None),
+            *(
+                table
+                for _, document in documents
+                for table in (texts_table(document), reading_table(document))
+                if table is not None
+            ),
             *(
                 Table.model_validate(table)
                 for document in (*(document for _, document in documents), use.table)
@@ -139,7 +145,6 @@ def _evaluations(step: Step, document: Mapping[str, Any]) -> list[Evaluation]:
     evaluation = evaluation_of(
         document,
         step.title,
-        labels=step.labels,
         learned_from=step.learned_from,
         examples=step.examples,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bench.commands import Place
@@ -147,11 +147,6 @@ def _named(name: str) -> str:
     return re.sub(f'"(.{{{LONGEST}}}).*"', r'"\1…"', name)
 
 
-def _in_words(name: str) -> str:
-    """The name of a rival in a sentence; the text of an instruction stands in the table."""
-    return re.sub("^instruction\\b", "the instruction", rival_name(name))
-
-
 def _interval(policy: Policy) -> str:
     if policy.mean is None or policy.low is None or policy.high is None:
         return ""
@@ -164,17 +159,13 @@ def _against(evaluation: Evaluation, policy: Policy, name: str) -> str:
     return f"{verdict} {difference(policy.differences.get(name))}".strip()
 
 
-def _verdicts(evaluation: Evaluation, policy: Policy) -> str:
+def _of_biases(evaluation: Evaluation, policy: Policy, verdicts: Mapping[str, str]) -> str:
     """The verdicts against a policy; the bias is named where there are several."""
     if policy.kind == "rival and bias":
         return ""
-    cells = []
-    for name in policy.verdicts:
-        text = _against(evaluation, policy, name)
-        if len(evaluation.at(policy.setting, "bias")) > 1:
-            text = f"{name} {text}"
-        cells.append(text)
-    return ", ".join(cells)
+    if len(evaluation.at(policy.setting, "bias")) == 1:
+        return "".join(verdicts.values())
+    return ", ".join(f"{bias} {verdict}" for bias, verdict in verdicts.items())
 
 
 def _beside_smallest(words: str, evaluation: Evaluation, setting: str) -> str:
@@ -200,11 +191,18 @@ def policies_table(evaluation: Evaluation) -> str:
     text = f"## {evaluation.title}\n"
     has_right = _has_right(evaluation)
     for setting in evaluation.settings:
+        has_tokens = any(policy.tokens is not None for policy in evaluation.at(setting))
+        has_log_loss = any(policy.log_loss is not None for policy in evaluation.at(setting))
         head = [f"{setting}, {evaluation.prompts} test prompts", evaluation.reward]
         if has_right:
             head.append("right")
-        against = _beside_smallest("learned bias against it", evaluation, setting)
-        text += "\n" + _head([*head, "tokens", against])
+        if has_tokens:
+            head.append("tokens")
+        against = "mended against it" if has_log_loss else "learned bias against it"
+        head.append(_beside_smallest(against, evaluation, setting))
+        if has_log_loss:
+            head += ["log loss", against]
+        text += "\n" + _head(head)
         policies = sorted(evaluation.at(setting), key=_reward, reverse=True)
         best = evaluation.best(setting, "bias")
         for policy in policies:
@@ -217,8 +215,14 @@ def policies_table(evaluation: Evaluation) -> str:
             cells = [name, _interval(policy)]
             if has_right:
                 cells.append(number(policy.right))
-            tokens = "" if policy.tokens is None else f"{policy.tokens:.1f}"
-            text += _row([*cells, tokens, _verdicts(evaluation, policy)])
+            if has_tokens:
+                cells.append("" if policy.tokens is None else f"{policy.tokens:.1f}")
+            by_reward = {name: _against(evaluation, policy, name) for name in policy.verdicts}
+            cells.append(_of_biases(evaluation, policy, by_reward))
+            if has_log_loss:
+                by_log_loss = _of_biases(evaluation, policy, policy.by_log_loss)
+                cells += [number(policy.log_loss), by_log_loss]
+            text += _row(cells)
     return text
 
 
@@ -409,35 +413,36 @@ def _behind(evaluation: Evaluation, leaders: Sequence[Policy]) -> list[str]:
 
 
 def _way(evaluation: Evaluation, policy: Policy) -> str:
-    """A policy in a sentence."""
+    """A policy in a sentence; the text of an instruction stands in the table, and here where there
+    are several. With a log loss it is of probabilities that a fit mended.
+    """
     if policy.kind == "base":
-        return WITHOUT
+        return WITHOUT if policy.log_loss is None else "the base"
+    if policy.kind == "bias" and policy.log_loss is not None:
+        return "the mended reading"
     if policy.kind == "bias":
-        return _bias_in_words(policy)
+        return "the learned bias" if policy.name == "bias" else f'the learned bias "{policy.name}"'
     joined = evaluation.joined(policy)
     if joined:
-        rival, bias = joined
-        return f"{_in_words(rival.name)} with {_bias_in_words(bias)}"
-    return _in_words(policy.name)
-
-
-def _bias_in_words(bias: Policy) -> str:
-    return "the learned bias" if bias.name == "bias" else f'the learned bias "{bias.name}"'
+        return " with ".join(_way(evaluation, part) for part in joined)
+    names = [rival_name(rival.name) for rival in evaluation.at(policy.setting, "rival")]
+    named = _named(policy.name) if names.count("instruction") > 1 else rival_name(policy.name)
+    return re.sub("^instruction\\b", "the instruction", named)
 
 
 def _who_won(evaluation: Evaluation, setting: str, bias: Policy, *, named: bool) -> str:
     """What came of one bias at one setting."""
     rivals: dict[Judgement, list[str]] = {verdict: [] for verdict in JUDGEMENTS}
     base = evaluation.base(setting)
-    without = f"{WITHOUT} ({number(base.mean)})"
+    without = f"{_way(evaluation, base)} ({number(base.mean)})"
     against_base = evaluation.judgement(base, bias.name)
     if against_base == "equal" or against_base == "open":
         rivals[against_base].append(without)
     for rival in sorted(evaluation.at(setting, "rival"), key=_reward, reverse=True):
         verdict = evaluation.judgement(rival, bias.name)
         if verdict:
-            rivals[verdict].append(f"{_in_words(rival.name)} ({number(rival.mean)})")
-    name = f"{_bias_in_words(bias)} ({number(bias.mean)})"
+            rivals[verdict].append(f"{_way(evaluation, rival)} ({number(rival.mean)})")
+    name = f"{_way(evaluation, bias)} ({number(bias.mean)})"
     sentences = []
     if rivals["loses"]:
         verb = "beats" if len(rivals["loses"]) == 1 else "beat"
@@ -462,11 +467,11 @@ def _who_won(evaluation: Evaluation, setting: str, bias: Policy, *, named: bool)
     if bias is not evaluation.best(setting, "bias"):
         joined = []
     for pair in joined:
-        for alone, added in pair.verdicts.items():
-            if pair.name != f"{alone} and {bias.name}" or added == "level":
-                continue
+        parts = evaluation.joined(pair)
+        added = pair.verdicts.get(parts[0].name, "level") if bias in parts else "level"
+        if added != "level":
             effect = "more" if added == "wins" else "less"
-            together[effect].append(f"{_in_words(alone)} ({number(pair.mean)})")
+            together[effect].append(f"{_way(evaluation, parts[0])} ({number(pair.mean)})")
     for effect, pairs in together.items():
         if pairs:
             verb = "earns" if len(pairs) == 1 else "earn"
@@ -506,7 +511,7 @@ def _who_won_by_labels(labelled: dict[str, list[Evaluation]]) -> list[str]:
                 for rival in evaluation.at(setting, "rival"):
                     verdict = evaluation.judgement(rival, bias.name)
                     if verdict == "loses":
-                        places = ahead.setdefault(_in_words(rival.name), {})
+                        places = ahead.setdefault(_way(evaluation, rival), {})
                         places.setdefault(task, []).append(labels)
                     elif verdict:
                         counts[verdict] += 1
@@ -556,6 +561,7 @@ def portable(word: str, place: Place) -> str:
 
 def _command(step: Step, place: Place) -> str:
     """The command as a reader would type it, without this machine's folders."""
-    words = (re.sub(r"(?<![\w.:/])/\S*/", "", portable(word, place)) for word in step.words)
-    program = f"uv run python -m {step.module}" if step.module else "blb"
-    return " ".join((program, *(shlex.quote(word) for word in words)))
+    variables = [f"{name}={value}" for name, value in step.variables.items()]
+    program = ["uv", "run", "python", "-m", step.module] if step.module else ["blb"]
+    words = (portable(word, place) for word in (*variables, *program, *step.words))
+    return shlex.join(re.sub(r"(?<![\w.:/])/\S*/", "", word) for word in words)

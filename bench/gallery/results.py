@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, model_validator
@@ -32,6 +32,7 @@ __all__ = [
     "evaluation_of",
     "fit_of",
     "model_name",
+    "reading_table",
     "rival_name",
 ]
 
@@ -39,8 +40,10 @@ Verdict = Literal["wins", "level", "loses"]
 VERDICTS: Mapping[str, Verdict] = {"HELPS": "wins", "NO EVIDENCE": "level", "HURTS": "loses"}
 Judgement = Literal["wins", "equal", "open", "loses"]
 JUDGEMENTS: tuple[Judgement, ...] = ("wins", "equal", "open", "loses")
-BASE, GREEDY = "base", "greedy"
-"""Names of a policy and of a setting in a document of ``blb eval``."""
+BASE, GREEDY, LOG_LOSS = "base", "greedy", "log loss"
+"""Names of a policy, of a setting and of a metric in a document of ``blb eval``."""
+Comparisons = Mapping[tuple[str, str, str], Mapping[str, Any]]
+"""(setting, a policy, the one compared with it) -> the comparison in such a document."""
 DIGITS = 4
 MARGIN = 0.05
 """A smaller difference of shares counts as none."""
@@ -113,6 +116,7 @@ class Policy(Part, frozen=True):
         less the rival alone. None in pages of an older form.
     spread: standard deviation of its reward over draws of the labelled rows; None where there was
         one draw.
+    log_loss: nats a row, where probabilities are judged. by_log_loss: the verdicts by it.
     """
 
     setting: str
@@ -127,6 +131,8 @@ class Policy(Part, frozen=True):
     verdicts: dict[str, Verdict] = {}
     differences: dict[str, Difference] = {}
     spread: float | None = None
+    log_loss: float | None = None
+    by_log_loss: dict[str, Verdict] = {}
 
 
 class Evaluation(Part, frozen=True):
@@ -351,6 +357,37 @@ def _mean(policy: Policy) -> float:
     return float("-inf") if policy.mean is None else policy.mean
 
 
+def reading_table(document: Mapping[str, Any]) -> Table | None:
+    """How a fit of a question read and mended it, where it wished for no promise: cross-validated
+    accuracy and log loss of each way to mend, by layout.
+    """
+    asked = [question for question in document.get("decided", ()) if not question["promise"]]
+    if not asked:
+        return None
+    question = asked[0]
+    cells: dict[str, dict[str, str]] = {}
+    for row in question["tried"]:
+        cell = f"{row['accuracy']:.2f} / {row['log_loss']:.2f}"
+        if row["is_chosen"]:
+            cell = f"**{cell}**"
+        cells.setdefault(row["mending"], {})[row["way"]] = cell
+    ways = list(dict.fromkeys(row["way"] for row in question["tried"]))
+    notes = ["Right decisions / log loss in nats. **Chosen.**"]
+    if question["flip_rows"]:
+        notes.append(
+            f"{question['flipped']} of {question['flip_rows']} decisions change where the options"
+            " are listed in reverse."
+        )
+    return Table(
+        title=f"Read and mended: {', '.join(question['options'])}",
+        head=(f"{question['rows']} rows, cross-validated", *ways),
+        rows=tuple(
+            (mending, *(by_way.get(way, "") for way in ways)) for mending, by_way in cells.items()
+        ),
+        notes=tuple(notes),
+    )
+
+
 FIGURES = {
     "hits": "hits for 100 words",
     "words": "words",
@@ -396,28 +433,20 @@ def evaluation_of(
     document: Mapping[str, Any],
     title: str,
     *,
-    labels: int | None = None,
     learned_from: Mapping[str, int] | None = None,
     examples: str = COMPLETIONS,
 ) -> Evaluation:
     """The evaluation in a document of ``blb eval``."""
     label = document["label"]
-    comparisons = {
-        (row["setting"], row["against"], row["policy"]): row
-        for row in document["comparisons"]
-        if row["metric"] == label
-    }
+    comparisons = _comparisons(document, label)
+    by_log_loss = _comparisons(document, LOG_LOSS)
     biases = {row["name"] for row in document["policies"] if row["bias"] == row["name"]}
     policies = []
     for row in document["policies"]:
         setting = row["setting"]
         name = row["name"]
         metrics = row["metrics"]
-        against = {
-            bias: comparisons[setting, name, bias]
-            for bias in sorted(biases)
-            if (setting, name, bias) in comparisons
-        }
+        against = _against(comparisons, setting, name, biases)
         if name == BASE:
             kind = "base"
         elif name in biases:
@@ -425,9 +454,8 @@ def evaluation_of(
         elif row["bias"]:
             kind = "rival and bias"
             alone = name.removesuffix(f" and {row['bias']}")
-            against = {}
-            if (setting, alone, name) in comparisons:
-                against = {alone: comparisons[setting, alone, name]}
+            added = comparisons.get((setting, alone, name))
+            against = {} if added is None else {alone: added}
         else:
             kind = "rival"
         reward = {key: _rounded(value) for key, value in (metrics.get(label) or {}).items()}
@@ -438,8 +466,10 @@ def evaluation_of(
             "hand_made": kind == "rival" and _is_bias(name, setting),
             "tokens": _rounded(metrics.get("tokens", {}).get("mean")),
             "right": _rounded(metrics.get("accuracy", {}).get("mean")),
-            "verdicts": {other: VERDICTS[found["verdict"]] for other, found in against.items()},
+            "verdicts": _verdicts(against),
             "differences": {other: _difference(found) for other, found in against.items()},
+            "log_loss": _rounded(metrics.get(LOG_LOSS, {}).get("mean")),
+            "by_log_loss": _verdicts(_against(by_log_loss, setting, name, biases)),
         }
         policies.append(Policy.model_validate(policy | reward))
     return Evaluation(
@@ -448,10 +478,34 @@ def evaluation_of(
         reward=_reward_name(label),
         prompts=document["policies"][0]["prompts"],
         policies=tuple(policies),
-        labels=labels,
         learned_from=dict(learned_from or {}),
         examples=examples,
     )
+
+
+def _comparisons(document: Mapping[str, Any], metric: str) -> Comparisons:
+    """The comparisons by a metric."""
+    return {
+        (row["setting"], row["against"], row["policy"]): row
+        for row in document["comparisons"]
+        if row["metric"] == metric
+    }
+
+
+def _against(
+    comparisons: Comparisons, setting: str, name: str, others: Iterable[str]
+) -> dict[str, Mapping[str, Any]]:
+    """The comparisons of ``others`` with a policy."""
+    return {
+        other: comparisons[setting, name, other]
+        for other in sorted(others)
+        if (setting, name, other) in comparisons
+    }
+
+
+def _verdicts(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Verdict]:
+    """The verdicts of comparisons."""
+    return {other: VERDICTS[row["verdict"]] for other, row in found.items()}
 
 
 def _difference(comparison: Mapping[str, Any]) -> dict[str, float | None]:
@@ -488,8 +542,11 @@ def fit_of(step: Step, outcome: Outcome) -> Fit | None:
         end = f"exit code {outcome.code}: {' '.join(outcome.error)}"
     elif "sentence" in document:
         end = f"`blb check`: {document['sentence'].rstrip('.')}"
+    elif "questions" in document:
+        end = f"`blb check`: {'; '.join(map(_checked, document['questions']))}"
     elif "status" in document:
-        end = _status(document["status"])
+        promises = [question["promise"] for question in document.get("decided", ())]
+        end = "; ".join([_status(document["status"]), *filter(None, promises)])
         if "--depends-on" in step.words and "slope_l2" not in document["chosen"]:
             end += "; declined to depend on the prompt"
         training = document.get("training") or {}
@@ -499,6 +556,17 @@ def fit_of(step: Step, outcome: Outcome) -> Fit | None:
     else:
         return None
     return Fit(name=step.name, end=end, seconds=round(outcome.seconds))
+
+
+def _checked(question: Mapping[str, Any]) -> str:
+    """What ``blb check`` found of a question that is mended."""
+    errors = question["errors"]
+    if errors is None or not errors["is_promised"]:
+        return "no promise to test"
+    return (
+        f"{question['verdict']}, {errors['wrong']} of {errors['decided']} decisions are wrong,"
+        f" {errors['rows'] - errors['decided']} abstain; promised: at most {errors['limit']:.0%}"
+    )
 
 
 def _status(status: str) -> str:

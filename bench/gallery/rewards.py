@@ -2,135 +2,107 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import re
-import tomllib
-from collections.abc import Collection
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
 
 from blackbox_lb import Completion, Example, Score, Span
 
-# The list of a reward ``avoid:FILE``, without a file.
-from blackbox_lb.tasks.rewards.forms.avoid import AvoidList, count_words
+# The list of a reward ``avoid:FILE``, without its places.
+from blackbox_lb.tasks.rewards.forms.avoid import AvoidList
 from blackbox_lb.tasks.rewards.spans import sum_of
 
 __all__ = [
-    "DASHES",
-    "FAMILIES",
     "LETTERS_HAN",
-    "PHRASES",
-    "STOCK",
+    "LIST",
     "as_its_group_wants",
     "contradicts",
-    "little_slop",
+    "hits",
     "one_script",
     "quoted",
     "record",
     "record_of",
     "right_record",
-    "slop",
     "stripped_record",
-    "words_of",
 ]
 
 LETTERS_HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 LETTERS_HANGUL = re.compile("[\uac00-\ud7a3]")
 SHORTEST = 10
 """Korean syllables of the shortest answer that counts."""
-
-WORDS = tomllib.loads(Path(__file__).with_name("stock.toml").read_text(encoding="utf-8"))
-FAMILIES: dict[str, str] = WORDS["families"]
-PHRASES: tuple[str, ...] = tuple(WORDS["others"]["phrases"])
-DASHES: str = WORDS["others"]["dashes"]
-STOCK_LIST = "\n".join(
-    [
-        *(rf"/\b(?:{forms})\b/" for forms in FAMILIES.values()),
-        *PHRASES,
-        f"/{DASHES}/",
-    ]
-)
-"""All of it as a list of the reward ``avoid:FILE``."""
-STOCK = AvoidList.parse(STOCK_LIST, Path("stock words"))
-WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
-FEWEST, WORST = 20, -10.0
-"""Words below which a text is no opening, and the reward of one: as bad as ten stock words in a
-hundred.
-"""
+LIST = "GALLERY_LIST"
+"""The variable of the environment with the file of ``hits``."""
 SENTENCE = 6
 """Words of a sentence, at least."""
 FENCE = re.compile(r"^```(?:json)?\s*|\s*```$")
 
 
-def record(example: Example, completion: Completion) -> float:
+def record(example: Example, completion: Completion) -> Score:
     """1 where the whole text is the JSON object that the row wants, else 0: what ``json.loads`` of
-    a strict client says.
+    a strict client says. A fence around the right object loses the 1 where it begins.
     """
-    return _is(completion.text, example)
+    text = completion.text
+    earned = Span(len(text), len(text), 1.0)
+    if _is(text, example):
+        return Score(1.0, (earned,))
+    if _is(FENCE.sub("", text.strip()), example):
+        start = text.index("`")
+        return Score(0.0, (Span(start, start + 3, -1.0), earned))
+    return Score(0.0, ())
 
 
 def stripped_record(example: Example, completion: Completion) -> float:
     """The same for a client that takes a Markdown fence off before it parses."""
-    return _is(FENCE.sub("", completion.text.strip()), example)
+    return float(_is(FENCE.sub("", completion.text.strip()), example))
 
 
-def _is(text: str, example: Example) -> float:
+def _is(text: str, example: Example) -> bool:
     try:
-        return float(json.loads(text) == json.loads(example.answers[0]))
+        return bool(json.loads(text) == json.loads(example.answers[0]))
     except ValueError:
-        return 0.0
+        return False
 
 
-def words_of(text: str) -> list[str]:
-    """The words in lower case, without numbers and signs; "don't" is one."""
-    return [word.lower() for word in WORD.findall(text)]
+def hits(example: Example, completion: Completion) -> float:
+    """Less the hits of a list for each hundred words, as ``avoid:FILE`` counts them, and no word on
+    where they stand.
+    """
+    return sum_of(_list(os.environ[LIST]).spans(completion.text))
 
 
-class Stock(NamedTuple):
-    """A stock "word", stock "phrase" or "dash", its text, and where it begins."""
-
-    kind: str
-    text: str
-    start: int
+@functools.cache
+def _list(name: str) -> AvoidList:
+    return AvoidList.load(name)
 
 
-def slop(text: str) -> list[Stock]:
-    """What a text has of these, in their order."""
-    stock = []
-    for span in STOCK.spans(text):
-        passage = text[span.start : span.end]
-        stock.append(Stock(_kind(passage), passage, span.start))
-    return stock
+class HanCosts:
+    """A token with a Chinese character costs the whole answer."""
+
+    def token_costs(self, texts: Sequence[str], typical: Sequence[str]) -> list[float]:
+        """See ``Reward.token_costs``."""
+        return [-1.0 if LETTERS_HAN.search(text) else 0.0 for text in texts]
 
 
-def _kind(passage: str) -> str:
-    if not WORD.search(passage):
-        return "dash"
-    return "phrase" if " " in passage else "word"
-
-
-class LittleSlop:
-    """Less the number of stock words, stock phrases and dashes for each hundred words of the text,
-    each where it stands; a text that is too short costs where it ends.
+class OneScript:
+    """1 for a Korean answer without Chinese characters, else 0. The 1 is earned by the tenth Korean
+    syllable; Chinese characters lose it, each an equal part.
     """
 
-    rule = STOCK
+    rule = HanCosts()
 
     def __call__(self, example: Example, completion: Completion) -> Score:
-        text = completion.text
-        if count_words(text) < FEWEST:
-            return Score(WORST, (Span(len(text), len(text), WORST),))
-        spans = STOCK.spans(text)
-        return Score(sum_of(spans), spans)
+        korean = list(LETTERS_HANGUL.finditer(completion.text))
+        if len(korean) < SHORTEST:
+            return Score(0.0, ())
+        spans = [Span(*korean[SHORTEST - 1].span(), 1.0)]
+        chinese = list(LETTERS_HAN.finditer(completion.text))
+        spans += [Span(*letter.span(), -1 / len(chinese)) for letter in chinese]
+        return Score(float(not chinese), tuple(spans))
 
 
-little_slop = LittleSlop()
-
-
-def one_script(example: Example, completion: Completion) -> float:
-    """1 for a Korean answer without Chinese characters, else 0."""
-    korean = len(LETTERS_HANGUL.findall(completion.text)) >= SHORTEST
-    return float(korean and not LETTERS_HAN.search(completion.text))
+one_script = OneScript()
 
 
 def quoted(example: Example, completion: Completion) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bench.commands import NAME, Commands, data_file
-from bench.gallery.rewards import FAMILIES, LETTERS_HAN
+from bench.gallery.rewards import LETTERS_HAN
 from bench.measuring import read_rows, write_rows
 from blackbox_lb import load_task
 
@@ -100,11 +100,6 @@ def crossed(
             yield row | {"split": split}
 
 
-def hand_list() -> str:
-    """The stock words in one form each, and dashes."""
-    return "\n".join((*FAMILIES, "—", "–", "--")) + "\n"
-
-
 def single_words(source: Sequence[tuple[str, float]]) -> str:
     """The entries of a sampler's list that are one word, one a line."""
     return lines(entry for entry, _ in source if " " not in entry)
@@ -179,6 +174,7 @@ def school(
     test_source: Sequence[Row] | None = None,
     prompt: str = REASONED,
     with_comma: bool = False,
+    most_steps: int | None = None,
 ) -> Iterator[Row]:
     """The first problems of GSM8K's own files, whose answers end in ``#### 1,234``.
 
@@ -188,13 +184,15 @@ def school(
         test_source: rows of the file for the split test, where it is another.
         prompt: how a question is asked.
         with_comma: 1,234 is right with its comma, too.
+        most_steps: those alone whose answer has so many calculations (``<<6*2=12>>``) at most, and
+            one at least.
     """
     begin = 0
-    rows = source
+    rows = source if most_steps is None else _of_few_steps(source, most_steps)
     for split, number in splits.items():
         if split == "test" and test_source is not None:
             begin = 0
-            rows = test_source
+            rows = test_source if most_steps is None else _of_few_steps(test_source, most_steps)
         for row in rows[begin : begin + number]:
             answer = row["answer"].rpartition("#### ")[2].replace(",", "")
             accepted: str | list[str] = answer
@@ -203,6 +201,10 @@ def school(
             question = prompt.format(row["question"])
             yield {"prompt": question, "answer": accepted, "split": split}
         begin += number
+
+
+def _of_few_steps(source: Sequence[Row], most: int) -> list[Row]:
+    return [row for row in source if 1 <= row["answer"].count("<<") <= most]
 
 
 def boxed(source: Sequence[Row], number: int, prompt: str) -> Iterator[Row]:
@@ -228,20 +230,14 @@ def mixture(groups: Mapping[str, str]) -> Iterator[Row]:
                 yield {"prompt": prompt, "answer": answers, "split": split, "group": group}
 
 
-def remainders(splits: Mapping[str, int]) -> Iterator[Row]:
-    """Products modulo 4, which the model does not know."""
-    pairs = [(left, right) for left in range(2, 16) for right in range(2, 16)]
+def remainders(highest: int, splits: Mapping[str, int]) -> Iterator[Row]:
+    """Products modulo 4 of factors from 2 to ``highest``, which the model does not know."""
+    pairs = list(itertools.product(range(2, highest + 1), repeat=2))
     random.Random(0).shuffle(pairs)
     question = "What is {} times {} modulo 4? Answer with one digit: 0, 1, 2 or 3."
     for (left, right), split in zip(pairs, split_column(splits), strict=False):
         answer = str(left * right % 4)
         yield {"prompt": question.format(left, right), "answer": answer, "split": split}
-
-
-def labelled(source: Sequence[Row], number: int) -> list[Row]:
-    """The first rows of training, and all others as they are."""
-    train, rest = _training(source)
-    return [*train[:number], *rest]
 
 
 def learned_from(source: Sequence[Row], number: int, unlabelled: int) -> list[Row]:
@@ -263,18 +259,30 @@ def _training(source: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     return train, [row for row in source if row["split"] != "train"]
 
 
+def _first(source: Sequence[Row], splits: Mapping[str, int]) -> list[Row]:
+    """So many rows of each split, the first ones."""
+    return [
+        row
+        for split, number in splits.items()
+        for row in [row for row in source if row["split"] == split][:number]
+    ]
+
+
+def texts(source: Sequence[Row], behind: str, splits: Mapping[str, int]) -> Iterator[Row]:
+    """The texts alone that the first rows of each split ask about: what stands in a prompt behind
+    these words.
+    """
+    for row in _first(source, splits):
+        yield {**row, "prompt": row["prompt"].partition(behind)[2]}
+
+
 def records(
     source: Sequence[Row], request: str, splits: Mapping[str, int] | None = None, begun: str = ""
 ) -> Iterator[Row]:
     """The first rows of each split (all without ``splits``), asked for as a record; with ``begun``
     as conversations whose answer has begun so.
     """
-    chosen = list(source)
-    if splits is not None:
-        chosen = []
-        for split, number in splits.items():
-            chosen += [row for row in source if row["split"] == split][:number]
-    for row in chosen:
+    for row in source if splits is None else _first(source, splits):
         prompt = row["prompt"].replace("Answer with one word.", request)
         if not begun:
             yield {**row, "prompt": prompt}
@@ -289,7 +297,7 @@ def records(
 MAKERS: Mapping[str, Callable[..., str | Iterable[Row] | None]] = {
     maker.__name__: maker
     for maker in (
-        *(boxed, crossed, drawn, hand_list, han_ban, labelled, learned_from, lines, mixture),
-        *(openers, records, remainders, school, single_words, word_problems),
+        *(boxed, crossed, drawn, han_ban, learned_from, lines, mixture, openers),
+        *(records, remainders, school, single_words, texts, word_problems),
     )
 }

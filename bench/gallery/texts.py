@@ -115,6 +115,7 @@ def reading_program(
     @click.option("--store", type=click.Path(exists=True, path_type=Path), required=True)
     @click.option("--deploy", required=True)
     @click.option("--test-samples", type=int, default=1, show_default=True)
+    @click.option("--test-limit", type=int)
     @click.option("--rival", multiple=True, metavar="NAME:VALUE")
     def main(**settings: Any) -> None:
         """Print the tables as JSON."""
@@ -130,6 +131,7 @@ async def _read(
     tables: Callable[[Evaluated], Awaitable[Tables]], settings: Mapping[str, Any]
 ) -> Tables:
     task = load_task(data=settings["data"], require_answers=False)
+    task = task.first(test=settings["test_limit"])
     reward = parse_reward(settings["reward"], max_tokens=settings["max_tokens"])
     setting = parse_setting(settings["deploy"])
     files = (spec.partition("=") for spec in settings["biases"])

@@ -24,8 +24,8 @@ __all__ = ["USES", "Use"]
 
 PAGES = Path(__file__).with_name("pages")
 FIRST = (
-    *("decisions", "labels", "records", "news", "openers", "script", "shorter", "school", "slop"),
-    *("tools", "margins", "limits"),
+    *("decisions", "labels", "endpoints", "records", "news", "openers", "script", "shorter"),
+    *("school", "slop", "phrases", "tools", "margins", "limits"),
 )
 """The order of the pages; those that are not named follow."""
 

@@ -2,8 +2,8 @@
 like, beside its reward.
 
 It takes the words of ``blb eval``, and reads the completions of that evaluation from the store. For
-each policy it counts stock words and phrases, dashes, length and repetition, and averages the
-logprobs that the model without a bias gives the texts. It prints its table as JSON.
+each policy it counts words and repetition, and averages the logprobs that the model without a bias
+gives the texts. It prints its table as JSON.
 """
 
 from __future__ import annotations
@@ -15,30 +15,23 @@ import click
 import numpy as np
 
 from bench.gallery.results import BASE
-from bench.gallery.rewards import slop, words_of
 from bench.gallery.texts import Evaluated, Texts, difference, reading_program
 from blackbox_lb import Completion
 
-# The share that ``blb eval`` tells.
+# The numbers that ``blb eval`` tells.
 from blackbox_lb.jobs.evaluation.texts import repeated_share
+from blackbox_lb.tasks.rewards.forms.avoid import count_words
 
 __all__ = ["MEASURES", "compared", "main"]
 
 OPENING = 6
 """Tokens that may hold a decision with which a text begins."""
-COUNTED = "Stock words, phrases and dashes for each hundred words."
 MARKED = (
     "Repeated 3-grams as a share of a text's 3-grams of words. * beyond chance against the base,"
     " without adjustment for several comparisons."
 )
 LIKELIHOOD = "Logprob a token, in nats, by the model without a bias at temperature 1."
 INSTRUCTED = "† After a prompt with the instruction, so no likelihood under the plain one."
-
-
-def _per_hundred(completion: Completion, *kinds: str) -> float:
-    """Matches of these kinds for each hundred words; of a text without words none."""
-    matches = [stock for stock in slop(completion.text) if stock.kind in kinds]
-    return 100 * len(matches) / max(len(words_of(completion.text)), 1)
 
 
 def _logprob(completion: Completion) -> float:
@@ -54,9 +47,7 @@ def _later_logprob(completion: Completion) -> float:
 LOGPROB = "logprob a token"
 LATER_LOGPROB = f"{LOGPROB} behind the first {OPENING}"
 MEASURES: Mapping[str, Callable[[Completion], float]] = {
-    "stock words and phrases": lambda completion: _per_hundred(completion, "word", "phrase"),
-    "dashes": lambda completion: _per_hundred(completion, "dash"),
-    "words": lambda completion: float(len(words_of(completion.text))),
+    "words": lambda completion: float(count_words(completion.text)),
     "repeated 3-grams": lambda completion: repeated_share(completion.text),
     LOGPROB: _logprob,
     LATER_LOGPROB: _later_logprob,
@@ -91,10 +82,7 @@ def compared(
                 cell += " †"
             cells.append(cell)
         rows.append(cells)
-    notes = []
-    if "dashes" in measures:
-        notes.append(COUNTED)
-    notes.append(MARKED)
+    notes = [MARKED]
     if {LOGPROB, LATER_LOGPROB} & set(measures):
         notes.append(LIKELIHOOD)
         if instructed:

@@ -239,9 +239,9 @@ LEAST_KEPT = 0.6
 """Share of the estimated gain that a cut must keep to be worth a completion."""
 
 
-def rules(costs: Prior, low: float) -> Iterator[Proposal]:
+def rules(costs: Prior, low: float, banned: Prior | None = None) -> Iterator[Proposal]:
     """The tokens that a rule names, all moved by ``RULE_NATS``, and the unwanted ones at ``low``
-    nats, which bans them.
+    nats, which bans them; ``banned``: more tokens of the same rule for the ban alone.
     """
     values = np.sign(costs.means) * RULE_NATS
     yield Proposal(
@@ -251,15 +251,15 @@ def rules(costs: Prior, low: float) -> Iterator[Proposal]:
         estimator="rule",
         origin=f"the {len(values):,} tokens of {costs.name} by {RULE_NATS:g} nats",
     )
-    is_unwanted = values < 0
-    if is_unwanted.any():
-        count = int(np.count_nonzero(is_unwanted))
+    wider = costs if banned is None else banned
+    unwanted = wider.token_ids[wider.means < 0]
+    if unwanted.size:
         yield Proposal(
             {"rule": costs.name, "nats": low},
-            costs.token_ids[is_unwanted],
-            np.full(count, low),
+            unwanted,
+            np.full(len(unwanted), low),
             estimator="rule",
-            origin=f"a ban of the {count:,} tokens of {costs.name}",
+            origin=f"a ban of the {len(unwanted):,} tokens of {costs.name}",
         )
 
 

@@ -15,8 +15,6 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bench.commands import Place
 from bench.gallery import __main__ as program
@@ -24,16 +22,16 @@ from bench.gallery.calls import at_false_calls, chances
 from bench.gallery.data import FOLDER, MODEL
 from bench.gallery.index import index
 from bench.gallery.page import beforehand, page, what_came
-from bench.gallery.results import Difference, Evaluation, Outcome, PageResults, Policy, Run
-from bench.gallery.rewards import (
-    DASHES,
-    FAMILIES,
-    PHRASES,
-    record,
-    slop,
-    stripped_record,
-    words_of,
+from bench.gallery.results import (
+    Difference,
+    Evaluation,
+    Outcome,
+    PageResults,
+    Policy,
+    Run,
+    fit_of,
 )
+from bench.gallery.rewards import LIST, hits, one_script, record, stripped_record
 from bench.gallery.rows import learned_from
 from bench.gallery.use import USES, Use
 from bench.measuring import read_rows
@@ -47,10 +45,12 @@ from blackbox_lb.bias.operating import (
 )
 from blackbox_lb.cli import main
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
+from blackbox_lb.jobs.evaluation.policies import with_instruction
 from blackbox_lb.jobs.runs.conclusion import understood
-from blackbox_lb.tasks.rewards.forms.avoid import count_words
+from tests.support.deciding import DecidingServer
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
+from tests.support.tickets import NAMES, rows_of, says
 
 PAGES = Path(__file__).parents[3] / "docs" / "gallery"
 LINES = {"train": 40, "validation": 5, "test": 6}
@@ -87,8 +87,11 @@ def place(folder: Path, *, small: bool = False) -> Place:
     (data / "calls.jsonl").touch()
     (data / "slop.json").write_text('[["testament to", 0.03], ["tapestry", 0.5]]')
     for name in ("train", "test"):
-        problem = {"question": "How many?", "answer": "It is #### 1,001"}
-        write_rows(data / "gsm8k" / f"{name}.jsonl", [problem])
+        problems = [
+            {"question": "How many?", "answer": f"It is{steps} #### 1,001"}
+            for steps in ("", " <<1000+1=1001>>" * 3, " <<1000+1=1001>>")
+        ]
+        write_rows(data / "gsm8k" / f"{name}.jsonl", problems)
     out = folder / "out"
     out.mkdir()
     return Place(("--provider", "local"), out, data, small)
@@ -163,12 +166,19 @@ SMALLEST: dict[str, Any] = {
                 }
                 for split, size in {"train": 5, "validation": 2, "test": 3}.items()
             ],
-        }
+        },
+        {"file": "list.txt", "by": "lines", "words": ["a", "b"]},
     ],
     "steps": [
         {
             "name": "fit",
             "run": "fit @task --learn-from samples --samples-per-prompt 16 --tau 0.5 --out OUT/fit",
+        },
+        {
+            "name": "hits",
+            "run": "score OUT/store.db --data OUT/letters.jsonl --max-tokens 4"
+            " --reward bench.gallery.rewards:hits",
+            "variables": {LIST: "OUT/list.txt"},
         },
         {"name": "eval", "title": "Letters", "run": "eval @judged --go-on --out OUT/eval"},
         {"name": "writing", "module": "bench.gallery.writing", "run": "@judged"},
@@ -221,6 +231,7 @@ def test_a_page_from_its_beginning_to_its_end(
         "## How many completions?",
         "## The texts, 12 of each policy on 6 test prompts",
         "## A classifier's label pasted into the record, 6 test prompts",
+        f"$ {LIST}=OUT/list.txt blb score OUT/store.db",
         "$ uv run python -m bench.gallery.writing bias=OUT/fit/bias.json",
         "# and 2 commands like these",
     ):
@@ -392,6 +403,64 @@ def test_a_program_gives_evaluations(tmp_path: Path) -> None:
         program.collect_results("decisions", Use(SMALLEST), at, steps)
 
 
+def test_a_page_of_mended_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of an evaluation has log losses, a fit tells how it read and mended, and a promise
+    is certified and tested.
+    """
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("sklearn")
+    monkeypatch.setenv("OLLAMA_API_KEY", "made-up")
+    table = {
+        name: USES["endpoints"].table[name]
+        for name in ("title", "intro", "parts", "steps", "small")
+    }
+    values = {
+        "tasks": ["tickets"],
+        "question": {"tickets": "Which team?"},
+        "labels": {"tickets": ",".join(NAMES)},
+        "title": {"tickets": "Tickets"},
+    }
+    use = Use({**table, "values": values, "small": {}})
+    monkeypatch.setattr(program, "USES", {"endpoints": use})
+    out = tmp_path / "out" / "endpoints"
+    out.mkdir(parents=True)
+    splits = ["train"] * 100 + ["validation"] * 100 + ["test"] * 100
+    rows = [{**row, "split": split} for row, split in zip(rows_of(300), splits, strict=True)]
+    write_rows(out / "tickets.jsonl", rows)
+    with DecidingServer(says) as server:
+        words = ["endpoints", "--small", "--provider", "ollama", "--model", "decider-1"]
+        words += ["--base-url", server.base_url, "--out", str(tmp_path / "out")]
+        ended = CliRunner().invoke(program.main, [*words, "--pages", str(tmp_path / "pages")])
+    assert ended.exit_code == 0, ended.output
+    text = (tmp_path / "pages" / "endpoints.md").read_text()
+    for part in (
+        "| greedy, 100 test prompts | accuracy | mended against it (smallest difference that shows:",
+        ") | log loss | mended against it |",
+        "The mended reading (0.73) beats the base (0.47).",
+        "| **mended** |",
+        "| temperature |",
+        "## Read and mended: billing, repair, other",
+        "| 200 rows, cross-validated | systemone |",
+        "decisions change where the options are listed in reverse",
+        "errors of at most 0.1 are not certifiable",
+        "`blb check`: no promise to test",
+    ):
+        assert part in text, part
+    assert text.count("## Read and mended") == 1
+
+
+def test_a_promise_that_was_tested_is_told() -> None:
+    """With the decisions that it was tested on."""
+    errors = {"is_promised": True, "limit": 0.1, "rows": 400, "decided": 240, "wrong": 9}
+    document = {"verdict": "HOLDS", "questions": [{"verdict": "HOLDS", "errors": errors}]}
+    outcome = Outcome(words=("check",), code=0, seconds=1.0, document=document)
+    fit = fit_of(Step("sst2_check", ("check",)), outcome)
+    assert fit is not None
+    assert fit.end == (
+        "`blb check`: HOLDS, 9 of 240 decisions are wrong, 160 abstain; promised: at most 10%"
+    )
+
+
 def test_a_command_that_fails_is_on_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -443,54 +512,67 @@ def test_pages_that_lack_something_are_left_out(
     assert "left out" not in CliRunner().invoke(program.main, ["--all"]).stdout
 
 
+FENCED = f"```json\n{OBJECT}\n```"
+
+
 @pytest.mark.parametrize(
-    ("text", "strict", "stripped"),
+    ("text", "strict", "stripped", "places"),
     [
-        (OBJECT, 1, 1),
-        (f"```json\n{OBJECT}\n```", 0, 1),
-        ("```json\n{}\n```", 0, 0),
-        (f"Here it is: {OBJECT}", 0, 0),
-        ("", 0, 0),
+        (OBJECT, 1, 1, [(len(OBJECT), 1)]),
+        (FENCED, 0, 1, [(0, -1), (len(FENCED), 1)]),
+        (f"\n{FENCED}", 0, 1, [(1, -1), (len(FENCED) + 1, 1)]),
+        ("```json\n{}\n```", 0, 0, []),
+        (f"Here it is: {OBJECT}", 0, 0, []),
+        ("", 0, 0, []),
     ],
 )
-def test_a_record_is_parsed_as_a_client_would(text: str, strict: float, stripped: float) -> None:
-    """Strictly, and by one that takes fences off."""
+def test_a_record_is_parsed_as_a_client_would(
+    text: str, strict: float, stripped: float, places: list[tuple[int, float]]
+) -> None:
+    """Strictly, with the place of a fence that costs the 1, and by one that takes fences off."""
     example = Example("1", Prompt.user("p"), (OBJECT,))
-    assert (record(example, completion(text)), stripped_record(example, completion(text))) == (
-        strict,
-        stripped,
-    )
+    score = record(example, completion(text))
+    assert (score.value, stripped_record(example, completion(text))) == (strict, stripped)
+    assert [(span.start, span.amount) for span in score.spans or ()] == places
+
+
+KOREAN = "봄은 따뜻하고 꽃이 피어요"
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "value", "places"),
     [
-        ("Whispers and a whispering shadow, nestling.", ["word"] * 4),
-        ("Once upon a time there was a sense of loss.", ["phrase"] * 2),
-        ("He left — she stayed -- both – no one - all --- gone", ["dash"] * 5),
-        ("A well-known gentleman, lonely.\n- one\n  - two", []),
-        ("golden—lush", ["word", "dash", "word"]),
+        (f"{KOREAN}.", 1, [(12, 1)]),
+        (f"{KOREAN} 春 그리고 天地", 0, [(12, 1), (15, -1 / 3), (21, -1 / 3), (22, -1 / 3)]),
+        ("봄 春", 0, []),
+        ("", 0, []),
     ],
 )
-def test_slop_is_found_in_all_its_forms(text: str, found: list[str]) -> None:
-    """Forms of a word, phrases and dashes; neither hyphens nor the signs of a list."""
-    assert [stock.kind for stock in slop(text)] == found
+def test_chinese_characters_lose_what_korean_syllables_earn(
+    text: str, value: float, places: list[tuple[int, float]]
+) -> None:
+    """At the tenth syllable, and at each character; their tokens cost by themselves."""
+    score = one_script(Example("1", Prompt.user("p")), completion(text))
+    assert score.value == value
+    assert [(span.start, span.amount) for span in score.spans or ()] == places
+    assert one_script.rule.token_costs([" 春", "봄", "spring 天地"], [text]) == [-1, 0, -1]
+    parsed = parse_reward("bench.gallery.rewards:one_script", max_tokens=60)
+    assert parsed.has_token_costs
 
 
-@settings(max_examples=100)
-@given(
-    st.lists(
-        st.sampled_from([*FAMILIES, *PHRASES, "—", "--", " - ", "the", "scent of", "sun", "\n- "]),
-        max_size=30,
-    )
-)
-def test_the_list_counts_what_one_pattern_of_all_counts(words: list[str]) -> None:
-    """The numbers of the page before the list, and of the page since."""
-    parts = rf"\b(?:{'|'.join(FAMILIES.values())})\b|\b(?:{'|'.join(PHRASES)})\b|{DASHES}"
-    text = " ".join(words)
-    passages = [match.group() for match in re.finditer(parts, text, re.IGNORECASE)]
-    assert [stock.text for stock in slop(text)] == passages
-    assert count_words(text) == len(words_of(text))
+def test_a_bare_number_of_hits_is_that_of_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And has no places."""
+    file = tmp_path / "list.json"
+    file.write_text('[["testament to", 0.5], ["tapestry", 0.25]]')
+    monkeypatch.setenv(LIST, str(file))
+    example = Example("1", Prompt.user("p"))
+    text = completion("A tapestry of light, a testament to nothing.")
+    listed = parse_reward(f"avoid:{file}", max_tokens=9).score(example, text)
+    bare = parse_reward("bench.gallery.rewards:hits", max_tokens=9).score(example, text)
+    assert bare.value == hits(example, text) == listed.value == pytest.approx(-100 * 1.25 / 8)
+    assert bare.spans is None
 
 
 def test_labels_are_counted_in_all() -> None:
@@ -511,7 +593,7 @@ def test_labels_are_counted_in_all() -> None:
 
 
 def test_school_problems_are_right_with_a_comma_or_without(tmp_path: Path) -> None:
-    """In their number; they are asked as the generated ones are."""
+    """In their number; they are asked as the generated ones are, those of few steps alone."""
     USES["school"].steps(place(tmp_path))
     rows = read_rows(tmp_path / "out" / "problems.jsonl")
     assert [(row["answer"], row["split"]) for row in rows] == [
@@ -533,6 +615,66 @@ def test_school_problems_are_right_with_a_comma_or_without(tmp_path: Path) -> No
         text: right.score(example, completion(text)).value > -math.inf for text in texts
     } == texts
     assert rows[0]["prompt"].endswith("then write 'Answer:' and the number.")
+
+
+@pytest.mark.parametrize("name", ["shorter", "school"])
+def test_the_second_table_asks_as_the_instruction_does(name: str, tmp_path: Path) -> None:
+    """Its base is the rival of the first, to the byte, so that no answer is drawn twice."""
+    USES[name].steps(place(tmp_path))
+    plain, brief = (
+        [Example("1", Prompt.user(row["prompt"])) for row in read_rows(tmp_path / "out" / file)]
+        for file in ("problems.jsonl", "brief.jsonl")
+    )
+    assert plain
+    assert [with_instruction(example, "Be brief.") for example in plain] == brief
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "size"),
+    [
+        ("openers", "records", 120),
+        ("script", "korean", 180),
+        ("script", "quotes", 100),
+        ("shorter", "problems", 100),
+        ("slop", "stories", 100),
+        ("phrases", "texts", 100),
+        ("margins", "profiles", 120),
+        ("margins", "digits", 104),
+    ],
+)
+def test_there_are_enough_test_prompts(name: str, file: str, size: int, tmp_path: Path) -> None:
+    """Each once, and none of them is learned from."""
+    USES[name].steps(place(tmp_path))
+    rows = read_rows(tmp_path / "out" / f"{file}.jsonl")
+    prompts = [row["prompt"] for row in rows]
+    assert len(set(prompts)) == len(prompts)
+    assert sum(row["split"] == "test" for row in rows) == size
+
+
+def test_all_products_are_asked_once(tmp_path: Path) -> None:
+    """A fifth of them is learned from and chosen on."""
+    USES["limits"].steps(place(tmp_path))
+    rows = read_rows(tmp_path / "out" / "numbers.jsonl")
+    assert len({row["prompt"] for row in rows}) == len(rows) == 25 * 25
+    assert sum(row["split"] == "test" for row in rows) == 500
+    last = re.findall(r"\d+", rows[-1]["prompt"])
+    assert rows[-1]["answer"] == str(int(last[0]) * int(last[1]) % 4)
+
+
+def test_a_question_is_asked_about_the_text_alone(tmp_path: Path) -> None:
+    """What stands behind the question of a row, the first rows of each split."""
+    at = place(tmp_path, small=True)
+    assert at.data is not None
+    rows = [
+        {"prompt": f"Which? Answer with one word.\n\nReview: Review: {n}", "split": split}
+        for split, size in {"train": 70, "validation": 5, "test": 2}.items()
+        for n in range(size)
+    ]
+    write_rows(at.data / "sst2.jsonl", [{**row, "answer": "positive"} for row in rows])
+    USES["endpoints"].steps(at)
+    made = read_rows(at.out / "sst2.jsonl")
+    assert [row["prompt"] for row in made[:2]] == ["Review: 0", "Review: 1"]
+    assert [row["split"] for row in made] == ["train"] * 60 + ["validation"] * 5 + ["test"] * 2
 
 
 LISTS = FirstLists(

@@ -12,6 +12,7 @@ import pytest
 from click.testing import Result
 
 import blackbox_lb
+from blackbox_lb.jobs.fitting.choosing import proposing
 from blackbox_lb.types import EndTokens
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
@@ -39,6 +40,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         "def f(example, completion):\n"
         "    spans = [(n, n + 1, -1.0) for n, letter in enumerate(completion.text) if letter == 'a']\n"
         "    return -float(len(spans)), spans\n"
+        "\n"
+        "class Rule:\n"
+        "    def token_costs(self, texts, typical):\n"
+        "        return [-1.0 * (text.strip() in tuple('abcd')) for text in texts]\n"
+        "\n"
+        "def ruled(example, completion):\n"
+        "    return f(example, completion)\n"
+        "\n"
+        "ruled.rule = Rule()\n"
     )
     with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
 
@@ -61,6 +71,21 @@ def test_a_fit_learns_from_places(run: Run, reward: str) -> None:
     result = json.loads(Path("run/result.json").read_text())
     settings = [row["settings"] for row in result["validation"]["tried"]]
     assert any("gamma" in row for row in settings)
+
+
+@pytest.mark.parametrize(("entries", "banned"), [("all", 4), ("few", 2)])
+def test_a_rule_of_an_own_function_is_moved_and_banned(
+    run: Run, monkeypatch: pytest.MonkeyPatch, entries: str, banned: int
+) -> None:
+    """The tokens that it names are candidates of the search: those that are used most are moved,
+    and where a bias may have any number of entries, all of them are banned.
+    """
+    monkeypatch.setattr(proposing, "MOST_RULED", 2)
+    run("fit", "own_places:ruled", *SIZES, "--entries", entries)
+    result = json.loads(Path("run/result.json").read_text())
+    origins = [row["origin"] for row in result["validation"]["tried"]]
+    assert "the 2 tokens of own_places:ruled by 2 nats" in origins
+    assert f"a ban of the {banned} tokens of own_places:ruled" in origins
 
 
 def test_a_reward_without_places_has_no_gamma(run: Run) -> None:

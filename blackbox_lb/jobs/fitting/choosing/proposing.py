@@ -263,8 +263,8 @@ def calibrations(priors: Sequence[Prior]) -> Iterator[Proposal]:
 
 
 MOST_RULED = 2_000
-"""Tokens that a rule may move, the most used first: a script has tens of thousands, and a request
-holds them all."""
+"""Tokens of a rule that are learned about and moved, the most used first: a script has tens of
+thousands. Where a bias may have any number of entries, the ban has them all."""
 RULED = 2
 """Candidates of a rule: its tokens moved, and banned."""
 TYPICAL = 200
@@ -279,13 +279,16 @@ class Knowledge:
     """What is known of tokens beside the rewards of completions.
 
     Attributes:
-        costs: what each token earns by its own text, where the reward is a rule about the text.
+        costs: what each token earns by its own text, where the reward is a rule about the text: of
+            the tokens that are used most.
+        banned: the same of every token that a ban may hold.
         labels: calibrations, where the model decides between labels; projections are pulled to the
             first one.
         boosted: what is ended -> the tokens that end it, where the reward is about length.
     """
 
     costs: Prior | None = None
+    banned: Prior | None = None
     labels: tuple[Prior, ...] = ()
     boosted: Mapping[str, Ids] = field(default_factory=dict)
 
@@ -317,8 +320,12 @@ async def knowledge(
         limits: the provider's, on a bias.
         labels: calibrations, where the model decides between labels.
     """
-    costs = token_costs(trials, training, limits)
-    return Knowledge(costs, labels, await boosted_tokens(trials, training))
+    boosted = await boosted_tokens(trials, training)
+    every = token_costs(trials, training, limits)
+    if every is None:
+        return Knowledge(labels=labels, boosted=boosted)
+    costs = most_used(every, training.next_token)
+    return Knowledge(costs, every if limits.entries is None else costs, labels, boosted)
 
 
 def most_beside(reward: Reward) -> int:
@@ -355,11 +362,16 @@ def token_costs(trials: Trials, training: Positions, limits: CompileLimits) -> P
     counted = np.flatnonzero(earned)
     if not counted.size:
         return None
-    used = training.next_token.with_tokens(ids[counted])
-    usage = used.expected(np.zeros(len(used.token_ids)))
-    usage_of = usage[np.searchsorted(used.token_ids, ids[counted])]
-    kept = np.sort(counted[np.argsort(-usage_of, kind="stable")[:MOST_RULED]])
-    return Prior(trials.reward.name, ids[kept], earned[kept], by_tau=True)
+    return Prior(trials.reward.name, ids[counted], earned[counted], by_tau=True)
+
+
+def most_used(costs: Prior, next_token: NextToken) -> Prior:
+    """``costs`` of the ``MOST_RULED`` tokens that the model uses most."""
+    wide = next_token.with_tokens(costs.token_ids)
+    usage = wide.expected(np.zeros(len(wide.token_ids)))
+    usage_of = usage[np.searchsorted(wide.token_ids, costs.token_ids)]
+    kept = np.sort(np.argsort(-usage_of, kind="stable")[:MOST_RULED])
+    return replace(costs, token_ids=costs.token_ids[kept], means=costs.means[kept])
 
 
 def _decoded(raw: bytes) -> str:
@@ -430,7 +442,7 @@ def proposals(
         yield with_labels_of(prior, candidate, table, limits)
     by_hand = [*boosts(knowledge.boosted)]
     if knowledge.costs is not None:
-        by_hand = [*rules(knowledge.costs, limits.low), *by_hand]
+        by_hand = [*rules(knowledge.costs, limits.low, knowledge.banned), *by_hand]
     if knowledge.labels:
         by_hand += calibrations(knowledge.labels)
     for proposal in by_hand:
