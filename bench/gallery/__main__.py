@@ -12,6 +12,7 @@ import importlib
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -102,6 +103,7 @@ def collect_results(
             cores=machine()["cores"],
             minutes=sum(outcome.seconds for _, outcome in outcomes) / 60,
             small=place.small,
+            **_spent(place.out),
         ),
         evaluations=tuple(
             evaluation_of(
@@ -124,6 +126,16 @@ def collect_results(
             ),
         ),
     )
+
+
+def _spent(folder: Path) -> Counter[str]:
+    """The requests and tokens that are recorded in the folders of fits and evaluations."""
+    total: Counter[str] = Counter()
+    for path in folder.rglob("run.json"):
+        for record in json.loads(path.read_text(encoding="utf-8"))["runs"].values():
+            for name in ("requests", "prompt_tokens", "completion_tokens"):
+                total[name] += int(record.get("spent", {}).get(name, 0))
+    return total
 
 
 def why_not(name: str, use: Use, place: Place, *, has_model: bool) -> str:

@@ -208,6 +208,11 @@ def test_a_page_from_its_beginning_to_its_end(
         (tmp_path / "moved").rename(tmp_path / "out")
         assert run_pages(server, tmp_path, "--all").splitlines()[0] == table.splitlines()[0]
         assert len(server.requests) == asked > 0
+    stored = (tmp_path / "pages" / "decisions.json").read_text()
+    run = PageResults.model_validate_json(stored).run
+    assert asked > run.requests > 0  # the tokenizer is asked for, too
+    assert 4 * run.requests >= run.completion_tokens > 0
+    assert run.prompt_tokens > 0
     text = (tmp_path / "pages" / "decisions.md").read_text()
     for part in (
         "Letters of an exact model.",
