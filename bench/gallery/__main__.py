@@ -39,7 +39,7 @@ from bench.measuring import machine, today
 from bench.steps import Step
 from blackbox_lb.cli import main as blb
 
-__all__ = ["collect_results", "main", "run", "why_not"]
+__all__ = ["collect_results", "main", "model_options", "run", "why_not"]
 
 
 def run(step: Step, place: Place) -> Outcome:
@@ -220,8 +220,8 @@ def main(
     if second_model is None and is_usual and data is not None and (data / SECOND_MODEL).exists():
         second_model = str(data / SECOND_MODEL)
     has_model = second_model is not None or not (is_all or is_usual)
-    at_model = Place(_model_options(provider, model, base_url), out, data, small)
-    at_second = replace(at_model, model=_model_options(provider, second_model or model, base_url))
+    at_model = Place(model_options(provider, model, base_url), out, data, small)
+    at_second = replace(at_model, model=model_options(provider, second_model or model, base_url))
     pages.mkdir(parents=True, exist_ok=True)
     failed = False
     lines: list[tuple[str, ...]] = []
@@ -249,7 +249,7 @@ def main(
     sys.exit(int(failed))
 
 
-def _model_options(provider: str, model: str | None, base_url: str | None) -> tuple[str, ...]:
+def model_options(provider: str, model: str | None, base_url: str | None) -> tuple[str, ...]:
     words = ["--provider", provider]
     if model:
         words += ["--model", model]

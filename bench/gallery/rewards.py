@@ -1,4 +1,4 @@
-"""Rewards of the gallery's uses and of ``bench.gpu``."""
+"""Rewards of the gallery's uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ __all__ = [
     "LETTERS_HAN",
     "PHRASES",
     "STOCK",
-    "as_its_group_wants",
     "contradicts",
     "little_slop",
     "one_script",
@@ -57,8 +56,6 @@ FEWEST, WORST = 20, -10.0
 """Words below which a text is no opening, and the reward of one: as bad as ten stock words in a
 hundred.
 """
-SENTENCE = 6
-"""Words of a sentence, at least."""
 FENCE = re.compile(r"^```(?:json)?\s*|\s*```$")
 
 
@@ -164,14 +161,3 @@ def contradicts(label: str, reason: str, labels: Collection[str]) -> bool:
     """Whether the reason names another of the labels, and not this one (fixed before any run)."""
     named = {name for name in labels if re.search(rf"\b{re.escape(name)}", reason.lower())}
     return bool(named - {label}) and label not in named
-
-
-def as_its_group_wants(example: Example, completion: Completion | str) -> float:
-    """1 for the answer in at most two words where the row's ``group`` is "word", for a sentence
-    that holds it where it is "sentence"; else 0."""
-    text = (completion if isinstance(completion, str) else completion.text).strip()
-    words = text.split()
-    holds = any(answer.lower() in text.lower() for answer in example.answers)
-    if example.prompt.columns["group"] == "word":
-        return float(holds and len(words) <= 2)
-    return float(holds and len(words) >= SENTENCE and text.endswith("."))

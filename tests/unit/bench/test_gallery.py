@@ -35,7 +35,7 @@ from bench.gallery.rewards import (
 )
 from bench.gallery.use import USES, Use
 from bench.measuring import read_rows
-from blackbox_lb import Completion, Example, Prompt, parse_reward
+from blackbox_lb import Completion, Example, Prompt, load_task, parse_reward
 from blackbox_lb.bias.operating import (
     DecisionCounts,
     OperatingCurve,
@@ -84,6 +84,9 @@ def place(folder: Path, *, small: bool = False) -> Place:
     for name in ("train", "test"):
         problem = {"question": "How many?", "answer": "It is #### 1,001"}
         write_rows(data / "gsm8k" / f"{name}.jsonl", [problem])
+    (data / "math500").mkdir()
+    halves = ({"problem": f"What is {n}/2?", "answer": f"\\frac{{{n}}}{{2}}"} for n in (3, 5))
+    write_rows(data / "math500" / "test.jsonl", halves)
     out = folder / "out"
     out.mkdir()
     return Place(("--provider", "local"), out, data, small)
@@ -380,6 +383,14 @@ def test_school_problems_are_right_with_a_comma_or_without(tmp_path: Path) -> No
         text: right.score(example, completion(text)).value > -math.inf for text in texts
     } == texts
     assert rows[0]["prompt"].endswith("then write 'Answer:' and the number.")
+
+
+def test_problems_of_math_are_asked_for_a_boxed_answer(tmp_path: Path) -> None:
+    """All of them to judge on."""
+    USES["gsm8k"].steps(place(tmp_path))
+    task = load_task(data=tmp_path / "out" / "math.jsonl", learns=False)
+    assert [example.answers for example in task.test] == [("\\frac{3}{2}",), ("\\frac{5}{2}",)]
+    assert task.test[0].prompt.text.endswith("within \\boxed{}.")
 
 
 LISTS = FirstLists(
