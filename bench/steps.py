@@ -1,19 +1,16 @@
 """The steps of a table of settings: commands of ``blb``, or of other programs, in their order.
 
-A group of ``steps`` may have loops (``for``), a ``file`` without which it is left out, ``rows`` of
-data that are made before (``bench.gallery.rows``), and steps of its own; without these it is a step
-itself. A step has a ``name`` and what it runs (``run``).
+A group of ``steps`` may have loops (``for``), a ``file`` without which it is left out, and steps of
+its own; without these it is a step itself. A step has a ``name`` and what it runs (``run``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from bench.commands import Commands, Place, data_file
-from bench.gallery.rows import made
 
 __all__ = ["COMPLETIONS", "Step", "commands_of", "steps_of"]
 
@@ -33,10 +30,6 @@ class Step:
             a curve beside the evaluation of the same title.
         examples: what ``learned_from`` counts: completions, labels or prompts.
         repeats: the command is like an earlier one, and a page does not show it.
-        needs: a step that must have ended before, where several run at a time.
-        store: the copy of that step's store, where it goes on from one.
-        until: share of the time after which it is interrupted.
-        takes_less: it goes on from what ``needs`` left when that was cut off.
         variables: of its environment.
     """
 
@@ -47,10 +40,6 @@ class Step:
     learned_from: Mapping[str, int] = field(default_factory=dict)
     examples: str = COMPLETIONS
     repeats: bool = False
-    needs: str = ""
-    store: Path | None = None
-    until: float = 1.0
-    takes_less: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -62,13 +51,11 @@ def commands_of(table: Mapping[str, Any], place: Place, **values: str) -> Comman
 
 
 def steps_of(commands: Commands, groups: Sequence[Mapping[str, Any]]) -> Iterator[Step]:
-    """Write the data of groups of steps, and give the steps."""
+    """The steps of groups of steps."""
     for group in groups:
         for turn in commands.loops(group):
             if _lacks_file(turn, group):
                 continue
-            for rows in group.get("rows", ()):
-                made(turn, rows)
             if "steps" not in group:
                 yield from _steps(turn, group)
             for entry in group.get("steps", ()):
@@ -97,18 +84,13 @@ def _steps(commands: Commands, entry: Mapping[str, Any]) -> Iterator[Step]:
     shown = entry.get("shown", True)
     if isinstance(shown, Mapping):
         shown = all(commands.value(name) == value for name, value in shown.items())
-    name = commands.text(entry["name"])
     variables = entry.get("variables", {})
     yield Step(
-        name,
+        commands.text(entry["name"]),
         commands.words(entry["run"]),
         entry.get("module", ""),
         commands.text(entry.get("title", "")),
         repeats=not shown,
-        needs=commands.text(entry.get("needs", "")),
-        store=commands.place.out / name / "rollouts.db" if entry.get("copies") else None,
-        until=entry.get("until", 1.0),
-        takes_less=entry.get("takes_less", False),
         variables={key: commands.located(commands.text(value)) for key, value in variables.items()},
     )
 

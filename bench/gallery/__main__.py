@@ -12,6 +12,7 @@ import importlib
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +42,7 @@ from bench.measuring import machine, today
 from bench.steps import Step
 from blackbox_lb.cli import main as blb
 
-__all__ = ["collect_results", "main", "run", "table", "why_not"]
+__all__ = ["collect_results", "main", "model_options", "run", "table", "why_not"]
 
 PRINTED = ("use", "base", "bias", "best rival", "bias against it", "difference")
 """The columns of the index that a terminal has room for."""
@@ -110,6 +111,7 @@ def collect_results(
             cores=machine()["cores"],
             minutes=sum(outcome.seconds for _, outcome in outcomes) / 60,
             small=place.small,
+            **_spent(place.out),
         ),
         evaluations=tuple(
             evaluation
@@ -149,6 +151,16 @@ def _evaluations(step: Step, document: Mapping[str, Any]) -> list[Evaluation]:
         examples=step.examples,
     )
     return [evaluation]
+
+
+def _spent(folder: Path) -> Counter[str]:
+    """The requests and tokens that are recorded in the folders of fits and evaluations."""
+    total: Counter[str] = Counter()
+    for path in folder.rglob("run.json"):
+        for record in json.loads(path.read_text(encoding="utf-8"))["runs"].values():
+            for name in ("requests", "prompt_tokens", "completion_tokens"):
+                total[name] += int(record.get("spent", {}).get(name, 0))
+    return total
 
 
 def why_not(name: str, use: Use, place: Place, *, has_model: bool) -> str:
@@ -238,8 +250,8 @@ def main(
     if second_model is None and is_usual and data is not None and (data / SECOND_MODEL).exists():
         second_model = str(data / SECOND_MODEL)
     has_model = second_model is not None or not (is_all or is_usual)
-    at_model = Place(_model_options(provider, model, base_url), out, data, small)
-    at_second = replace(at_model, model=_model_options(provider, second_model or model, base_url))
+    at_model = Place(model_options(provider, model, base_url), out, data, small)
+    at_second = replace(at_model, model=model_options(provider, second_model or model, base_url))
     pages.mkdir(parents=True, exist_ok=True)
     failed = False
     lines: list[tuple[str, ...]] = []
@@ -267,7 +279,7 @@ def main(
     sys.exit(int(failed))
 
 
-def _model_options(provider: str, model: str | None, base_url: str | None) -> tuple[str, ...]:
+def model_options(provider: str, model: str | None, base_url: str | None) -> tuple[str, ...]:
     words = ["--provider", provider]
     if model:
         words += ["--model", model]

@@ -289,12 +289,17 @@ class Table(Part, frozen=True):
 
 
 class Run(Part, frozen=True):
-    """When and where a page was made. minutes: of its commands."""
+    """When and where a page was made. minutes: of its commands. requests, prompt_tokens,
+    completion_tokens: what these sent and received, 0 where it was not recorded.
+    """
 
     date: str
     cores: int
     minutes: float
     small: bool
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
 
 
 class PageResults(Part, frozen=True):

@@ -1,4 +1,4 @@
-"""Rewards of the gallery's uses and of ``bench.gpu``."""
+"""Rewards of the gallery's uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from blackbox_lb.tasks.rewards.spans import sum_of
 __all__ = [
     "LETTERS_HAN",
     "LIST",
-    "as_its_group_wants",
     "contradicts",
     "hits",
     "one_script",
@@ -34,8 +33,6 @@ SHORTEST = 10
 """Korean syllables of the shortest answer that counts."""
 LIST = "GALLERY_LIST"
 """The variable of the environment with the file of ``hits``."""
-SENTENCE = 6
-"""Words of a sentence, at least."""
 FENCE = re.compile(r"^```(?:json)?\s*|\s*```$")
 
 
@@ -136,14 +133,3 @@ def contradicts(label: str, reason: str, labels: Collection[str]) -> bool:
     """Whether the reason names another of the labels, and not this one (fixed before any run)."""
     named = {name for name in labels if re.search(rf"\b{re.escape(name)}", reason.lower())}
     return bool(named - {label}) and label not in named
-
-
-def as_its_group_wants(example: Example, completion: Completion | str) -> float:
-    """1 for the answer in at most two words where the row's ``group`` is "word", for a sentence
-    that holds it where it is "sentence"; else 0."""
-    text = (completion if isinstance(completion, str) else completion.text).strip()
-    words = text.split()
-    holds = any(answer.lower() in text.lower() for answer in example.answers)
-    if example.prompt.columns["group"] == "word":
-        return float(holds and len(words) <= 2)
-    return float(holds and len(words) >= SENTENCE and text.endswith("."))

@@ -15,7 +15,6 @@ from typing import Any
 from bench.commands import NAME, Commands, data_file
 from bench.gallery.rewards import LETTERS_HAN
 from bench.measuring import read_rows, write_rows
-from blackbox_lb import load_task
 
 # The tokens of a model's file are no part of the public API.
 from blackbox_lb.vocabulary import load_vocabulary
@@ -213,23 +212,6 @@ def boxed(source: Sequence[Row], number: int, prompt: str) -> Iterator[Row]:
         yield {"prompt": prompt.format(row["problem"]), "answer": row["answer"], "split": "test"}
 
 
-def drawn(source: Sequence[Row], seed: str, number: int) -> list[Row]:
-    """All rows of validation and test, and so many of training, drawn anew for each seed."""
-    train, rest = _training(source)
-    return [*rest, *random.Random(seed).sample(train, min(number, len(train)))]
-
-
-def mixture(groups: Mapping[str, str]) -> Iterator[Row]:
-    """Opposite wants in one file: the rows of a built-in task for each group."""
-    for group, name in groups.items():
-        task = load_task(name)
-        for split in ("train", "validation", "test"):
-            for example in getattr(task, split):
-                answers = list(example.answers)
-                prompt = example.prompt.text
-                yield {"prompt": prompt, "answer": answers, "split": split, "group": group}
-
-
 def remainders(highest: int, splits: Mapping[str, int]) -> Iterator[Row]:
     """Products modulo 4 of factors from 2 to ``highest``, which the model does not know."""
     pairs = list(itertools.product(range(2, highest + 1), repeat=2))
@@ -297,7 +279,7 @@ def records(
 MAKERS: Mapping[str, Callable[..., str | Iterable[Row] | None]] = {
     maker.__name__: maker
     for maker in (
-        *(boxed, crossed, drawn, han_ban, learned_from, lines, mixture, openers),
-        *(records, remainders, school, single_words, texts, word_problems),
+        *(boxed, crossed, han_ban, learned_from, lines, openers, records, remainders),
+        *(school, single_words, texts, word_problems),
     )
 }

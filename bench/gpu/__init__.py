@@ -1,3 +1,3 @@
-"""Measurements on a machine with a GPU, vLLM and no internet, that is there for half an hour:
-resumable, and cut off cleanly.
+"""Pages of the gallery with a model on a GPU that is there for half an hour: resumable, and cut off
+cleanly.
 """

@@ -1,67 +1,60 @@
-"""``python -m bench.gpu OUT --size 25 --model NAME=FOLDER ...``: what fits into so many minutes on
-a machine with a GPU, most important first.
+"""``python -m bench.gpu OUT --model NAME=FOLDER``: the pages of the gallery with a model on one
+GPU, in the minutes that there are.
 
-A job that ended is not run again, and one that was cut off goes on from its store. ``--summary``
-writes the tables alone.
+vLLM is started, several pages at a time ask it, most important first, and OUT.tar.gz has what came.
+A page that ended well is not made again, and one that was cut off goes on at the next call.
+``--plan`` says beforehand how long it takes.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shlex
 import signal
-import sqlite3
 import subprocess
 import sys
 import tarfile
-import threading
+import tempfile
 import time
-import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
 from bench.commands import Place
-from bench.gpu import servers, summary
-from bench.steps import Step, commands_of, steps_of
+from bench.gallery.__main__ import model_options, why_not
+from bench.gallery.data import FOLDER
+from bench.gallery.use import USES
+from bench.gpu import plan, servers, summary
 
 __all__ = ["main"]
 
-TABLE = tomllib.loads(Path(__file__).with_name("jobs.toml").read_text(encoding="utf-8"))
-
-FIRST_PORT = 8100
-PARTS = ("decisions", "records", "mixture", "labels", "gsm8k", "math", "live", "overhead")
-ALONE = ("live", "overhead")
-"""Parts for a GPU that nobody else uses: one job at a time, after the servers have been stopped.
-They are not among those that are run by default.
+GALLERY = "bench.gallery"
+PAGES = (
+    *("labels", "public", "slop", "phrases", "records", "openers", "school", "news", "margins"),
+    *("script", "endpoints", "tools", "limits", "decisions", "shorter", "gsm8k"),
+)
+"""Most important first; ``public_coder`` is ``public`` with another model."""
+ALONE = {"live": 10.0, "overhead": 4.0}
+"""Jobs that have the GPU for themselves after the server has been stopped, with their minutes. They
+are run where they are named.
 """
-
-
-class Size(NamedTuple):
-    """What fits into the minutes of its name, with three to start the servers and one to pack.
-
-    parts: in the order of their importance.
-    minutes: of the parts that ask servers.
-    alone: minutes of those of ``ALONE``.
-    """
-
-    parts: tuple[str, ...]
-    minutes: float
-    alone: float = 0.0
-
-
-SIZES = {
-    "10": Size(("decisions",), 6.0),
-    "25": Size(("decisions", "records", "mixture", "labels"), 21.0),
-    "60": Size(PARTS, 41.0, alone=14.0),
-}
+NEEDED = ("matplotlib", "sklearn")
+"""Modules without which pages have no picture and no classifier."""
+TOOLS = "--enable-auto-tool-choice --tool-call-parser NAME"
+"""What the page tools needs of a server; the parser depends on the model."""
+PORT = 8100
+PACKING = 60.0
+"""Seconds at the end for the summary and the archive."""
 LARGEST = 2_000_000
 """Bytes of the largest store that is packed."""
+SHORTEST = 5.0
+"""Seconds below which no job begins."""
 SETTLE = 15.0
 """Seconds that a job has to keep what it paid for after SIGINT."""
 ONE_THREAD = dict.fromkeys(
@@ -70,276 +63,238 @@ ONE_THREAD = dict.fromkeys(
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """A model, and where it is asked.
+class Job:
+    """A module that Python runs with its words.
 
     Attributes:
-        name: in the names of jobs.
-        place: options of ``blb`` for it, the folder of all runs, and that of the data.
-        embedding: an embedding model.
-        folder: of its weights.
+        name: of its log, and of the file that holds its words once it has ended well.
+        words: the module, and what it is given.
+        variables: of its environment.
     """
 
     name: str
-    place: Place
-    embedding: str
-    folder: str = ""
+    words: Sequence[str]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def has_ended(self, out: Path) -> bool:
+        """Whether it ended well with these words."""
+        done = out / f"{self.name}.done"
+        return done.exists() and done.read_text() == shlex.join(self.words)
 
 
-def planned(models: Sequence[Model], parts: Sequence[str]) -> list[Step]:
-    """Write the data of the parts and return all jobs, in the order in which they begin. Some are
-    for the first or the last model alone; none is there whose file is not.
+def page_job(page: str, place: Place) -> Job:
+    """A page of the gallery at a place, whose ``out`` has a folder for each page."""
+    words = [GALLERY, page, *place.model, "--data", str(place.data)]
+    words += ["--out", str(place.out), "--pages", str(place.out / "pages")]
+    if place.small:
+        words.append("--small")
+    return Job(page, words)
+
+
+def jobs_alone(names: Sequence[str], model: Path, out: Path) -> list[Job]:
+    """The tests of ``LearnedBias`` in a vLLM of their own under both model runners; and what the
+    bias of a decision costs the engine, by the clock of single steps.
     """
-    jobs: list[Step] = []
-    for part in parts:
-        for model in models:
-            commands = commands_of(
-                TABLE,
-                model.place,
-                name=model.name,
-                embedding=model.embedding,
-                folder=model.folder,
-                python=sys.executable,
-            )
-            asked = {"first": models[0], "last": models[-1]}
-            groups = [
-                group for group in TABLE[part] if asked.get(group.get("model"), model) is model
-            ]
-            jobs += steps_of(commands, groups)
-    return sorted(jobs, key=lambda job: bool(job.needs))
+    jobs = []
+    if "live" in names:
+        words = ["pytest", "-q", "-n", "0", "tests/live/test_vllm.py", "-m", "live"]
+        asked = {"BLB_TEST_VLLM": sys.executable, "BLB_TEST_VLLM_MODEL": str(model)}
+        jobs.append(Job("live_v1", words, asked | {"VLLM_USE_V2_MODEL_RUNNER": "0"}))
+        jobs.append(Job("live_v2", words, asked | {"VLLM_USE_V2_MODEL_RUNNER": "1"}))
+    if "overhead" in names:
+        folder = out / "labels" / "sst2_300"
+        words = ["bench.gpu.vllm_overhead", "steps", "--model", str(model)]
+        words += ["--bias", str(folder / "bias.json")]
+        words += ["--concurrent", "1", "--concurrent", "64", "--concurrent", "256"]
+        jobs.append(Job("overhead", words, {"BLB_BIAS_DIR": str(folder)}))
+    return jobs
 
 
-def run(
-    job: Step, out: Path, until: float, done: dict[str, threading.Event], began: float | None = None
-) -> int | None:
-    """Run a job after the one that it needs, unless it has ended already; its exit code, None where
-    time was up.
+def run(job: Job, out: Path, until: float) -> int | None:
+    """Run a job; its exit code, None where time was up.
 
-    until, began: of all jobs, in seconds of the monotonic clock.
+    until: in seconds of the monotonic clock.
     """
-    marker = out / f"{job.name}.exit"
-    began = time.monotonic() if began is None else began
-    try:
-        if marker.exists():
-            return int(marker.read_text())
-        if job.needs and not done[job.needs].wait(max(until - time.monotonic(), 0)):
-            return None
-        if job.needs and not job.takes_less and not (out / f"{job.needs}.exit").exists():
-            return None
-        until = began + job.until * (until - began)
-        if job.store is not None and not job.store.exists():
-            copy_store(out / job.needs / "rollouts.db", job.store)
-        code = None if time.monotonic() > until - 5 else _call(job, out / f"{job.name}.log", until)
-        if code is not None:
-            marker.write_text(str(code))
-        return code
-    finally:
-        done[job.name].set()
-
-
-def copy_store(source: Path, copy: Path) -> None:
-    """Copy a store that other jobs may be writing to; where there is none, the copy begins
-    empty.
-    """
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    if not source.exists():
-        return
-    part = copy.with_suffix(".part")
-    part.unlink(missing_ok=True)
-    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(part)) as new:
-        old.backup(new)
-    part.rename(copy)
-
-
-def pack(out: Path) -> Path:
-    """OUT.tar.gz: everything but large stores and the copies of what was given."""
-    packed = out.with_name(f"{out.name}.tar.gz")
-    with tarfile.open(packed, "w:gz", compresslevel=6) as archive:
-        for path in sorted(out.rglob("*")):
-            store = ".db" in path.name or path.name == "rollouts.part"
-            if (
-                path.is_file()
-                and path.parent != out / "data"
-                and not (store and path.stat().st_size > LARGEST)
-            ):
-                archive.add(path, Path(out.name, path.relative_to(out)))
-    return packed
-
-
-def _call(job: Step, log: Path, until: float) -> int | None:
     started = time.monotonic()
-    with log.open("ab") as file:
+    if until - started < SHORTEST:
+        return None
+    with (out / f"{job.name}.log").open("ab") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", job.module or "blackbox_lb", *job.words],
+            [sys.executable, "-m", *job.words],
             env={**os.environ, **ONE_THREAD, **job.variables},
             stdout=file,
             stderr=file,
             start_new_session=True,
         )
         try:
-            code = process.wait(max(until - time.monotonic(), 1))
-            file.write(f"\n[exit {code} after {time.monotonic() - started:.0f} s]\n".encode())
-            return code
+            code = process.wait(until - started)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
             try:
                 process.wait(SETTLE)
             except subprocess.TimeoutExpired:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
             return None
+        file.write(f"\n[exit {code} after {time.monotonic() - started:.0f} s]\n".encode())
+    if code == 0:
+        (out / f"{job.name}.done").write_text(shlex.join(job.words))
+    return code
 
 
-@click.command()
+def run_all(jobs: Sequence[Job], out: Path, until: float, workers: int) -> None:
+    """Run jobs, so many at a time, and say which did not end well."""
+    if not jobs:
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        codes = list(pool.map(partial(run, out=out, until=until), jobs))
+    for job, code in zip(jobs, codes, strict=True):
+        if code is None:
+            click.echo(f"{job.name}: not finished; the same command goes on")
+        elif code:
+            click.echo(f"{job.name}: exit {code}, see {out / f'{job.name}.log'}")
+    click.echo(f"{codes.count(0)} of {len(jobs)} jobs ended well")
+
+
+def pack(out: Path) -> Path:
+    """OUT.tar.gz: everything but large stores and the rows of data."""
+    packed = out.with_name(f"{out.name}.tar.gz")
+    with tarfile.open(packed, "w:gz", compresslevel=6) as archive:
+        for path in sorted(out.rglob("*")):
+            is_large_store = ".db" in path.name and path.stat().st_size > LARGEST
+            if path.is_file() and path.suffix != ".jsonl" and not is_large_store:
+                archive.add(path, Path(out.name, path.relative_to(out)))
+    return packed
+
+
+@click.command(help=__doc__)
 @click.argument("out", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
     "--model",
-    "models",
-    multiple=True,
-    required=True,
     metavar="NAME=FOLDER",
-    help="Repeatable; the smaller one first.",
+    default="model",
+    help="Its name on the pages, and its folder as vLLM takes it.",
 )
 @click.option(
     "--data",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    required=True,
-    help="NAME.jsonl of each task.",
-)
-@click.option(
-    "--embedding", required=True, help="Of sentence-transformers: a folder or a hub name."
+    default=FOLDER,
+    show_default=True,
+    help="Folder that python -m bench.gallery.data wrote.",
 )
 @click.option(
     "--size",
-    type=click.Choice(list(SIZES)),
-    help="Minutes of the whole command; they determine --part and --minutes.",
+    default=30.0,
+    show_default=True,
+    help="Minutes of the whole command, start and packing included; 0 writes the summary alone.",
 )
 @click.option(
-    "--minutes",
-    type=float,
-    help="Of jobs; the start of the servers is not counted. [default: 8]",
-)
-@click.option("--workers", default=14, show_default=True, help="Jobs at a time.")
-@click.option(
-    "--part",
-    "parts",
+    "--job",
+    "names",
     multiple=True,
-    type=click.Choice(PARTS),
-    help=f"Repeatable. [default: all but {' and '.join(ALONE)}, which have the GPU for themselves]",
+    type=click.Choice([*PAGES, *ALONE]),
+    help="Repeatable. [default: every page]",
+)
+@click.option("--small", is_flag=True, help="The pages in their small sizes.")
+@click.option("--workers", default=6, show_default=True, help="Pages at a time.")
+@click.option(
+    "--gpu-memory",
+    default=0.85,
+    show_default=True,
+    help="Share of the GPU's memory for vLLM; .92 for 30 billion parameters in bfloat16 on 80 GB.",
 )
 @click.option(
-    "--here",
-    is_flag=True,
-    help="Ask the engine in the process instead of vLLM: FOLDER is a .gguf file.",
+    "--serve",
+    default="",
+    metavar="WORDS",
+    help=f"More options of vllm serve, as in '--quantization fp8'; '{TOOLS}' for the page tools; or"
+    ' "--default-chat-template-kwargs \'{\\"enable_thinking\\": false}\'" for a model that thinks.',
 )
+@click.option("--provider", default="vllm", show_default=True)
+@click.option("--base-url", help="A server that answers already, in the place of vLLM.")
+@click.option("--plan", "is_plan", is_flag=True, help="Print the estimate, and start nothing.")
 @click.option(
-    "--cpu",
-    is_flag=True,
-    help="So few problems of GSM8K and MATH as two cores answer in two hours:"
-    f" {TABLE['small']['problems']['train']} to learn from, {TABLE['small']['problems']['test']}"
-    f" and {TABLE['small']['math']} to judge on.",
+    "--billions", default=8.0, show_default=True, help="Parameters of the model, for --plan."
 )
-@click.option("--keep", is_flag=True, help="Leave the servers running; the next call finds them.")
-@click.option("--summary", "only", is_flag=True, help="Run nothing.")
 def main(
     out: Path,
-    models: tuple[str, ...],
+    model: str,
     data: Path,
-    embedding: str,
-    size: str | None,
-    minutes: float | None,
+    size: float,
+    names: tuple[str, ...],
+    small: bool,
     workers: int,
-    parts: tuple[str, ...],
-    here: bool,
-    cpu: bool,
-    keep: bool,
-    only: bool,
+    gpu_memory: float,
+    serve: str,
+    provider: str,
+    base_url: str | None,
+    is_plan: bool,
+    billions: float,
 ) -> None:
-    """Run what has not ended yet, write OUT/summary.json and OUT/summary.md, and pack
-    OUT.tar.gz.
-    """
-    chosen = _size(size, parts, minutes)
-    asking = [part for part in chosen.parts if part not in ALONE]
-    alone = [part for part in chosen.parts if part in ALONE]
-    if alone and (keep or here):
-        raise click.UsageError(
-            f"{' and '.join(alone)} start a vLLM of their own: no --keep, no --here"
-        )
+    """Make the pages that are not there yet, write OUT/summary.md, and pack OUT.tar.gz."""
+    until = time.monotonic() + 60 * size - PACKING
+    out = out.resolve()
+    name, _, folder = model.partition("=")
+    alone = [job for job in ALONE if job in names]
+    if alone and base_url:
+        raise click.UsageError(f"{' and '.join(alone)} start a vLLM of their own: no --base-url")
+    if not (folder or base_url or is_plan):
+        raise click.UsageError("give --model NAME=FOLDER, or --base-url of a server that answers")
+    address = base_url or f"http://127.0.0.1:{PORT}/v1"
+    place = Place(model_options(provider, name, address), out, data.resolve(), small)
+    takes_tools = bool(base_url) or "--tool-call-parser" in serve
+    pages = list(_pages(names, place, takes_tools=takes_tools))
+    minutes_alone = sum(ALONE[job] for job in alone)
+    if is_plan:
+        estimate = plan.Estimate(billions, workers)
+        demands = _demands(pages, place)
+        click.echo(plan.table(demands, estimate))
+        click.echo(plan.conclusion(demands, estimate, minutes_alone + PACKING / 60, size))
+        return
+    lacking = [module for module in NEEDED if importlib.util.find_spec(module) is None]
+    if lacking:
+        raise click.UsageError(f"install {' and '.join(lacking)} first: the pages need them")
     out.mkdir(parents=True, exist_ok=True)
-    at = []
-    for number, model in enumerate(models):
-        name, _, folder = model.partition("=")
-        options = _options(name, folder, FIRST_PORT + number, here)
-        place = Place(options, out.resolve(), data.resolve(), small=cpu)
-        at.append(Model(name, place, embedding, folder))
+    jobs = [page_job(page, place) for page in pages]
+    jobs = [job for job in jobs if not job.has_ended(out)]
+    later = [job for job in jobs_alone(alone, Path(folder), out) if not job.has_ended(out)]
     try:
-        if asking and not only:
-            began = time.perf_counter()
-            with ExitStack() as stack:
-                if not here:
-                    _start_servers(at, out, stack, keep=keep)
-                click.echo(f"the jobs begin {time.perf_counter() - began:.0f} s after the start")
-                _run_all(planned(at, asking), out, time.monotonic() + 60 * chosen.minutes, workers)
-        if alone and not only:
-            _run_all(planned(at, alone), out, time.monotonic() + 60 * chosen.alone, workers=1)
+        with ExitStack() as stack:
+            pages_until = until - 60 * minutes_alone
+            if jobs and size and not base_url:
+                words = ["--gpu-memory-utilization", str(gpu_memory), *shlex.split(serve)]
+                server = servers.start(name, Path(folder), PORT, out, words)
+                stack.callback(servers.stop, server)
+                servers.wait(PORT, server, pages_until)
+            run_all(jobs, out, pages_until, workers)
+        run_all(later, out, until, workers=1)
     finally:  # also where it is interrupted: the machine may be gone before the next call
         summary.write(out)
         click.echo(f"{pack(out)}")
 
 
-def _size(name: str | None, parts: tuple[str, ...], minutes: float | None) -> Size:
-    """What is to be run. Raises UsageError: a size beside parts or minutes of one's own."""
-    if name is None:
-        default = tuple(part for part in PARTS if part not in ALONE)
-        limit = 8.0 if minutes is None else minutes
-        return Size(parts or default, limit, alone=limit)
-    if parts or minutes is not None:
-        raise click.UsageError(f"--size {name} determines --part and --minutes; leave these out")
-    return SIZES[name]
+def _pages(names: Sequence[str], place: Place, *, takes_tools: bool) -> Iterator[str]:
+    """The pages of these names, of none all; says why one is left out."""
+    for page in PAGES:
+        if names and page not in names:
+            continue
+        reason = why_not(page, USES[page], place, has_model=True)
+        if page == "tools" and not takes_tools:
+            reason = f"tools is left out: vLLM takes tools with --serve '{TOOLS}' alone"
+        if reason:
+            click.echo(reason)
+        else:
+            yield page
 
 
-def _start_servers(at: Sequence[Model], out: Path, stack: ExitStack, *, keep: bool) -> None:
-    """Start a server a model where none answers at its port, and wait for all; without ``keep``
-    they end with ``stack``.
-    """
-    started = {}
-    for number, model in enumerate(at):
-        if not _answers(FIRST_PORT + number):
-            server = servers.start(model.name, Path(model.folder), FIRST_PORT + number, out)
-            started[number] = server
-            if not keep:
-                stack.callback(servers.stop, server)
-    for number in range(len(at)):
-        servers.wait(FIRST_PORT + number, started.get(number), 400)
-
-
-def _options(name: str, folder: str, port: int, here: bool) -> tuple[str, ...]:
-    if here:
-        return ("--provider", "local", *(("--model", folder) if folder else ()))
-    return ("--provider", "vllm", "--base-url", f"http://127.0.0.1:{port}/v1", "--model", name)
-
-
-def _answers(port: int) -> bool:
-    try:
-        servers.wait(port, None, 0.5)
-    except RuntimeError:
-        return False
-    return True
-
-
-def _run_all(wanted: Sequence[Step], out: Path, until: float, workers: int) -> None:
-    done = {job.name: threading.Event() for job in wanted}
-    for job in wanted:
-        if job.needs and job.needs not in done:
-            done[job.needs] = threading.Event()
-            done[job.needs].set()
-    with ThreadPoolExecutor(workers) as pool:
-        codes = list(
-            pool.map(partial(run, out=out, until=until, done=done, began=time.monotonic()), wanted)
-        )
-    for job, code in zip(wanted, codes, strict=True):
-        if code != 0:
-            click.echo(f"{job.name}: {'not finished' if code is None else f'exit {code}'}")
-    click.echo(f"{sum(code == 0 for code in codes)} of {len(codes)} jobs ended well")
+def _demands(pages: Sequence[str], place: Place) -> list[plan.Demand]:
+    """What the pages ask for; their data are written into a folder that goes."""
+    demands = []
+    with tempfile.TemporaryDirectory() as folder:
+        for page in pages:
+            at_page = replace(place, out=Path(folder, page))
+            at_page.out.mkdir()
+            demands.append(plan.demand(page, USES[page], at_page))
+    return demands
 
 
 if __name__ == "__main__":

@@ -1,110 +1,62 @@
-"""What the runs in a folder found: one JSON file, and Markdown tables."""
+"""What the pages in a folder found: the index of those that were made, every fit, and the
+evaluations of pages that were cut off.
+"""
 
 from __future__ import annotations
 
 import json
-import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from bench.gallery.page import policies_table, program_table
-from bench.gallery.results import Table, evaluation_of
+from bench.gallery.index import index
+from bench.gallery.page import policies_table
+from bench.gallery.results import Outcome, PageResults, evaluation_of
 from bench.measuring import markdown
 
 __all__ = ["write"]
 
-KEPT = ("verdict", "beside", "usage", "chosen", "entries", "decisions")
-"""Of result.json."""
-
 
 def write(out: Path) -> None:
-    """Write OUT/summary.json and OUT/summary.md."""
-    fits = {}
-    for path in sorted(out.glob("*/result.json")):
-        result = json.loads(path.read_text(encoding="utf-8"))
-        fits[path.parent.name] = {name: result.get(name) for name in KEPT}
-    evaluations = {
-        path.parent.name: json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted(out.glob("*/evaluation.json"))
-    }
-    tables = {path.stem: list(_tables(path)) for path in sorted(out.glob("*_pasting.log"))}
-    document = {"fits": fits, "evaluations": evaluations, "tables": tables}
-    (out / "summary.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
-    parts = ["## Fits\n", _fits(fits), "\n## By number of labels\n", _labels(fits)]
-    parts += [
-        policies_table(evaluation_of(document, name)) for name, document in evaluations.items()
-    ]
-    parts += [
-        program_table(Table.model_validate(table))
-        for printed in tables.values()
-        for table in printed
-    ]
-    (out / "summary.md").write_text("\n".join(parts) + "\n", encoding="utf-8")
+    """Write OUT/pages/index.md and OUT/summary.md."""
+    pages = out / "pages"
+    pages.mkdir(parents=True, exist_ok=True)
+    text = index(pages)
+    (pages / "index.md").write_text(text, encoding="utf-8")
+    parts = [text, "## What the pages took\n", _spent(pages), "\n## Fits\n", _fits(out), ""]
+    for path in sorted(out.glob("*/*.step.json")):
+        page = path.parent.name
+        step = path.name.removesuffix(".step.json")
+        outcome = Outcome.model_validate_json(path.read_text(encoding="utf-8"))
+        is_evaluation = "comparisons" in (outcome.document or {})
+        if is_evaluation and not (pages / f"{page}.json").exists():
+            title = f"{page} is not finished: {step}"
+            parts.append(policies_table(evaluation_of(outcome.document or {}, title)))
+    (out / "summary.md").write_text("\n".join(parts), encoding="utf-8")
 
 
-def _tables(log: Path) -> Iterator[dict[str, Any]]:
-    """Those that a program printed into its log."""
-    for line in log.read_text(encoding="utf-8").splitlines():
-        if line.startswith('{"tables"'):
-            yield from json.loads(line)["tables"]
-
-
-def _verdict(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The first row that is not of the length, at greedy where that was judged."""
-    rows = [row for row in result["verdict"] if row["metric"] != "tokens"]
-    return dict(next((row for row in rows if row["setting"] == "greedy"), rows[0]))
-
-
-def _beside(result: Mapping[str, Any]) -> dict[str, float]:
-    """What the bias was compared with -> its reward."""
-    return {row["against"]: row["base"] for row in result["beside"] or []}
-
-
-def _fits(fits: Mapping[str, Any]) -> str:
+def _spent(pages: Path) -> str:
     rows = []
-    for name, result in fits.items():
-        if re.search(r"_\d+_\d+_", name):
-            continue
-        row = _verdict(result)
-        usage = result["usage"] or {}
-        beside = "; ".join(f"{name} {value:.3f}" for name, value in _beside(result).items())
-        difference = f"{row['low']:+.3f} to {row['high']:+.3f} {row['verdict']}"
-        spent = [str(usage.get(key, "")) for key in ("completions", "completion_tokens")]
-        numbers = [f"{row['base']:.3f}", f"{row['biased']:.3f}"]
-        rows.append([name, *numbers, difference, beside, *spent])
-    head = ["run", "base", "biased", "difference", "beside", "completions", "tokens"]
+    for path in sorted(pages.glob("*.json")):
+        run = PageResults.model_validate_json(path.read_text(encoding="utf-8")).run
+        counts = (run.requests, run.prompt_tokens, run.completion_tokens)
+        rows.append([path.stem, f"{run.minutes:.1f}", *(f"{count:,}" for count in counts)])
+    head = ["page", "minutes", "requests", "prompt tokens", "generated tokens"]
     return markdown(head, rows)
 
 
-def _labels(fits: Mapping[str, Any]) -> str:
-    """Means over draws with their standard errors."""
-    groups: dict[tuple[str, int, str], list[tuple[float, float, float]]] = defaultdict(list)
-    kept: dict[tuple[str, int, str], int] = defaultdict(int)
-    pattern = r"(.+_(?:sst2|rte|agnews|trec))(?:_(\d+)_\d+)?_(words|embedding)"
-    for name, result in fits.items():
-        match = re.fullmatch(pattern, name)
-        if match is None:
-            continue
-        biased = _verdict(result)["biased"]
-        beside = _beside(result)
-        classifiers = [value for name, value in beside.items() if name.startswith("classifier")]
-        key = (match[1], int(match[2] or 300), match[3])
-        fixed = beside.get("fixed bias", biased)
-        groups[key].append((fixed, biased, *(classifiers or [float("nan")])[:1]))
-        kept[key] += "fixed bias" in beside
+def _fits(out: Path) -> str:
+    """Of each fit the first row of its verdict that is not of the length, at greedy where that was
+    judged; and what else was compared with the bias.
+    """
     rows = []
-    for key, values in sorted(groups.items()):
-        numbers = np.array(values)
-        means = numbers.mean(axis=0)
-        errors = numbers.std(axis=0, ddof=min(1, len(values) - 1)) / len(values) ** 0.5
-        cells = [f"{mean:.3f} ± {error:.3f}" for mean, error in zip(means, errors, strict=True)]
-        better = f"{means[1] - max(means[0], means[2]):+.3f}"
-        run, size, feature = key
-        counts = [str(size), feature, str(len(values))]
-        rows.append([run, *counts, *cells, str(kept[key]), better])
-    head = ["run", "labels", "feature", "draws", "fixed", "chosen", "classifier"]
-    return markdown([*head, "dependent chosen", "less the better"], rows)
+    for path in sorted(out.glob("*/*/result.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        verdict = [row for row in result["verdict"] if row["metric"] != "tokens"]
+        if not verdict:
+            continue
+        row = next((row for row in verdict if row["setting"] == "greedy"), verdict[0])
+        pairs = [f"{pair['against']} {pair['base']:.3f}" for pair in result["beside"] or []]
+        difference = f"{row['low']:+.3f} to {row['high']:+.3f} {row['verdict']}"
+        numbers = [f"{row['base']:.3f}", f"{row['biased']:.3f}", difference]
+        name = f"{path.parent.parent.name}/{path.parent.name}"
+        rows.append([name, *numbers, "; ".join(pairs), str(result["usage"]["completions"])])
+    return markdown(["fit", "base", "biased", "difference", "beside", "completions"], rows)

@@ -303,9 +303,9 @@ def unknown_bias(number: int, features: Sequence[Feature] = ()) -> RequestBias:
     return RequestBias({0: float(number + 1)}, features)
 
 
-def eval_forecast(
+def eval_parts(
     settings: RequestSettings, task: Task, biases: Mapping[str, RequestBias], plan: EvalPlan
-) -> Forecast:
+) -> list[Part]:
     """What an evaluation asks for: every policy of every setting on the test prompts, and the lists
     for decisions here.
     """
@@ -322,4 +322,11 @@ def eval_forecast(
     parts += [
         part for _, _, part in answer_parts(settings.draw, task.test, judged, plan.samples, where)
     ]
-    return forecast(settings, parts)
+    return parts
+
+
+def eval_forecast(
+    settings: RequestSettings, task: Task, biases: Mapping[str, RequestBias], plan: EvalPlan
+) -> Forecast:
+    """The forecast of an evaluation."""
+    return forecast(settings, eval_parts(settings, task, biases, plan))

@@ -154,7 +154,7 @@ def eval_command(options: EvalOptions) -> None:
         return
     loaded = {name: load_bias(path, options) for name, path in paths.items()}
     task, reward = load(options, learns=False)
-    plan = _plan(options, task, reward, tuple(loaded.values()))
+    plan = eval_plan(options, task, reward, tuple(loaded.values()))
     folder = run_folder(options, task)
     with work_in(folder):
         options = options.replacing(out=folder)
@@ -318,7 +318,7 @@ def _name(spec: str) -> tuple[str, Path]:
     return printable(path.stem), path
 
 
-def _plan(options: EvalOptions, task: Task, reward: Reward, biases: Sequence[Bias]) -> EvalPlan:
+def eval_plan(options: EvalOptions, task: Task, reward: Reward, biases: Sequence[Bias]) -> EvalPlan:
     """What is judged; says which of the usual rivals do not suit the task."""
     from blackbox_lb.api.wire.request import takes_messages
     from blackbox_lb.extras.rivals.case import Case

@@ -92,6 +92,9 @@ def place(folder: Path, *, small: bool = False) -> Place:
             for steps in ("", " <<1000+1=1001>>" * 3, " <<1000+1=1001>>")
         ]
         write_rows(data / "gsm8k" / f"{name}.jsonl", problems)
+    (data / "math500").mkdir(exist_ok=True)
+    halves = ({"problem": f"What is {n}/2?", "answer": f"\\frac{{{n}}}{{2}}"} for n in (3, 5))
+    write_rows(data / "math500" / "test.jsonl", halves)
     out = folder / "out"
     out.mkdir()
     return Place(("--provider", "local"), out, data, small)
@@ -223,6 +226,11 @@ def test_a_page_from_its_beginning_to_its_end(
         (tmp_path / "moved").rename(tmp_path / "out")
         assert run_pages(server, tmp_path, "--all").splitlines()[0] == table.splitlines()[0]
         assert len(server.requests) == asked > 0
+    stored = (tmp_path / "pages" / "decisions.json").read_text()
+    run = PageResults.model_validate_json(stored).run
+    assert asked > run.requests > 0  # the tokenizer is asked for, too
+    assert 4 * run.requests >= run.completion_tokens > 0
+    assert run.prompt_tokens > 0
     text = (tmp_path / "pages" / "decisions.md").read_text()
     for part in (
         "Letters of an exact model.",
@@ -675,6 +683,14 @@ def test_a_question_is_asked_about_the_text_alone(tmp_path: Path) -> None:
     made = read_rows(at.out / "sst2.jsonl")
     assert [row["prompt"] for row in made[:2]] == ["Review: 0", "Review: 1"]
     assert [row["split"] for row in made] == ["train"] * 60 + ["validation"] * 5 + ["test"] * 2
+
+
+def test_problems_of_math_are_asked_for_a_boxed_answer(tmp_path: Path) -> None:
+    """All of them to judge on."""
+    USES["gsm8k"].steps(place(tmp_path))
+    task = load_task(data=tmp_path / "out" / "math.jsonl", learns=False)
+    assert [example.answers for example in task.test] == [("\\frac{3}{2}",), ("\\frac{5}{2}",)]
+    assert task.test[0].prompt.text.endswith("within \\boxed{}.")
 
 
 LISTS = FirstLists(

@@ -1,181 +1,156 @@
-"""bench.gpu: jobs that need others, stores that are copied while they are written, and the
-tables.
-"""
+"""bench.gpu: a page that is planned, cut off, and made at the next call; jobs, options and rates."""
 
 from __future__ import annotations
 
-import json
-import sqlite3
+import importlib
+import re
+import sys
 import tarfile
-import threading
-import time
 from pathlib import Path
-from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner
 
 from bench.commands import Place
+from bench.gallery.use import USES
 from bench.gpu import __main__ as program
-from bench.gpu.__main__ import Model
+from bench.gpu import servers
+from bench.gpu.plan import FASTEST, Demand, Estimate
 from bench.gpu.vllm_overhead import of_steps as overhead
-from bench.steps import Step
-from blackbox_lb import load_task
-from blackbox_lb.cli import main
-from tests.support.questions import write_rows
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.letters import PAGE
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Model:
-    """With 40 training rows of a task, and problems of GSM8K and MATH."""
-    data = tmp_path / "data"
-    rows = [
-        {"prompt": f"Which is {i}? Answer with one word.", "answer": "entity", "split": "train"}
-        for i in range(40)
-    ]
-    rows += [
-        {"prompt": f"Which is {split}?", "answer": "person", "split": split}
-        for split in ("validation", "test")
-    ]
-    for name in ("gsm8k", "math500"):
-        (data / name).mkdir(parents=True)
-    for name in ("sst2", "trec"):
-        write_rows(data / f"{name}.jsonl", rows)
-    for name in ("train", "test"):
-        write_rows(data / "gsm8k" / f"{name}.jsonl", [{"question": "2 x 4?", "answer": "#### 8"}])
-    problems = ({"problem": f"What is {n}/2?", "answer": f"\\frac{{{n}}}{{2}}"} for n in (3, 5))
-    write_rows(data / "math500" / "test.jsonl", problems)
-    place = Place(("--provider", "local"), tmp_path / "out", data)
-    return Model("m", place, "folder")
+def called(server: ExactServer, folder: Path, *words: str) -> str:
+    """What the command prints, with a server that answers already."""
+    profile = folder / "own.toml"
+    profile.write_text('extends = "llamacpp"\nname = "own"\n')
+    asked = ["--provider", str(profile), "--base-url", server.base_url, "--data", str(folder)]
+    ended = CliRunner().invoke(
+        program.main, [str(folder / "out"), "--model", "exact", *asked, *words]
+    )
+    assert ended.exit_code == 0, ended.output
+    return ended.output
 
 
-def test_jobs_come_after_those_they_need(model: Model) -> None:
-    """Each has a name of its own, and what it needs is there and begins before it; draws are
-    different and have all test rows; what is run takes every command.
-    """
-    found = program.planned([model], program.PARTS)
-    names = [job.name for job in found]
-    assert len(set(names)) == len(names)
-    assert all(names.index(job.needs) < names.index(job.name) for job in found if job.needs)
-    data = model.place.out / "data"
-    draws = [(data / f"trec_30_{draw}.jsonl").read_text().splitlines() for draw in range(5)]
-    assert {len(draw) for draw in draws} == {32}
-    assert len(set(map(tuple, draws))) == len(draws)
-    task = load_task(data=data / "math.jsonl", learns=False)
-    assert [example.answers for example in task.test] == [("\\frac{3}{2}",), ("\\frac{5}{2}",)]
-    above = click.Context(main, **main.context_settings)
-    for job in found:
-        words = list(job.words)
-        if not job.module:
-            command = main.get_command(above, words.pop(0))
-            assert command is not None
-            command.make_context("blb", words, parent=above)
-        elif job.module == "bench.gpu.vllm_overhead":
-            assert words[0] == "steps"
-            places = [__file__ if word.endswith("bias.json") else word for word in words[1:]]
-            overhead.make_context("steps", places)
-    runners = [job.variables["VLLM_USE_V2_MODEL_RUNNER"] for job in found if "_live_" in job.name]
-    assert runners == ["0", "1"]
+def packed(folder: Path) -> set[str]:
+    """The names in OUT.tar.gz."""
+    with tarfile.open(folder / "out.tar.gz") as archive:
+        return set(archive.getnames())
 
 
-def test_a_job_ends_at_its_share_of_the_time_and_the_next_takes_what_is_there(
-    tmp_path: Path,
+def requests_of(pattern: str, text: str) -> int:
+    """The number of requests in a row of a table."""
+    row = re.search(pattern, text)
+    assert row
+    return int(row[1].replace(",", ""))
+
+
+def test_a_page_that_was_cut_off_is_made_at_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first is interrupted with most of the time left and has no exit code; the second runs all
-    the same.
+    """The plan asks nothing and forecasts the requests; a third call asks nothing; the archive has
+    the page without rows of data; a page that is not there has its evaluations in the summary.
     """
-    done = {name: threading.Event() for name in ("first", "second")}
-    begin = time.monotonic()
-    first = Step("first", ("-c", "import time; time.sleep(3600)"), module="timeit", until=0.02)
-    assert program.run(first, tmp_path, begin + 100, done, begin) is None
-    second = Step("second", ("-h",), "timeit", needs="first", takes_less=True, variables={"X": "1"})
-    assert program.run(second, tmp_path, begin + 100, done, begin) == 0
-    assert not (tmp_path / "first.exit").exists()
+    for module in program.NEEDED:
+        pytest.importorskip(module)
+    monkeypatch.setattr(program, "GALLERY", "tests.support.letters")
+    monkeypatch.setattr(program, "PAGES", ("decisions",))
+    monkeypatch.setattr(program, "USES", {"decisions": PAGE})
+    monkeypatch.setattr(program, "PACKING", 0.0)
+    monkeypatch.setattr(program, "SHORTEST", 1.0)
+    out = tmp_path / "out"
+    with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7), delay=5.0) as server:
+        plan = called(server, tmp_path, "--plan")
+        assert "--size 30 fits" in plan
+        assert not out.exists()
+        assert not server.requests
+        assert "not finished" in called(server, tmp_path, "--size", "0.1")
+        assert "out/decisions.log" in packed(tmp_path)
+        server.delay = 0.0
+        assert "1 of 1 jobs ended well" in called(server, tmp_path)
+        asked = len(server.requests)
+        assert called(server, tmp_path).splitlines() == [str(tmp_path / "out.tar.gz")]
+        assert len(server.requests) == asked > 0
+        text = (out / "summary.md").read_text()
+        names = packed(tmp_path)
+        (out / "pages" / "decisions.json").unlink()
+        called(server, tmp_path, "--size", "0")
+    assert {"out/summary.md", "out/pages/decisions.md", "out/decisions/fit/bias.json"} <= names
+    assert "out/decisions/letters.jsonl" not in names
+    assert "| exact | [Letters](decisions.md) | temperature 1 |" in text
+    assert re.search(r"\| decisions/fit \| 0\.\d+ \| 0\.\d+ \|", text)
+    spent = requests_of(r"\| decisions \| \d\.\d \| ([\d,]+) \|", text)
+    planned = requests_of(r"\| decisions \| 2 \| ([\d,]+) \|", plan)
+    assert planned / 2 < spent <= planned
+    assert "## decisions is not finished: eval" in (out / "summary.md").read_text()
+
+
+def test_every_job_is_a_command_that_its_program_takes(tmp_path: Path) -> None:
+    """All pages that need no hub are there; what has the GPU alone needs an earlier page's bias."""
+    place = Place(("--provider", "vllm"), tmp_path, tmp_path, small=True)
+    for page in program.PAGES:
+        module, *words = program.page_job(page, place).words
+        importlib.import_module(module + ".__main__").main.make_context(page, words)
+    elsewhere = {name for name in USES if name.startswith("paper_")} | {"public_coder"}
+    assert set(USES) - elsewhere == set(program.PAGES)
+    *live, last = program.jobs_alone(list(program.ALONE), tmp_path, tmp_path)
+    assert [job.variables["VLLM_USE_V2_MODEL_RUNNER"] for job in live] == ["0", "1"]
+    bias = Path(last.variables["BLB_BIAS_DIR"], "bias.json")
+    bias.parent.mkdir(parents=True)
+    bias.touch()
+    overhead.make_context("steps", list(last.words[2:]))
+
+
+def test_other_words_are_another_job(tmp_path: Path) -> None:
+    """One that failed is run again, one that ended well is not."""
+    job = program.Job("help", ["timeit", "-h"])
+    assert program.run(program.Job("help", ["timeit", "--none"]), tmp_path, float("inf")) == 2
+    assert not job.has_ended(tmp_path)
+    assert program.run(job, tmp_path, float("inf")) == 0
+    assert job.has_ended(tmp_path)
+    assert not program.Job("help", ["timeit", "-h", "-v"]).has_ended(tmp_path)
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ("--size", "10", "--minutes", "3"),
-        ("--size", "10", "--part", "records"),
-        ("--size", "60", "--keep"),
-        ("--part", "live", "--here"),
-        ("--size", "11"),
+        ("--size", "10"),
+        ("--model", "m=x", "--job", "live", "--base-url", "http://127.0.0.1:1/v1"),
+        ("--model", "m=x", "--job", "paper_accuracy"),
     ],
 )
 def test_options_that_contradict_each_other(tmp_path: Path, words: tuple[str, ...]) -> None:
     """Refused before a server is started."""
-    asked = (str(tmp_path / "out"), "--model", "m=x", "--data", str(tmp_path), "--embedding", "e")
-    done = CliRunner().invoke(program.main, [*asked, *words])
-    assert done.exit_code == 2
-    assert words[-2] in done.output or words[-1] in done.output
+    asked = (str(tmp_path / "out"), "--data", str(tmp_path), *words)
+    assert CliRunner().invoke(program.main, asked).exit_code == 2
     assert not (tmp_path / "out").exists()
 
 
-def test_a_store_is_copied_while_it_is_written(tmp_path: Path) -> None:
-    """What is in the log alone is in the copy; of no store there is no copy."""
-    with sqlite3.connect(tmp_path / "rollouts.db") as store:
-        store.execute("PRAGMA journal_mode = WAL")
-        store.execute("CREATE TABLE t (x)")
-        store.execute("INSERT INTO t VALUES (7)")
-        store.commit()
-        program.copy_store(tmp_path / "rollouts.db", tmp_path / "own" / "rollouts.db")
-    assert sqlite3.connect(tmp_path / "own" / "rollouts.db").execute(
-        "SELECT x FROM t"
-    ).fetchall() == [(7,)]
-    program.copy_store(tmp_path / "absent.db", tmp_path / "none" / "rollouts.db")
-    assert not (tmp_path / "none" / "rollouts.db").exists()
+def test_options_of_the_user_stand_behind_those_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM takes the last of two."""
+    monkeypatch.setattr(sys, "executable", "/bin/echo")
+    process = servers.start("m", tmp_path, 1, tmp_path, ["--max-model-len", "512"])
+    assert process.wait(60) == 0
+    told = (tmp_path / "server.log").read_text()
+    assert "--max-model-len 4096" in told
+    assert told.endswith(" --max-model-len 512\n")
+    with pytest.raises(RuntimeError, match="ended with 0"):
+        servers.wait(1, process, float("inf"))
 
 
-def _row(setting: str, base: float, biased: float) -> dict[str, Any]:
-    return {
-        "setting": setting,
-        "metric": "contains",
-        "base": base,
-        "biased": biased,
-        "low": 0.0,
-        "high": 0.1,
-        "verdict": "HELPS",
-    }
-
-
-def test_tables_hold_greedy_rows_and_means_over_draws(tmp_path: Path) -> None:
-    """Temperature 1 goes behind greedy; draws have a mean and a standard error; what is packed
-    holds no large store.
+def test_a_page_takes_longer_with_a_larger_model() -> None:
+    """By the bytes of its weights at few requests, by its operations at many; a small one is bound
+    by what was measured.
     """
-    out = tmp_path / "out"
-    for name, biased in (("m_trec", 0.5), ("m_trec_30_0_words", 0.6), ("m_trec_30_1_words", 0.8)):
-        (out / name).mkdir(parents=True)
-        beside = [
-            {"against": "fixed bias", "base": 0.5},
-            {"against": "classifier on words", "base": 0.4},
-        ]
-        verdict = [_row("temperature 1", 0.1, 0.2), _row("greedy", 0.3, biased)]
-        (out / name / "result.json").write_text(
-            json.dumps({"verdict": verdict, "beside": beside, "usage": None})
-        )
-    numbers = {"mean": 0.5, "low": 0.4, "high": 0.6}
-    policy = {"setting": "greedy", "prompts": 9, "metrics": {"contains": numbers}}
-    policies = [
-        policy | {"name": name, "bias": bias} for name, bias in (("base", None), ("b", "b"))
-    ]
-    evaluation = {"label": "contains", "model": "m", "policies": policies, "comparisons": []}
-    (out / "m_trec" / "evaluation.json").write_text(json.dumps(evaluation))
-    (out / "m_trec" / "rollouts.db").write_bytes(bytes(program.LARGEST + 1))
-    done = CliRunner().invoke(
-        program.main,
-        [str(out), "--model", "m=x", "--data", str(tmp_path), "--embedding", "e", "--summary"],
-    )
-    assert done.exit_code == 0, done.output
-    table = (out / "summary.md").read_text()
-    assert "| m_trec | 0.300 | 0.500 | +0.000 to +0.100 HELPS |" in table
-    assert (
-        "| m_trec | 30 | words | 2 | 0.500 ± 0.000 | 0.700 ± 0.100 | 0.400 ± 0.000 | 2 | +0.200 |"
-        in table
-    )
-    assert "## m_trec" in table
-    assert "| **b** | 0.50 (0.40 to 0.60) |" in table
-    with tarfile.open(tmp_path / "out.tar.gz") as archive:
-        assert {"out/summary.json", "out/m_trec/result.json"} <= set(archive.getnames())
-        assert "out/m_trec/rollouts.db" not in archive.getnames()
+    page = Demand("labels", commands=6, requests=9, prompt_tokens=1_000, completion_tokens=60_000)
+    assert Estimate(0.5, 6).tokens_a_second(64) == FASTEST
+    large = Estimate(30, 6)
+    assert large.tokens_a_second(64) == pytest.approx(64 / (60e9 / 3.35e12))
+    assert large.tokens_a_second(512) == pytest.approx(0.4 * 990e12 / 60e9)
+    assert large.of_page(page) == pytest.approx(60 + 60e12 / 396e12 + 60_000 * 60e9 / 3.35e12 / 64)
+    assert large.of_pages([page]) == large.of_page(page)
+    assert large.of_page(page) < large.of_pages([page] * 7) < 7 * large.of_page(page)
+    assert large.start > Estimate(8, 6).start
