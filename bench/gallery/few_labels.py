@@ -73,8 +73,6 @@ UNLABELLED = 100
 SHOTS, SHOWN_DRAWS = 4, 2
 """Examples in the prompt, and the draws in which they are tried: each asks all test prompts again.
 """
-WORDS_FROM = 30
-"""Labelled rows from which on a bias that depends on the words of the prompt is learned, too."""
 INSTRUCTION = "Answer with exactly one of these and nothing else: {}."
 FIXED, WORDS = "fixed", "words"
 BASE, ONLY, TOLD, SHOWN = "base", "labels only", "instruction", f"{SHOTS} examples"
@@ -336,17 +334,24 @@ def evaluation(read: LabelledSet, right: Right, number: int, model: str) -> dict
 @dataclass(frozen=True, slots=True)
 class Draws:
     """How rows are drawn: ``numbers`` of them, ``times`` each; ``has_prompts``: whether an
-    instruction is tried, and examples in the prompt with the fewest of them.
+    instruction is tried, and examples in the prompt with the fewest of them. ``words_from``: the
+    number from which on a bias that depends on the words of the prompt is learned, too; None for
+    never.
     """
 
     numbers: Sequence[int]
     times: int
     has_prompts: bool
+    words_from: int | None
 
     @property
     def size(self) -> int:
         """Rows of a block."""
         return max(self.numbers)
+
+    def has_words(self, number: int) -> bool:
+        """Whether a bias that depends on the words is learned from so many rows, too."""
+        return self.words_from is not None and number >= self.words_from
 
 
 async def by_number(
@@ -363,7 +368,9 @@ async def by_number(
         rows = []
         for draw in range(draws.times):
             block = read.block(draw, draws.size)
-            row, bias = await _one_draw(trials, read, block[:number], block[:number][-1] + 1)
+            row, bias = await _one_draw(
+                trials, read, block[:number], has_words=draws.has_words(number)
+            )
             shifts = shifts_of(bias, read.tests)
             if draws.has_prompts:
                 row[f"{TOLD} and {FIXED}"] = read.by_tokens(instructed, shifts)
@@ -389,10 +396,10 @@ async def _lists(trials: Trials, read: LabelledSet, policy: Policy) -> FirstList
 
 
 async def _one_draw(
-    trials: Trials, read: LabelledSet, places: Sequence[int], after: int
+    trials: Trials, read: LabelledSet, places: Sequence[int], *, has_words: bool
 ) -> tuple[dict[str, Array], RequestBias]:
     """What is right where the rows at these ``places`` are labelled, and the fixed bias. Rows
-    behind them, from ``after`` on, are read without their answers.
+    behind them are read without their answers.
     """
     rows = tuple(read.pool[place] for place in places)
     numbers = numbers_of(read.labels, rows)
@@ -406,7 +413,7 @@ async def _one_draw(
     decided["classifier tfidf"] = (guessed == read.truth).astype(np.float64)
     unlabelled = [
         replace(read.pool[place % len(read.pool)], answers=())
-        for place in range(after, after + UNLABELLED)
+        for place in range(places[-1] + 1, places[-1] + 1 + UNLABELLED)
     ]
     teaching = len(rows) - len(rows) // 3
     task = Task(
@@ -419,7 +426,7 @@ async def _one_draw(
     )
     bias = await learned(trials, task, read.labels)
     decided[FIXED] = read.by_tokens(read.lists, shifts_of(bias, read.tests))
-    if len(rows) >= WORDS_FROM:
+    if has_words:
         by_words = await learned(trials, task, read.labels, depends_on=["words"])
         decided[WORDS] = read.by_tokens(read.lists, shifts_of(by_words, read.tests))
     return decided, bias
@@ -528,6 +535,11 @@ async def asked(trials: Trials, read: LabelledSet, bias: RequestBias, count: int
 @click.option("--draws", type=int, default=5, show_default=True, help="Of each number.")
 @click.option("--test-limit", type=int, help="Of the rows to judge on.")
 @click.option(
+    "--words-from",
+    type=int,
+    help="Labelled rows from which on a bias that depends on the words is learned, too.",
+)
+@click.option(
     "--prompts",
     is_flag=True,
     help=f"Also try an instruction, and {SHOTS} examples in the prompt with the fewest labels.",
@@ -581,6 +593,7 @@ async def _document(
     numbers: Sequence[int],
     draws: int,
     test_limit: int | None,
+    words_from: int | None,
     prompts: bool,
     count: int,
 ) -> dict[str, Any]:
@@ -602,7 +615,9 @@ async def _document(
             for title, path in files.items():
                 rows = max(numbers) * draws + UNLABELLED
                 read = await read_set(trials, title, path, rows, test_limit)
-                found[title], bias = await by_number(trials, read, Draws(numbers, draws, prompts))
+                found[title], bias = await by_number(
+                    trials, read, Draws(numbers, draws, prompts, words_from)
+                )
                 notes.append(await asked(trials, read, bias, count))
                 name = model_name(session.model)
                 evaluations += [

@@ -64,7 +64,9 @@ def test_decisions_are_those_of_a_model_that_is_known(tmp_path: Path) -> None:
     with ExactServer(DECIDER) as server:
         words = [f"Two=letters={path}", "--provider", "llamacpp", "--base-url", server.base_url]
         words += ["--store", str(tmp_path / "store.db"), "--number", "12", "--number", "30"]
-        ended = CliRunner().invoke(main, [*words, "--draws", "2", "--asked", "5", "--prompts"])
+        ended = CliRunner().invoke(
+            main, [*words, "--draws", "2", "--asked", "5", "--prompts", "--words-from", "30"]
+        )
     assert ended.exit_code == 0, ended.output
     document = json.loads(ended.stdout.splitlines()[-1])
     fewer, more = document["evaluations"]
