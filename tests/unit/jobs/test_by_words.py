@@ -1,5 +1,6 @@
 """A fit from answers proposes a bias that depends on the words of the prompt where that decides
-more: by lists that it has, without a request, and without a change of what it learns.
+more: by lists that it has, without a request, and without a change of what it learns; and so does
+``blb eval`` where a classifier of words wins.
 """
 
 from __future__ import annotations
@@ -246,6 +247,37 @@ def test_the_command_of_the_proposal_learns_such_a_bias(
     assert all("logit_bias" in body for body in new)
     assert Bias.load(out / "bias.json").settings["depends_on"] == "words"
     assert "points more of" not in again.stdout
+
+
+@pytest.mark.needs("sklearn")
+def test_an_evaluation_where_a_classifier_wins_names_the_same_remedy(
+    server: ExactServer, tmp_path: Path
+) -> None:
+    """And no more where a bias that depends on the words takes part, or where the classifier does
+    not.
+    """
+    data = tmp_path / "data.jsonl"
+    write_rows(data, [*DIVIDED, *coloured(60, "test")[20:]])
+    where = asking(server, data=data, reward="exact-match", max_tokens=1)
+    for name, more in (("fixed", ()), ("words", ("--depends-on", "words"))):
+        fit = blb("fit", *where, "--out", tmp_path / name, "--quiet", *more)
+        assert fit.exit_code == 0, fit.output
+    said = {}
+    for biases, rival in (
+        ("fixed", "classifier:tfidf"),
+        ("fixed words", "classifier:tfidf"),
+        ("fixed", "labels-only"),
+    ):
+        paths = [tmp_path / name / "bias.json" for name in biases.split()]
+        options = ("--deploy", "greedy", "--rival", rival, "--out", tmp_path / "eval", "--quiet")
+        result = blb("eval", *paths, *where, *options)
+        assert result.exit_code == 0, result.output
+        said[biases, rival] = next_lines(result.stdout)
+    proposal = said.pop(("fixed", "classifier:tfidf"))
+    assert "classifier tfidf is better than fixed" in proposal
+    assert BY_WORDS.partition("(")[0] in proposal
+    assert f"blb fit {shlex.join(where)} --deploy greedy --depends-on words" in proposal
+    assert not [text for text in said.values() if "depends on the words" in text]
 
 
 def test_what_is_recorded(server: ExactServer, tmp_path: Path) -> None:
