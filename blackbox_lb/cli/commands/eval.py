@@ -171,7 +171,10 @@ def eval_command(options: EvalOptions) -> None:
             otherwise = NextStep(command_with_same(["blb", "fit"]), "learn a bias")
             if_helps = otherwise
         before = next(iter(loaded.values())).verdict if loaded else ()
-        _tell(options, evaluation, folder, spent, if_helps, otherwise, before)
+        by_words = ""
+        if not any("prompt" in bias.scopes for bias in loaded.values()):
+            by_words = command_with_same(["blb", "fit"], ["--depends-on", "words"])
+        _tell(options, evaluation, folder, spent, if_helps, otherwise, before, by_words)
         if options.save:
             for name, bias in loaded.items():
                 bias.verified(verdicts(evaluation, name)).save(paths[name])
@@ -187,9 +190,10 @@ def _tell(
     if_helps: NextStep,
     otherwise: NextStep,
     before: Sequence[Verdict] = (),
+    by_words: str = "",
 ) -> None:
-    """Print the evaluation, and write it into the folder; ``before``: the verdict in the bias
-    file.
+    """Print the evaluation, and write it into the folder; ``before``, ``by_words``: see
+    ``eval_conclusion``.
     """
     from blackbox_lb.jobs.evaluation.conclusion import eval_conclusion
     from blackbox_lb.jobs.runs.conclusion import NextStep
@@ -203,7 +207,7 @@ def _tell(
         report = NextStep(shell_line("blb", "report", folder), "look at every answer")
         print_conclusion(
             eval_conclusion(
-                evaluation, path, spent, [report, if_helps], [report, otherwise], before
+                evaluation, path, spent, [report, if_helps], [report, otherwise], before, by_words
             )
         )
     with explained(

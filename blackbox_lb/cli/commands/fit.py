@@ -193,7 +193,11 @@ def _fit(options: FitOptions, task: Task, reward: Reward, plan: Plan, folder: Pa
         ]
         if bias.decisions:
             steps = decision_steps(folder)
-        conclusion = fit_conclusion(bias, result, reward.label, pairs, folder, spent, steps)
+        again = set(FitOptions.model_fields) - {"restart"}
+        by_words = command_with_same(["blb", "fit"], ["--depends-on", "words"], names=again)
+        conclusion = fit_conclusion(
+            bias, result, reward.label, pairs, folder, spent, steps, by_words
+        )
         if unwritten:
             conclusion = replace(conclusion, saved=f"{folder}/  without {', '.join(unwritten)}")
         print_conclusion(conclusion)

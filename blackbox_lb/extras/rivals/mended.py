@@ -55,7 +55,7 @@ from blackbox_lb.jobs.decisions.reading import (
 from blackbox_lb.jobs.decisions.rows import NO_ANSWER
 from blackbox_lb.jobs.evaluation.compare import mean_of, notes, summarise
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
-from blackbox_lb.jobs.evaluation.policies import BASE
+from blackbox_lb.jobs.evaluation.policies import BASE, CLASSIFIER
 from blackbox_lb.jobs.records.run_record import Remembering, provenance
 from blackbox_lb.questions.answers import UNROUNDED_FLOOR
 from blackbox_lb.rollouts.judging.trials import StagePart, Trials
@@ -64,7 +64,6 @@ from blackbox_lb.safety.printable import first_line
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example
 
-CLASSIFIER = "classifier tfidf"
 REANCHOR = "ReAnchor"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from blackbox_lb.bias.records import BETTER_PROBABILITIES, NOT_THE_TASK, Verdict, headline
 from blackbox_lb.jobs.evaluation.compare import verdicts
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult, TextFigure
-from blackbox_lb.jobs.evaluation.policies import BASE
+from blackbox_lb.jobs.evaluation.policies import BASE, CLASSIFIER
 from blackbox_lb.jobs.fitting.document import BothDecisions
 from blackbox_lb.jobs.runs.answers import BeforeAfter
 from blackbox_lb.jobs.runs.conclusion import (
@@ -22,6 +22,7 @@ from blackbox_lb.jobs.runs.conclusion import (
     decision_lines,
     effect_lines,
     headline_lines,
+    words_steps,
 )
 from blackbox_lb.rollouts.progress import chance, number
 from blackbox_lb.safety.printable import printable
@@ -105,10 +106,13 @@ def eval_conclusion(
     if_helps: Sequence[NextStep],
     otherwise: Sequence[NextStep],
     before: Sequence[Verdict] = (),
+    by_words: str = "",
 ) -> Conclusion:
     """The conclusion of an evaluation: the first bias against the base and against its rivals.
 
     if_helps, otherwise: what to do next, by the verdict. before: the verdict in the bias file.
+    by_words: the command that learns a bias that depends on the words of the prompt; "" where such
+    a bias takes part, or none could.
     """
     label = evaluation.label
     subject = reference_of(evaluation)
@@ -136,6 +140,10 @@ def eval_conclusion(
     helps = verdict in ("HELPS", BETTER_PROBABILITIES)
     if not helps and verdict != NOT_THE_TASK:
         why = next(iter(evaluation.summary), "")
+    steps = list(if_helps if helps else otherwise)
+    if by_words and classifier_wins(evaluation):
+        reason = f"{CLASSIFIER} is better than {names[subject]}, and both are joined"
+        steps = [*words_steps(reason, by_words), *steps]
     caveats = [cut_caveat(rows, label), reconciled(evaluation, subject, before)]
     return Conclusion(
         verdict,
@@ -145,7 +153,7 @@ def eval_conclusion(
         examples=_examples(evaluation, subject),
         spent=spent,
         saved=str(saved),
-        steps=tuple(if_helps if helps else otherwise),
+        steps=tuple(steps),
     )
 
 
@@ -247,6 +255,17 @@ def rival_lines(evaluation: Evaluation, names: Mapping[str, str]) -> list[str]:
     if parts:
         return ["; ".join(parts)]
     return []
+
+
+def classifier_wins(evaluation: Evaluation) -> bool:
+    """Whether a classifier by words is better than the first bias, at the last setting."""
+    reference = reference_of(evaluation)
+    last = evaluation.policies[-1].setting
+    return reference != BASE and any(
+        against(evaluation, row, reference)[1] == "better"
+        for row in evaluation.policies
+        if row.setting == last and row.name == CLASSIFIER
+    )
 
 
 def _examples(evaluation: Evaluation, subject: str) -> tuple[BeforeAfter, ...]:

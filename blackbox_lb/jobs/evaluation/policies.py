@@ -24,6 +24,8 @@ from blackbox_lb.types import Completion, Example, Message
 
 BASE = "base"
 """The name of the model itself, without anything."""
+CLASSIFIER = "classifier tfidf"
+"""The name of a classifier by the words of the prompts, without the model."""
 InstructionsOf: TypeAlias = Callable[[Example, int], Mapping[str, int]]
 """The instructions of an example for so many completions, with the number of completions of each.
 """

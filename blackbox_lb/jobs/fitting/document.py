@@ -146,8 +146,11 @@ class FitResult(Row):
     which is less than the whole. ``decisions``, ``shares``: setting -> those of the test prompts,
     where there are labels, or wanted shares. ``beside``: a bias that depends on the prompt against
     the fixed one, and against a classifier on the same features, on the test prompts.
-    ``decided``: questions whose probabilities are mended. ``answers``: of both models to test
-    prompts. ``bias``, ``uncompiled``: paths of the files.
+    ``by_words``: where nobody said what the bias depends on, one that depends on the words of the
+    prompt against the fixed one, predicted from lists on prompts that it is not learned from: it is
+    proposed where that HELPS; None where it was not tried. ``decided``: questions whose
+    probabilities are mended. ``answers``: of both models to test prompts. ``bias``, ``uncompiled``:
+    paths of the files.
     """
 
     format: Literal["blackbox-lb/result"] = "blackbox-lb/result"
@@ -171,6 +174,7 @@ class FitResult(Row):
     shares: dict[str, BothShares] = Field(default_factory=dict)
     operating: dict[str, Any] | None = None
     beside: tuple[Comparison, ...] = ()
+    by_words: Comparison | None = None
     decided: tuple[DecidedQuestion, ...] = ()
     usage: FitUsage
     answers: ShownAnswers | None = None

@@ -244,6 +244,7 @@ def recorded(
         shares=test.shares,
         operating=None if bias.operating is None else bias.operating.as_json(),
         beside=test.beside,
+        by_words=selected.by_words,
         usage=FitUsage(
             completions=completions,
             prompt_tokens=prompt_tokens,

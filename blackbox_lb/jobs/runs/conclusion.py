@@ -14,7 +14,7 @@ from pathlib import Path
 from blackbox_lb.api.limits.budget import Spent
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.operating import OperatingCurve
-from blackbox_lb.bias.records import NOT_THE_TASK, Verdict, headline, overall
+from blackbox_lb.bias.records import NOT_THE_TASK, Comparison, Verdict, headline, overall
 from blackbox_lb.jobs.decisions.conclusion import (
     before_and_after,
     question_lines,
@@ -261,12 +261,15 @@ def fit_conclusion(
     folder: Path,
     spent: str,
     steps: Sequence[NextStep] = (),
+    by_words: str = "",
 ) -> Conclusion:
     """The conclusion of a fit: the one place that reads a ``FitResult`` for people.
 
     Args:
         label: the reward's name among the metrics.
         steps: what to do next where the bias helps.
+        by_words: the command that learns a bias that depends on the words of the prompt; "" for
+            the parameter in its place.
     """
     if result.decided:
         return _decision_conclusion(bias, result, folder, spent, steps)
@@ -304,6 +307,8 @@ def fit_conclusion(
     elif not _helps(rewards):
         why = reason(bias.findings, rewards)
         steps = _steps_without_evidence(bias.findings, folder)
+    if result.by_words is not None and result.by_words.verdict == "HELPS":
+        steps = [*words_steps(_more_right(result.by_words), by_words), *steps]
     saved = f"{folder}/  (bias.json: {len(bias.entries):,} entries)"
     examples = tuple(BeforeAfter.of(pair) for pair in telling(pairs, 2))
     return Conclusion(
@@ -315,6 +320,32 @@ def fit_conclusion(
         spent=spent,
         saved=saved,
         steps=tuple(steps),
+    )
+
+
+BY_WORDS = (
+    "by a bias that depends on the words of the prompt (``depends_on=words``): apply(), blb proxy"
+    " and vLLM's processor send it, a fixed one goes everywhere"
+)
+"""The remedy where words decide better than a fixed bias, the end of a sentence."""
+
+
+def words_steps(reason: str, command: str) -> list[NextStep]:
+    """The remedy behind its ``reason``, then the ``command`` for it where there is one."""
+    steps = [NextStep(f"{reason} {BY_WORDS}")]
+    if command:
+        steps.append(NextStep(command))
+    return steps
+
+
+def _more_right(compared: Comparison) -> str:
+    """How many more prompts are decided right than by the fixed bias, without the end of the
+    sentence.
+    """
+    interval = f"{change(compared, compared.low)} to {change(compared, compared.high)}"
+    return (
+        f"{100 * compared.difference:.0f} points more of {compared.n_prompts:,} left-out prompts"
+        f" are decided right (95 %: {interval})"
     )
 
 

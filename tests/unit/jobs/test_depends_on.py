@@ -230,47 +230,50 @@ def test_it_is_learned_from_samples_too(data: Path, tmp_path: Path) -> None:
         assert Bias.load(tmp_path / "run" / "bias.json").settings["depends_on"] == kind
 
 
+VOCABULARY = np.array([f"w{number}" for number in range(12)])
+
+
+def worded(rng: np.random.Generator, size: int, prefix: str, signal: bool) -> AnswerStarts:
+    """Lists at ``size`` prompts of random words, of which one decides the answer, or none does."""
+    words = [rng.choice(VOCABULARY, 4, replace=False) for _ in range(size)]
+    logits = rng.normal(0, 1, (size, 8)) + np.where(np.arange(8) < 2, 0.0, 2.0)
+    says = (
+        np.array(["w0" in each or "w1" in each for each in words])
+        if signal
+        else rng.random(size) < 0.5
+    )
+    right = (
+        np.where(rng.random(size) < 0.6, logits[:, :2].argmax(axis=1), rng.integers(0, 2, size))
+        if not signal
+        else says * 1
+    )
+    logprobs = (logits - logsumexp(logits, axis=1, keepdims=True)).astype(np.float32)
+    order = np.argsort(-logprobs, axis=1)
+    lists = FirstLists(order.astype(np.int32), np.take_along_axis(logprobs, order, axis=1))
+    examples = tuple(
+        Example(f"{prefix}{number}", Prompt.user(" ".join(each)), (str(answer),))
+        for number, (each, answer) in enumerate(zip(words, right, strict=True))
+    )
+    return AnswerStarts(
+        examples=examples,
+        places=np.arange(size),
+        whole=lists,
+        lists=lists,
+        accepted=tuple(np.array([answer], np.int64) for answer in right),
+        spelled=tuple((int(answer),) for answer in right),
+        width=8,
+        unanswered=0,
+        longer=0,
+        ambiguous=0,
+    )
+
+
 def planted(seed: int, signal: bool) -> tuple[Choice, Heard]:
     """What is chosen, and said of it, for prompts of random words, where the answer depends on one of them or on
     none.
     """
     rng = np.random.default_rng(seed)
-    vocabulary = np.array([f"w{number}" for number in range(12)])
-
-    def found(size: int, prefix: str) -> AnswerStarts:
-        words = [rng.choice(vocabulary, 4, replace=False) for _ in range(size)]
-        logits = rng.normal(0, 1, (size, 8)) + np.where(np.arange(8) < 2, 0.0, 2.0)
-        says = (
-            np.array(["w0" in each or "w1" in each for each in words])
-            if signal
-            else rng.random(size) < 0.5
-        )
-        right = (
-            np.where(rng.random(size) < 0.6, logits[:, :2].argmax(axis=1), rng.integers(0, 2, size))
-            if not signal
-            else says * 1
-        )
-        logprobs = (logits - logsumexp(logits, axis=1, keepdims=True)).astype(np.float32)
-        order = np.argsort(-logprobs, axis=1)
-        lists = FirstLists(order.astype(np.int32), np.take_along_axis(logprobs, order, axis=1))
-        examples = tuple(
-            Example(f"{prefix}{number}", Prompt.user(" ".join(each)), (str(answer),))
-            for number, (each, answer) in enumerate(zip(words, right, strict=True))
-        )
-        return AnswerStarts(
-            examples=examples,
-            places=np.arange(size),
-            whole=lists,
-            lists=lists,
-            accepted=tuple(np.array([answer], np.int64) for answer in right),
-            spelled=tuple((int(answer),) for answer in right),
-            width=8,
-            unanswered=0,
-            longer=0,
-            ambiguous=0,
-        )
-
-    training, validation = found(60, "t"), found(50, "v")
+    training, validation = worded(rng, 60, "t", signal), worded(rng, 50, "v", signal)
     given = AnswersToLearn(training.rollouts(), training, None, np.array([0, 1]))
     table = Positions.of(given.rollouts)
     limits = CompileLimits(None, -100.0, 100.0, integers=False)

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from blackbox_lb.bias.records import Calibration
+from blackbox_lb.bias.records import Calibration, Comparison
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids
@@ -33,6 +33,7 @@ from blackbox_lb.jobs.fitting.evidence.selection import (
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.fitting.varying.by_lists import challengers_by_lists
 from blackbox_lb.jobs.fitting.varying.by_samples import challengers_by_samples
+from blackbox_lb.jobs.fitting.varying.by_words import compared_by_words, words_sentence
 from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.positions import Positions
@@ -75,7 +76,11 @@ class Answers:
         by_lists = partial(challengers_by_lists, answers=self.answers, validation=lists.first)
         calibrations = _calibrations(job, self.answers, unlabelled)
         selected = await select_by(lists, job, self.positions, by_lists, calibrations)
-        selected = replace(selected, calibration=self._calibration(job, lists))
+        selected = replace(
+            selected,
+            calibration=self._calibration(job, lists),
+            by_words=await _by_words(job, lists, selected),
+        )
         if point is None:
             return selected
         return at_point(job, selected, point)
@@ -113,7 +118,11 @@ class Answers:
             _calibrations(job, answers, others),
             left_out,
         )
-        return replace(selected, calibration=self._calibration(job, scorer))
+        return replace(
+            selected,
+            calibration=self._calibration(job, scorer),
+            by_words=await _by_words(job, scorer, selected),
+        )
 
     def _point(self, job: FitJob, scorer: FromLists) -> PointChoice | None:
         """The decision whose point is to be chosen, None where no positive label is named.
@@ -164,6 +173,14 @@ def dealt(numbers: Ids, seed: int) -> Ids:
     folds = np.empty(len(numbers), np.int64)
     folds[order] = np.arange(len(numbers)) % FOLDS
     return folds
+
+
+async def _by_words(job: FitJob, lists: FromLists, selected: Selected) -> Comparison | None:
+    """What a bias that depends on words would decide; it changes nothing."""
+    compared = await compared_by_words(job, lists, selected.choice)
+    if compared is not None:
+        job.trials.report.detail(words_sentence(compared))
+    return compared
 
 
 async def _unlabelled(job: FitJob) -> list[FirstLists]:

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import NamedTuple, Protocol, TypeAlias
 
 from blackbox_lb.bias.operating import OperatingCurve, point_sentence
-from blackbox_lb.bias.records import Calibration
+from blackbox_lb.bias.records import Calibration, Comparison
 from blackbox_lb.bias.request_bias import embedding_model
 from blackbox_lb.estimate.choice.candidates import Candidate, crossed
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
@@ -42,6 +42,8 @@ class Selected:
         operating: the curve of a decision with a positive label, None without one.
         calibration: the probabilities of the labels, None where no list shows them.
         truncation: of the first completions, None where the reward is not by length.
+        by_words: a bias that depends on the words of the prompt, predicted beside the fixed one;
+            None where words were not tried.
         has_errors: whether its values were estimated, so that they have standard errors.
     """
 
@@ -51,6 +53,7 @@ class Selected:
     operating: OperatingCurve | None = None
     calibration: Calibration | None = None
     truncation: Truncation | None = None
+    by_words: Comparison | None = None
     has_errors: bool = True
 
 

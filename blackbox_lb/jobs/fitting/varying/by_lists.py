@@ -15,7 +15,7 @@ from scipy.special import log_softmax
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.decisions.first_lists import FirstLists, begins_right
-from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.with_features import (
@@ -53,24 +53,31 @@ change no choice.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _HeldOut:
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldOut:
     """One setting on prompts that were left out: of training, then those of validation.
 
-    likelihood: mean log-probability in nats that the answer begins as an accepted one, given that
+    likelihood: (p,) log-probability in nats that the answer begins as an accepted one, given that
     it begins as any answer does. hits: (p,) whether greedy decoding begins each prompt's answer
-    right.
+    right. sure: (p,) whether it does where no token outside the list might win.
     """
 
     model_weight: float
     slope_l2: float
-    likelihood: float
+    likelihood: Vector
     hits: Vector
+    sure: Vector
 
     @property
     def right(self) -> float:
         """The share that is begun right."""
         return float(self.hits.mean())
+
+    def rank(self, among: Bools | slice = slice(None)) -> tuple[float, float]:
+        """How good the setting is on some of the prompts: the share that is begun right, then the
+        mean likelihood.
+        """
+        return round(float(self.hits[among].mean()), 9), float(self.likelihood[among].mean())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,8 +114,8 @@ class ByLists:
         tokens = np.union1d(standing.sparse.token_ids, self.given.begins)
         if self.limits.highest_id is not None:
             tokens = tokens[tokens <= self.limits.highest_id]
-        search = _Search(self, standing, tokens)
-        won = search.best()
+        search = StrengthSearch(self, standing)
+        won = search.best(tokens)
         if won is None:
             return (
                 "on validation and left-out training prompts it decides no more right than the"
@@ -192,19 +199,23 @@ def classified(
     )
 
 
-class _Search:
+class StrengthSearch:
     """Compares strengths on validation and left-out training prompts, and learns with those that
     win.
+
+    folds: (p,) the fold of each training prompt. parts: that of each prompt of ``HeldOut``,
+    ``FOLDS`` of those of validation.
     """
 
-    def __init__(self, source: ByLists, standing: Candidate, tokens: Ids) -> None:
+    def __init__(self, source: ByLists, standing: Candidate) -> None:
         answers = source.given
         features = source.features
         self.features = features
-        self.tokens = tokens
         self.size = source.prompts
         self.l2 = float(standing.settings.get("l2") or 1.0)
         self.folds = np.random.default_rng(source.seed).permutation(self.size) % FOLDS
+        validation = np.full(len(source.validation.examples), FOLDS)
+        self.parts = np.append(self.folds[answers.first.places], validation)
         self.training = _Decided(
             answers.first, features.table[answers.first.places], answers.begins
         )
@@ -228,48 +239,46 @@ class _Search:
         table = self._tables[model_weight]
         return FeaturePositions.of(table, self.weights, tokens, self.matrix.contexts, self.size)
 
-    def best(self) -> tuple[_HeldOut, _HeldOut] | None:
+    def best(self, tokens: Ids) -> tuple[HeldOut, HeldOut] | None:
         """The strengths that decide most of the left-out prompts right, and no dependence; None
-        where that decides as many.
+        where that decides as many. tokens: those that may be biased.
         """
-        rows = list[_HeldOut]()
-        nothing = list[_HeldOut]()
+        rows = list[HeldOut]()
+        nothing = list[HeldOut]()
         for weight in MODEL_WEIGHTS:
-            positions = self.positions(weight, self.tokens)
-            used = np.argsort(-positions.occurrence)[:COMPARED]
-            scores = self._held_out(
-                weight, self.positions(weight, np.sort(positions.token_ids[used]))
-            )
-            nothing.append(scores[0])
-            rows += scores[1:]
-        best, fixed = (
-            max(candidates, key=lambda row: (round(row.right, 9), row.likelihood))
-            for candidates in (rows, nothing)
-        )
+            first, *others = self.held_out(weight, (NO_SLOPE, *SLOPE_L2), tokens)
+            nothing.append(first)
+            rows += others
+        best, fixed = (max(candidates, key=HeldOut.rank) for candidates in (rows, nothing))
         if best.right > fixed.right:
             return (best, fixed)
         return None
 
-    def _held_out(self, weight: float, positions: FeaturePositions) -> list[_HeldOut]:
-        """No dependence at all, then each strength."""
-        strengths = (NO_SLOPE, *SLOPE_L2)
+    def held_out(self, weight: float, strengths: Sequence[float], tokens: Ids) -> list[HeldOut]:
+        """Each strength, the strongest first, with the model's logits times ``weight`` and a bias
+        on the ``COMPARED`` most used of ``tokens``.
+        """
+        everything = self.positions(weight, tokens)
+        used = np.argsort(-everything.occurrence)[:COMPARED]
+        positions = self.positions(weight, np.sort(everything.token_ids[used]))
         table = self.features.table
-        folds = self.folds[self.training.first.places]
-        scores = np.zeros((len(strengths), 2, len(folds) + len(self.validation.first.examples)))
-        for fold in range(FOLDS + 1):  # in the last one, none is left out
+        size = len(self.training.first.examples)
+        folds = self.parts[:size]
+        scores = np.zeros((len(strengths), 3, len(self.parts)))
+        for fold in np.unique(self.parts).tolist():  # of validation, none is left out
             train = positions.only(self.folds != fold)
             start = None
             for row, slope_l2 in enumerate(strengths):
                 start = fit_features(train, table, l2=self.l2, slope_l2=slope_l2, start=start)
                 if fold < FOLDS:
-                    scores[row, :, : len(folds)][:, folds == fold] = self.training.by(
-                        start, weight
-                    )[:, folds == fold]
+                    scores[row, :, :size][:, folds == fold] = self.training.by(start, weight)[
+                        :, folds == fold
+                    ]
                 else:
-                    scores[row, :, len(folds) :] = self.validation.by(start, weight)
+                    scores[row, :, size:] = self.validation.by(start, weight)
         return [
-            _HeldOut(weight, slope_l2, float(likelihood.mean()), hits)
-            for slope_l2, (likelihood, hits) in zip(strengths, scores, strict=True)
+            HeldOut(weight, slope_l2, *numbers)
+            for slope_l2, numbers in zip(strengths, scores, strict=True)
         ]
 
 
@@ -286,18 +295,17 @@ class _Decided:
         self.begins = np.isin(first.lists.ids, begins) | self.wanted
 
     def by(self, fit: FeatureFit, weight: float) -> npt.NDArray[np.float64]:
-        """(2, p) the log-probability of ``_HeldOut`` of each prompt, and whether greedy decoding
-        begins its answer right.
-        """
+        """(3, p) the likelihood, the hits and the sure ones of ``HeldOut`` of each prompt."""
         first = self.first.lists
+        shifts = fit.bias(self.table)
         lists = FirstLists(first.ids, first.logprobs * weight)
-        tilted = lists.tilted((fit.token_ids, fit.bias(self.table)))
+        tilted = lists.tilted((fit.token_ids, shifts))
         log_total = np.logaddexp.reduce(np.where(self.begins, tilted, -np.inf), axis=1)
         right = np.logaddexp.reduce(np.where(self.wanted, tilted, -np.inf), axis=1)
         likelihood = np.where(self.wanted.any(axis=1), right - log_total, 0.0)
-        return np.stack(
-            [likelihood, begins_right(lists.taken(tilted), self.first.accepted).astype(np.float64)]
-        )
+        hits = begins_right(lists.taken(tilted), self.first.accepted)
+        sure = hits & ~first.unsure((fit.token_ids, shifts / weight))
+        return np.stack([likelihood, hits.astype(np.float64), sure.astype(np.float64)])
 
 
 def tempered(rollouts: Rollouts, weight: float) -> Rollouts:
