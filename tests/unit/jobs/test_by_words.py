@@ -22,7 +22,7 @@ from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn
 from blackbox_lb.jobs.fitting.varying import by_words
-from blackbox_lb.jobs.fitting.varying.by_lists import HeldOut
+from blackbox_lb.jobs.fitting.varying.by_lists import LeftOut
 from blackbox_lb.jobs.fitting.varying.by_words import FEWEST_ROWS, words_beside
 from blackbox_lb.jobs.runs.conclusion import BY_WORDS
 from blackbox_lb.rollouts.positions import Positions
@@ -119,7 +119,7 @@ def test_the_strength_is_chosen_by_other_prompts() -> None:
     settings = []
     for _ in range(100):
         hits = (rng.random(200) < 0.5).astype(np.float64)
-        settings.append(HeldOut(1.0, 1.0, np.zeros(200), hits, hits))
+        settings.append(LeftOut(1.0, 1.0, np.zeros(200), hits, hits))
     assert max(setting.right for setting in settings) > 0.57
     assert by_words._chosen_elsewhere(settings, parts).mean() == pytest.approx(0.5, abs=0.08)
 

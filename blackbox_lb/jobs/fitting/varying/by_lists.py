@@ -54,7 +54,7 @@ change no choice.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeldOut:
+class LeftOut:
     """One setting on prompts that were left out: of training, then those of validation.
 
     likelihood: (p,) log-probability in nats that the answer begins as an accepted one, given that
@@ -203,7 +203,7 @@ class StrengthSearch:
     """Compares strengths on validation and left-out training prompts, and learns with those that
     win.
 
-    folds: (p,) the fold of each training prompt. parts: that of each prompt of ``HeldOut``,
+    folds: (p,) the fold of each training prompt. parts: that of each prompt of ``LeftOut``,
     ``FOLDS`` of those of validation.
     """
 
@@ -239,22 +239,22 @@ class StrengthSearch:
         table = self._tables[model_weight]
         return FeaturePositions.of(table, self.weights, tokens, self.matrix.contexts, self.size)
 
-    def best(self, tokens: Ids) -> tuple[HeldOut, HeldOut] | None:
+    def best(self, tokens: Ids) -> tuple[LeftOut, LeftOut] | None:
         """The strengths that decide most of the left-out prompts right, and no dependence; None
         where that decides as many. tokens: those that may be biased.
         """
-        rows = list[HeldOut]()
-        nothing = list[HeldOut]()
+        rows = list[LeftOut]()
+        nothing = list[LeftOut]()
         for weight in MODEL_WEIGHTS:
             first, *others = self.held_out(weight, (NO_SLOPE, *SLOPE_L2), tokens)
             nothing.append(first)
             rows += others
-        best, fixed = (max(candidates, key=HeldOut.rank) for candidates in (rows, nothing))
+        best, fixed = (max(candidates, key=LeftOut.rank) for candidates in (rows, nothing))
         if best.right > fixed.right:
             return (best, fixed)
         return None
 
-    def held_out(self, weight: float, strengths: Sequence[float], tokens: Ids) -> list[HeldOut]:
+    def held_out(self, weight: float, strengths: Sequence[float], tokens: Ids) -> list[LeftOut]:
         """Each strength, the strongest first, with the model's logits times ``weight`` and a bias
         on the ``COMPARED`` most used of ``tokens``.
         """
@@ -277,7 +277,7 @@ class StrengthSearch:
                 else:
                     scores[row, :, size:] = self.validation.by(start, weight)
         return [
-            HeldOut(weight, slope_l2, *numbers)
+            LeftOut(weight, slope_l2, *numbers)
             for slope_l2, numbers in zip(strengths, scores, strict=True)
         ]
 
@@ -295,7 +295,7 @@ class _Decided:
         self.begins = np.isin(first.lists.ids, begins) | self.wanted
 
     def by(self, fit: FeatureFit, weight: float) -> npt.NDArray[np.float64]:
-        """(3, p) the likelihood, the hits and the sure ones of ``HeldOut`` of each prompt."""
+        """(3, p) the likelihood, the hits and the sure ones of ``LeftOut`` of each prompt."""
         first = self.first.lists
         shifts = fit.bias(self.table)
         lists = FirstLists(first.ids, first.logprobs * weight)

@@ -23,7 +23,7 @@ from blackbox_lb.jobs.fitting.choosing.scorers import Choice
 from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.fitting.scored_policies import FIXED
-from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, HeldOut, StrengthSearch
+from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, LeftOut, StrengthSearch
 from blackbox_lb.jobs.fitting.varying.feature_matrix import NO_SLOPE, PromptFeatures
 from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
@@ -147,8 +147,8 @@ def words_beside(
         return None
     source = ByLists(features, len(examples), part, validation, limits, seed)
     search = StrengthSearch(source, standing)
-    without = list[HeldOut]()
-    by_words = list[HeldOut]()
+    without = list[LeftOut]()
+    by_words = list[LeftOut]()
     for weight in MODEL_WEIGHTS:
         first, *others = search.held_out(weight, (NO_SLOPE, *STRENGTHS), tokens)
         without.append(first)
@@ -173,7 +173,7 @@ def _renumbered(given: AnswersToLearn) -> AnswersToLearn:
     )
 
 
-def _chosen_elsewhere(settings: Sequence[HeldOut], parts: Ids) -> Vector:
+def _chosen_elsewhere(settings: Sequence[LeftOut], parts: Ids) -> Vector:
     """(p,) whether each prompt is surely decided right, at the one of ``settings`` that is best on
     the prompts of all other ``parts`` (p,).
     """
