@@ -73,6 +73,8 @@ UNLABELLED = 100
 SHOTS, SHOWN_DRAWS = 4, 2
 """Examples in the prompt, and the draws in which they are tried: each asks all test prompts again.
 """
+MOST_SETS = 4
+"""Sets that have rows of their own in the table of all policies."""
 INSTRUCTION = "Answer with exactly one of these and nothing else: {}."
 FIXED, WORDS = "fixed", "words"
 BASE, ONLY, TOLD, SHOWN = "base", "labels only", "instruction", f"{SHOTS} examples"
@@ -443,8 +445,8 @@ async def _with_shots(
 
 
 def means_table(found: Mapping[str, Mapping[int, Right]]) -> dict[str, Any]:
-    """The share of right decisions of every policy, a row a set and number of labels, and the mean
-    over the sets.
+    """The share of right decisions of every policy: a row a set and number of labels where the sets
+    are few, and the mean over the sets.
     """
     numbers = list(dict.fromkeys(number for rows in found.values() for number in rows))
     names = list(
@@ -452,7 +454,7 @@ def means_table(found: Mapping[str, Mapping[int, Right]]) -> dict[str, Any]:
     )
     lines = []
     for number in numbers:
-        for title, rows in found.items():
+        for title, rows in found.items() if len(found) <= MOST_SETS else ():
             lines.append([title, str(number), *(_share(rows[number], name) for name in names)])
         if len(found) > 1:
             lines.append(
