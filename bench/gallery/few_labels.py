@@ -124,9 +124,16 @@ class LabelledSet:
         right: Array = (decided == self.truth).astype(np.float64)
         return right
 
-    def block(self, draw: int, size: int) -> Sequence[int]:
-        """The places in ``pool`` of a draw's rows."""
-        return range(draw * size, (draw + 1) * size)
+    def block(self, draw: int, size: int, number: int) -> Sequence[int]:
+        """The places in ``pool`` of the first ``number`` of a draw's ``size`` rows. Where these
+        have one label alone, the last of them is the first row with another.
+        """
+        begin = draw * size
+        labels = numbers_of(self.labels, self.pool[begin : begin + size])
+        places = list(range(begin, begin + number))
+        if len(set(labels[:number].tolist())) < 2:
+            places[-1] = begin + int((labels != labels[0]).argmax())
+        return places
 
 
 def examples_of(path: Path) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
@@ -369,15 +376,13 @@ async def by_number(
     for number in draws.numbers:
         rows = []
         for draw in range(draws.times):
-            block = read.block(draw, draws.size)
-            row, bias = await _one_draw(
-                trials, read, block[:number], has_words=draws.has_words(number)
-            )
+            block = read.block(draw, draws.size, number)
+            row, bias = await _one_draw(trials, read, block, has_words=draws.has_words(number))
             shifts = shifts_of(bias, read.tests)
             if draws.has_prompts:
                 row[f"{TOLD} and {FIXED}"] = read.by_tokens(instructed, shifts)
             if draws.has_prompts and number == min(draws.numbers) and draw < SHOWN_DRAWS:
-                row |= await _with_shots(trials, read, block[:number], shifts, draw)
+                row |= await _with_shots(trials, read, block, shifts, draw)
             rows.append(row)
         right = free | in_draws(rows)
         found[number] = right
