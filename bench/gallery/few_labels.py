@@ -73,8 +73,8 @@ UNLABELLED = 100
 SHOTS, SHOWN_DRAWS = 4, 2
 """Examples in the prompt, and the draws in which they are tried: each asks all test prompts again.
 """
-MOST_SETS = 4
-"""Sets that have rows of their own in the table of all policies."""
+FEWEST_SETS = 5
+"""Sets over which the bias is compared with each policy, at least."""
 INSTRUCTION = "Answer with exactly one of these and nothing else: {}."
 FIXED, WORDS = "fixed", "words"
 BASE, ONLY, TOLD, SHOWN = "base", "labels only", "instruction", f"{SHOTS} examples"
@@ -450,38 +450,27 @@ async def _with_shots(
 
 
 def means_table(found: Mapping[str, Mapping[int, Right]]) -> dict[str, Any]:
-    """The share of right decisions of every policy: a row a set and number of labels where the sets
-    are few, and the mean over the sets.
+    """The share of right decisions of every policy, a row a number of labels, as the mean over the
+    sets.
     """
     numbers = list(dict.fromkeys(number for rows in found.values() for number in rows))
     names = list(
         dict.fromkeys(name for rows in found.values() for row in rows.values() for name in row)
     )
-    lines = []
-    for number in numbers:
-        for title, rows in found.items() if len(found) <= MOST_SETS else ():
-            lines.append([title, str(number), *(_share(rows[number], name) for name in names)])
-        if len(found) > 1:
-            lines.append(
-                [
-                    f"mean of {len(found)}",
-                    str(number),
-                    *(_mean(found, number, name) for name in names),
-                ]
-            )
-    return {
-        "title": "Right decisions",
-        "head": ["set", "labels", *names],
-        "rows": lines,
-        "notes": [],
-    }
+    lines = [[str(number), *(_mean(found, number, name) for name in names)] for number in numbers]
+    title = "Right decisions"
+    if len(found) > 1:
+        title += f", mean of the {len(found)} sets"
+    return {"title": title, "head": ["labels", *names], "rows": lines, "notes": []}
 
 
 def over_sets(found: Mapping[str, Mapping[int, Right]]) -> dict[str, Any]:
-    """The fixed bias less every other policy, over all sets: each set counts as one."""
+    """The fixed bias less every other policy, over all sets, with the fewest and the most labels:
+    each set counts as one.
+    """
     rows = []
-    numbers = list(dict.fromkeys(number for sets in found.values() for number in sets))
-    for number in numbers:
+    numbers = sorted({number for sets in found.values() for number in sets})
+    for number in dict.fromkeys((numbers[0], numbers[-1])):
         rights = [sets[number] for sets in found.values()]
         for name in rights[0]:
             if kind_of(name) not in ("base", "rival") or not all(name in right for right in rights):
@@ -500,10 +489,6 @@ def over_sets(found: Mapping[str, Mapping[int, Right]]) -> dict[str, Any]:
     }
 
 
-def _share(right: Right, name: str) -> str:
-    return f"{right[name].mean():.3f}" if name in right else ""
-
-
 def _mean(found: Mapping[str, Mapping[int, Right]], number: int, name: str) -> str:
     rows = [sets[number] for sets in found.values()]
     if not all(name in row for row in rows):
@@ -511,18 +496,17 @@ def _mean(found: Mapping[str, Mapping[int, Right]], number: int, name: str) -> s
     return f"{np.mean([row[name].mean() for row in rows]):.3f}"
 
 
-async def asked(trials: Trials, read: LabelledSet, bias: RequestBias, count: int) -> str:
-    """A sentence on how often a prompt that is asked with the bias is decided as predicted."""
+async def as_predicted(
+    trials: Trials, read: LabelledSet, bias: RequestBias, count: int
+) -> npt.NDArray[np.bool_]:
+    """Whether each of the first ``count`` test prompts begins as predicted under the bias."""
     examples = read.tests[:count]
     draw = trials.draw(GREEDY, bias, max_tokens=1, top_logprobs=1)
     keys = await trials.collect(f"{read.title}, asked", examples, draw, 1, scored=False)
     completions = trials.store.completions(key for [key] in keys)
     tokens = np.array([completion.token_ids[0] for completion in completions])
     predicted = read.lists.greedy(shifts_of(bias, read.tests))[:count]
-    return (
-        f"{read.title}: asked with the bias, {int((tokens == predicted).sum())} of {count} prompts"
-        " began as predicted."
-    )
+    return np.asarray(tokens == predicted)
 
 
 @click.command(help=__doc__)
@@ -612,7 +596,7 @@ async def _document(
     )
     evaluations = []
     found = {}
-    notes = []
+    predicted: list[bool] = []
     async with connect(
         provider, model=model, base_url=base_url, max_tokens=1, longest_prompt=longest + ROOM
     ) as session:
@@ -625,13 +609,17 @@ async def _document(
                 found[title], bias = await by_number(
                     trials, read, Draws(numbers, draws, prompts, words_from)
                 )
-                notes.append(await asked(trials, read, bias, count))
+                predicted += (await as_predicted(trials, read, bias, count)).tolist()
                 name = model_name(session.model)
                 evaluations += [
                     evaluation(read, right, number, name) for number, right in found[title].items()
                 ]
-    tables = [{**means_table(found), "notes": notes, "model": name}]
-    if len(found) > 1:
+    note = (
+        f"Of {len(predicted)} test prompts that were asked with the bias, {sum(predicted)} began as"
+        " predicted."
+    )
+    tables = [{**means_table(found), "notes": [note], "model": name}]
+    if len(found) >= FEWEST_SETS:
         tables.append({**over_sets(found), "model": name})
     return {"evaluations": evaluations, "tables": tables}
 

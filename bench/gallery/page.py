@@ -33,6 +33,8 @@ __all__ = ["beforehand", "page", "policies_table", "portable", "program_table", 
 
 MADE = "<!-- written by `python -m bench.gallery`, not by hand -->"
 WIDTH = 120
+MOST_TITLES = 5
+"""Evaluations of a page whose best ways are named in sentences."""
 LONGEST = 60
 """Characters of an instruction in a table."""
 SMALLEST = "smallest difference that shows"
@@ -340,10 +342,13 @@ def program_table(table: Table) -> str:
 
 
 def what_came(results: PageResults) -> list[str]:
-    """Sentences about the best ways, and then about who won, first where a rival does."""
+    """Sentences about the best ways, and then about who won, first where a rival does. Of many
+    titles the tables alone tell the best ways.
+    """
+    titles = results.last if len(results.last) <= MOST_TITLES else []
     best = [
-        _best_of(evaluation, named=len(results.last) > 1)
-        for evaluation in results.last
+        _best_of(evaluation, named=len(titles) > 1)
+        for evaluation in titles
         if any(policy.mean is not None for policy in evaluation.at(evaluation.settings[0]))
     ]
     ahead: list[str] = []

@@ -171,10 +171,10 @@ PAGES = sorted((ROOT / "docs" / "gallery").glob("*.json"))
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_a_page_of_the_gallery_has_at_most_two_screens(path: Path) -> None:
-    """50 lines each, those longer than 120 characters wrapped."""
+    """55 lines each, those longer than 120 characters wrapped."""
     PageResults.model_validate_json(path.read_text(encoding="utf-8"))
     lines = path.with_suffix(".md").read_text(encoding="utf-8").splitlines()
-    assert sum(max(1, -(-len(line) // 120)) for line in lines) <= 100
+    assert sum(max(1, -(-len(line) // 120)) for line in lines) <= 110
 
 
 def test_the_counts_of_the_first_screen_are_those_of_the_gallery() -> None:

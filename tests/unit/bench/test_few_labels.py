@@ -84,5 +84,5 @@ def test_decisions_are_those_of_a_model_that_is_known(tmp_path: Path) -> None:
     assert "words" in policies
     assert "4 examples" in {policy["name"] for policy in fewer["policies"]}
     assert document["tables"][0]["notes"] == [
-        "Two=letters: asked with the bias, 5 of 5 prompts began as predicted."
+        "Of 5 test prompts that were asked with the bias, 5 began as predicted."
     ]
