@@ -65,7 +65,7 @@ def test_a_rare_spelling_that_follows_the_prompt_is_taught() -> None:
     """Although the model hardly says it: 30 prompts are enough, and fresh ones gain by it."""
     found = gains(30, 1.0)
     assert found.mean() > 0.08
-    assert (found > 0.05).mean() > 0.9
+    assert (found > 0.05).mean() > 0.8
 
 
 def test_spellings_that_tell_nothing_more_cost_nothing() -> None:
