@@ -41,7 +41,7 @@ PROVIDERS = {
 ROWS = questions(12, 6, 20, answer="a")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def engine() -> Iterator[ExactServer]:
     """The exact model that stands behind every provider here."""
     with ExactServer(MODEL) as running:
