@@ -36,6 +36,7 @@ from blackbox_lb import (
 )
 
 # A fit up to its choice, and the rivals of ``blb eval``, without a completion of either.
+from blackbox_lb.bias.records import LEVEL
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.estimate.decisions.first_lists import FirstLists, Shifts
 from blackbox_lb.extras.rivals.case import Case
@@ -48,7 +49,8 @@ from blackbox_lb.extras.rivals.first_lists import (
     offsets,
 )
 from blackbox_lb.extras.rivals.prompts import few_shot, instruction
-from blackbox_lb.jobs.evaluation.policies import Policy
+from blackbox_lb.jobs.evaluation.policies import BASE, CLASSIFIER, Policy
+from blackbox_lb.jobs.fitting.choosing.from_lists import of_each_prompt
 from blackbox_lb.jobs.fitting.evidence import answers
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.forecast import CHARACTERS_A_TOKEN, Forecast
@@ -65,7 +67,6 @@ Ids: TypeAlias = npt.NDArray[np.int64]
 Right: TypeAlias = dict[str, Array]
 """Policy -> (d, n) whether it decides each test prompt right, in each draw of labelled rows."""
 
-LEVEL = 0.05
 ROOM = 4000
 """Characters of an instruction or of examples before a prompt."""
 UNLABELLED = 100
@@ -77,7 +78,7 @@ FEWEST_SETS = 5
 """Sets over which the bias is compared with each policy, at least."""
 INSTRUCTION = "Answer with exactly one of these and nothing else: {}."
 FIXED, WORDS = "fixed", "words"
-BASE, ONLY, TOLD, SHOWN = "base", "labels only", "instruction", f"{SHOTS} examples"
+ONLY, TOLD, SHOWN = "labels only", "instruction", f"{SHOTS} examples"
 RBCORR = "RBCorr"
 IN_CLIENT = ("contextual calibration", "batch calibration", "thresholds", RBCORR)
 """Rivals that shift the logprobs of the labels: at greedy decoding a bias does the same."""
@@ -149,17 +150,14 @@ def examples_of(path: Path) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
 
 
 async def read_set(
-    trials: Trials, title: str, path: Path, rows: int, limit: int | None
+    trials: Trials, title: str, pool: tuple[Example, ...], tests: tuple[Example, ...]
 ) -> LabelledSet:
-    """Read the first lists of a set, unless they are in the store. rows: to learn from. limit: of
-    the rows to judge on.
+    """Read the first lists of a set, unless they are in the store. pool: rows to learn from. tests:
+    rows to judge on.
     """
-    pool, tests = examples_of(path)
-    pool = pool[:rows]
-    tests = tests[:limit]
     labels = Labels.found_in(pool)
     if labels is None:
-        raise click.UsageError(f"{path} has no few labels as answers")
+        raise click.UsageError(f"{title} has no few labels as answers")
     case = Case(Task(title, (), (), tests), trials.reward, (GREEDY,), labels)
     completions, _ = await first_completions(trials, tests, f"{title}, test", None)
     return LabelledSet(
@@ -220,17 +218,6 @@ async def learned(
     if choice.richer is not None:
         return choice.richer.bias
     return RequestBias(choice.candidate.logit_bias)
-
-
-def shifts_of(bias: RequestBias, examples: Sequence[Example]) -> Shifts:
-    """A bias at the first position of each prompt."""
-    if "prompt" not in bias.scopes:
-        return bias.of_text(None)
-    bias.prepare([example.prompt for example in examples])
-    rows = [bias.at(example.prompt) for example in examples]
-    tokens = sorted({token for row in rows for token in row})
-    values = [[row.get(token, 0.0) for token in tokens] for row in rows]
-    return np.array(tokens, np.int64), np.array(values).reshape(len(rows), -1)
 
 
 def crossed(values: Array) -> tuple[float, float, float, float]:
@@ -378,7 +365,7 @@ async def by_number(
         for draw in range(draws.times):
             block = read.block(draw, draws.size, number)
             row, bias = await _one_draw(trials, read, block, has_words=draws.has_words(number))
-            shifts = shifts_of(bias, read.tests)
+            shifts = of_each_prompt(read.tests, bias)
             if draws.has_prompts:
                 row[f"{TOLD} and {FIXED}"] = read.by_tokens(instructed, shifts)
             if draws.has_prompts and number == min(draws.numbers) and draw < SHOWN_DRAWS:
@@ -417,7 +404,7 @@ async def _one_draw(
     texts = [example.prompt.text for example in rows]
     classifier = learned_classifier(texts, numbers, None, 0)
     guessed = classifier.predict([example.prompt.text for example in read.tests])
-    decided["classifier tfidf"] = (guessed == read.truth).astype(np.float64)
+    decided[CLASSIFIER] = (guessed == read.truth).astype(np.float64)
     unlabelled = [
         replace(read.pool[place % len(read.pool)], answers=())
         for place in range(places[-1] + 1, places[-1] + 1 + UNLABELLED)
@@ -432,10 +419,10 @@ async def _one_draw(
         divided=True,
     )
     bias = await learned(trials, task, read.labels)
-    decided[FIXED] = read.by_tokens(read.lists, shifts_of(bias, read.tests))
+    decided[FIXED] = read.by_tokens(read.lists, of_each_prompt(read.tests, bias))
     if has_words:
         by_words = await learned(trials, task, read.labels, depends_on=["words"])
-        decided[WORDS] = read.by_tokens(read.lists, shifts_of(by_words, read.tests))
+        decided[WORDS] = read.by_tokens(read.lists, of_each_prompt(read.tests, by_words))
     return decided, bias
 
 
@@ -505,7 +492,7 @@ async def as_predicted(
     keys = await trials.collect(f"{read.title}, asked", examples, draw, 1, scored=False)
     completions = trials.store.completions(key for [key] in keys)
     tokens = np.array([completion.token_ids[0] for completion in completions])
-    predicted = read.lists.greedy(shifts_of(bias, read.tests))[:count]
+    predicted = read.lists.greedy(of_each_prompt(read.tests, bias))[:count]
     return np.asarray(tokens == predicted)
 
 
@@ -588,11 +575,9 @@ async def _document(
     prompts: bool,
     count: int,
 ) -> dict[str, Any]:
+    sets = {title: examples_of(path) for title, path in files.items()}
     longest = max(
-        len(example.prompt.text)
-        for path in files.values()
-        for part in examples_of(path)
-        for example in part
+        len(example.prompt.text) for parts in sets.values() for part in parts for example in part
     )
     evaluations = []
     found = {}
@@ -603,9 +588,9 @@ async def _document(
         with RolloutStore(store) as stored:
             reward = parse_reward("accuracy", max_tokens=1)
             trials = Trials(session, stored, await session.tokenizer(), reward, Silent(), 20)
-            for title, path in files.items():
+            for title, (pool, tests) in sets.items():
                 rows = max(numbers) * draws + UNLABELLED
-                read = await read_set(trials, title, path, rows, test_limit)
+                read = await read_set(trials, title, pool[:rows], tests[:test_limit])
                 found[title], bias = await by_number(
                     trials, read, Draws(numbers, draws, prompts, words_from)
                 )

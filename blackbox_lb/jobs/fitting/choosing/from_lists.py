@@ -159,7 +159,7 @@ class FromLists(_Predicted):
         it.
         """
         if self.folds is None or not policy.left_out:
-            return of_each_prompt(self.first, policy.bias)
+            return of_each_prompt(self.first.examples, policy.bias)
         biases = policy.left_out
         tokens = sorted({token for bias in biases for token in bias})
         values = [[bias.get(token, 0.0) for token in tokens] for bias in biases]
@@ -265,12 +265,12 @@ def may_repeat(reward: Reward, examples: Sequence[Example]) -> bool:
     )
 
 
-def of_each_prompt(first: AnswerStarts, bias: RequestBias) -> Shifts:
+def of_each_prompt(examples: Sequence[Example], bias: RequestBias) -> Shifts:
     """``bias`` at the first position of each prompt."""
     if "prompt" not in bias.scopes:
         return bias.of_text(None)
-    bias.prepare([example.prompt for example in first.examples])
-    rows = [bias.at(example.prompt) for example in first.examples]
+    bias.prepare([example.prompt for example in examples])
+    rows = [bias.at(example.prompt) for example in examples]
     tokens = sorted({token for row in rows for token in row})
     values = [[row.get(token, 0.0) for token in tokens] for row in rows]
     return np.array(tokens, np.int64), np.array(values, np.float64).reshape(len(rows), -1)
@@ -280,7 +280,7 @@ def surely_right(first: AnswerStarts, bias: RequestBias) -> tuple[Bools, Bools]:
     """(p,) whether greedy decoding begins the answer of each prompt right where no token outside
     its list might win, and (p,) where one might.
     """
-    shifts = of_each_prompt(first, bias)
+    shifts = of_each_prompt(first.examples, bias)
     unsure = first.lists.unsure(shifts)
     return begins_right(first.lists.greedy(shifts), first.accepted) & ~unsure, unsure
 
@@ -370,5 +370,5 @@ class SharesFromLists(_Predicted):
         """(x, l + 1) the probability that a completion begins with each label, the last for none;
         see ``FirstLists.shares``.
         """
-        shifts = of_each_prompt(self.first, bias)
+        shifts = of_each_prompt(self.first.examples, bias)
         return self.first.lists.shares(self._label_tokens, shifts, temperature)
