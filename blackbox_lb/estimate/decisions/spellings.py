@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
-from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.label_fit import SlopePull, label_fit
 
 GAIN = 3.0
@@ -26,7 +26,9 @@ ROUNDS = 3
 """Times that the labels are gone through; a choice for one may change that for another."""
 
 
-def taught_tokens(lists: FirstLists, numbers: Ids, tokens: Sequence[Ids]) -> list[Ids]:
+def taught_tokens(
+    lists: FirstLists, numbers: Ids, tokens: Sequence[Ids], may_be_single: Bools
+) -> list[Ids]:
     """The tokens of each label that are to be taught: one of them where that makes the right labels
     likelier by ``GAIN``, else all.
 
@@ -37,6 +39,7 @@ def taught_tokens(lists: FirstLists, numbers: Ids, tokens: Sequence[Ids]) -> lis
         lists: (p,) first positions of labelled prompts.
         numbers: (p,) the right label of each, -1 for none.
         tokens: (l,) those that begin each label and no other.
+        may_be_single: (l,) the labels that may be taught as one of them.
     """
     is_usable = lists.has_list & (numbers >= 0)
     every = np.concatenate([np.zeros(0, np.int64), *tokens])
@@ -48,18 +51,26 @@ def taught_tokens(lists: FirstLists, numbers: Ids, tokens: Sequence[Ids]) -> lis
     scores = held.with_tokens(every).best(singles)
     at = {token: place for place, token in enumerate(every.tolist())}
     places = [np.array([at[token] for token in ids.tolist()]) for ids in tokens]
-    chosen = _climb(scores, numbers[is_usable], places, is_listed)
+    candidates = [
+        ids[is_listed[ids]].tolist() if allowed else []
+        for ids, allowed in zip(places, may_be_single.tolist(), strict=True)
+    ]
+    chosen = _climb(scores, numbers[is_usable], places, candidates)
     return [every[group] for group in chosen]
 
 
-def _climb(scores: Vector, numbers: Ids, places: Sequence[Ids], is_listed: Vector) -> list[Ids]:
-    """The columns of ``scores`` that are taught of each label; ``places``: all of each."""
+def _climb(
+    scores: Vector, numbers: Ids, places: Sequence[Ids], candidates: Sequence[Sequence[int]]
+) -> list[Ids]:
+    """The columns of ``scores`` that are taught of each label; ``places``: all of each;
+    ``candidates``: those of them that may be taught alone.
+    """
     chosen = list(places)
     best = _likelihood(scores, numbers, chosen)
     for _ in range(ROUNDS):
         before = best
-        for label, columns in enumerate(places):
-            for column in columns[is_listed[columns]].tolist():
+        for label, columns in enumerate(candidates):
+            for column in columns:
                 changed = [*chosen[:label], np.array([column]), *chosen[label + 1 :]]
                 likelihood = _likelihood(scores, numbers, changed)
                 if likelihood > best + GAIN:

@@ -9,6 +9,8 @@ from blackbox_lb.estimate.decisions.spellings import taught_tokens
 
 TOKENS = [np.array([1, 2]), np.array([3, 4])]
 """Two labels of two spellings; tokens 1 and 3 are the likelier ones."""
+EACH = np.array([True, True])
+"""Either label may be taught as one of its spellings."""
 
 
 def lists_of(
@@ -38,7 +40,7 @@ def lists_of(
 def taught(prompts: int, seed: int, **lists: float) -> list[list[int]]:
     """The tokens that are taught."""
     first, numbers = lists_of(prompts, seed, **lists)
-    return [ids.tolist() for ids in taught_tokens(first, numbers, TOKENS)]
+    return [ids.tolist() for ids in taught_tokens(first, numbers, TOKENS, EACH)]
 
 
 def right(first: FirstLists, numbers: np.ndarray, tokens: list[np.ndarray]) -> float:
@@ -57,7 +59,7 @@ def gains(prompts: int, telling: float) -> np.ndarray:
     found = []
     for seed in range(60):
         first, labels = lists_of(prompts, seed, telling=telling)
-        found.append(right(fresh, numbers, taught_tokens(first, labels, TOKENS)) - whole)
+        found.append(right(fresh, numbers, taught_tokens(first, labels, TOKENS, EACH)) - whole)
     return np.array(found)
 
 
@@ -82,5 +84,12 @@ def test_a_spelling_that_lists_leave_out_is_not_taught() -> None:
 def test_one_label_alone_teaches_no_spelling() -> None:
     """Nor do rows without a label."""
     first, _ = lists_of(50, 0, telling=2.0)
-    assert taught_tokens(first, np.zeros(50, np.int64), TOKENS) == TOKENS
-    assert taught_tokens(first, np.full(50, -1), TOKENS) == TOKENS
+    assert taught_tokens(first, np.zeros(50, np.int64), TOKENS, EACH) == TOKENS
+    assert taught_tokens(first, np.full(50, -1), TOKENS, EACH) == TOKENS
+
+
+def test_a_label_of_several_tokens_keeps_all_of_its_spellings() -> None:
+    """And the other one is taught as one all the same."""
+    first, numbers = lists_of(200, 0, telling=2.0)
+    found = taught_tokens(first, numbers, TOKENS, np.array([False, True]))
+    assert [ids.tolist() for ids in found] == [[1, 2], [4]]

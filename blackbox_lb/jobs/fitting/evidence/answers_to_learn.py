@@ -126,8 +126,10 @@ async def given_answers(trials: Trials, examples: Sequence[Example], plan: Plan)
     if plan.decision_labels is not None:
         numbers = first.labels_of(plan.decision_labels)
         weights = label_weights(plan.goal, plan.decision_labels, numbers)
-        if label_tokens is not None and not first.longer:
-            taught = taught_tokens(first.whole, numbers, label_tokens)
+        if label_tokens is not None:
+            longer = numbers[[len(ids) > 1 for ids in first.spelled]]
+            may_be_single = ~np.isin(np.arange(len(label_tokens)), longer)
+            taught = taught_tokens(first.whole, numbers, label_tokens, may_be_single)
             await _report_spellings(trials, plan.decision_labels, label_tokens, taught)
     ends = frozenset[int]()
     rest = None
