@@ -20,8 +20,19 @@ from typing import Any, TypeAlias
 import click
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
+from bench.gallery.over_draws import (
+    FIXED,
+    ONLY,
+    RBCORR,
+    WORDS,
+    Array,
+    Right,
+    evaluation,
+    in_draws,
+    means_table,
+    over_sets,
+)
 from bench.gallery.results import model_name
 from bench.measuring import read_rows
 from blackbox_lb import (
@@ -36,7 +47,6 @@ from blackbox_lb import (
 )
 
 # A fit up to its choice, and the rivals of ``blb eval``, without a completion of either.
-from blackbox_lb.bias.records import LEVEL
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.estimate.decisions.first_lists import FirstLists, Shifts
 from blackbox_lb.extras.rivals.case import Case
@@ -56,16 +66,13 @@ from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.forecast import CHARACTERS_A_TOKEN, Forecast
 from blackbox_lb.jobs.plan.by_data import completed, pooled
 from blackbox_lb.rollouts.answers.given_answers import first_completions
-from blackbox_lb.rollouts.judging.verdict import GREEDY, holm
+from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.tasks.sets.labels import Labels
 
-__all__ = ["crossed", "demand", "main"]
+__all__ = ["demand", "main"]
 
-Array: TypeAlias = npt.NDArray[np.float64]
 Ids: TypeAlias = npt.NDArray[np.int64]
-Right: TypeAlias = dict[str, Array]
-"""Policy -> (d, n) whether it decides each test prompt right, in each draw of labelled rows."""
 
 ROOM = 4000
 """Characters of an instruction or of examples before a prompt."""
@@ -77,11 +84,7 @@ SHOTS, SHOWN_DRAWS = 4, 2
 FEWEST_SETS = 5
 """Sets over which the bias is compared with each policy, at least."""
 INSTRUCTION = "Answer with exactly one of these and nothing else: {}."
-FIXED, WORDS = "fixed", "words"
-ONLY, TOLD, SHOWN = "labels only", "instruction", f"{SHOTS} examples"
-RBCORR = "RBCorr"
-IN_CLIENT = ("contextual calibration", "batch calibration", "thresholds", RBCORR)
-"""Rivals that shift the logprobs of the labels: at greedy decoding a bias does the same."""
+TOLD, SHOWN = "instruction", f"{SHOTS} examples"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -220,113 +223,6 @@ async def learned(
     return RequestBias(choice.candidate.logit_bias)
 
 
-def crossed(values: Array) -> tuple[float, float, float, float]:
-    """The mean of (d, n) values, its 95 % interval, and the two-sided p-value of its being 0.
-
-    Prompts are crossed with draws of labelled rows: the variances of the means over both add up
-    (Cameron, Gelbach and Miller 2011, "Robust Inference With Multiway Clustering", whose third
-    term, of single cells, is left out: the interval is a little wider). Degrees of freedom by
-    Satterthwaite.
-    """
-    parts = [
-        (means.var(ddof=1) / len(means), len(means) - 1)
-        for means in (values.mean(axis=0), values.mean(axis=1))
-        if len(means) > 1
-    ]
-    mean = float(values.mean())
-    variance = sum(part for part, _ in parts)
-    if variance == 0:
-        return mean, mean, mean, 1.0 if mean == 0 else 0.0
-    freedom = variance**2 / sum(part**2 / count for part, count in parts)
-    half = float(stats.t.ppf(0.975, freedom) * variance**0.5)
-    p = float(2 * stats.t.sf(abs(mean) / variance**0.5, freedom))
-    return mean, mean - half, mean + half, p
-
-
-def in_draws(rows: Sequence[Mapping[str, Array]]) -> Right:
-    """One (d, n) array a policy from what came of it in each draw, the first ones where it was not
-    tried in all.
-    """
-    return {name: np.array([row[name] for row in rows if name in row]) for name in rows[0]}
-
-
-def kind_of(name: str) -> str:
-    """Which kind of policy has this name."""
-    if name == BASE:
-        return "base"
-    if name in (FIXED, WORDS):
-        return "bias"
-    return "rival and bias" if name.endswith(f" and {FIXED}") else "rival"
-
-
-def compared(name: str, right: Right) -> dict[str, Array]:
-    """What a policy is compared with by name -> the differences (d, n): each learned bias less this
-    policy; of a rival with a bias, the two less the rival alone.
-    """
-    if kind_of(name) == "rival and bias":
-        alone = name.removesuffix(f" and {FIXED}")
-        return {alone: less(right[name], right[alone])}
-    if kind_of(name) == "bias":
-        return {}
-    return {bias: less(right[bias], right[name]) for bias in (FIXED, WORDS) if bias in right}
-
-
-def less(first: Array, second: Array) -> Array:
-    """(d, n) the difference of two policies in the draws that both have; one that is the same in
-    every draw has a single row.
-    """
-    if 1 not in (len(first), len(second)):
-        count = min(len(first), len(second))
-        return first[:count] - second[:count]
-    return first - second
-
-
-def evaluation(read: LabelledSet, right: Right, number: int, model: str) -> dict[str, Any]:
-    """The evaluation of so many labelled rows, as a page holds it; p-values are adjusted for all of
-    its comparisons.
-    """
-    pairs = {
-        (name, other): crossed(values)
-        for name in right
-        for other, values in compared(name, right).items()
-    }
-    adjusted = holm([p for *_, p in pairs.values()])
-    differences: dict[str, dict[str, Any]] = {name: {} for name in right}
-    verdicts: dict[str, dict[str, str]] = {name: {} for name in right}
-    for ((name, other), row), p in zip(pairs.items(), adjusted, strict=True):
-        difference, low, high, _ = row
-        differences[name][other] = {"difference": difference, "low": low, "high": high}
-        verdicts[name][other] = "level"
-        if p < LEVEL:
-            verdicts[name][other] = "wins" if difference > 0 else "loses"
-    policies = []
-    for name, rows in right.items():
-        mean, low, high, _ = crossed(rows)
-        policies.append(
-            {
-                "setting": GREEDY.name,
-                "name": name,
-                "kind": kind_of(name),
-                "hand_made": name == ONLY or name in IN_CLIENT,
-                "mean": mean,
-                "low": low,
-                "high": high,
-                "spread": float(rows.mean(axis=1).std(ddof=1)) if len(rows) > 1 else None,
-                "verdicts": verdicts[name],
-                "differences": differences[name],
-            }
-        )
-    return {
-        "title": read.title,
-        "model": model,
-        "reward": "accuracy",
-        "prompts": len(read.tests),
-        "policies": policies,
-        "labels": number,
-        "draws": max(len(rows) for rows in right.values()),
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class Draws:
     """How rows are drawn: ``numbers`` of them, ``times`` each; ``has_prompts``: whether an
@@ -436,53 +332,6 @@ async def _with_shots(
     return {SHOWN: read.by_tokens(lists, {}), f"{SHOWN} and {FIXED}": read.by_tokens(lists, shifts)}
 
 
-def means_table(found: Mapping[str, Mapping[int, Right]]) -> dict[str, Any]:
-    """The share of right decisions of every policy, a row a number of labels, as the mean over the
-    sets.
-    """
-    numbers = list(dict.fromkeys(number for rows in found.values() for number in rows))
-    names = list(
-        dict.fromkeys(name for rows in found.values() for row in rows.values() for name in row)
-    )
-    lines = [[str(number), *(_mean(found, number, name) for name in names)] for number in numbers]
-    title = "Right decisions"
-    if len(found) > 1:
-        title += f", mean of the {len(found)} sets"
-    return {"title": title, "head": ["labels", *names], "rows": lines, "notes": []}
-
-
-def over_sets(found: Mapping[str, Mapping[int, Right]]) -> dict[str, Any]:
-    """The fixed bias less every other policy, over all sets, with the fewest and the most labels:
-    each set counts as one.
-    """
-    rows = []
-    numbers = sorted({number for sets in found.values() for number in sets})
-    for number in dict.fromkeys((numbers[0], numbers[-1])):
-        rights = [sets[number] for sets in found.values()]
-        for name in rights[0]:
-            if kind_of(name) not in ("base", "rival") or not all(name in right for right in rights):
-                continue
-            gaps = np.array([less(right[FIXED], right[name]).mean() for right in rights])
-            half = stats.t.ppf(0.975, len(gaps) - 1) * gaps.std(ddof=1) / len(gaps) ** 0.5
-            mean = gaps.mean()
-            interval = f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f})"
-            above, below = int((gaps > 0).sum()), int((gaps < 0).sum())
-            rows.append([name, str(number), interval, str(above), str(below)])
-    return {
-        "title": f"The fixed bias less each policy, over {len(found)} sets",
-        "head": ["policy", "labels", "right decisions", "sets where higher", "lower"],
-        "rows": rows,
-        "notes": ["95 % intervals over the sets, by Student's t; not adjusted for their number."],
-    }
-
-
-def _mean(found: Mapping[str, Mapping[int, Right]], number: int, name: str) -> str:
-    rows = [sets[number] for sets in found.values()]
-    if not all(name in row for row in rows):
-        return ""
-    return f"{np.mean([row[name].mean() for row in rows]):.3f}"
-
-
 async def as_predicted(
     trials: Trials, read: LabelledSet, bias: RequestBias, count: int
 ) -> npt.NDArray[np.bool_]:
@@ -494,6 +343,22 @@ async def as_predicted(
     tokens = np.array([completion.token_ids[0] for completion in completions])
     predicted = read.lists.greedy(of_each_prompt(read.tests, bias))[:count]
     return np.asarray(tokens == predicted)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command was given, by the names of its options; count: of ``--asked``."""
+
+    provider: str
+    model: str | None
+    base_url: str | None
+    store: Path
+    numbers: Sequence[int]
+    draws: int
+    test_limit: int | None
+    words_from: int | None
+    prompts: bool
+    count: int
 
 
 @click.command(help=__doc__)
@@ -532,9 +397,8 @@ async def as_predicted(
 def main(sets: Sequence[str], **settings: Any) -> None:
     """Read the lists, learn, decide, and print evaluations and tables."""
     named = dict(spec.rpartition("=")[::2] for spec in sets)
-    document = asyncio.run(
-        _document({title: Path(path) for title, path in named.items()}, **settings)
-    )
+    files = {title: Path(path) for title, path in named.items()}
+    document = asyncio.run(_document(files, Options(**settings)))
     click.echo(json.dumps(document, ensure_ascii=False))
 
 
@@ -562,42 +426,33 @@ def demand(words: Sequence[str]) -> Forecast:
     return total
 
 
-async def _document(
-    files: Mapping[str, Path],
-    provider: str,
-    model: str | None,
-    base_url: str | None,
-    store: Path,
-    numbers: Sequence[int],
-    draws: int,
-    test_limit: int | None,
-    words_from: int | None,
-    prompts: bool,
-    count: int,
-) -> dict[str, Any]:
+async def _document(files: Mapping[str, Path], options: Options) -> dict[str, Any]:
     sets = {title: examples_of(path) for title, path in files.items()}
     longest = max(
         len(example.prompt.text) for parts in sets.values() for part in parts for example in part
     )
+    draws = Draws(options.numbers, options.draws, options.prompts, options.words_from)
     evaluations = []
     found = {}
     predicted: list[bool] = []
     async with connect(
-        provider, model=model, base_url=base_url, max_tokens=1, longest_prompt=longest + ROOM
+        options.provider,
+        model=options.model,
+        base_url=options.base_url,
+        max_tokens=1,
+        longest_prompt=longest + ROOM,
     ) as session:
-        with RolloutStore(store) as stored:
+        name = model_name(session.model)
+        with RolloutStore(options.store) as stored:
             reward = parse_reward("accuracy", max_tokens=1)
             trials = Trials(session, stored, await session.tokenizer(), reward, Silent(), 20)
             for title, (pool, tests) in sets.items():
-                rows = max(numbers) * draws + UNLABELLED
-                read = await read_set(trials, title, pool[:rows], tests[:test_limit])
-                found[title], bias = await by_number(
-                    trials, read, Draws(numbers, draws, prompts, words_from)
-                )
-                predicted += (await as_predicted(trials, read, bias, count)).tolist()
-                name = model_name(session.model)
+                rows = draws.size * draws.times + UNLABELLED
+                read = await read_set(trials, title, pool[:rows], tests[: options.test_limit])
+                found[title], bias = await by_number(trials, read, draws)
+                predicted += (await as_predicted(trials, read, bias, options.count)).tolist()
                 evaluations += [
-                    evaluation(read, right, number, name) for number, right in found[title].items()
+                    evaluation(title, right, number, name) for number, right in found[title].items()
                 ]
     note = (
         f"Of {len(predicted)} test prompts that were asked with the bias, {sum(predicted)} began as"

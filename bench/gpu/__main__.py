@@ -39,7 +39,9 @@ PAGES = (
     *("labels", "public", "slop", "phrases", "records", "openers", "school", "news", "margins"),
     *("script", "endpoints", "tools", "limits", "decisions", "shorter", "gsm8k"),
 )
-"""Most important first; ``public_coder`` is ``public`` with another model."""
+"""Most important first."""
+CHOICES = (*PAGES, "public_coder")
+"""Those that may be named; ``public_coder`` is ``public`` under another title."""
 ALONE = {"live": 10.0, "overhead": 4.0}
 """Jobs that have the GPU for themselves after the server has been stopped, with their minutes. They
 are run where they are named.
@@ -191,8 +193,8 @@ def pack(out: Path) -> Path:
     "--job",
     "names",
     multiple=True,
-    type=click.Choice([*PAGES, *ALONE]),
-    help="Repeatable. [default: every page]",
+    type=click.Choice([*CHOICES, *ALONE]),
+    help=f"Repeatable. [default: {', '.join(PAGES)}]",
 )
 @click.option("--small", is_flag=True, help="The pages in their small sizes.")
 @click.option("--workers", default=6, show_default=True, help="Pages at a time.")
@@ -273,10 +275,8 @@ def main(
 
 
 def _pages(names: Sequence[str], place: Place, *, takes_tools: bool) -> Iterator[str]:
-    """The pages of these names, of none all; says why one is left out."""
-    for page in PAGES:
-        if names and page not in names:
-            continue
+    """The pages of these names, ``PAGES`` of none; says why one is left out."""
+    for page in [name for name in names if name in CHOICES] if names else PAGES:
         reason = why_not(page, USES[page], place, has_model=True)
         if page == "tools" and not takes_tools:
             reason = f"tools is left out: vLLM takes tools with --serve '{TOOLS}' alone"

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bench.gallery.few_labels import by_thresholds, crossed, less, main
+from bench.gallery.few_labels import by_thresholds, main
+from bench.gallery.over_draws import crossed, less
 from bench.measuring import write_rows
 from tests.support.exact import ExactServer
 from tests.support.labelled import DECIDER, labelled_rows
