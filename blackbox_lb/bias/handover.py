@@ -53,15 +53,15 @@ def rounded(values: Mapping[str, float], limit: int, tool: str) -> tuple[dict[st
     """The values as whole numbers within the limit, without zeros; and what that changed, in a
     sentence, "" for nothing.
     """
-    whole = {token: max(-limit, min(limit, round(value))) for token, value in values.items()}
-    kept: dict[str, float] = {token: value for token, value in whole.items() if value}
-    errors = [abs(whole[token] - value) for token, value in values.items()]
+    clipped = {token: max(-limit, min(limit, round(value))) for token, value in values.items()}
+    nonzero: dict[str, float] = {token: value for token, value in clipped.items() if value}
+    errors = [abs(clipped[token] - value) for token, value in values.items()]
     changed = sum(error > 0 for error in errors)
     if not changed:
-        return kept, ""
-    lost = len(whole) - len(kept)
+        return nonzero, ""
+    lost = len(clipped) - len(nonzero)
     zeros = f", and {lost:,} become 0 and are left out" if lost else ""
-    return kept, (
+    return nonzero, (
         f"{tool} takes whole numbers from -{limit} to {limit}: {changed:,} of"
         f" {len(values):,} values are rounded, by at most {max(errors):.2f} nats{zeros};"
         " blb proxy and blb serve send them as they are"
@@ -206,13 +206,13 @@ def _open_webui(job: ExportJob) -> str:
 def _openrouter_preset(job: ExportJob) -> str:
     """https://openrouter.ai/docs/features/presets. The preset's name stands in the path."""
     body = {"model": job.model, **job.prompt, **job.settings, "logit_bias": job.values}
-    made = posted(
+    request = posted(
         "https://openrouter.ai/api/v1/presets/blackbox-lb/chat/completions",
         "Authorization: Bearer $OPENROUTER_API_KEY",
         body,
     )
     use = '# Then any client asks for "model": "@preset/blackbox-lb".'
-    return f"{job.about}\n{made}{use}\n\n{job.legend}"
+    return f"{job.about}\n{request}{use}\n\n{job.legend}"
 
 
 def _koboldcpp_strings(job: ExportJob) -> str:

@@ -311,15 +311,15 @@ async def plain_completions(
     budget: SpendLimit,
 ) -> list[Completion]:
     """One completion of the base for each prompt, at temperature 1, in any order."""
-    drawn: list[Completion] = []
+    completions: list[Completion] = []
     draw = Draw(Sampling(1.0, max_tokens, 1, seed), endpoint=session.biased_endpoint)
 
     async def receive(prompt: Prompt) -> None:
-        drawn.extend(await session.complete_many(prompt, draw))
+        completions.extend(await session.complete_many(prompt, draw))
 
     in_flight = session.profile.connection.concurrency
     await run_all(prompts, receive, in_flight, budget, session.drop_waiting)
-    return drawn
+    return completions
 
 
 def estimated_cost(
@@ -353,14 +353,14 @@ def _starts(completion: Completion, spelled: Mapping[int, bytes]) -> list[int]:
     """The byte at which each token of a text begins; empty where its tokens are not known, or do
     not make up the text.
     """
-    known = [
+    spellings = [
         spelled.get(token, completion.token_bytes.get(token))
         for token in completion.token_ids.tolist()
     ]
-    sizes = [len(raw) for raw in known if raw is not None]
+    sizes = [len(raw) for raw in spellings if raw is not None]
     text = completion.text.encode()
-    joined = b"".join(raw for raw in known if raw is not None)
-    if len(sizes) < len(known) - 1 or not joined.startswith(text[: len(joined)]) or not sizes:
+    joined = b"".join(raw for raw in spellings if raw is not None)
+    if len(sizes) < len(spellings) - 1 or not joined.startswith(text[: len(joined)]) or not sizes:
         return []
     return [0, *accumulate(sizes[:-1])]
 

@@ -204,15 +204,15 @@ async def collect_all(
     all_asked: list[_Asked] = []
     missing: list[tuple[_Asked, MissingRequest]] = []
     covered = set[str]()
-    for one in series:
-        asked = _asked(session, store, tokenizer, one, only_stored=only_stored)
+    for part in series:
+        asked = _asked(session, store, tokenizer, part, only_stored=only_stored)
         requests = missing_requests(
-            session.profile, session.endpoint, covered | asked.stored, one, asked.keys
+            session.profile, session.endpoint, covered | asked.stored, part, asked.keys
         )
         covered.update(*asked.keys)
-        if one.draw.bias.vectors is not None and requests:
+        if part.draw.bias.vectors is not None and requests:
             prompts = [request.prompt for request in requests]
-            await asyncio.to_thread(one.draw.bias.prepare, prompts)
+            await asyncio.to_thread(part.draw.bias.prepare, prompts)
         all_asked.append(asked)
         missing += [(asked, request) for request in requests]
     budget = budget or SpendLimit()

@@ -37,12 +37,12 @@ def mean_logprob(completion: Completion) -> float | None:
     """The mean logprob of the delivered tokens, in nats, of those with a logprob of their own; None
     where none has one.
     """
-    known = completion.logprobs
+    logprobs = completion.logprobs
     if completion.bounded is not None:
-        known = known[~completion.bounded]
-    if not len(known):
+        logprobs = logprobs[~completion.bounded]
+    if not len(logprobs):
         return None
-    return float(known.mean())
+    return float(logprobs.mean())
 
 
 @dataclass(slots=True)
@@ -135,5 +135,5 @@ def _figure(rows: Sequence[Array], base: Sequence[Array] | None) -> TextFigure |
 
 def _means(rows: Sequence[Array]) -> Array:
     """(x,) the mean of what is known of each prompt, NaN where nothing is."""
-    known = [row[~np.isnan(row)] for row in rows]
-    return np.array([row.mean() if row.size else np.nan for row in known])
+    measured = [row[~np.isnan(row)] for row in rows]
+    return np.array([row.mean() if row.size else np.nan for row in measured])

@@ -204,18 +204,18 @@ def _of_labels(name: str, shifts: Vector, tokens: Sequence[Ids]) -> Prior:
 
 
 def label_priors(
-    answers: AnswersToLearn, labels: Labels, others: Sequence[FirstLists]
+    answers: AnswersToLearn, labels: Labels, without_answers: Sequence[FirstLists]
 ) -> tuple[Prior, ...]:
     """The calibration by the answers, and batch calibration; none where two labels begin alike or
     no list holds every label.
 
-    others: lists of more prompts, of which no answer is read.
+    without_answers: lists of more prompts, of which no answer is read.
     """
     tokens = answers.taught
     if tokens is None:
         return ()
     answered = answers.first.whole
-    batch = batch_calibration([answered, *others], tokens)
+    batch = batch_calibration([answered, *without_answers], tokens)
     if batch is None:
         return ()
     numbers = answers.first.labels_of(labels)

@@ -97,12 +97,12 @@ class Answers:
             )
         numbers = answers.first.labels_of(labels)
         folds = dealt(numbers, job.plan.sweep.seed)
-        others = await _unlabelled(job)
+        without_answers = await _unlabelled(job)
         vocab_size = job.trials.tokenizer.vocabulary_size
         left_out = []
         for fold in range(int(folds.max()) + 1):
             part = answers.only(folds != fold)
-            unlabelled = [answers.first.whole.only(folds == fold), *others]
+            unlabelled = [answers.first.whole.only(folds == fold), *without_answers]
             left_out.append(
                 LearnedFrom(
                     Positions.of(part.rollouts, vocab_size=vocab_size),
@@ -115,7 +115,7 @@ class Answers:
             job,
             self.positions,
             partial(challengers_by_lists, answers=answers, validation=scorer.first),
-            _calibrations(job, answers, others),
+            _calibrations(job, answers, without_answers),
             left_out,
         )
         return replace(

@@ -52,15 +52,15 @@ async def compared_by_words(job: FitJob, lists: FromLists, choice: Choice) -> Co
 
     lists: those that chose.
     """
-    given = lists.given
+    answers = lists.given
     validation = lists.first
     if lists.folds is not None:  # the prompts of training chose: there are no others
         validation = lists.first.only(np.zeros(lists.prompts, np.bool_))
-    if not _are_tried(job.plan, given, validation):
+    if not _are_tried(job.plan, answers, validation):
         return None
     candidate = choice.candidate
     bias = RequestBias(candidate.logit_bias)
-    is_right, _ = surely_right(given.first, bias)
+    is_right, _ = surely_right(answers.first, bias)
     also_right, _ = surely_right(validation, bias)
     if lists.folds is not None:
         biases = tuple(part.logit_bias for part in candidate.left_out)
@@ -70,7 +70,7 @@ async def compared_by_words(job: FitJob, lists: FromLists, choice: Choice) -> Co
     standing = choice.uncut or candidate
     return words_beside(
         (is_right, also_right),
-        given,
+        answers,
         validation,
         standing.learned_from or standing,
         job.limits,
@@ -88,22 +88,22 @@ def words_sentence(compared: Comparison) -> str:
     )
 
 
-def _are_tried(plan: Plan, given: AnswersToLearn, validation: AnswerStarts) -> bool:
+def _are_tried(plan: Plan, answers: AnswersToLearn, validation: AnswerStarts) -> bool:
     """Whether words are tried beside the fixed bias; see ``compared_by_words``."""
     labels = plan.decision_labels
-    if labels is None or given.label_tokens is None:
+    if labels is None or answers.label_tokens is None:
         return False
     if plan.depends_on or plan.phases or plan.phrases is not None:
         return False
     if plan.goal.objective not in ("reward", "accuracy") or plan.goal.positive is not None:
         return False
-    numbers = [first.labels_of(labels) for first in (given.first, validation)]
+    numbers = [first.labels_of(labels) for first in (answers.first, validation)]
     return int((np.concatenate(numbers) >= 0).sum()) >= FEWEST_ROWS
 
 
 def words_beside(
     fixed: tuple[Bools, Bools],
-    given: AnswersToLearn,
+    answers: AnswersToLearn,
     validation: AnswerStarts,
     standing: Candidate,
     limits: CompileLimits,
@@ -120,13 +120,13 @@ def words_beside(
     Args:
         fixed: whether the fixed bias decides each prompt of training and of validation right. It
             may have been learned from them, which is to its advantage.
-        given: the answers of the training prompts.
+        answers: the answers of the training prompts.
         validation: the first positions of the validation prompts.
         standing: the fixed bias, whose settings the other one has.
         limits: the provider's.
         seed: of the folds, and of the rows where they are more than ``MOST_WORK`` lets in.
     """
-    tokens = given.begins
+    tokens = answers.begins
     if limits.highest_id is not None:
         tokens = tokens[tokens <= limits.highest_id]
     if not 0 < len(tokens) <= MOST_WORK // FEWEST_ROWS:
@@ -137,10 +137,10 @@ def words_beside(
     learned = standing.projected
     if learned is not None and learned.shares is not None:
         # What each spelling of an answer weighs stays as the fixed bias found it.
-        weighed = replace(given.rollouts, shares=learned.shares)
-        given = replace(given, rollouts=weighed)
+        weighed = replace(answers.rollouts, shares=learned.shares)
+        answers = replace(answers, rollouts=weighed)
         standing = replace(standing, projected=replace(learned, shares=None))
-    part = _renumbered(given.only(chosen))
+    part = _renumbered(answers.only(chosen))
     examples = part.first.examples
     features = PromptFeatures.of(Words(), examples)
     if not features.table.shape[1]:
@@ -162,13 +162,15 @@ def words_beside(
     return paired_comparison(GREEDY, "accuracy", "higher", theirs, ours, ours - theirs, names)
 
 
-def _renumbered(given: AnswersToLearn) -> AnswersToLearn:
+def _renumbered(answers: AnswersToLearn) -> AnswersToLearn:
     """The first tokens of the answers and what follows them, with prompts numbered from 0."""
-    places = given.first.places
+    places = answers.first.places
     return replace(
-        given,
-        first=replace(given.first, places=np.arange(len(places))),
-        rollouts=replace(given.rollouts, prompts=np.searchsorted(places, given.rollouts.prompts)),
+        answers,
+        first=replace(answers.first, places=np.arange(len(places))),
+        rollouts=replace(
+            answers.rollouts, prompts=np.searchsorted(places, answers.rollouts.prompts)
+        ),
         rest=None,
     )
 
