@@ -71,6 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until all files are imported: nothing of them is garbage
     _leave_time_to_hypothesis()
     os.environ.pop("COLUMNS", None)
+    os.unsetenv("COLUMNS")  # of this process alone, which readline may have set
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -16,7 +16,6 @@ __all__ = [
     "LMSTUDIO_MODEL",
     "NOW",
     "SMOLLM2_IDS",
-    "chat",
     "filtered",
     "fireworks",
     "lmstudio_chat",
@@ -76,26 +75,16 @@ DETAILS = {
 # CreateCompletionResponse ---
 
 
-def openai_chat(
-    story: Story,
-    samples: Sequence[Sequence[Token]],
-    prompt: int,
-    model: str = "gpt-4o-mini-2024-07-18",
-) -> JSON:
+def openai_chat(story: Story, samples: Sequence[Sequence[Token]], prompt: int) -> JSON:
     """One choice a sample, with 20 alternatives a token. ``prompt``: its tokens."""
     choices = [_choice(index, story, tokens) for index, tokens in enumerate(samples)]
-    return chat(choices, prompt, sum(map(len, samples)), model)
-
-
-def chat(choices: Sequence[JSON], prompt: int, generated: int, model: str) -> JSON:
-    """The envelope of a chat completion; ``prompt`` and ``generated`` count tokens."""
     return {
         "id": "chatcmpl-constructed",
         "object": "chat.completion",
         "created": NOW,
-        "model": model,
-        "choices": list(choices),
-        "usage": {**usage(prompt, generated), **DETAILS},
+        "model": "gpt-4o-mini-2024-07-18",
+        "choices": choices,
+        "usage": {**usage(prompt, sum(map(len, samples))), **DETAILS},
         "service_tier": "default",
         "system_fingerprint": "fp_constructed",
     }
@@ -269,10 +258,8 @@ def _tilted(
 # --- LM Studio: schemas Response, OutputTextContent, LogProb; chat without logprobs ---
 
 
-def lmstudio_response(story: Story, tokens: Sequence[Token], *, logprobs: bool = True) -> JSON:
-    """The Responses API; ``bytes`` are those of the printed text. Without logprobs the list is
-    empty.
-    """
+def lmstudio_response(story: Story, tokens: Sequence[Token]) -> JSON:
+    """The Responses API; ``bytes`` are those of the printed text."""
 
     def alternative(token: Token, logprob: float | None) -> JSON:
         return {
@@ -292,7 +279,7 @@ def lmstudio_response(story: Story, tokens: Sequence[Token], *, logprobs: bool =
         "type": "output_text",
         "text": text_of(tokens),
         "annotations": [],
-        "logprobs": entries if logprobs else [],
+        "logprobs": entries,
     }
     message = {
         "id": "msg_constructed",

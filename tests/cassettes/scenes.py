@@ -17,7 +17,6 @@ from tests.cassettes.answers import (
     LMSTUDIO_MODEL,
     NOW,
     SMOLLM2_IDS,
-    chat,
     filtered,
     fireworks,
     lmstudio_chat,
@@ -107,18 +106,6 @@ def openai_error(
 def openai() -> Scenes:
     free = to_openai(asked(CAPITAL), openai_chat(ESTONIA, [[*TALLINN, b"."]], CAPITAL_TOKENS))
     bias = {"720": 15, "1105": 5, "13": -100}
-    entries = {str(token): 1 for token in range(1000, 1301)}
-    client = {"messages": said(CAPITAL), "model": "gpt-4o-mini", "logit_bias": bias}
-    plain = {
-        "index": 0,
-        "message": {"role": "assistant", "content": "Reval", "refusal": None, "annotations": []},
-    }
-    reval = chat(
-        [{**plain, "logprobs": None, "finish_reason": "stop"}],
-        CAPITAL_TOKENS,
-        2,
-        "gpt-4o-mini-2024-07-18",
-    )
     return {
         "collect": [
             MODELS,
@@ -135,19 +122,8 @@ def openai() -> Scenes:
                 asked(CAPITAL, logit_bias=bias), openai_chat(ESTONIA, [REVAL], CAPITAL_TOKENS)
             ),
         ],
-        "a_client_with_a_bias": [to_openai(client, reval)],
         "completions_endpoint": [MODELS, *_legacy()],
         **_openai_refusals(),
-        "too_many_entries": [
-            MODELS,
-            to_openai(
-                asked(CAPITAL, logit_bias=entries),
-                openai_error(
-                    "You provided 301 logit biases, but can provide at most 300", param="logit_bias"
-                ),
-                400,
-            ),
-        ],
         "a_rate_limit": [MODELS, *_rate_limit()],
     }
 
@@ -178,11 +154,6 @@ def _openai_refusals() -> Scenes:
     )
     unknown = "The model `gpt-4o-tiny` does not exist or you do not have access to it."
     lacks = "Unsupported parameter: 'logprobs' is not supported with this model."
-    spent = (
-        "You exceeded your current quota, please check your plan and billing details. For more"
-        " information on this error, read the docs:"
-        " https://platform.openai.com/docs/guides/error-codes/api-errors."
-    )
     return {
         "a_wrong_key": [
             Exchange(MODELS.url, None, openai_error(shown, code="invalid_api_key"), 401)
@@ -199,14 +170,6 @@ def _openai_refusals() -> Scenes:
                 asked(CAPITAL, "gpt-4.1-thinking"),
                 openai_error(lacks, param="logprobs", code="unsupported_parameter"),
                 400,
-            ),
-        ],
-        "a_spent_quota": [
-            MODELS,
-            to_openai(
-                asked(CAPITAL),
-                openai_error(spent, "insufficient_quota", code="insufficient_quota"),
-                429,
             ),
         ],
     }
@@ -287,15 +250,6 @@ def to_azure(body: JSON, answer: JSON, status: int = 200) -> Exchange:
 def azure() -> Scenes:
     two = asked(CAPITAL, DEPLOYMENT, n=2)
     good = filtered(openai_chat(ESTONIA, [TALLINN, REVAL], CAPITAL_TOKENS))
-    missing = (
-        "The API deployment for this resource does not exist. If you created the deployment within"
-        " the last 5 minutes, please wait a moment and try again."
-    )
-    denied = (
-        "Access denied due to invalid subscription key or wrong API endpoint. Make sure to provide"
-        " a valid key for an active subscription and use a correct regional API endpoint for your"
-        " resource."
-    )
     return {
         "collect": [AZURE_MODELS, to_azure(two, good)],
         "a_filtered_prompt": [
@@ -311,17 +265,6 @@ def azure() -> Scenes:
                 filtered(openai_chat(ESTONIA, [[*TALLINN, b"."], TALLINN], 11 + 7), 0),
             ),
         ],
-        "an_unknown_deployment": [
-            AZURE_MODELS,
-            to_azure(
-                asked(CAPITAL, "nowhere"),
-                {"error": {"code": "DeploymentNotFound", "message": missing}},
-                404,
-            ),
-        ],
-        "a_wrong_key": [
-            Exchange(AZURE_MODELS.url, None, {"error": {"code": "401", "message": denied}}, 401)
-        ],
     }
 
 
@@ -335,13 +278,6 @@ def azure_classic() -> Scenes:
         ("max_tokens" if key == "max_completion_tokens" else key): value
         for key, value in asked(CAPITAL, DEPLOYMENT).items()
     }
-    sampled = filtered(openai_chat(ESTONIA, [TALLINN], CAPITAL_TOKENS))
-    client = {
-        "messages": said(CAPITAL),
-        "model": DEPLOYMENT,
-        "max_tokens": 16,
-        "logit_bias": {"155897": 2},
-    }
     return {
         "collect": [
             listing(f"{AZURE}/models?{version}", "gpt-4o-mini-2024-07-18"),
@@ -351,12 +287,7 @@ def azure_classic() -> Scenes:
                 filtered(openai_chat(ESTONIA, [TALLINN, [*TALLINN, b"."]], CAPITAL_TOKENS)),
             ),
         ],
-        "a_client_with_a_bias": [Exchange(url, client, _without_logprobs(sampled))],
     }
-
-
-def _without_logprobs(answer: JSON) -> JSON:
-    return {**answer, "choices": [{**choice, "logprobs": None} for choice in answer["choices"]]}
 
 
 # --- Fireworks
@@ -387,13 +318,6 @@ def fireworks_ai() -> Scenes:
     yes, no, sure = [b"Yes", b"."], [b"No"], [b"Sure", b"!"]
     bias: dict[Token, float] = {b"No": 2.5, b"Yes": -1.25}
     biased = {str(SMOLLM2_IDS[token]): nats for token, nats in bias.items()}
-    unknown = "Extra inputs are not permitted, field: 'xtc_probability', value: 0.0"
-    refusal = {
-        "object": "error",
-        "type": "invalid_request_error",
-        "code": "invalid_request_error",
-        "message": unknown,
-    }
     return {
         "collect": [
             models,
@@ -414,10 +338,6 @@ def fireworks_ai() -> Scenes:
                 fireworks(SKY, yes, chat=False),
             ),
         ],
-        "an_unknown_field": [
-            models,
-            Exchange(url, to_fireworks(question, xtc_probability=0.0), {"error": refusal}, 400),
-        ],
     }
 
 
@@ -433,13 +353,11 @@ def lm_studio() -> Scenes:
     request = {"model": LMSTUDIO_MODEL, "input": said(QUESTION), **LMSTUDIO_NEUTRAL, **asks}
     samples: list[list[Token]] = [[b"Yes", b"."], [b"No"], [b"Sure", b"!"]]
     url = f"{LMSTUDIO}/responses"
-    without = lmstudio_response(SKY, samples[0], logprobs=False)
     return {
         "collect": [
             models,
             *(Exchange(url, request, lmstudio_response(SKY, each)) for each in samples),
         ],
-        "an_answer_without_logprobs": [models, Exchange(url, request, without)],
         "judging": [
             models,
             *_judged({}, ("Yes, it is.", 5), ("Yes.", 2)),

@@ -11,21 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import openai
 import pytest
 
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.local.engine import resolve_model
 from blackbox_lb.api.session import Session
-from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Entry
 from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
-from blackbox_lb.deploy.client import apply
 from blackbox_lb.errors import (
     AuthenticationFailed,
     ModelUnsuitable,
-    NoLogprobs,
-    QuotaExhausted,
     RequestRejected,
 )
 from blackbox_lb.jobs.fitting.scored_policies import BASE, BIASED, score_policies, verdict_of
@@ -260,30 +254,6 @@ def test_openai_a_biased_request() -> None:
 
 
 @pytest.mark.vcr
-def test_openai_a_client_with_a_bias() -> None:
-    """A caller's own client sends the bias file's entries with its own request."""
-    answer = apply(
-        openai.OpenAI(), bias_file("openai", "gpt-4o-mini", BIAS)
-    ).chat.completions.create(
-        model="gpt-4o-mini", messages=[{"role": "user", "content": CAPITAL.text}]
-    )
-    assert answer.choices[0].message.content == "Reval"
-
-
-def bias_file(provider: str, model: str, bias: dict[int, float]) -> Bias:
-    """A bias as it is loaded from a file."""
-    entries = tuple(Entry(id=token, text="", bias=nats) for token, nats in bias.items())
-    return Bias(
-        provider=provider,
-        model=model,
-        tokenizer="t",
-        reward="length",
-        estimator="ips",
-        entries=entries,
-    )
-
-
-@pytest.mark.vcr
 def test_openai_completions_endpoint() -> None:
     """Strings become ids, ``bytes:\\x`` escapes and a special token's name too; a sampled token
     beside its five stays outside.
@@ -335,21 +305,6 @@ def test_openai_a_model_without_logprobs() -> None:
 
 
 @pytest.mark.vcr
-def test_openai_a_spent_quota(vcr: Cassette) -> None:
-    """A 429 that no waiting cures is not asked again."""
-    with raises_naming(QuotaExhausted, "429"):
-        ask("openai", **MINI)
-    assert vcr.play_count == 2
-
-
-@pytest.mark.vcr
-def test_openai_too_many_entries() -> None:
-    """The limit is the provider's own words, should a profile ever allow more."""
-    with raises_naming(RequestRejected, "400", "301", "300"):
-        ask("openai", bias=dict.fromkeys(range(1000, 1301), 1.0), **MINI)
-
-
-@pytest.mark.vcr
 def test_openai_a_rate_limit(vcr: Cassette, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked again after the milliseconds of ``retry-after-ms``, not after the whole second beside
     it.
@@ -367,18 +322,6 @@ def test_openai_a_rate_limit(vcr: Cassette, monkeypatch: pytest.MonkeyPatch) -> 
     assert waits == [0.144]
     assert time.monotonic() - started >= 0.144
     assert vcr.play_count == 3
-
-
-@pytest.mark.vcr
-@pytest.mark.default_cassette("openai/a_biased_request.yaml")
-@pytest.mark.parametrize("changed", [{1105: 6.0}, {1105: -5.0}, {1106: 5.0}, {}])
-def test_another_bias_is_not_answered(changed: dict[int, float]) -> None:
-    """A cassette answers the bias that it was made for and no other one."""
-    from vcr.errors import CannotOverwriteExistingCassetteException
-
-    bias = {token: nats for token, nats in BIAS.items() if token != 1105} | changed
-    with pytest.raises(CannotOverwriteExistingCassetteException):
-        ask("openai", bias=bias, **MINI)
 
 
 # --- Azure
@@ -433,21 +376,6 @@ def test_azure_a_filtered_completion(store: RolloutStore) -> None:
 
 
 @pytest.mark.vcr
-def test_azure_an_unknown_deployment() -> None:
-    """The provider's sentence and the deployment's name."""
-    with raises_naming(RequestRejected, "404", "'nowhere'"):
-        ask("azure", model="nowhere", tokenizer="o200k_base")
-
-
-@pytest.mark.vcr
-def test_azure_a_wrong_key(vcr: Cassette) -> None:
-    """A code that is a string means the same, and the variable is Azure's."""
-    with raises_naming(AuthenticationFailed, "401", "AZURE_OPENAI_API_KEY"):
-        ask("azure", **DEPLOYMENT)
-    assert vcr.play_count == 1
-
-
-@pytest.mark.vcr
 def test_azure_classic_collect(store: RolloutStore) -> None:
     """The deployment in the path, an api-version with every request, and max_tokens."""
     _, drawn = gathered("azure-classic", store, [CAPITAL], 2, SIXTEEN, **DEPLOYMENT)
@@ -464,23 +392,6 @@ def test_another_api_version_is_not_answered(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("OPENAI_API_VERSION", "2025-01-01-preview")
     with pytest.raises(CannotOverwriteExistingCassetteException):
         ask("azure-classic", **DEPLOYMENT)
-
-
-@pytest.mark.vcr
-def test_azure_classic_a_client_with_a_bias() -> None:
-    """The SDK's own Azure client carries the bias to the classic path."""
-
-    async def go() -> str | None:
-        async with openai.AsyncAzureOpenAI(api_version="2024-10-21") as client:
-            biased = apply(client, bias_file("azure-classic", "capitals", {155897: 2.0}))
-            answer = await biased.chat.completions.create(
-                model="capitals",
-                messages=[{"role": "user", "content": CAPITAL.text}],
-                max_tokens=16,
-            )
-            return answer.choices[0].message.content
-
-    assert asyncio.run(go()) == "Tallinn"
 
 
 # --- Fireworks
@@ -538,15 +449,6 @@ def test_fireworks_completions_endpoint() -> None:
     assert drawn.prompt_tokens == 10
 
 
-@pytest.mark.vcr
-def test_fireworks_an_unknown_field(tmp_path: Path) -> None:
-    """A field that a user's own profile adds is refused by name."""
-    mine = tmp_path / "mine.toml"
-    mine.write_text('extends = "fireworks"\n[neutral]\nxtc_probability = 0.0\n')
-    with raises_naming(RequestRejected, "400", "'xtc_probability'"):
-        talk(str(mine), lambda session: session.complete(QUESTION, EIGHT), model=FIREWORKS_MODEL)
-
-
 # --- LM Studio
 
 
@@ -569,16 +471,6 @@ def test_lmstudio_collect(store: RolloutStore) -> None:
     )
     assert training.next_token.overfull == 0
     assert {headers["authorization"] for headers in SENT} == {f"Bearer {KEYS['LM_API_TOKEN']}"}
-
-
-@pytest.mark.vcr
-def test_lmstudio_an_answer_without_logprobs() -> None:
-    """An older LM Studio, or an engine that gives none: the sentence says what is missing, and
-    where.
-    """
-    options = {"tokenizer": str(resolve_model(None))}
-    with raises_naming(NoLogprobs, "lmstudio", "responses", "``top_logprobs=0``"):
-        talk("lmstudio", lambda session: session.complete(QUESTION, RESPONSES), **options)
 
 
 @pytest.mark.vcr

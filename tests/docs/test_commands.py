@@ -21,7 +21,7 @@ import pytest
 
 from blackbox_lb.bias.document import Bias
 from tests.encodings import register_encoding
-from tests.support.commands import blb
+from tests.support.commands import asking, blb, options
 from tests.support.deciding_upstream import TEAM, mended
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
@@ -55,10 +55,15 @@ SAMPLES = {"collect", "doctor", "eval", "fit"}
 FEW = {
     "collect": {"--samples-per-prompt": "3"},
     "eval": {"--test-samples": "2"},
-    "fit": {"--samples-per-prompt": "3", "--validation-samples": "2", "--test-samples": "2"},
+    "fit": {
+        "--samples-per-prompt": "3",
+        "--validation-samples": "2",
+        "--test-samples": "2",
+        "--l2": "5",
+    },
 }
-"""And few, where a page leaves their number to the defaults: a line that runs with these runs with
-more.
+"""And few, and one strength, where a page leaves them to the defaults: a line that runs with these
+runs with more.
 """
 
 
@@ -127,18 +132,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, engine: ExactServer) -> P
     lines_of_text = [f"Write a story, in {n} lines, about rain." for n in range(1, 31)]
     (root / "prompts.txt").write_text("\n".join(lines_of_text))
     (root / "list.txt").write_text(f"{word} 2\n{engine.texts[0].strip()}\n")
-    task = [
-        "--data",
-        str(root / "train.jsonl"),
-        "--reward",
-        "contains",
-        "--out",
-        str(root / "runs" / "train"),
-    ]
-    task += [word for pair in FEW["fit"].items() for word in pair]
-    run(
-        ["fit", "--provider", "llamacpp", "--base-url", engine.base_url, *task, "--max-tokens", "8"]
-    )
+    task = options(data=root / "train.jsonl", reward="contains", out=root / "runs" / "train")
+    few = [word for pair in FEW["fit"].items() for word in pair]
+    run(["fit", *asking(engine, max_tokens=8), *task, *few])
     (root / "runs" / "train" / "run.json").unlink()  # pages may replace it, but not their own runs
     shutil.copy(root / "runs" / "train" / "bias.json", root)
     (root / "runs" / "stories").mkdir()
@@ -211,33 +207,19 @@ def here(words: list[str], engine: ExactServer, gateways: dict[str, str]) -> lis
     if provider == "vllm" and "--batch" in words:  # asks no server
         return [*words, "--max-tokens", "8"]
     if provider in HOSTED:
-        words = [
-            *without(words, "--tokenizer", "--base-url"),
-            "--tokenizer",
-            "pages",
-            "--base-url",
-            gateways[provider],
-        ]
+        there = options(tokenizer="pages", base_url=gateways[provider])
+        words = [*without(words, "--tokenizer", "--base-url"), *there]
         words[words.index("--model") + 1] = HOSTED[provider]
         words = [*words, *(["--yes"] if words[0] == "doctor" else [])]
     elif provider is not None:
         if provider.endswith(".toml"):  # a hosted model's own name and vocabulary
             words = without(words, "--model", "--tokenizer")
-        words = [
-            *without(words, "--base-url", "--provider"),
-            "--provider",
-            "llamacpp",
-            "--base-url",
-            engine.base_url,
-        ]
+        words = [*without(words, "--base-url", "--provider"), *asking(engine)]
     if option(words, "--task") == "lm-eval:gsm8k":
         words = [*without(words, "--data-dir"), "--data-dir", "gsm8k"]
-        few = (
-            {"--limit": "30", "--validation-limit": "10", "--test-limit": "10"}
-            if words[0] == "fit"
-            else {}
-        )
-        words = [*without(words, *few), *(word for pair in few.items() for word in pair)]
+        if words[0] == "fit":
+            few = options(limit=30, validation_limit=10, test_limit=10)
+            words = [*without(words, *few[::2]), *few]
     if (option(words, "--reward") or "").startswith("avoid:delve,"):
         listed = ",".join(text.strip() for text in engine.texts[:4])
         words[words.index("--reward") + 1] = f"avoid:{listed}"
@@ -249,29 +231,15 @@ def here(words: list[str], engine: ExactServer, gateways: dict[str, str]) -> lis
         words
     ):  # nor its labels
         labels = ",".join(text.strip() for text in engine.texts[3:5])
-        words = [
-            *without(words, "--task", "--data", "--labels"),
-            "--data",
-            "decisions.jsonl",
-            "--labels",
-            labels,
-        ]
+        decision = options(data="decisions.jsonl", labels=labels)
+        words = [*without(words, "--task", "--data", "--labels"), *decision]
         words = [*words, *([] if "--out" in words else ["--out", f"runs/{words[0]}-decisions"])]
     if option(words, "--correct") == "exact-match":  # and no word alone
         words = without(words, "--correct")
     if option(words, "--task") == "lm-eval:gsm8k":  # and no sums
         words = [*without(words, "--reward"), "--reward", "length"]
     if words == ["init"]:  # what a reader types
-        words = [
-            "init",
-            "--provider",
-            "llamacpp",
-            "--base-url",
-            engine.base_url,
-            "--data",
-            "train.jsonl",
-            "--yes",
-        ]
+        words = ["init", *asking(engine, data="train.jsonl"), "--yes"]
     fewer = [
         word
         for name, number in FEW.get(words[0], {}).items()

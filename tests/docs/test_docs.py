@@ -7,16 +7,10 @@ from __future__ import annotations
 import pkgutil
 import re
 import runpy
-import shlex
-import sqlite3
 from pathlib import Path
 
-import click
 import pytest
 
-from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Entry
-from blackbox_lb.cli import main
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.store import RolloutStore
@@ -86,16 +80,21 @@ def test_programs_that_a_page_names_exist(page: str) -> None:
 
 
 def test_the_architecture_page_is_true() -> None:
-    """It has the rooms in their order and the sentences of the test of layers, and every file and
-    folder that it names exists.
+    """It has the rooms in their order, which are the folders and modules of the package, and the
+    sentences of the test of layers; and every file and folder that it names exists.
     """
     page = DOCS["architecture"]
     rooms = re.findall(r"^\| `(\w+)` \|", page.split("## Reading")[0], flags=re.MULTILINE)
     assert rooms == [room for room in ROOMS if not room.startswith("_")]
+    package = ROOT / "blackbox_lb"
+    assert set(rooms) == {
+        path.stem
+        for path in package.iterdir()
+        if not path.name.startswith("_") and (path.is_dir() or path.suffix == ".py")
+    }
     assert re.findall(r"^- (.+)$", page, flags=re.MULTILINE) == [
         sentence for sentence, *_ in SENTENCES
     ]
-    package = ROOT / "blackbox_lb"
     parts = re.findall(r"^\| `(\w+)` \|", page.split("## Reading")[1], flags=re.MULTILINE)
     assert sorted(parts) == sorted(
         path.stem for path in (package / "estimate").iterdir() if not path.name.startswith("_")
@@ -114,24 +113,6 @@ def test_the_command_reference_is_the_help() -> None:
     assert (ROOT / "llms.txt").read_text(encoding="utf-8") == generate["llms"](), remedy
 
 
-def test_python_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of the README runs in a folder with a bias file."""
-    entry = Entry(id=1, text=" a", bias=1.0)
-    bias = Bias(
-        provider="vllm",
-        model="m",
-        tokenizer="t",
-        reward="length",
-        estimator="ips",
-        entries=(entry,),
-    )
-    bias.save(tmp_path / "bias.json")
-    monkeypatch.chdir(tmp_path)
-    assert snippets("python")
-    for snippet in snippets("python"):
-        exec(compile(snippet, "README.md", "exec"), {})
-
-
 def test_toml_snippets_are_profiles(tmp_path: Path) -> None:
     """Each loads as a user's own profile, and the one of a foreign host is the one that the tests
     send requests with.
@@ -144,31 +125,16 @@ def test_toml_snippets_are_profiles(tmp_path: Path) -> None:
     assert (ROOT / "tests" / "unit" / "providers" / "acme.toml").read_text() in found
 
 
-def test_every_blb_command_line_parses() -> None:
-    """Options of the README's command lines exist, with values of the right kind."""
-    lines = [
-        line
-        for block in snippets("console")
-        for line in block.splitlines()
-        if line.startswith("$ ") and "blb " in line
-    ]
-    assert len(lines) >= 4
-    for line in lines:
-        words = shlex.split(line.split("blb ", 1)[1], comments=True)
-        command = main.get_command(click.Context(main), words[0])
-        assert command is not None, line
-        command.make_context(
-            words[0], words[1:], parent=click.Context(main, **main.context_settings)
-        )
-
-
 def test_the_store_tables_are_documented() -> None:
-    """Every table and column of the schema stands in the table of the page on stores."""
+    """Every table and column of the schema stands in the table of the page on stores; the SQL in
+    the file itself explains its columns to whoever opens it with sqlite3.
+    """
     store = RolloutStore(":memory:")
     tables = store._db.connection.execute(
-        "SELECT name FROM sqlite_master WHERE type = 'table'"
+        "SELECT name, sql FROM sqlite_master WHERE type = 'table'"
     ).fetchall()
-    for (table,) in tables:
+    assert "see blackbox_lb.store.rows" in dict(tables)["completions"]
+    for table, _ in tables:
         (row,) = [line for line in DOCS["store"].splitlines() if line.startswith(f"| `{table}` |")]
         columns = [
             column[1] for column in store._db.connection.execute(f"PRAGMA table_info({table})")
@@ -189,20 +155,6 @@ def test_providers_and_rewards_are_documented() -> None:
         assert f"`{form.spelling}`" in DOCS["tasks"]
 
 
-def test_the_rooms_are_true() -> None:
-    """The table of rooms in the architecture names every folder and module of the package, and
-    nothing else.
-    """
-    table = DOCS["architecture"].partition("| room | holds |")[2].partition("\n\n")[0]
-    named = set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE))
-    rooms = {
-        path.stem
-        for path in (ROOT / "blackbox_lb").iterdir()
-        if not path.name.startswith("_") and (path.is_dir() or path.suffix == ".py")
-    }
-    assert named == rooms
-
-
 def test_pins_are_the_same_for_uv_and_pip() -> None:
     """constraints.txt and uv's constraints in pyproject.toml list the same versions, without any
     address.
@@ -215,12 +167,3 @@ def test_pins_are_the_same_for_uv_and_pip() -> None:
     project = (ROOT / "pyproject.toml").read_text()
     assert re.findall(r'^  "([\w.\-]+==[^"]+)",$', project, flags=re.MULTILINE) == pins
     assert "://" not in "\n".join(pins)
-
-
-def test_a_schema_comment_is_kept_in_the_file(tmp_path: Path) -> None:
-    """The SQL in the file itself explains its columns to whoever opens it with sqlite3."""
-    RolloutStore(tmp_path / "s.db").close()
-    db = sqlite3.connect(tmp_path / "s.db")
-    (sql,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'completions'").fetchone()
-    db.close()
-    assert "see blackbox_lb.store.rows" in sql

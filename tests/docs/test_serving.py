@@ -12,12 +12,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from blackbox_lb.cli import main
 from blackbox_lb.deploy.proxy.limits import GRACE
+from tests.docs.test_snippets import parse
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
@@ -27,15 +26,6 @@ def block(language: str) -> str:
     """The page's only block in this language."""
     (text,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     return str(text)
-
-
-def check_command(words: list[str]) -> None:
-    """``blb`` reads it; only files and addresses could still be wrong."""
-    program, name, *options = words
-    assert Path(program).name == "blb"
-    command = main.get_command(click.Context(main), name)
-    assert command is not None
-    command.make_context(name, options, parent=click.Context(main, **main.context_settings))
 
 
 def unit() -> configparser.ConfigParser:
@@ -49,7 +39,9 @@ def unit() -> configparser.ConfigParser:
 def test_the_unit_file_starts_the_proxy() -> None:
     """Its command is one, and it waits longer for the end than the proxy does for its answers."""
     service = unit()["Service"]
-    check_command(shlex.split(service["ExecStart"]))
+    program, *words = shlex.split(service["ExecStart"])
+    assert Path(program).name == "blb"
+    parse(words)
     assert float(service["TimeoutStopSec"]) > GRACE
 
 
@@ -69,8 +61,9 @@ def test_the_compose_file_starts_the_proxy() -> None:
     is /ready of the very port.
     """
     service = yaml.safe_load(block("yaml"))["services"]["blb"]
-    words = shlex.split(service["command"])
-    check_command(words)
+    program, *words = shlex.split(service["command"])
+    assert program == "blb"
+    parse(words)
     (volume,) = service["volumes"]
     _, folder, mode = volume.split(":")
     assert mode == "ro"

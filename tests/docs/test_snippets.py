@@ -1,5 +1,5 @@
-"""Every block of code in docs/ is run, parsed or says why not; the site builds, without a
-network.
+"""Every block of code in README.md and docs/ is run, parsed or says why not; the site builds,
+without a network. ``test_commands`` runs every line of ``blb``.
 """
 
 from __future__ import annotations
@@ -12,31 +12,28 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import pytest
 
-from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.cli.settings import SettingsFile
 from blackbox_lb.providers.prices import find_prices
 from blackbox_lb.tasks import load_task
-from tests.support.commands import blb
-from tests.support.exact import ExactModel, ExactServer
+from tests.support.exact import ExactModel
+from tests.support.proxy_upstream import bias
+from tests.support.questions import write_rows
 from tests.support.stored import store_completions
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 NOT_RUN = 4
 """Blocks that say why they cannot run here. One more needs a reason that a reviewer reads."""
 LANGUAGES = {"bash", "console", "ini", "js", "json", "python", "text", "toml", "yaml"}
-QUICK = {"completion", "export", "providers", "show"}
-"""Commands that need no server."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class Block:
 
 
 def blocks() -> list[Block]:
-    """Every fenced block of docs/."""
+    """Every fenced block."""
     pattern = re.compile(
         r"(<!-- not run here: [^>]+ -->\n)?^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL
     )
@@ -75,6 +72,19 @@ def snippets() -> list[Block]:
     return [block for block in of("python") if block.page != PROGRAM]
 
 
+def command_of(words: Sequence[str]) -> click.Command:
+    """The command of a line of ``blb``."""
+    command = main.get_command(click.Context(main), words[0])
+    assert command is not None, words
+    return command
+
+
+def parse(words: Sequence[str]) -> None:
+    """``blb`` reads the line; only files and addresses could still be wrong."""
+    above = click.Context(main, **main.context_settings)
+    command_of(words).make_context(words[0], list(words[1:]), parent=above)
+
+
 def command_lines() -> list[tuple[str, list[str]]]:
     """(page, words after blb) of every ``$ blb`` line, continued lines joined."""
     joined = [(block.page, block.code.replace("\\\n", " ")) for block in of("console")]
@@ -90,22 +100,11 @@ def command_lines() -> list[tuple[str, list[str]]]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with the files that the pages name."""
-    entry = Entry(id=1, text=" a", bias=1.0)
-    bias = Bias(
-        provider="vllm",
-        model="m",
-        tokenizer="t",
-        reward="length",
-        estimator="ips",
-        entries=(entry,),
-    )
-    runs = [tmp_path / "runs" / name for name in ("train", "capitals", "hosted")]
-    for place in (tmp_path, *runs):
+    for place in (tmp_path, *(tmp_path / "runs" / name for name in ("train", "hosted"))):
         place.mkdir(parents=True, exist_ok=True)
-        bias.save(place / "bias.json")
-    rows = [json.dumps({"prompt": f"question {n}", "answer": "a"}) for n in range(60)]
-    (tmp_path / "train.jsonl").write_text("\n".join(rows))
-    task = load_task(data=tmp_path / "train.jsonl")
+        bias().save(place / "bias.json")
+    rows = [{"prompt": f"question {n}", "answer": "a"} for n in range(60)]
+    task = load_task(data=write_rows(tmp_path / "train.jsonl", rows))
     store_completions(tmp_path / "runs" / "train" / "rollouts.db", task, ExactModel(9, 4, end=True))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -133,30 +132,17 @@ def test_command_lines_parse(page: str, words: list[str], monkeypatch: pytest.Mo
     """Every option exists and takes such a value. What a page leaves to its blb.toml may be
     missing.
     """
-    command = main.get_command(click.Context(main), words[0])
-    assert command is not None, words
-    for param in command.params:
-        if param.name in ("reward",):
+    for param in command_of(words).params:
+        if param.name == "reward":
             monkeypatch.setattr(param, "required", False)
-    command.make_context(
-        words[0], list(words[1:]), parent=click.Context(main, **main.context_settings)
-    )
-
-
-@pytest.mark.parametrize(
-    "words", [words for _, words in command_lines() if words[0] in QUICK], ids=" ".join
-)
-def test_quick_command_lines_run(words: list[str], folder: Path) -> None:
-    """Those that need no server end with exit code 0."""
-    result = blb(*words)
-    assert result.exit_code == 0, result.output
+    parse(words)
 
 
 def test_toml_blocks_are_settings_or_prices(tmp_path: Path) -> None:
     """Each is a table of prices, or a blb.toml: every command takes what it says. Profiles: see
     test_docs.
     """
-    found = [block for block in of("toml") if block.page != "providers.md"]
+    found = [block for block in of("toml") if block.page not in ("README.md", "providers.md")]
     assert found
     for block in found:
         if "[[price]]" in block.code:
@@ -166,9 +152,7 @@ def test_toml_blocks_are_settings_or_prices(tmp_path: Path) -> None:
             continue
         settings = SettingsFile(ROOT / "blb.toml", tomllib.loads(block.code))
         for name in COMMANDS:
-            command = main.get_command(click.Context(main), name)
-            assert command is not None
-            settings.of(name, command)
+            settings.of(name, command_of([name]))
 
 
 def test_json_blocks_parse() -> None:
@@ -196,75 +180,13 @@ def test_javascript_blocks_have_no_syntax_error(tmp_path: Path) -> None:
         subprocess.run(["node", "--check", tmp_path / "block.mjs"], check=True)
 
 
-def test_every_command_is_in_the_reference() -> None:
-    """A heading each."""
-    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    assert re.findall(r"^## blb (\w+)$", text, flags=re.MULTILINE) == sorted(COMMANDS)
-
-
-@pytest.fixture
-def server() -> Iterator[ExactServer]:
-    """An exact model with an end token."""
-    with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as running:
-        yield running
-
-
-def test_the_tutorial_runs(folder: Path, server: ExactServer) -> None:
-    """Its commands from init to the report, in order, against an exact model's server in place of
-    vLLM's. Those for a host: see unit/jobs/test_hosted_path.py.
-    """
-    (folder / "runs" / "train" / "bias.json").unlink()
-    steps = [
-        words
-        for page, words in command_lines()
-        if page == "tutorial.md" and words[0] not in ("proxy",)
-    ]
-    elsewhere = {
-        "local",
-        "runs/capitals/bias.json",
-        "runs/continents",
-        "openrouter",
-        "mine.toml",
-        "--hosts",
-    }
-    steps = [words for words in steps if not elsewhere & set(words)]
-    assert [words[0] for words in steps] == [
-        "init",
-        "eval",
-        "fit",
-        "eval",
-        "analyze",
-        "report",
-        "export",
-    ]
-    for words in steps:
-        swap = {
-            "vllm": "llamacpp",
-            "http://127.0.0.1:8000/v1": server.base_url,
-            "correct-and-short": "length",
-        }
-        more = ["--max-tokens", "8"] if words[0] in ("eval", "fit") else []
-        more += ["--go-on"] if words[0] == "eval" else []
-        result = blb(*(swap.get(word, word) for word in words), *more)
-        assert result.exit_code == 0, (words, result.output)
-    assert (folder / "runs" / "train" / "report.html").is_file()
-
-
 def test_the_site_builds_and_needs_no_network(tmp_path: Path) -> None:
     """mkdocs --strict finds no broken link, and no page loads a script, style or font from
     elsewhere.
     """
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--strict",
-        "--quiet",
-        "--site-dir",
-        str(tmp_path),
-    ]
+    words = ("-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir")
+    command = [sys.executable, *words, str(tmp_path)]
     built = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )

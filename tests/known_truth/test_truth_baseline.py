@@ -4,16 +4,15 @@ noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from functools import cache
 
 import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
-from blackbox_lb.estimate.counting.distributed import Shards, Share
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import (
     GivenAnswers,
@@ -63,9 +62,10 @@ COSTS = {"count": COST, "length": np.full(VOCAB, -0.4)}
 """(v,) of each token, where the reward is a sum over positions."""
 
 
-def drawn(name: str, seed: int, top: int | None = None) -> Rollouts:
+@cache
+def drawn(name: str, seed: int) -> Rollouts:
     """N completions, with what each position costs where the reward is a sum over positions."""
-    rollouts = MODEL.rollouts(N, REWARDS[name], 500 + seed, top=top)
+    rollouts = MODEL.rollouts(N, REWARDS[name], 500 + seed)
     costs = COSTS[name][rollouts.token_ids] if name in COSTS else None
     return replace(rollouts, costs=costs)
 
@@ -80,11 +80,23 @@ def without_baseline(rule: Weighting) -> Callable[[Rollouts], PositionWeights]:
     return weights
 
 
-def gradient(rollouts: Rollouts, weights: PositionWeights) -> Vector:
-    """(v,) the gradient of the objective at ``DELTA``, for one completion, from whole lists."""
-    table = NextToken.of(rollouts, extra_ids=np.arange(VOCAB))
-    counted = linear_term(table, weights)
-    return (counted - table.expected(DELTA, weights.values)) / len(rollouts.keys)
+@cache
+def table_of(name: str, seed: int) -> NextToken:
+    """Their whole lists."""
+    return NextToken.of(drawn(name, seed), extra_ids=np.arange(VOCAB))
+
+
+def gradients(name: str, of: Callable[[Rollouts], PositionWeights]) -> Iterator[Vector]:
+    """(v,) the gradient of the objective at ``DELTA``, for one completion, in each draw."""
+    for seed in range(DRAWS):
+        table, weights = table_of(name, seed), of(drawn(name, seed))
+        yield (linear_term(table, weights) - table.expected(DELTA, weights.values)) / N
+
+
+@cache
+def exact_of(reward: RewardOf) -> Exact:
+    """Every completion and its reward."""
+    return Exact(MODEL, reward)
 
 
 def unit(rollouts: Rollouts, rule: Weighting) -> float:
@@ -100,7 +112,7 @@ def exact_gradient(reward: RewardOf, cost: Vector | None, gamma: float | None) -
     """(v,) the expectation of the gradient at ``DELTA`` with weights that are not scaled: by
     enumeration of every completion. cost: (v,) of each token, for rewards to go.
     """
-    exact = Exact(MODEL, reward)
+    exact = exact_of(reward)
     mass, total = np.exp(exact.base), np.zeros(VOCAB)
     weights = np.repeat(np.exp(exact.rewards / TAU)[:, None], MODEL.horizon, axis=1)
     if cost is not None and gamma is not None:
@@ -132,7 +144,7 @@ def noise(gradients: Vector) -> float:
 
 def test_the_enumerated_gradient_is_that_of_the_objective() -> None:
     """With terminal weights, by differences of the exact objective."""
-    exact, step = Exact(MODEL, count), 1e-5
+    exact, step = exact_of(count), 1e-5
     rows = step * np.eye(VOCAB)
     rise = [exact.objective(DELTA + row, TAU) - exact.objective(DELTA - row, TAU) for row in rows]
     scale = np.exp(exact.base) @ np.exp(exact.rewards / TAU)
@@ -152,13 +164,13 @@ def test_gradients_are_unbiased_and_the_baseline_takes_noise_away(
     """
     rule: Weighting = RewardTilt(TAU) if gamma is None else RewardToGo(TAU, gamma)
     truth = exact_gradient(REWARDS[name], COSTS.get(name), gamma)
-    sets = [drawn(name, seed) for seed in range(DRAWS)]
+    units = np.array([unit(drawn(name, seed), rule) for seed in range(DRAWS)])
     varied = []
     for of in (without_baseline(rule), rule.weights):
-        gradients = np.array([gradient(each, of(each)) * unit(each, rule) for each in sets])
-        errors = gradients.std(axis=0, ddof=1) / np.sqrt(DRAWS)
-        assert_zero((gradients.mean(axis=0) - truth) / errors)
-        varied.append(noise(gradients))
+        found = np.array([*gradients(name, of)]) * units[:, None]
+        errors = found.std(axis=0, ddof=1) / np.sqrt(DRAWS)
+        assert_zero((found.mean(axis=0) - truth) / errors)
+        varied.append(noise(found))
     assert varied[1] < 0.9 * varied[0]
 
 
@@ -166,11 +178,8 @@ def test_every_step_has_less_noise() -> None:
     """A price of single tokens: terminal, with the baseline, and to go with the baseline, each in
     the unit of its mean weight.
     """
-    sets = [drawn("count", seed) for seed in range(DRAWS)]
     rules = without_baseline(RewardTilt(TAU)), RewardTilt(TAU).weights, RewardToGo(TAU).weights
-    terminal, baseline, both = (
-        noise(np.array([gradient(each, of(each)) for each in sets])) for of in rules
-    )
+    terminal, baseline, both = (noise(np.array([*gradients("count", of)])) for of in rules)
     assert both < baseline < terminal
 
 
@@ -289,39 +298,6 @@ def test_parts_of_the_linear_term_add_up() -> None:
     assert positions.times(np.full(PROMPTS, 2.0))._linear(slice(0, PROMPTS)) == pytest.approx(
         2 * by_prompt
     )
-
-
-class Here:
-    """Workers in this process."""
-
-    def __init__(self, parts: list[Rollouts]) -> None:
-        self.shares = [Share([part], None) for part in parts]
-
-    def call(self, method: str, common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[Any]:
-        """See ``Workers``."""
-        return [
-            getattr(share, method)(*common, *row)
-            for share, row in zip(self.shares, own, strict=True)
-        ]
-
-
-def test_shares_have_the_same_baseline() -> None:
-    """Spread over three workers, the linear term and its parts are those of one place."""
-    rollouts = mixed()
-    parts = [rollouts.take(np.arange(180) % 3 == number) for number in range(3)]
-    workers, together = Here(parts), Rollouts.join(parts)
-    spread = Shards(
-        workers, [share.rollouts for share in workers.shares], [s.unlisted for s in workers.shares]
-    )
-    weights, table = RewardTilt(TAU).weights(together), NextToken.of(together)
-    for rollouts, at in ((together, table), (spread.rollouts, spread)):
-        np.testing.assert_allclose(linear_term(at, weights), linear_term(table, weights), atol=1e-9)
-        delta = DELTA[table.token_ids]
-        np.testing.assert_allclose(
-            linear_terms(rollouts, at, weights, delta),
-            linear_terms(together, table, weights, delta),
-            atol=1e-9,
-        )
 
 
 def test_columns_that_make_no_sense_are_refused() -> None:

@@ -185,14 +185,6 @@ def test_empty_completions_are_not_there() -> None:
     np.testing.assert_allclose(one.values, other.values, atol=1e-12)
 
 
-def test_censoring_changes_nothing_where_no_probability_of_a_sample_is_read() -> None:
-    """With every sampled token's logprob kept back, the bias is the same bit for bit."""
-    (one,), (other,) = (
-        made(each, next(sweeps("projection"))) for each in (BASE, CASES["all censored"][0])
-    )
-    assert one.logit_bias == other.logit_bias
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_rewards_that_are_no_number_are_refused_with_their_row(value: float) -> None:
     """NaN and +inf are named with the completion that has them."""

@@ -222,40 +222,6 @@ def test_rollouts_under_a_bias_list_the_base_model() -> None:
     assert stats.chisquare(seen, 4_000 * exact.probabilities()[order]).pvalue < 1e-9
 
 
-def test_quantised_gaps_are_whole_steps() -> None:
-    """Every gap below the likeliest token is a multiple of 1/16 nat, as measured at OpenAI; the
-    whole list still sums to 1.
-    """
-    model = ExactModel(30, 3, seed=7)
-    found = model.rollouts(40, reward, 3, quantum=1 / 16)
-    gaps = 16 * (found.top_logprobs - found.top_logprobs[:, :1]).astype(np.float64)
-    np.testing.assert_allclose(gaps, np.round(gaps), atol=1e-3)
-    np.testing.assert_allclose(
-        np.exp(found.top_logprobs.astype(np.float64)).sum(axis=1), 1, atol=1e-5
-    )
-    exact = model.rollouts(40, reward, 3)
-    assert 0 < np.abs(found.logprobs - exact.logprobs).max() < 1 / 16
-
-
-def test_noise_has_the_stated_size_and_leaves_the_draw_alone() -> None:
-    """Completions stay; log odds against the truth differ by .3 nat, sorted anew; a seed gives the
-    same noise again.
-    """
-    model = ExactModel(30, 3, seed=7, prompts=2)
-    found, exact = model.rollouts(300, reward, 3, noise=0.3), model.rollouts(300, reward, 3)
-    np.testing.assert_array_equal(found.token_ids, exact.token_ids)
-    assert (np.diff(found.top_logprobs, axis=1) <= 0).all()
-    both = [
-        np.take_along_axis(each.top_logprobs, each.top_ids.argsort(axis=1), axis=1)
-        for each in (found, exact)
-    ]
-    difference = (both[0] - both[1]).astype(np.float64)
-    assert (difference - difference.mean(axis=1, keepdims=True)).std() == pytest.approx(
-        0.3, rel=0.03
-    )
-    np.testing.assert_array_equal(found.top_ids, model.rollouts(300, reward, 3, noise=0.3).top_ids)
-
-
 def test_an_end_that_context_hardly_moves() -> None:
     """With end_sharpness 0 the end token's logit is the same after every prefix: its odds vary by
     the other tokens alone.

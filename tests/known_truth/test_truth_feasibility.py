@@ -1,4 +1,4 @@
-"""Feasibility on planted decisions: of each kind at least 38 of 40 checks give the right answer,
+"""Feasibility on planted decisions: of each kind at least 19 of 20 checks give the right answer,
 from 60 prompts.
 """
 
@@ -76,15 +76,15 @@ def no_skill(rng: np.random.Generator) -> tuple[Vector, npt.NDArray[np.int64]]:
     ],
 )
 def test_planted_decisions_are_recognised(planted: Planted, answer: Answer) -> None:
-    """Forty draws of each kind."""
+    """Twenty draws of each kind."""
     found = []
-    for seed in range(40):
+    for seed in range(20):
         logits, labels = planted(np.random.default_rng(seed))
         logprobs = log_softmax(logits, axis=1)
         order = np.argsort(-logprobs, axis=1)[:, :LISTED]
         lists = FirstLists(order, np.take_along_axis(logprobs, order, 1))
         found.append(feasibility(lists, [np.array([label]) for label in labels], labels))
-    assert sum(each.answer == answer for each in found) >= 38
+    assert sum(each.answer == answer for each in found) >= 19
     assert all(each.sentence for each in found)
 
 

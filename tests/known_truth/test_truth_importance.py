@@ -90,11 +90,9 @@ def test_hidden_end_tokens_cost_less_where_their_mass_is_counted() -> None:
 def test_bad_input_is_named() -> None:
     """Another table is refused."""
     data = MODEL.rollouts(20, reward, 1)
-    table, none = NextToken.of(data), np.zeros(VOCAB)
-    shorter = data.take(np.arange(10))
-    none = np.zeros(len(table.token_ids))
+    table = NextToken.of(data)
     with raises_naming(InputError, "next_token", "55", "29"):
-        log_policy_ratios(shorter, table, none)
+        log_policy_ratios(data.take(np.arange(10)), table, np.zeros(len(table.token_ids)))
 
 
 def test_a_completion_without_tokens_is_as_likely_under_any_policy() -> None:

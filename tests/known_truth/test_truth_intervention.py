@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
+from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting import (
@@ -32,9 +33,7 @@ def nothing(tokens: tuple[int, ...], prompt: int) -> float:
     return 0.0
 
 
-def scores_of(
-    rollouts: Rollouts, shifts: np.ndarray[tuple[int], np.dtype[np.float64]]
-) -> InterventionScores:
+def scores_of(rollouts: Rollouts, shifts: Vector) -> InterventionScores:
     """Of all positions."""
     return intervention_scores(rollouts.token_ids, rollouts.rollout_of, shifts)
 
@@ -42,23 +41,19 @@ def scores_of(
 def exact_shifts(
     logprobs: np.ndarray[Any, np.dtype[np.float64]],
     sampled: np.ndarray[Any, np.dtype[np.int32]],
-    delta: np.ndarray[tuple[int], np.dtype[np.float64]],
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    delta: Vector,
+) -> Vector:
     """(m,) ``delta(y) - log sum_v pi_0(v) exp(delta(v))`` from whole distributions (m, v)."""
     return np.asarray(delta[sampled] - logsumexp(logprobs + delta, axis=1))
 
 
-def listed_shifts(
-    rollouts: Rollouts, delta: np.ndarray[tuple[int], np.dtype[np.float64]], tail: Rollouts
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def listed_shifts(rollouts: Rollouts, delta: Vector, tail: Rollouts) -> Vector:
     """(m,) the shifts from lists; tail: unbiased rollouts."""
     base = NextToken.of(tail)
     return divergence(rollouts, np.arange(len(delta)), delta, base).per_position
 
 
-def both_sources(
-    top: int | None, seed: int = 3
-) -> tuple[Rollouts, dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]]:
+def both_sources(top: int | None, seed: int = 3) -> tuple[Rollouts, dict[str, Vector]]:
     """The same biased completions, and their shifts by whole distributions and by lists."""
     drawn = MODEL.rollouts(N, nothing, seed, top=top, delta=DELTA)
     base = MODEL.rollouts(N, nothing, seed + 1, top=top)
@@ -72,9 +67,7 @@ def both_sources(
     }
 
 
-def true_scores(
-    model: ExactModel, delta: np.ndarray[tuple[int], np.dtype[np.float64]]
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def true_scores(model: ExactModel, delta: Vector) -> Vector:
     """(v,) S by enumeration of every prefix: the shift of each token there, weighted by how likely
     it is to be generated.
     """
@@ -92,9 +85,9 @@ def true_scores(
 
 
 def tilted(
-    logprobs: np.ndarray[tuple[int], np.dtype[np.float64]],
-    delta: np.ndarray[tuple[int], np.dtype[np.float64]],
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    logprobs: Vector,
+    delta: Vector,
+) -> Vector:
     """pi_delta."""
     values = np.exp(logprobs + delta)
     return np.asarray(values / values.sum())
@@ -160,8 +153,9 @@ def test_the_sources_agree_on_other_completions_within_their_errors() -> None:
     """Both sources, each on completions of its own: scores of tokens used 200 times differ by
     noise of the expected size.
     """
-    exact = scores_of(*_source(3, "exact"))
-    listed = scores_of(*_source(30, "tail model"))
+    (drawn, shifts), (others, other_shifts) = both_sources(20, 3), both_sources(20, 30)
+    exact = scores_of(drawn, shifts["exact"])
+    listed = scores_of(others, other_shifts["tail model"])
     often = listed.token_ids[listed.counts >= 200]
     both = np.isin(exact.token_ids, often) & (exact.counts >= 200)
     place = np.searchsorted(listed.token_ids, exact.token_ids[both])
@@ -169,13 +163,6 @@ def test_the_sources_agree_on_other_completions_within_their_errors() -> None:
         exact.errors[both], listed.errors[place]
     )
     assert np.sqrt((z**2).mean()) < 1.6
-
-
-def _source(
-    seed: int, source: str
-) -> tuple[Rollouts, np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    drawn, shifts = both_sources(20, seed)
-    return drawn, shifts[source]
 
 
 def test_the_errors_cover() -> None:

@@ -1,20 +1,17 @@
-"""The check of an operating point on other prompts, on a model whose every probability is known, and
-on margins whose distribution is known.
+"""Operating points of an opening on a model whose every probability is known: their curve, their
+check on other prompts, and margins whose distribution is known.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import expit
 from scipy.stats import ks_2samp
 
-import blackbox_lb
+from blackbox_lb import Run
 from blackbox_lb.bias.operating import (
     DecisionCounts,
     OperatingCurve,
@@ -22,26 +19,20 @@ from blackbox_lb.bias.operating import (
     PromptCounts,
 )
 from blackbox_lb.jobs.point_check import LEVEL, margin_distance
-from tests.support.commands import blb, refused
-from tests.support.exact import ExactModel, ExactServer
+from tests.support.commands import refused
+from tests.support.exact import ExactServer
+from tests.support.openings import (
+    COUNTS,
+    LABELLED,
+    MODEL,
+    OPENING,
+    check,
+    checked,
+    fit_opening,
+    margin,
+    row,
+)
 from tests.support.questions import write_rows
-
-MODEL = ExactModel(14, 1, seed=3, prompts=2000, sharpness=1.5, end=True)
-OPENING = (1, 4)
-DECIDE = "begins-with:b,e"
-COUNTS = {"train": 150, "validation": 150, "test": 60}
-
-
-def margin(prompt: str) -> float:
-    """Nats by which the best token of the opening is ahead of every other."""
-    logprobs = MODEL.logprobs([], MODEL.prompt_of(prompt))
-    return float(logprobs[list(OPENING)].max() - np.delete(logprobs, OPENING).max())
-
-
-def row(prompt: str, rng: np.random.Generator) -> dict[str, str]:
-    """A prompt that wants the opening with a chance that rises with the model's margin."""
-    is_wanted = rng.random() < expit(3.0 * (margin(prompt) + 2.0))
-    return {"prompt": prompt, "want": "begins" if is_wanted else "other"}
 
 
 @pytest.fixture(scope="module")
@@ -52,55 +43,49 @@ def server() -> Iterator[ExactServer]:
 
 
 @pytest.fixture(scope="module")
-def fitted(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> blackbox_lb.Run:
+def fitted(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A fit with a promise."""
     folder = tmp_path_factory.mktemp("point")
-    rng = np.random.default_rng(1)
-    rows = [
-        {**row(f"{split} {number}", rng), "split": split}
-        for split, count in COUNTS.items()
-        for number in range(count)
-    ]
-    return blackbox_lb.fit(
-        write_rows(folder / "data.jsonl", rows),
-        reward="accuracy",
-        decide=DECIDE,
-        objective="recall@precision=.7",
-        provider="llamacpp",
-        base_url=server.base_url,
-        max_tokens=1,
-        out=folder / "run",
-        quiet=True,
-    )
+    return fit_opening(folder, server, objective="recall@precision=.7")
 
 
-def checked(
-    run: blackbox_lb.Run, server: ExactServer, data: Path, *more: object
-) -> tuple[dict[str, Any], int]:
-    """What blb check says of the point on these rows, and how many requests it sent."""
-    before = len(server.requests)
-    result = blb(
-        *("check", run.folder / "bias.json", "--provider", "llamacpp", "--data", data),
-        *("--base-url", server.base_url, "--max-tokens", 1, "--json", "--quiet"),
-        *("--out", data.parent / "check", *more),
-    )
-    assert result.exit_code == 0, result.output
-    sent = [body for body in server.requests[before:] if "messages" in body or "prompt" in body]
-    return json.loads(result.stdout), len(sent)
-
-
-LABELLED = ("--decide", DECIDE, "--reward", "accuracy")
+def test_the_curve_of_an_opening_is_the_truth(fitted: Run) -> None:
+    """Its tokens are those that begin with the text, and at every point of the curve the counts on
+    validation prompts are what the exact model decides greedily under that bias. The goal's
+    promise is checked on fresh completions.
+    """
+    bias = fitted.bias
+    curve = bias.operating
+    assert curve is not None
+    assert curve.token_ids == OPENING
+    assert curve.positive == "begins"
+    assert set(bias.logit_bias) <= set(OPENING)
+    examples = fitted.task.validation
+    own = np.array([margin(example.prompt.text) for example in examples])
+    is_wanted = np.array([example.answers == ("begins",) for example in examples])
+    sent = bias.logit_bias.get(OPENING[0], 0.0)
+    for point in curve.points:
+        is_decided = own + sent - curve.shift + point.shift > 0
+        assert point.validation.decided == is_decided.sum()
+        assert point.validation.right == (is_decided & is_wanted).sum()
+    assert curve.checked is not None
+    decisions = fitted.result.decisions["greedy"]
+    assert sum(row.count for row in decisions.biased.labels) == COUNTS["test"]
+    assert decisions.biased.no_label == decisions.base.no_label == 0
+    test_margins = np.array([margin(example.prompt.text) for example in fitted.task.test])
+    assert curve.checked.decisions.decided == (test_margins + sent > 0).sum()
 
 
 def test_fresh_rows_are_decided_as_the_model_decides_them(
-    fitted: blackbox_lb.Run, server: ExactServer, tmp_path: Path
+    fitted: Run, server: ExactServer, tmp_path: Path
 ) -> None:
     """The counts are what the exact model decides greedily with the bias, from one token a row;
     rows like those of the fit show no drift, and its promise holds on them.
     """
     rng = np.random.default_rng(2)
     rows = [row(f"fresh {number}", rng) for number in range(300)]
-    found, sent = checked(fitted, server, write_rows(tmp_path / "fresh.jsonl", rows), *LABELLED)
+    data = write_rows(tmp_path / "fresh.jsonl", rows)
+    found, sent = checked(server, data, fitted.folder / "bias.json", *LABELLED)
     shift = fitted.bias.logit_bias[OPENING[0]]
     is_decided = np.array([margin(each["prompt"]) + shift > 0 for each in rows])
     is_wanted = np.array([each["want"] == "begins" for each in rows])
@@ -117,7 +102,7 @@ def test_fresh_rows_are_decided_as_the_model_decides_them(
 
 
 def test_rows_without_answers_show_a_drift(
-    fitted: blackbox_lb.Run, server: ExactServer, tmp_path: Path
+    fitted: Run, server: ExactServer, tmp_path: Path
 ) -> None:
     """Prompts on which the model is likelier to begin so have other margins; no answer is needed
     to see it, and nothing is said of the promise.
@@ -125,18 +110,18 @@ def test_rows_without_answers_show_a_drift(
     names = [f"other {number}" for number in range(400)]
     likely = sorted(names, key=margin)[-150:]
     data = write_rows(tmp_path / "logs.jsonl", [{"prompt": name} for name in likely])
-    found, _ = checked(fitted, server, data, "--reward", "tokens")
+    found, _ = checked(server, data, fitted.folder / "bias.json", "--reward", "tokens")
     assert (found["verdict"], found["drifted"]) == ("DRIFTED", True)
     assert found["promise"] is found["checked"] is None
     assert found["rate_now"]["value"] > found["rate_then"]["value"]
 
 
 def test_of_the_data_of_the_fit_only_the_test_rows_are_asked(
-    fitted: blackbox_lb.Run, server: ExactServer, tmp_path: Path
+    fitted: Run, server: ExactServer, tmp_path: Path
 ) -> None:
     """The point was chosen on the others."""
     data = fitted.folder.parent / "data.jsonl"
-    found, _ = checked(fitted, server, data, *LABELLED)
+    found, _ = checked(server, data, fitted.folder / "bias.json", *LABELLED)
     assert found["prompts"] == COUNTS["test"]
     curve = fitted.bias.operating
     assert curve is not None
@@ -144,28 +129,22 @@ def test_of_the_data_of_the_fit_only_the_test_rows_are_asked(
     assert found["checked"] == curve.checked.model_dump()
 
 
-def test_a_broken_promise_is_said(
-    fitted: blackbox_lb.Run, server: ExactServer, tmp_path: Path
-) -> None:
+def test_a_broken_promise_is_said(fitted: Run, server: ExactServer, tmp_path: Path) -> None:
     """Where fresh rows want the opening less often, the precision falls although no margin moved,
     and the next step is named.
     """
     rows = [{"prompt": f"less {number}", "want": "other"} for number in range(100)]
     rows += [{"prompt": f"more {number}", "want": "begins"} for number in range(3)]
     data = write_rows(tmp_path / "less.jsonl", rows)
-    found, _ = checked(fitted, server, data, *LABELLED)
+    found, _ = checked(server, data, fitted.folder / "bias.json", *LABELLED)
     assert (found["verdict"], found["promise"]["word"]) == ("BROKEN", "BROKEN")
-    told = blb(
-        *("check", fitted.folder / "bias.json", "--provider", "llamacpp", "--data", data),
-        *("--base-url", server.base_url, "--max-tokens", 1, "--quiet", *LABELLED),
-        *("--out", tmp_path / "check"),
-    ).stdout
+    told = check(server, data, fitted.folder / "bias.json", *LABELLED)
     assert told.startswith("BROKEN ")
     assert "blb fit" in told
     assert "--decide" in told
 
 
-def test_a_bias_without_a_point_is_refused(fitted: blackbox_lb.Run, tmp_path: Path) -> None:
+def test_a_bias_without_a_point_is_refused(fitted: Run, tmp_path: Path) -> None:
     """There is nothing to compare with, and no request is sent."""
     path = tmp_path / "plain.json"
     fitted.bias.replacing(operating=None).save(path)

@@ -10,14 +10,11 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.statistics import TokenIPS
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Fit
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.fits import projection
-from tests.support.statistics import statistics_of
 from tests.support.truth import Exact
 
 VOCAB, RARE, TAU, N, L2 = 40, 37, 0.5, 20_000, 5.0
@@ -87,23 +84,6 @@ def test_more_rollouts_come_closer(truth: tuple[ExactModel, Exact, np.ndarray]) 
         for n in (2_000, 20_000)
     )
     assert many < few / 4
-
-
-def test_projection_beats_ips_on_its_own_objective(
-    truth: tuple[ExactModel, Exact, np.ndarray],
-) -> None:
-    """On 2,000 rollouts with five logprobs a position, projection is closer to the tilted target
-    than ips at any alpha.
-    """
-    model, exact, best = truth
-    rollouts = model.rollouts(2_000, contains_rare, 1, top=5)
-    ips = TokenIPS(statistics_of(rollouts, TAU))
-    best_ips = np.inf
-    for alpha in (0.01, 0.03, 0.1, 0.3, 1.0, 3.0):
-        delta = np.zeros(VOCAB)
-        delta[ips.token_ids] = ips.delta(TAU, alpha, relative=True)
-        best_ips = min(best_ips, excess(exact, delta, best))
-    assert excess(exact, dense(projection(rollouts, tau=TAU, l2=L2)), best) < best_ips
 
 
 def test_a_tail_left_at_zero_is_biased_upward(truth: tuple[ExactModel, Exact, np.ndarray]) -> None:
@@ -206,36 +186,6 @@ def test_lists_may_come_apart_from_the_rollouts() -> None:
     )
 
 
-def test_a_fit_at_another_tau_is_a_warm_start() -> None:
-    """Started from tau = 1, the fit at tau = 0.5 is the same and needs no more iterations than from
-    0.
-    """
-    rollouts = ExactModel(40, 3, seed=5).rollouts(
-        500, lambda tokens, _: 1.0 * (3 in tokens), 2, top=10
-    )
-    cold = projection(rollouts, tau=0.5)
-    warm = projection(rollouts, tau=0.5, start=projection(rollouts, tau=1.0))
-    np.testing.assert_allclose(warm.delta, cold.delta, atol=1e-5)
-    assert warm.iterations <= cold.iterations
-
-
-def test_rewards_beyond_exp_do_not_overflow() -> None:
-    """Rewards of 10^5 nats apart give finite weights: the best completions count, the others do
-    not.
-    """
-    rollouts = ExactModel(5, 2, seed=5).rollouts(200, lambda tokens, _: 1e5 * (1 in tokens), 2)
-    fit = projection(rollouts)
-    assert np.isfinite(fit.delta).all()
-    assert fit.effective_sample_size == pytest.approx((rollouts.rewards > 0).sum())
-
-
-def test_no_reward_at_all_is_an_error() -> None:
-    """All rewards -inf: the message says so and what to do."""
-    rollouts = ExactModel(5, 2, seed=5).rollouts(20, lambda *_: -np.inf, 2)
-    with raises_naming(InputError, "20"):
-        projection(rollouts)
-
-
 @pytest.mark.parametrize(
     ("options", "facts"),
     [
@@ -249,20 +199,3 @@ def test_bad_options_are_named(options: dict[str, float], facts: tuple[str, ...]
     rollouts = ExactModel(5, 2, seed=5).rollouts(20, lambda *_: 0.0, 2)
     with raises_naming(InputError, *facts):
         projection(rollouts, **options)  # type: ignore[arg-type]
-
-
-def test_rewarded_completions_without_tokens_are_an_error() -> None:
-    """If only empty completions earned a reward there is nothing to fit."""
-    one = ExactModel(5, 2, seed=5).rollouts(1, lambda *_: -np.inf, 2)
-    rollouts = Rollouts(
-        keys=("a", "b"),
-        prompts=np.zeros(2, np.int64),
-        rewards=np.array([-np.inf, 0.0]),
-        lengths=np.array([2, 0]),
-        **{
-            name: getattr(one, name)
-            for name in ("token_ids", "logprobs", "top_ids", "top_logprobs")
-        },
-    )
-    with raises_naming(InputError, "max_tokens"):
-        projection(rollouts)

@@ -4,7 +4,6 @@ where nothing helps, and the verdict on the winner of many is honest.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -41,7 +40,13 @@ from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.types import Completion, Example, Prompt
 from tests.support.exact import ExactModel
 from tests.support.exact.model import RewardOf
-from tests.support.simulated import LETTERS, SimulatedTrials, judged_at_one, reward_of
+from tests.support.simulated import (
+    LETTERS,
+    SimulatedTrials,
+    judged_at_one,
+    reward_of,
+    run_silently,
+)
 from tests.support.truth import Exact
 
 LIMITS = CompileLimits(300, -100.0, 100.0, integers=False)
@@ -61,18 +66,9 @@ def searched(
     trials: SimulatedTrials, entrants: Iterable[Candidate], table: NextToken, search: Search = BRIEF
 ) -> Choice:
     """The choice of a whole search on the validation prompts."""
-    choices: list[Choice] = []
-
-    async def keep() -> None:  # the result of asyncio.run is printed, and takes long to print
-        validation, _ = examples_of(trials.model)
-        as_trials = cast(Trials, trials)
-        scorer = FromSamples(as_trials, validation, table, Goal(), (SAMPLED,))
-        choices.append(
-            await select(entrants, scorer, Goal(), search, table, LIMITS, Silent(), "reward")
-        )
-
-    asyncio.run(keep())
-    return choices[0]
+    validation, _ = examples_of(trials.model)
+    scorer = FromSamples(cast(Trials, trials), validation, table, Goal(), (SAMPLED,))
+    return run_silently(select(entrants, scorer, Goal(), search, table, LIMITS, Silent(), "reward"))
 
 
 def judged(trials: SimulatedTrials, choice: Choice) -> Verdict:
@@ -216,7 +212,7 @@ def test_a_race_on_eight_prompts_is_ranked_by_the_base_alone() -> None:
         scorer = Foreseen(trials, validation, table, Goal(), (SAMPLED,))
         base = model.rollouts(16 * BRIEF.samples, earned, seed + 77)
         scorer.base = located(base.take(base.prompts < len(validation)))
-        choice = asyncio.run(select(entrants, scorer, Goal(), BRIEF, table, LIMITS, Silent()))
+        choice = run_silently(select(entrants, scorer, Goal(), BRIEF, table, LIMITS, Silent()))
         exact = Exact(model, earned)
         without = exact.expected_reward()
         gain = exact.expected_reward(dense(choice.candidate, 24)) - without

@@ -4,7 +4,6 @@ is not flattered.
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
@@ -36,7 +35,7 @@ from blackbox_lb.types import Completion, Example, Prompt
 from tests.support.choosing import choose
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
-from tests.support.simulated import SimulatedTrials, judged_at_one, reward_of
+from tests.support.simulated import SimulatedTrials, judged_at_one, reward_of, run_silently
 from tests.support.truth import Exact
 
 VOCABULARY, HORIZON, PROMPTS = 5, 4, 28
@@ -64,17 +63,9 @@ def selected(
     trials: SimulatedTrials, field: Iterable[Candidate], samples: int = 4, **options: Any
 ) -> Choice:
     """Choose on the validation prompts."""
-    found: list[Choice] = []
-
-    async def keep() -> (
-        None
-    ):  # asyncio.run prints the result of its task to itself, and a table of 50 takes long to print
-        found.append(
-            await choose(cast(Trials, trials), VALIDATION, field, TAIL, samples=samples, **options)
-        )
-
-    asyncio.run(keep())
-    return found[0]
+    return run_silently(
+        choose(cast(Trials, trials), VALIDATION, field, TAIL, samples=samples, **options)
+    )
 
 
 def reported(trials: SimulatedTrials, choice: Choice) -> tuple[float, float]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -61,9 +62,11 @@ def whole(workers: Here) -> Shards:
 @pytest.fixture
 def rollouts() -> Rollouts:
     """Completions with short lists, so that there are tails, and tokens that only some shares
-    saw.
+    saw; a third of them were not drawn by the base, and have no baseline.
     """
-    return ExactModel(40, 6, seed=2, prompts=6, sharpness=0.7).rollouts(240, liked, 5, top=3)
+    model = ExactModel(40, 6, seed=2, prompts=6, sharpness=0.7)
+    drawn = model.rollouts(240, liked, 5, top=3)
+    return replace(drawn, drawn_by_base=np.arange(240) % 3 > 0)
 
 
 def cut(rollouts: Rollouts, shares: int) -> list[Rollouts]:

@@ -287,7 +287,7 @@ def test_part_of_a_large_table_tells_nearly_the_same(
     """
     model = ExactModel(40, 12, seed=5, end=True, prompts=16, unigram=-0.1 * np.arange(40))
     rollouts = model.rollouts(
-        3200, lambda tokens, _: 1.0 * (2 in tokens) + 0.5 * (7 in tokens), 0, top=top
+        800, lambda tokens, _: 1.0 * (2 in tokens) + 0.5 * (7 in tokens), 0, top=top
     )
     monkeypatch.setattr(tails, "PART", (1 + top) << 8)
     table = NextToken.of(rollouts)

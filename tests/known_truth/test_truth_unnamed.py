@@ -45,17 +45,7 @@ def without(data: Rollouts, tokens: tuple[int, ...]) -> Rollouts:
     """
     bad = np.isin(data.token_ids, tokens)
     kept = np.bincount(data.rollout_of[bad], minlength=len(data.keys)) == 0
-    at = kept[data.rollout_of]
-    return Rollouts(
-        keys=tuple(key for key, keep in zip(data.keys, kept, strict=True) if keep),
-        prompts=data.prompts[kept],
-        rewards=data.rewards[kept],
-        lengths=data.lengths[kept],
-        **{
-            name: getattr(data, name)[at]
-            for name in ("token_ids", "logprobs", "top_ids", "top_logprobs")
-        },
-    )
+    return data.take(kept)
 
 
 def hidden(data: Rollouts, tokens: tuple[int, ...] = (HIDDEN, ALSO_HIDDEN)) -> Rollouts:
@@ -187,22 +177,7 @@ def test_the_divergence_is_the_exact_one(top: int | None) -> None:
     within Monte Carlo error.
     """
     delta, n = random_bias(3), 20_000
-    tokens = RARELY.sample(n, np.random.default_rng(0), delta)
-    running = tokens >= 0
-    base = np.stack([_base(tokens, t) for t in range(3)], axis=1)[running]
-    listed = np.argsort(-base, axis=1)[:, :top]
-    drawn = Rollouts(
-        keys=tuple(map(str, range(n))),
-        prompts=np.zeros(n, np.int64),
-        rewards=np.zeros(n),
-        lengths=running.sum(axis=1),
-        token_ids=tokens[running].astype(np.int32),
-        logprobs=np.take_along_axis(base, tokens[running][:, None], axis=1)[:, 0].astype(
-            np.float32
-        ),
-        top_ids=listed.astype(np.int32),
-        top_logprobs=np.take_along_axis(base, listed, axis=1).astype(np.float32),
-    )
+    drawn = RARELY.rollouts(n, reward, 0, top=top, delta=delta)
     biased = without(drawn, (HIDDEN, ALSO_HIDDEN))
     assert len(biased.keys) > 0.98 * n
     tail = NextToken.of(RARELY.rollouts(4_000, reward, 1, top=top))
@@ -223,18 +198,6 @@ def test_the_divergence_is_that_of_the_tokens_with_an_id() -> None:
     np.testing.assert_allclose(other.per_completion, one.per_completion, atol=1e-5)
     assert divergence(kept_back, [], [], NextToken.of(kept_back)).kl == pytest.approx(0, abs=1e-6)
     assert NextToken.of(kept_back).unnamed.mean() > 0.05
-
-
-def _base(tokens: np.ndarray, t: int) -> np.ndarray:
-    """(n, v) the base model's logprobs at position t; rows of completions that have ended are not
-    read.
-    """
-    table = np.zeros((len(tokens), VOCAB))
-    running = tokens[:, t] >= 0
-    table[running] = RARELY.next_logprobs(
-        tokens[running, :t], np.zeros(int(running.sum()), np.int64)
-    )
-    return table
 
 
 def test_it_is_no_tail() -> None:

@@ -24,7 +24,7 @@ from blackbox_lb.rollouts.judging.verdict import (
 from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.tasks import parse_reward
 from tests.support.exact import ExactModel
-from tests.support.exact.model import NOTHING, trim
+from tests.support.exact.model import NOTHING, rewards_of
 from tests.support.truth import Exact
 
 Score = Callable[[tuple[int, ...], int], float]
@@ -60,9 +60,12 @@ class Job:
             setting.temperature,
             prompts=of,
         )
-        values = np.array([self.score(trim(row), int(p)) for row, p in zip(rows, of, strict=True)])
-        lengths = (rows != NOTHING).sum(axis=1).astype(np.float64)
-        split = [tuple(each[of == prompt] for prompt in prompts) for each in (values, lengths)]
+        lengths = (rows != NOTHING).sum(axis=1)
+        values = rewards_of(self.score, rows, lengths, of)
+        split = [
+            tuple(each[of == prompt] for prompt in prompts)
+            for each in (values, lengths.astype(np.float64))
+        ]
         return PolicyScores(split[0], None, split[1])
 
     def validation(self, candidate: Candidate, salt: int) -> float:
@@ -115,22 +118,16 @@ def bad(tokens: tuple[int, ...], prompt: int) -> float:
     return -good(tokens, prompt)
 
 
-def quiet(runs: int) -> int:
-    """In how many runs of noise nothing is claimed of the reward, at either setting."""
-    return sum(set(noise(seed).words()) == {"NO EVIDENCE"} for seed in range(runs))
-
-
-@pytest.mark.slow
-def test_noise_is_no_evidence() -> None:
-    """A reward of pure noise gives NO EVIDENCE in at least 95 % of 200 runs."""
-    found = quiet(200)
-    print(f"\npure noise: NO EVIDENCE in {found} of 200 runs")
-    assert found >= 190
-
-
-def test_noise_is_seldom_called_anything() -> None:
-    """The same in twelve runs, of which one may be loud by chance."""
-    assert quiet(12) >= 11
+@pytest.mark.parametrize(
+    ("runs", "fewest"), [(12, 11), pytest.param(200, 190, marks=pytest.mark.slow)]
+)
+def test_noise_is_no_evidence(runs: int, fewest: int) -> None:
+    """Of a reward of pure noise nothing is claimed, at either setting, in at least 95 % of 200
+    runs.
+    """
+    found = sum(set(noise(seed).words()) == {"NO EVIDENCE"} for seed in range(runs))
+    print(f"\npure noise: NO EVIDENCE in {found} of {runs} runs")
+    assert found >= fewest
 
 
 @pytest.mark.parametrize(("learned", "word"), [(good, "HELPS"), (bad, "HURTS")])
@@ -186,6 +183,8 @@ def _scores(
     """Four completions of each prompt."""
     of = np.repeat(asked, 4)
     rows = model.sample(len(of), rng, delta, prompts=of)
-    values = np.array([reward(trim(row), int(p)) for row, p in zip(rows, of, strict=True)])
-    lengths = (rows != NOTHING).sum(axis=1).astype(np.float64)
-    return PolicyScores(tuple(values.reshape(-1, 4)), None, tuple(lengths.reshape(-1, 4)))
+    lengths = (rows != NOTHING).sum(axis=1)
+    values = rewards_of(reward, rows, lengths, of)
+    return PolicyScores(
+        tuple(values.reshape(-1, 4)), None, tuple(lengths.astype(np.float64).reshape(-1, 4))
+    )

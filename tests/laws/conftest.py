@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import settings
+import pytest
 
-SHARED = settings.get_profile("shared cores")
-settings.register_profile("same", SHARED, derandomize=True)
-settings.register_profile("search", SHARED, max_examples=2_000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+@pytest.hookimpl(trylast=True)  # behind that of tests/, also where this folder alone is run
+def pytest_configure() -> None:
+    """Examples are drawn alike in every run; HYPOTHESIS_PROFILE=search draws more and others."""
+    from hypothesis import settings
+
+    shared = settings.get_profile("shared cores")
+    settings.register_profile("same", shared, derandomize=True)
+    settings.register_profile("search", shared, max_examples=2_000)
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))

@@ -13,6 +13,7 @@ import pytest
 from scipy.special import log_softmax
 
 from blackbox_lb.api.local.engine import LocalEngine, resolve_model
+from tests.live.test_local_engine import END, VOCABULARY, logprobs_of
 from tests.support.errors import raises_naming
 from tests.support.gateway import RulesGateway
 
@@ -20,9 +21,7 @@ pytest.importorskip("xllamacpp")
 pytestmark = pytest.mark.live
 
 JSON = dict[str, Any]
-VOCABULARY = 49_152
-END = 2
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION = "What is the capital of France?"
 FIRE = "accounts/fireworks/models/gateway"
 
 
@@ -36,7 +35,7 @@ def engine() -> Iterator[LocalEngine]:
 def ask(gateway: RulesGateway, model: str, **fields: Any) -> Any:
     """One chat answer."""
     with openai.OpenAI(base_url=gateway.base_url, api_key=gateway.key, max_retries=0) as client:
-        body: JSON = {"model": model, "messages": QUESTION, **fields}
+        body: JSON = {"model": model, "messages": [{"role": "user", "content": QUESTION}], **fields}
         return client.chat.completions.create(**body)
 
 
@@ -67,21 +66,6 @@ def test_openai_rules_on_a_real_model(engine: LocalEngine) -> None:
         assert gateway.invalid_requests == []
 
 
-def test_characters_of_several_tokens_leave_the_list_short(engine: LocalEngine) -> None:
-    """What llama.cpp leaves out of its list stays visible: more completion tokens than entries, but
-    each with exact bytes.
-    """
-    with RulesGateway("openai", engine) as gateway:
-        fields: JSON = {
-            "messages": [{"role": "user", "content": "Repeat: 😀😎"}],
-            "max_tokens": 12,
-            "logprobs": True,
-        }
-        answer = ask(gateway, "gpt-4o-mini", n=8, seed=5, temperature=0.5, **fields)
-        listed = sum(len(choice.logprobs.content) for choice in answer.choices)
-        assert answer.usage.completion_tokens > listed
-
-
 def test_fireworks_propensities_on_a_real_model(engine: LocalEngine) -> None:
     """Both logprobs are exact: the model's, and the tilted one's over the whole vocabulary; the end
     token can be forced.
@@ -90,7 +74,7 @@ def test_fireworks_propensities_on_a_real_model(engine: LocalEngine) -> None:
     with RulesGateway("fireworks", engine) as gateway:
         fields: JSON = {"n": 4, "max_tokens": 8, "logprobs": True, "top_logprobs": 5}
         biased = ask(gateway, FIRE, logit_bias=bias, **fields).to_dict()
-        whole = _whole_list(engine)
+        whole = logprobs_of(engine, "/v1/chat/completions", QUESTION)
         delta = np.array([bias.get(token, 0.0) for token in range(VOCABULARY)])
         tilted = log_softmax(whole + delta)
         # A character of several tokens is not listed, and then what is listed first was not sampled
@@ -117,21 +101,3 @@ def test_fireworks_propensities_on_a_real_model(engine: LocalEngine) -> None:
         forced = ask(gateway, FIRE, logit_bias={str(END): 100}, max_tokens=4, logprobs=True)
         assert forced.choices[0].logprobs.content == []
         assert forced.choices[0].finish_reason == "stop"
-
-
-def _whole_list(engine: LocalEngine) -> Any:
-    """(v) log pi_0 of the first token, from the engine itself."""
-    with openai.OpenAI(base_url=engine.base_url, api_key="none", max_retries=0) as client:
-        body: JSON = {
-            "model": "x",
-            "messages": QUESTION,
-            "max_tokens": 1,
-            "logprobs": True,
-            "top_logprobs": VOCABULARY,
-        }
-        answer = client.chat.completions.create(**body).to_dict()
-    found = np.full(VOCABULARY, -np.inf)
-    choices: Any = answer["choices"]
-    for entry in choices[0]["logprobs"]["content"][0]["top_logprobs"]:
-        found[entry["id"]] = entry["logprob"]
-    return found

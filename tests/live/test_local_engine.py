@@ -103,17 +103,16 @@ def logprobs_of(
 
 
 def draw(engine: LocalEngine, path: str, text: str, **options: Any) -> Counter[int]:
-    """How often each token came first in ``DRAWS`` seeded one-token completions."""
+    """How often each token came first in ``DRAWS`` seeded one-token completions; -1 for a byte
+    fragment, which is not listed.
+    """
+    asked = {"logprobs": True, "top_logprobs": 1} if "chat" in path else {"logprobs": 1}
+    body = request(path, text, max_tokens=1, **asked, **options)
 
     def one(seed: int) -> int:
-        answer = post(engine, "/completion", {**body, "seed": seed})
-        return int(answer["tokens"][0])
+        listed = post(engine, path, {**body, "seed": seed})["choices"][0].get("logprobs")
+        return int(listed["content"][0]["id"]) if listed else -1
 
-    if "chat" in path:
-        text = post(engine, "/apply-template", {"messages": [{"role": "user", "content": text}]})[
-            "prompt"
-        ]
-    body = request("/completion", text, n_predict=1, return_tokens=True, **options)
     with ThreadPoolExecutor(8) as pool:
         return Counter(pool.map(one, range(DRAWS)))
 
@@ -130,46 +129,25 @@ def p_value(counts: Counter[int], logprobs: np.ndarray[tuple[int], np.dtype[np.f
     return float(chisquare([*observed, rest[0]], [*expected[cells], rest[1]]).pvalue)
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-def test_the_full_vector_sums_to_one(engine: LocalEngine, path: str) -> None:
-    """Every id is listed once, and the probabilities are those of one distribution."""
-    vector = logprobs_of(engine, path, QUESTION)
-    assert np.isfinite(vector).all()
-    assert (vector <= 0).all()
-    assert np.exp(vector).sum() == pytest.approx(1, abs=1e-3)
-
-
-def test_neutral_sampling_draws_from_the_returned_softmax(engine: LocalEngine) -> None:
-    """With every sampling knob neutral, the draws cannot be told from the returned distribution;
-    with the defaults they can.
-    """
-    vector = logprobs_of(engine, "/v1/chat/completions", QUESTION)
-    assert p_value(draw(engine, "/v1/chat/completions", QUESTION), vector) > 1e-3
-    assert (
-        p_value(draw(engine, "/v1/chat/completions", QUESTION, top_k=40, min_p=0.05), vector) < 1e-6
-    )
-
-
 @pytest.mark.parametrize(
     ("path", "text"),
     [("/v1/chat/completions", QUESTION), ("/v1/completions", "My favourite city is")],
 )
-def test_the_openai_routes_honour_neutral_sampling(
+def test_neutral_sampling_draws_from_the_returned_softmax(
     engine: LocalEngine, path: str, text: str
 ) -> None:
-    """On the routes that rollouts use the draws follow the returned softmax too; a byte fragment is
-    not listed: the rest.
+    """On the routes that rollouts use every id is listed once, the probabilities are those of one
+    distribution, and the draws cannot be told from it; draws of tokens of a tenth of the highest
+    probability or more can.
     """
-    asked = {"logprobs": True, "top_logprobs": 1} if "chat" in path else {"logprobs": 1}
-    body = request(path, text, max_tokens=1, **asked)
-
-    def one(seed: int) -> int:
-        listed = post(engine, path, {**body, "seed": seed})["choices"][0].get("logprobs")
-        return int(listed["content"][0]["id"]) if listed else -1
-
-    with ThreadPoolExecutor(8) as pool:
-        counts = Counter(pool.map(one, range(DRAWS)))
-    assert p_value(counts, logprobs_of(engine, path, text)) > 1e-3
+    vector = logprobs_of(engine, path, text)
+    assert np.isfinite(vector).all()
+    assert (vector <= 0).all()
+    assert np.exp(vector).sum() == pytest.approx(1, abs=1e-3)
+    assert p_value(draw(engine, path, text), vector) > 1e-3
+    likely = np.exp(log_softmax(np.where(vector > vector.max() + np.log(0.1), vector, -np.inf)))
+    drawn = np.random.default_rng(0).choice(VOCABULARY, DRAWS, p=likely)
+    assert p_value(Counter(drawn.tolist()), vector) < 1e-6
 
 
 def test_a_bias_tilts_the_softmax_exactly(engine: LocalEngine) -> None:

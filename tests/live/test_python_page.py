@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import nbclient
 import nbformat
-import numpy as np
 import pytest
 
-from tests.support.exact import ExactModel, ExactServer
-from tests.support.labelled import labelled_rows
+from tests.support.exact import ExactServer
+from tests.support.labelled import DECIDER, labelled_rows
+from tests.support.questions import write_rows
 
 pytestmark = pytest.mark.live
 DOCS = Path(__file__).parents[2] / "docs"
-DECIDER = ExactModel(
-    14, 2, seed=3, prompts=12, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True
-)
-"""In place of the reader's server: tokens 1 and 2, " b" and " c", are the labels of the tickets."""
 SIZES = '"limit": 40, "validation_limit": 16, "test_limit": 24, "samples_per_prompt": 6'
 FEWER = '"limit": 6, "validation_limit": 2, "test_limit": 4, "samples_per_prompt": 2'
 """A page that runs with fewer prompts runs with more."""
@@ -30,7 +25,7 @@ VERDICTS = ("HELPS", "NO EVIDENCE", "NOT SHOWN TO PAY")
 
 @pytest.fixture
 def server() -> Iterator[ExactServer]:
-    """The reader's server."""
+    """In place of the reader's server: the labels of the tickets are those of its model."""
     with ExactServer(DECIDER) as running:
         yield running
 
@@ -40,8 +35,7 @@ def test_the_page_is_one_program(
 ) -> None:
     """Every block of docs/python.md, in order, in one namespace."""
     monkeypatch.chdir(tmp_path)
-    rows = labelled_rows(DECIDER)
-    Path("tickets.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    write_rows(Path("tickets.jsonl"), labelled_rows(DECIDER))
     page = (DOCS / "python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
     assert blocks

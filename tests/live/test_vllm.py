@@ -1,8 +1,5 @@
 """A real vLLM with ``LearnedBias``: its logprobs are the mathematics of the bias, whatever else
 runs in the batch.
-
-BLB_TEST_VLLM names a Python with vLLM, BLB_TEST_VLLM_MODEL a folder with a model;
-BLB_TEST_VLLM_DTYPE is float32 unless set.
 """
 
 from __future__ import annotations
@@ -11,9 +8,7 @@ import json
 import os
 import random
 import re
-import signal
 import socket
-import subprocess
 import time
 import tomllib
 import urllib.error
@@ -38,19 +33,10 @@ from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.vocabulary import load_vocabulary
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 from tests.support.biases import WIDE, phased_bias, prompt_bias
+from tests.support.vllm_server import DTYPE, ERROR, MODEL, NEEDED, vllm_server
 
-PYTHON, MODEL = os.environ.get("BLB_TEST_VLLM"), os.environ.get("BLB_TEST_VLLM_MODEL")
-DTYPE = os.environ.get("BLB_TEST_VLLM_DTYPE", "float32")
-pytestmark = [
-    pytest.mark.live,
-    pytest.mark.skipif(
-        not (PYTHON and MODEL),
-        reason="set BLB_TEST_VLLM to a Python with vLLM and BLB_TEST_VLLM_MODEL",
-    ),
-]
+pytestmark = NEEDED
 ROOT = Path(__file__).parents[2]
-ERROR = {"float32": 2e-3, "bfloat16": 0.3}
-"""Nats by which a logprob may be off: the same prefix in another batch is another order of sums."""
 CONTEXT, BLOCK, BLOCKS, TOGETHER = 512, 32, 80, 24
 """80 blocks of 32 tokens are 2,560: too few for 24 requests of 200, so that vLLM preempts."""
 POSITIONS = 2
@@ -230,7 +216,7 @@ def bias_by_words(size: int, tokenizer: str, phase: bool) -> Bias:
 def probe() -> str:
     """The fingerprint of the model's tokenizer, from its file."""
     tokenizer = pytest.importorskip("tokenizers").Tokenizer.from_file(
-        str(Path(MODEL or "", "tokenizer.json"))
+        str(Path(MODEL, "tokenizer.json"))
     )
     return fingerprint(tokenizer.encode(PROBE_TEXT, add_special_tokens=False).ids)
 
@@ -252,26 +238,13 @@ def installed(folder: Path) -> None:
     information.joinpath("entry_points.txt").write_text("\n".join(lines))
 
 
-def ready(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until the server answers."""
-    until = time.monotonic() + 300
-    while time.monotonic() < until:
-        assert process.poll() is None, log.read_text(errors="replace")[-4000:]
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                return
-        except OSError:
-            time.sleep(1)
-    raise AssertionError(f"vLLM did not start in 300 s: {log.read_text(errors='replace')[-4000:]}")
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """vLLM with the processor both installed and named, so that a bias added twice would show in
     every test.
     """
     folder = tmp_path_factory.mktemp("biases")
-    size = json.loads(Path(MODEL or "", "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    size = json.loads(Path(MODEL, "config.json").read_text(encoding="utf-8"))["vocab_size"]
     draws, even = np.random.default_rng(1), np.arange(size) % 2 == 0
     bias = {name: draws.normal(0, 1, size) for name in ("house", "a", "b")}
     bias |= {"odd": np.where(even, FORBID, 0.0), "even": np.where(even, 0.0, FORBID)}
@@ -285,42 +258,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         bias_by_words(size, probe(), phase).save(folder / f"{name}.json")
     site = tmp_path_factory.mktemp("site")
     installed(site)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     log = tmp_path_factory.mktemp("log") / "vllm.log"
-    command = f"""{PYTHON} -m vllm.entrypoints.openai.api_server --model {MODEL} --served-model-name m --host 127.0.0.1
-        --port {port} --dtype {DTYPE} --max-model-len {CONTEXT} --max-logprobs -1 --logprobs-mode processed_logprobs
-        --generation-config vllm --max-num-seqs {TOGETHER} --block-size {BLOCK} --num-gpu-blocks-override {BLOCKS} --enforce-eager
+    flags = f"""--model {MODEL} --served-model-name m --dtype {DTYPE} --max-model-len {CONTEXT}
+        --max-logprobs -1 --logprobs-mode processed_logprobs --generation-config vllm
+        --max-num-seqs {TOGETHER} --block-size {BLOCK} --num-gpu-blocks-override {BLOCKS} --enforce-eager
         --logits-processors blackbox_lb.serve.vllm:LearnedBias"""
-    offline = {
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "HF_HUB_OFFLINE": "1",
-        "DO_NOT_TRACK": "1",
-    }
     ours = {
         "BLB_BIAS_DIR": str(folder),
         "BLB_BIAS_DEFAULT": "house",
         "PYTHONPATH": f"{ROOT}{os.pathsep}{site}",
     }
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            command.split(),
-            env=os.environ | offline | ours,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-        try:
-            ready(port, process, log)
-            yield Server(port, folder, bias, log)
-        finally:
-            process.terminate()
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
+    with vllm_server(flags, log, ours) as port:
+        yield Server(port, folder, bias, log)
 
 
 def prompts(number: int) -> list[str]:
@@ -385,8 +334,8 @@ def test_logprobs_differ_by_the_bias_less_the_normaliser(server: Server) -> None
         f" {max(worst):.2g} nats, median of the"
     )
     print(f"largest {np.median(worst):.2g}; slope on delta {min(slopes):.5f} to {max(slopes):.5f}")
-    assert max(worst) < ERROR[DTYPE]
-    assert max(abs(slope - 1) for slope in slopes) < ERROR[DTYPE] / 10
+    assert max(worst) < ERROR
+    assert max(abs(slope - 1) for slope in slopes) < ERROR / 10
 
 
 def test_rows_are_never_mixed(server: Server) -> None:
@@ -427,7 +376,7 @@ def test_a_phase_changes_where_its_tokens_say(server: Server) -> None:
     """Under preemption each token of each request is of the kind that the tokens before it ask
     for.
     """
-    vocabulary = load_vocabulary(Path(MODEL or "", "tokenizer.json"))
+    vocabulary = load_vocabulary(Path(MODEL, "tokenizer.json"))
     before = server.metric("vllm:num_preemptions_total")
     names = [*PARITY, "none"] * 12
     with ThreadPoolExecutor(48) as pool:
@@ -465,7 +414,7 @@ def test_across_a_change_the_logprobs_are_those_of_each_vector(server: Server) -
         expected = base[0] + server.bias[name]
         worst.append(float(np.abs(found[position] - (expected - logsumexp(expected))).max()))
     print(f"{DTYPE}: largest errors {', '.join(f'{each:.2g}' for each in worst)} nats")
-    assert max(worst) < ERROR[DTYPE]
+    assert max(worst) < ERROR
 
 
 @pytest.mark.parametrize("name", BY_WORDS)
@@ -500,7 +449,7 @@ def test_each_prompt_gets_the_bias_of_its_own_words(server: Server, name: str) -
             expected = base[0] + delta - logsumexp(base[0] + delta)
             largest.append(float(np.abs(biased[position] - expected).max()))
     print(f"{DTYPE}: {len(largest)} positions, largest error {max(largest):.2g} nats")
-    assert max(largest) < ERROR[DTYPE]
+    assert max(largest) < ERROR
 
 
 def test_numbers_that_are_missing_or_foreign_are_a_400(server: Server) -> None:

@@ -72,13 +72,12 @@ def test_the_wheel_works_in_an_empty_environment(built: Path, tmp_path: Path) ->
     _run(tmp_path, *install, "--python", home / "bin" / "python", wheel)
     (site,) = (home / "lib").glob("python*/site-packages")
     _lend_dependencies(site, tmp_path / "lent")
-    assert str(site) in _run(
-        tmp_path, home / "bin" / "python", "-c", "import blackbox_lb; print(blackbox_lb.__file__)"
-    )
     assert "fit" in _run(tmp_path, home / "bin" / "blb", "--help")
     assert "vllm" in _run(tmp_path, home / "bin" / "blb", "providers")
-    script = "from blackbox_lb import load_task; print(len(load_task('capitals').train))"
-    assert _run(tmp_path, home / "bin" / "python", "-c", script).strip() == "80"
+    script = "import blackbox_lb; print(blackbox_lb.__file__, len(blackbox_lb.load_task('capitals').train))"
+    place, prompts = _run(tmp_path, home / "bin" / "python", "-c", script).split()
+    assert place.startswith(str(site))
+    assert prompts == "80"
 
 
 @pytest.mark.live
@@ -101,15 +100,7 @@ def test_the_wheel_with_its_extras_runs_the_demo(built: Path, tmp_path: Path) ->
     assert (tmp_path / "runs/continents/report.html").stat().st_size > 50_000
     (tmp_path / "words.txt").write_text("is\nthe\n", encoding="utf-8")
     small = ("--limit", "8", "--validation-limit", "4", "--test-limit", "4", "--max-tokens", "8")
-    places = (
-        "--task",
-        "capitals",
-        "--reward",
-        "avoid:words.txt",
-        "--go-on",
-        "--out",
-        "runs/words",
-    )
+    places = ("--task", "capitals", "--reward", "avoid:words.txt", "--go-on", "--out", "runs/words")
     _run(tmp_path, blb, *fit, *places, *small, "--samples-per-prompt", "2")
     assert (tmp_path / "runs/words/bias.json").is_file()
 

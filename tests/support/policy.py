@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
-from tests.support.exact.model import NOTHING, ExactModel, Ids, RewardOf, Vector, trim
+from tests.support.exact.model import NOTHING, ExactModel, Ids, RewardOf, Vector, rewards_of
 
 BLOCK = 256
 """Completions that are evaluated together: their tables stay in the processor's cache."""
@@ -49,14 +49,13 @@ def estimate_policy(
     bias = np.asarray(delta, dtype=np.float64) - np.max(delta)
     blocks = [_walk(model, of[start : start + BLOCK], bias, rng) for start in range(0, n, BLOCK)]
     tokens, kl = (np.concatenate(column) for column in zip(*blocks, strict=True))
-    rewards = np.array(
-        [reward(trim(row), int(p)) for row, p in zip(tokens, of, strict=True)], dtype=np.float64
-    )
+    lengths = (tokens != NOTHING).sum(axis=1)
+    rewards = rewards_of(reward, tokens, lengths, of)
     root = np.sqrt(n)
     return PolicyEstimate(
         reward=float(rewards.mean()),
         kl=float(kl.mean()),
-        length=float((tokens != NOTHING).sum(axis=1).mean()),
+        length=float(lengths.mean()),
         reward_error=(
             float(rewards.std(ddof=1) / root) if np.isfinite(rewards).all() else float("nan")
         ),

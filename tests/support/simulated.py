@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from blackbox_lb.tasks.rewards.forms.function import of_function
 from blackbox_lb.types import Completion, EndTokens, Example
 from tests.support.exact import ExactModel
 
+T = TypeVar("T")
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz", *(f"t{number}" for number in range(26, 400))]
 """The text of each token."""
 
@@ -92,10 +93,22 @@ class SimulatedTrials:
             delta[list(bias)] = list(bias.values())
             prompts = np.array([prompt for _, prompt in missing])
             tokens = self.model.sample(len(missing), self._rng, delta, temperature, prompts=prompts)
-            for (key, prompt), row in zip(missing, tokens, strict=True):
+            tables = np.zeros((*tokens.shape, 0), np.float32)
+            if not bias:
+                tables = self._listed(tokens, prompts)
+            lengths = (tokens >= 0).sum(axis=1).tolist()
+            for (key, _), row, table, length in zip(missing, tokens, tables, lengths, strict=True):
                 serial = int(self._rng.integers(2**62))
-                self._drawn[key] = self._completion(row[row >= 0], prompt, serial, not bias)
+                self._drawn[key] = _completion(row[:length], table[:length], serial)
         return keys
+
+    def _listed(self, tokens: np.ndarray, prompts: np.ndarray) -> np.ndarray:
+        """(n, t, v) logprobs at each position; those behind an end are not read."""
+        tables = np.zeros((*tokens.shape, self.model.vocab_size), np.float32)
+        for t in range(tokens.shape[1]):
+            running = np.flatnonzero(tokens[:, t] >= 0)
+            tables[running, t] = self.model.next_logprobs(tokens[running, :t], prompts[running])
+        return tables
 
     def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
         """The completions with these keys."""
@@ -105,23 +118,19 @@ class SimulatedTrials:
         """The completions of each row of keys."""
         return (list(self.completions(row)) for row in keys)
 
-    def _completion(self, tokens: np.ndarray, prompt: int, serial: int, listed: bool) -> Completion:
-        """A completion whose text is its tokens as letters and a serial number; only those of the
-        base list their logprobs.
-        """
-        width = self.model.vocab_size if listed else 0
-        table = np.zeros((len(tokens), width))
-        if listed:
-            rows = [self.model.logprobs(tokens[:t].tolist(), prompt) for t in range(len(tokens))]
-            table = np.stack(rows)
-        return Completion(
-            text=" ".join(LETTERS[token] for token in tokens) + f" {serial}",
-            finish_reason="stop",
-            token_ids=tokens.astype(np.int32),
-            logprobs=np.zeros(len(tokens), np.float32),
-            top_ids=np.tile(np.arange(width, dtype=np.int32), (len(tokens), 1)),
-            top_logprobs=table.astype(np.float32),
-        )
+
+def _completion(tokens: np.ndarray, table: np.ndarray, serial: int) -> Completion:
+    """A completion whose text is its tokens as letters and a serial number; only those of the base
+    list their logprobs.
+    """
+    return Completion(
+        text=" ".join(LETTERS[token] for token in tokens.tolist()) + f" {serial}",
+        finish_reason="stop",
+        token_ids=tokens.astype(np.int32),
+        logprobs=np.zeros(len(tokens), np.float32),
+        top_ids=np.broadcast_to(np.arange(table.shape[1], dtype=np.int32), table.shape),
+        top_logprobs=table,
+    )
 
 
 def reward_of(function: Any, max_tokens: int = 4) -> Reward:
@@ -131,12 +140,25 @@ def reward_of(function: Any, max_tokens: int = 4) -> Reward:
     return replace(of_function(function, "own", "own"), max_tokens=max_tokens)
 
 
+def run_silently(work: Coroutine[Any, Any, T]) -> T:
+    """What ``asyncio.run`` returns. That makes a text of the result of its task, and a table of
+    candidates or completions takes long to print.
+    """
+    found: list[T] = []
+
+    async def keep() -> None:
+        found.append(await work)
+
+    asyncio.run(keep())
+    return found[0]
+
+
 def judged_at_one(
     trials: SimulatedTrials, examples: Sequence[Example], samples: int, bias: Mapping[int, float]
 ) -> list[Verdict]:
     """The verdict on fresh completions at temperature 1, with ``bias`` and without."""
     policies = {BASE: NO_BIAS, BIASED: RequestBias(bias)}
-    tests = asyncio.run(
+    tests = run_silently(
         score_policies(cast(Trials, trials), examples, [SAMPLED], samples, policies)
     )
     return verdict_of(tests, trials.reward.label)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy.special import log_softmax, logsumexp
 
 from blackbox_lb.errors import InputError
-from tests.support.exact.model import NOTHING, ExactModel, Ids, RewardOf, Vector, trim
+from tests.support.exact.model import NOTHING, ExactModel, Ids, RewardOf, Vector, rewards_of
 
 MOST_SEQUENCES = 2_000_000
 
@@ -47,10 +47,7 @@ class Exact:
         self._levels: list[_Level] = []
         self.sequences, self.prompts = self._enumerate()
         self.lengths: Ids = (self.sequences != NOTHING).sum(axis=1)
-        pairs = zip(self.sequences, self.prompts, strict=True)
-        self.rewards: Vector = np.array(
-            [reward(trim(row), int(p)) for row, p in pairs], dtype=np.float64
-        )
+        self.rewards = rewards_of(reward, self.sequences, self.lengths, self.prompts)
         self._all = np.concatenate([level.logprobs for level in self._levels])
         self.base, self._reach = self._forward(None)
 

@@ -17,6 +17,7 @@ from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.types import UNNAMED, Completion, Sampling
 from blackbox_lb.vocabulary import Vocabulary
+from tests.support.entries import entry
 from tests.support.errors import raises_naming
 
 ProfileWith = Callable[..., Profile]
@@ -30,12 +31,11 @@ FILTERED: dict[str, Any] = {
 
 def choice(n: int, finish: str | None = "stop", name: str = " cat", **more: Any) -> dict[str, Any]:
     """A choice of ``n`` equal tokens."""
-    entry = {"token": name, "bytes": list(name.encode()), "logprob": -1.0, "top_logprobs": []}
     message = {"role": "assistant", "content": name * n}
     return {
         "message": message,
         "finish_reason": finish,
-        "logprobs": {"content": [entry] * n},
+        "logprobs": {"content": [entry(name, -1.0)] * n},
         **more,
     }
 
@@ -237,37 +237,11 @@ def test_a_filtered_completion_is_empty_and_no_error(
     """Azure withholds text and logprobs; the finish reason says so, and the tokens were generated
     and paid.
     """
-    (found,) = read(profile_with(), vocabulary, 19, FILTERED)
-    assert (found.text, found.finish_reason, found.whole, found.generated) == (
-        "",
-        "content_filter",
-        False,
-        19,
-    )
-    assert found.top_ids.shape == (0, 0)
-    assert len(found.token_ids) == len(found.logprobs) == 0
-    assert found.filtered
-
-
-def test_a_filtered_completion_is_never_whole(
-    profile_with: ProfileWith, vocabulary: Vocabulary
-) -> None:
-    """Not even where the provider counts no token for it, or does not count."""
-    assert [read(profile_with(), vocabulary, total, FILTERED)[0].whole for total in (0, None)] == [
-        False,
-        False,
-    ]
-
-
-def test_a_filtered_choice_beside_a_good_one(
-    profile_with: ProfileWith, vocabulary: Vocabulary
-) -> None:
-    """The good one is read and counts as whole: the sum, which holds the filtered one's tokens too,
-    says nothing against it.
-    """
-    good, filtered = read(profile_with(), vocabulary, 9, choice(2), FILTERED)
-    assert (good.text, good.whole, good.generated) == (" cat cat", True, None)
-    assert (filtered.text, filtered.whole) == ("", False)
+    for total in (19, 0, None):
+        (found,) = read(profile_with(), vocabulary, total, FILTERED)
+        assert (found.text, found.finish_reason, found.generated) == ("", "content_filter", total)
+        assert (found.whole, found.filtered, found.top_ids.shape) == (False, True, (0, 0))
+        assert len(found.token_ids) == len(found.logprobs) == 0
 
 
 def test_null_logprobs_of_any_other_choice_are_an_error(
@@ -276,21 +250,6 @@ def test_null_logprobs_of_any_other_choice_are_an_error(
     """The remedy names the endpoints of the profile that give them."""
     with raises_naming(NoLogprobs, "acme", "chat", "``endpoint=completions or responses``"):
         read(profile_with(), vocabulary, 1, choice(1, logprobs=None))
-
-
-def test_an_endpoint_without_logprobs_gives_text_only(profile_with: ProfileWith) -> None:
-    """A bias can be tried there; nothing can be learned there, and no vocabulary is wanted."""
-    profile = profile_with(endpoints={"chat": {"ask_logprobs": "no"}})
-    answer = {
-        "choices": [choice(2, logprobs=None)],
-        "usage": {"completion_tokens": 2, "prompt_tokens": 11},
-        "model": "m",
-    }
-    (found,) = parse_response(profile, "chat", answer, Sampling())
-    assert (found.text, found.whole, found.generated, found.n_tokens) == (" cat cat", False, 2, 2)
-    assert (found.prompt_tokens, found.model, found.top_ids.shape) == (11, "m", (0, 0))
-    answer["usage"] = {"completion_tokens": 0}
-    assert not parse_response(profile, "chat", answer, Sampling())[0].whole
 
 
 ANSWERS: dict[Endpoint, dict[str, Any]] = {
@@ -313,13 +272,16 @@ ANSWERS: dict[Endpoint, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("endpoint", ANSWERS)
+@pytest.mark.parametrize("has_logprobs", [True, False])
 def test_an_answer_of_which_no_logprobs_were_asked_gives_text_only(
-    profile_with: ProfileWith, endpoint: Endpoint
+    profile_with: ProfileWith, endpoint: Endpoint, has_logprobs: bool
 ) -> None:
-    """The text and its count are read without a vocabulary; the same answer is an error where
-    logprobs were asked for.
+    """The text and its count are read without a vocabulary, also at an endpoint that gives no
+    logprobs; elsewhere the same answer is an error where they were asked for.
     """
-    (found,) = parse_response(profile_with(), endpoint, ANSWERS[endpoint], Sampling(top_logprobs=0))
+    silent = profile_with(endpoints={endpoint: {"ask_logprobs": "no"}})
+    profile, top = (profile_with(), 0) if has_logprobs else (silent, 20)
+    (found,) = parse_response(profile, endpoint, ANSWERS[endpoint], Sampling(top_logprobs=top))
     assert (found.text, found.whole, found.generated, found.prompt_tokens) == (
         " cat cat",
         False,
@@ -339,6 +301,9 @@ def test_logprobs_that_nobody_asked_for_are_read_like_any(
     answer = {"choices": [choice(2)], "usage": {"completion_tokens": 2}}
     (found,) = parse_response(profile_with(), "chat", answer, Sampling(top_logprobs=0), vocabulary)
     assert (found.token_ids.tolist(), found.whole) == ([2, 2], True)
+    answer["choices"] = [spoilt(1e-5)]
+    (found,) = parse_response(profile_with(), "chat", answer, Sampling(top_logprobs=0), vocabulary)
+    assert found.logprobs.tolist() == [-1.0, 0.0], "a little above 0 is rounding"
     answer["choices"] = [spoilt(0.5)]
     with raises_naming(CorruptResponse, "logprob", "0.5"):
         parse_response(profile_with(), "chat", answer, Sampling(top_logprobs=0), vocabulary)
@@ -414,6 +379,12 @@ UNREADABLE = {
     "text": choice(2, logprobs="none"),
     "NaN": spoilt(math.nan),
     "positive": spoilt(0.5),
+    "infinite": spoilt(math.inf),
+    "-inf": spoilt(-math.inf),
+    "a number as text": spoilt("-1.0"),
+    "true": spoilt(True),
+    "null logprob": spoilt(None),
+    "null listed": spoilt(None, listed=True),
     "placeholder": spoilt(-5000.0),
     "NaN listed": spoilt(math.nan, listed=True),
     "positive listed": spoilt(0.5, listed=True),

@@ -135,6 +135,45 @@ def test_one_damaged_field_is_read_or_refused(
     assert refused > 100
 
 
+FIRST = ("choices", 0, "logprobs", "content", 0)
+"""Where the first position of an answer of chat stands."""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("choices",),
+        ("choices", 0),
+        ("choices", 0, "message", "content"),
+        (*FIRST, "bytes"),
+        (*FIRST, "logprob"),
+        (*FIRST, "top_logprobs", 0, "bytes"),
+    ],
+)
+def test_a_missing_field_is_refused(
+    profile_with: ProfileWith, vocabulary: Vocabulary, path: Path
+) -> None:
+    """Nothing that is missing is made up."""
+    _, endpoint, whole = ANSWERS["content"]
+    with pytest.raises(CorruptResponse):
+        parse_response(profile_with(), endpoint, damaged(whole, path, GONE), Sampling(), vocabulary)
+
+
+@pytest.mark.parametrize("answer", [None, [], "no", 3, {}, {"error": {"message": "overloaded"}}])
+@pytest.mark.parametrize("endpoint", ["chat", "completions", "responses"])
+def test_what_is_no_answer_is_refused(
+    profile_with: ProfileWith, endpoint: Endpoint, answer: Any
+) -> None:
+    """A 200 with anything else inside is not an answer."""
+    missing = "output" if endpoint == "responses" else "choices"
+    wrong: list[Any] = [answer, {missing: "x"}, {missing: [1]}]
+    if endpoint != "responses":
+        wrong.append({missing: []})
+    for each in wrong:
+        with raises_naming(CorruptResponse, "acme", missing):
+            parse_response(profile_with(), endpoint, each, Sampling(top_logprobs=2))
+
+
 def test_a_number_is_no_list_of_bytes(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
     """Python would make that many zero bytes of it, and another token, or run out of memory."""
     for path in (("bytes",), ("top_logprobs", 0, "bytes")):

@@ -4,7 +4,7 @@ sampled ids beside the list.
 
 from __future__ import annotations
 
-import copy
+import math
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -101,17 +101,6 @@ def test_the_status_of_a_response_is_a_finish_reason(
     assert read(profile_with(), "responses", answer, vocabulary).finish_reason == finish
 
 
-def test_a_response_without_logprobs_is_named(
-    profile_with: ProfileWith, vocabulary: Vocabulary
-) -> None:
-    """An empty or absent list beside a text means that none are given, in no word of any one
-    provider.
-    """
-    for part in (said(" a cat"), {"type": "output_text", "text": " a cat"}):
-        with raises_naming(NoLogprobs, "acme", "responses"):
-            read(profile_with(), "responses", response(part), vocabulary)
-
-
 def test_an_empty_response_has_no_positions(
     profile_with: ProfileWith, vocabulary: Vocabulary
 ) -> None:
@@ -146,13 +135,18 @@ def test_a_response_that_failed_says_why(
         read(profile_with(), "responses", answer, vocabulary)
 
 
-@pytest.mark.parametrize(
-    "answer", [None, {}, {"choices": []}, {"output": "x"}, {"output": [1]}, {"error": "no"}]
-)
-def test_what_is_no_response_is_refused(profile_with: ProfileWith, answer: Any) -> None:
-    """A 200 with anything else inside is not an answer."""
-    with raises_naming(CorruptResponse, "acme", "output"):
-        read(profile_with(), "responses", answer)
+def test_an_answer_of_llamacpp_tells_ids_and_bytes() -> None:
+    """Sorted alternatives, and the end token, printed as nothing, as the last position."""
+    told = [entry("t7", -1.5, ("t7", -1.5), ("t4", -0.5)), entry("", -0.125, ("", -0.125))]
+    for each in [*told, *(other for position in told for other in position["top_logprobs"])]:
+        each["id"] = int(each["token"].removeprefix("t") or 2)
+    choice = {"message": {"content": "t7"}, "logprobs": {"content": told}, "finish_reason": "stop"}
+    answer = {"choices": [choice], "usage": {"completion_tokens": 2}}
+    found = read(load_profile("llamacpp"), "chat", answer)
+    assert (found.token_ids.tolist(), found.logprobs.tolist()) == ([7, 2], [-1.5, -0.125])
+    assert found.top_ids.tolist() == [[4, 7], [2, -1]]
+    assert found.top_logprobs.tolist() == [[-0.5, -1.5], [-0.125, -math.inf]]
+    assert (found.token_bytes, found.whole) == ({4: b"t4", 7: b"t7"}, True)
 
 
 def native(flat: bool) -> dict[str, Any]:
@@ -245,19 +239,6 @@ def legacy(
     }
 
 
-def test_legacy_strings_are_identified_by_a_vocabulary(
-    profile_with: ProfileWith, vocabulary: Vocabulary
-) -> None:
-    """Unsorted, with escaped bytes, with special tokens, and with what no token prints as."""
-    top = {" a": -2.0, "bytes:\\xf0\\x9f": -1.0, "<|end|>": -3.0, " the": -0.5, " dog": -4.0}
-    answer = legacy([" the", "bytes:\\xf0\\x9f"], [-0.5, -1.25], [top, {}])
-    found = read(profile_with(), "completions", answer, vocabulary, Sampling(top_logprobs=5))
-    assert found.token_ids.tolist() == [0, 3]
-    assert found.top_ids.tolist() == [[0, 3, 1, 8, UNNAMED], [-1] * 5]
-    assert found.top_logprobs[0].tolist() == [-0.5, -1.0, -2.0, -3.0, -4.0]
-    assert found.whole
-
-
 def test_a_list_that_was_not_asked_for_may_be_missing(
     profile_with: ProfileWith, vocabulary: Vocabulary
 ) -> None:
@@ -274,15 +255,18 @@ def test_a_list_that_was_not_asked_for_may_be_missing(
         assert (found.token_ids.tolist(), found.top_ids.shape) == ([1], (1, 0))
 
 
-def test_an_echoed_prompt_is_refused(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
-    """Its first token has no logprob, and its tokens were not sampled."""
-    with raises_naming(CorruptResponse, "null", "0", "2"):
-        read(
-            profile_with(),
-            "completions",
-            legacy([" the", " cat"], [None, -1.0], [None, {}]),
-            vocabulary,
-        )
+@pytest.mark.parametrize(
+    ("logprobs", "tops", "facts"),
+    [([None, -1.0], [None, {}], ("null", "0", "2")), ([-1.0], None, ("1", "2"))],
+    ids=["an echoed prompt", "lists out of step"],
+)
+def test_lists_that_are_not_of_the_sampled_tokens_are_refused(
+    profile_with: ProfileWith, vocabulary: Vocabulary, logprobs: Any, tops: Any, facts: Any
+) -> None:
+    """The first token of a prompt has no logprob; parallel lists are parallel."""
+    answer = legacy([" the", " cat"], logprobs, tops)
+    with raises_naming(CorruptResponse, *facts):
+        read(profile_with(), "completions", answer, vocabulary)
 
 
 def test_a_legacy_propensity_is_a_list_of_its_own(
@@ -367,37 +351,3 @@ def test_sampled_ids_that_do_not_fit_the_list_are_refused(
     answer = legacy([" a", " cat"], [-1.0, -2.0], None, token_ids=ids)
     with raises_naming(CorruptResponse, "2", "`token_ids`", found):
         read(profile, "completions", answer, vocabulary)
-
-
-def test_fireworks_names_tokens_and_tells_both_logprobs() -> None:
-    """Its lists on both endpoints: ids in a field, the base model's logprob, and the one that was
-    sampled from.
-    """
-    likely = ((" the", -0.5, 5), (" a", -1.5, 6), (" an", -2.5, 7))
-    top = [
-        {"token": text, "logprob": logprob, "token_id": token} for text, logprob, token in likely
-    ]
-    one = {
-        "token": " a",
-        "logprob": -1.5,
-        "sampling_logprob": -1.25,
-        "token_id": 6,
-        "top_logprobs": top,
-    }
-    answer = {
-        "choices": [{"text": " a", "finish_reason": "length", "logprobs": {"content": [one]}}]
-    }
-    answers: dict[Endpoint, Any] = {"completions": answer, "chat": copy.deepcopy(answer)}
-    answers["chat"]["choices"][0]["message"] = {
-        "content": answers["chat"]["choices"][0].pop("text")
-    }
-    for endpoint, given in answers.items():
-        found = read(load_profile("fireworks"), endpoint, given)
-        assert (found.token_ids.tolist(), found.logprobs.tolist(), found.text) == (
-            [6],
-            [-1.5],
-            " a",
-        )
-        assert found.top_ids.tolist() == [[5, 6]]
-        assert found.propensities is not None
-        assert found.propensities.tolist() == [-1.25]

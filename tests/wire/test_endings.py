@@ -18,14 +18,10 @@ from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.types import Completion, Sampling
 from blackbox_lb.vocabulary import Vocabulary
+from tests.support.entries import entry
 from tests.support.errors import raises_naming
 
 ProfileWith = Callable[..., Profile]
-
-
-def entry(text: str) -> dict[str, Any]:
-    """A listed token."""
-    return {"token": text, "bytes": list(text.encode()), "logprob": -1.0, "top_logprobs": []}
 
 
 def choice(finish: Any = "stop", text: str | None = " cat", **more: Any) -> dict[str, Any]:
@@ -33,7 +29,7 @@ def choice(finish: Any = "stop", text: str | None = " cat", **more: Any) -> dict
     return {
         "message": {"role": "assistant", "content": text},
         "finish_reason": finish,
-        "logprobs": {"content": [entry(" cat")]},
+        "logprobs": {"content": [entry(" cat", -1.0)]},
         **more,
     }
 
@@ -169,7 +165,7 @@ def test_an_empty_text_is_what_its_tokens_spell(
     ends of a template, the completion is empty.
     """
     content = [
-        {**entry(token), "token": f"token_id:{number}"} for number, token in enumerate(listed)
+        {**entry(token, -1.0), "token": f"token_id:{number}"} for number, token in enumerate(listed)
     ]
     one = choice(text=text, logprobs={"content": content})
     one["token_ids"] = list(range(len(listed)))

@@ -117,7 +117,11 @@ def test_ids_that_are_given_need_no_vocabulary(profile_with: ProfileWith) -> Non
 
 @pytest.mark.parametrize("value", [-1, 1.5, True, "5", None])
 def test_an_id_that_is_none_is_refused(profile_with: ProfileWith, value: Any) -> None:
-    """A field that holds anything else than a whole number from 0 is no id."""
+    """A field that holds anything else than a whole number from 0 is no id, and a server that
+    prints a token's text in the place of its id is named.
+    """
+    with raises_naming(CorruptResponse, "id=N"):
+        identity(profile_with(), "string id=", None).of_text(" Paris")
     with raises_naming(CorruptResponse, f"token id {value!r}", "0"):
         identity(profile_with(), "field id", None).of_entry({"id": value, "token": ""})
 

@@ -247,22 +247,9 @@ def body(profile: Profile, endpoint: Endpoint = "chat", **changes: Any) -> dict[
     )
 
 
-def differences(sent: dict[str, Any], expected: dict[str, Any]) -> dict[str, str]:
-    """Setting -> what is wrong with it: not sent, sent with another value or kind of number, or not
-    listed at all.
-    """
-    wrong = {name: "not sent" for name in expected if name not in sent}
-    wrong |= {name: f"unlisted: {value!r}" for name, value in sent.items() if name not in expected}
-    both = [name for name in sent if name in expected]
-    return wrong | {
-        name: f"{sent[name]!r}, not {expected[name]!r}"
-        for name in both
-        if _other(sent[name], expected[name])
-    }
-
-
-def _other(sent: Any, expected: Any) -> bool:
-    return repr(sent) != repr(expected)
+def shown(fields: dict[str, Any]) -> dict[str, str]:
+    """Values as they are written, in which 1 is not 1.0."""
+    return {name: repr(value) for name, value in fields.items()}
 
 
 def test_every_endpoint_of_every_profile_is_in_the_tables() -> None:
@@ -279,7 +266,7 @@ def test_what_goes_out_is_the_table(name: str, endpoint: Endpoint) -> None:
     """Each setting is sent under its name and with its value, and none that the table does not
     list.
     """
-    assert not differences(body(load_profile(name), endpoint), EXPECTED[name, endpoint])
+    assert shown(body(load_profile(name), endpoint)) == shown(EXPECTED[name, endpoint])
 
 
 @ENDPOINTS
@@ -289,48 +276,7 @@ def test_what_the_profile_claims_is_in_the_table(name: str, endpoint: Endpoint) 
     """
     profile, expected = load_profile(name), EXPECTED[name, endpoint]
     claimed = {**profile.neutral, **profile.request, profile.endpoint(endpoint).max_tokens: 7}
-    assert not differences(
-        claimed, {setting: expected[setting] for setting in claimed if setting in expected}
-    )
-
-
-@pytest.mark.parametrize(
-    ("change", "found"),
-    [
-        (
-            {
-                "neutral": {
-                    "top_p": 1.0,
-                    "presence_penalty": 0.0,
-                    "frequency_penalty": 0.0,
-                    "typical_p": 0.5,
-                }
-            },
-            {"typical_p"},
-        ),
-        ({"neutral": {"presence_penalty": 0.0, "frequency_penalty": 0.0}}, {"top_p"}),
-        ({"neutral": {"top_p": 0.9, "presence_penalty": 0.0, "frequency_penalty": 0.0}}, {"top_p"}),
-        ({"neutral": {"top_p": 1, "presence_penalty": 0.0, "frequency_penalty": 0.0}}, {"top_p"}),
-        ({"request": {"user": "me"}}, {"user"}),
-    ],
-)
-def test_a_profile_that_says_something_else_is_noticed(
-    change: dict[str, Any], found: set[str]
-) -> None:
-    """A setting too many, too few, with another value or as another kind of number: each is found
-    by name.
-    """
-    profile = load_profile("openai").model_copy(update=change)
-    assert set(differences(body(profile), EXPECTED["openai", "chat"])) == found
-
-
-def test_a_request_that_says_something_else_is_noticed() -> None:
-    """The same for a body that was changed after it was built."""
-    sent = body(load_profile("openai"))
-    assert differences({**sent, "best_of": 2}, EXPECTED["openai", "chat"]) == {
-        "best_of": "unlisted: 2"
-    }
-    assert differences({}, {"n": 1}) == {"n": "not sent"}
+    assert shown(claimed).items() <= shown(expected).items()
 
 
 @ENDPOINTS
@@ -420,7 +366,7 @@ def test_the_bias_goes_out_in_the_providers_form(name: str, endpoint: Endpoint) 
             body(profile, endpoint, bias={5: 2.0})
     else:
         sent = body(profile, endpoint, bias={5: 2.0, 9: -100.0})["logit_bias"]
-        assert not differences({"logit_bias": sent}, {"logit_bias": form})
+        assert repr(sent) == repr(form)
 
 
 @ENDPOINTS

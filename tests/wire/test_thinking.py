@@ -17,19 +17,14 @@ from blackbox_lb.errors import NoLogprobs
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.types import Completion, Sampling
 from blackbox_lb.vocabulary import Vocabulary
+from tests.support.entries import entry
 from tests.support.errors import names, raises_naming
 
 ProfileWith = Callable[..., Profile]
 THOUGHTS: dict[str, dict[str, Any]] = {
     "reasoning_content": {"message": {"reasoning_content": " a"}},
     "reasoning": {"message": {"reasoning": " a"}},
-    "a list": {
-        "logprobs": {
-            "reasoning_content": [
-                {"token": " a", "bytes": [32, 97], "logprob": -1.0, "top_logprobs": []}
-            ]
-        }
-    },
+    "a list": {"logprobs": {"reasoning_content": [entry(" a", -1.0)]}},
     "a count": {"usage": {"completion_tokens_details": {"reasoning_tokens": 1}}},
 }
 """What an answer shows of its thoughts: any of these is enough."""
@@ -37,11 +32,7 @@ THOUGHTS: dict[str, dict[str, Any]] = {
 
 def entries(text: str) -> list[dict[str, Any]]:
     """The list of the words of ``text``, a token each."""
-    words = [f" {word}" for word in text.split()]
-    return [
-        {"token": word, "bytes": list(word.encode()), "logprob": -0.5, "top_logprobs": []}
-        for word in words
-    ]
+    return [entry(f" {word}", -0.5) for word in text.split()]
 
 
 def answer(

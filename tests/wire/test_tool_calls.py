@@ -15,8 +15,9 @@ from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.tasks.records.tools import calls_text, tools_text
-from blackbox_lb.types import Completion, Message, Prompt, Sampling, ToolCall
+from blackbox_lb.types import Message, Prompt, Sampling, ToolCall
 from blackbox_lb.vocabulary import Vocabulary
+from tests.support.entries import entry
 from tests.wire.conftest import ProfileWith
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
@@ -46,26 +47,12 @@ def answer(generated: int, *choices: dict[str, Any]) -> dict[str, Any]:
 
 def llamacpp(*tokens: int) -> dict[str, Any]:
     """The lists of llama.cpp: every token of the call, with its id."""
-    entries = [
-        {
-            "id": token,
-            "token": f"t{token}",
-            "bytes": list(b"t"),
-            "logprob": -0.5,
-            "top_logprobs": [],
-        }
-        for token in tokens
-    ]
-    return {"content": entries}
+    return {"content": [{**entry("t", -0.5), "id": token} for token in tokens]}
 
 
 def vllm(*tokens: int) -> dict[str, Any]:
     """The lists of vLLM: ids in the place of texts."""
-    entries = [
-        {"token": f"token_id:{token}", "bytes": [116], "logprob": -0.5, "top_logprobs": []}
-        for token in tokens
-    ]
-    return {"content": entries}
+    return {"content": [{**entry("t", -0.5), "token": f"token_id:{token}"} for token in tokens]}
 
 
 def sglang(*tokens: int) -> dict[str, Any]:
@@ -144,11 +131,10 @@ def test_a_hidden_call_leaves_the_other_choices_whole(
     profile_with: ProfileWith, vocabulary: Vocabulary
 ) -> None:
     """Their sum of tokens is of both, and tells nothing of either; the listed text is complete."""
-    entry = {"token": " cat", "bytes": list(b" cat"), "logprob": -0.5, "top_logprobs": []}
     said = {
         "message": {"role": "assistant", "content": " cat"},
         "finish_reason": "length",
-        "logprobs": {"content": [entry]},
+        "logprobs": {"content": [entry(" cat", -0.5)]},
     }
     call = {"message": message(), "finish_reason": "tool_calls", "logprobs": None}
     spoken, hidden = parse_response(profile_with(), "chat", answer(18, said, call), K, vocabulary)
@@ -188,13 +174,6 @@ def test_tools_are_sent_with_the_messages(provider: str) -> None:
     assert "tools" not in build_request(profile, draw, model="m", prompt=Prompt.user("Rain?"))
 
 
-@pytest.mark.parametrize("endpoint", ["completions", "responses"])
-def test_tools_need_the_chat_endpoint(profile_with: ProfileWith, endpoint: Endpoint) -> None:
-    """The others take none, or in another form, and would drop them."""
-    with pytest.raises(InputError):
-        build_request(profile_with(), Draw(K, endpoint=endpoint), model="m", prompt=PROMPT)
-
-
 TURNS = (
     Message("user", "Rain?"),
     Message("assistant", "", calls_text([SENT])),
@@ -202,6 +181,16 @@ TURNS = (
 )
 CHATS = [name for name in profile_names() if "chat" in load_profile(name).endpoints]
 """Profiles with a chat endpoint."""
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, Prompt(TURNS)], ids=["tools", "calls and results"])
+@pytest.mark.parametrize("endpoint", ["completions", "responses"])
+def test_tools_and_calls_need_the_chat_endpoint(
+    profile_with: ProfileWith, endpoint: Endpoint, prompt: Prompt
+) -> None:
+    """The others take none, or in another form, and would drop them."""
+    with pytest.raises(InputError):
+        build_request(profile_with(), Draw(K, endpoint=endpoint), model="m", prompt=prompt)
 
 
 @pytest.mark.parametrize("provider", CHATS)
@@ -216,17 +205,3 @@ def test_calls_and_their_results_are_sent_as_they_are(provider: str) -> None:
         message(None),
         {"role": "tool", "tool_call_id": "c1", "content": "rain"},
     ]
-
-
-@pytest.mark.parametrize("endpoint", ["completions", "responses"])
-def test_calls_and_results_need_the_chat_endpoint(
-    profile_with: ProfileWith, endpoint: Endpoint
-) -> None:
-    """The others take none, or in another form."""
-    with pytest.raises(InputError):
-        build_request(profile_with(), Draw(K, endpoint=endpoint), model="m", prompt=Prompt(TURNS))
-
-
-def test_completions_are_compared_by_their_calls() -> None:
-    """An empty completion calls nothing."""
-    assert Completion.empty("stop").tool_calls == ()

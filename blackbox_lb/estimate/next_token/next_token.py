@@ -119,9 +119,6 @@ class Sums:
     listed: Vector
     tail: float
 
-    def __add__(self, other: Sums) -> Sums:
-        return Sums(self.value + other.value, self.listed + other.listed, self.tail + other.tail)
-
     @classmethod
     def of(cls, parts: Iterable[Sums], size: int) -> Sums:
         """The sum of all ``parts``, in their order; 0 for none. size: s."""

@@ -31,6 +31,7 @@ PAGE = (
     b" edge</p></body></html>"
 )
 OVERLOADED = (500, 502, 503, 504, 529)
+SERVER_ERROR = {"message": "The server had an error", "type": "server_error"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,40 +76,20 @@ def _late(exchange: Exchange, given: Given, pause: float, rng: random.Random) ->
     honest(exchange, given)
 
 
-def _reset(exchange: Exchange) -> None:
-    exchange.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORT)
-    raise Hangup
+def ended(*, headers: bool = True, share: float, reset: bool) -> Manner:
+    """Sends the header fields and this share of the body, and ends the connection: by a reset, or
+    in an orderly way.
+    """
 
+    def answer(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+        if headers:
+            begun = given.body[: int(share * len(given.body))]
+            exchange.connection.sendall(head(given.status, given.headers, len(given.body)) + begun)
+        if reset:
+            exchange.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORT)
+        raise Hangup
 
-def _reset_before_headers(
-    exchange: Exchange, given: Given, pause: float, rng: random.Random
-) -> None:
-    """The connection is reset without an answer, after the inner server has made one."""
-    _reset(exchange)
-
-
-def _reset_before_body(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
-    """The header fields, then a reset."""
-    exchange.connection.sendall(head(given.status, given.headers, len(given.body)))
-    _reset(exchange)
-
-
-def _reset_in_body(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
-    """Half of the body, then a reset."""
-    exchange.connection.sendall(head(given.status, given.headers, len(given.body)) + _half(given))
-    _reset(exchange)
-
-
-def _reset_after_body(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
-    """The whole answer, then a reset, although the connection was to be kept."""
-    honest(exchange, given)
-    _reset(exchange)
-
-
-def _half_body(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
-    """Half of the body, then an orderly end."""
-    exchange.connection.sendall(head(given.status, given.headers, len(given.body)) + _half(given))
-    raise Hangup
+    return answer
 
 
 def _half(given: Given) -> bytes:
@@ -200,90 +181,59 @@ def _slow_loris(exchange: Exchange, given: Given, pause: float, rng: random.Rand
 def _storm(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
     """429 with a retry-after of ``pause`` seconds."""
     error = {"message": "Rate limit reached", "type": "requests", "code": "rate_limit_exceeded"}
-    _refuse(exchange, 429, error, {"retry-after-ms": f"{1000 * pause:.0f}"})
-
-
-def _storm_without_headers(
-    exchange: Exchange, given: Given, pause: float, rng: random.Random
-) -> None:
-    """429 that says neither why nor for how long."""
-    _send(exchange, 429, {"content-type": "text/plain"}, b"")
+    fields = {"content-type": "application/json", "retry-after-ms": f"{1000 * pause:.0f}"}
+    _send(exchange, 429, fields, json.dumps({"error": error}).encode())
 
 
 def _server_errors(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
     """500, 502, 503, 504 or 529."""
-    _refuse(
-        exchange,
-        rng.choice(OVERLOADED),
-        {"message": "The server had an error", "type": "server_error"},
-    )
+    says(rng.choice(OVERLOADED), error=SERVER_ERROR)(exchange, given, pause, rng)
 
 
 def _error_page(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
     """A web page with status 502 or 503."""
     status = rng.choice((502, 503))
-    _send(exchange, status, {"content-type": "text/html"}, PAGE % (status, status))
+    says(status, page=status)(exchange, given, pause, rng)
 
 
-def _page_with_200(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
-    """A web page with status 200, as a captive portal or a login answers."""
-    _send(exchange, 200, {"content-type": "text/html"}, PAGE % (200, 200))
-
-
-def _error_with_200(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
-    """Status 200 and an error in the body."""
-    _refuse(
-        exchange, 200, {"message": "The server had an error", "type": "server_error", "code": None}
-    )
-
-
-def _no_json(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
-    """An empty body with status 200."""
-    _send(exchange, 200, given.headers, b"")
-
-
-def _deep_json(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
-    """A hundred thousand brackets, which are valid JSON."""
-    _send(exchange, 200, given.headers, b"[" * 100_000 + b"]" * 100_000)
+def says(
+    status: int = 200, body: bytes = b"", *, page: int | None = None, error: Any = None
+) -> Manner:
+    """Answers every request alike: with these bytes, a web page of this number, or an error."""
+    if page is not None:
+        body = PAGE % (page, page)
+    if error is not None:
+        body = json.dumps({"error": error}).encode()
+    kind = "application/json" if page is None else "text/html"
+    return lambda exchange, given, pause, rng: _send(exchange, status, {"content-type": kind}, body)
 
 
 def _send(exchange: Exchange, status: int, fields: Mapping[str, str], body: bytes) -> None:
     exchange.connection.sendall(head(status, fields, len(body)) + body)
 
 
-def _refuse(
-    exchange: Exchange, status: int, error: Any, fields: Mapping[str, str] | None = None
-) -> None:
-    _send(
-        exchange,
-        status,
-        {"content-type": "application/json", **(fields or {})},
-        json.dumps({"error": error}).encode(),
-    )
-
-
 MANNERS: dict[str, Manner] = {
     "429 storm": _storm,
-    "429 storm without headers": _storm_without_headers,
+    "429 storm without headers": says(429),  # neither why nor for how long
     "5xx burst": _server_errors,
     "HTML error page": _error_page,
-    "HTML with 200": _page_with_200,
+    "HTML with 200": says(page=200),  # as a captive portal or a login answers
     "body cut, length unknown": _half_without_length,
     "content-length too long": _length_too_long,
     "content-length too short": _length_too_short,
-    "deep JSON": _deep_json,
+    "deep JSON": says(body=b"[" * 100_000 + b"]" * 100_000),  # valid JSON
     "delay": _late,
-    "empty body": _no_json,
+    "empty body": says(),
     "endless body": _endless_body,
-    "error with 200": _error_with_200,
+    "error with 200": says(error={**SERVER_ERROR, "code": None}),
     "gzip bomb": _gzip_bomb,
     "gzip cut": _gzip_cut,
     "gzip garbage": _gzip_garbage,
-    "half body": _half_body,
+    "half body": ended(share=0.5, reset=False),
     "huge body": _huge_length,
-    "reset after body": _reset_after_body,
-    "reset before body": _reset_before_body,
-    "reset before headers": _reset_before_headers,
-    "reset in body": _reset_in_body,
+    "reset after body": ended(share=1, reset=True),  # although the connection was to be kept
+    "reset before body": ended(share=0, reset=True),
+    "reset before headers": ended(headers=False, share=0, reset=True),
+    "reset in body": ended(share=0.5, reset=True),
     "slow loris": _slow_loris,
 }

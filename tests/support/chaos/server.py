@@ -27,7 +27,7 @@ __all__ = ["MODES", "ChaosServer"]
 
 DIES = "dies and comes back"
 MODES: tuple[str, ...] = tuple(sorted({*CHANGES, *MANNERS, DIES}))
-"""Every fault. What each does is the first line of its function; "dies and comes back" closes the
+"""Every fault. What each does its row or the first line of its function says; "dies and comes back" closes the
 port with everything that is open on it, and opens it again after ``pause`` seconds."""
 GENERATING = ("/completions", "/responses")
 """How the path of a request ends that asks for completions: only these are disturbed, but for

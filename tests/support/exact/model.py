@@ -138,8 +138,6 @@ class ExactModel:
         censored: bool = False,
         prompts: Sequence[int] | None = None,
         delta: npt.ArrayLike | None = None,
-        noise: float = 0.0,
-        quantum: float = 0.0,
     ) -> Rollouts:
         """``n`` scored completions at temperature 1, taking the prompts (all if None) in turn.
 
@@ -147,24 +145,16 @@ class ExactModel:
         censored: a sampled token that is not listed comes without its logprob, bounded by the least
         listed one, as OpenAI and Azure answer. delta: (v,) nats, the bias that the completions are
         drawn with; the logprobs stay those of the model without it.
-
-        Logprobs as a hosted API computes them: ``noise`` nats is the standard deviation of what is
-        added to every logit before the softmax that is reported (repeats of one call differ; the
-        draw itself is not touched, which is the worst case), and ``quantum`` nats the step to which
-        the gaps below the likeliest token are rounded.
         """
         of = np.resize(
             np.arange(self.prompts) if prompts is None else np.array(prompts, dtype=np.int64), n
         )
         tokens = self.sample(n, np.random.default_rng(seed), delta, prompts=of)
         k = self.vocab_size if top is None else min(top, self.vocab_size)
-        disturbed = np.random.default_rng([seed, 1])
         parts = []
         for t in range(self.horizon):
             rows = np.flatnonzero(tokens[:, t] != NOTHING)
-            table = _reported(
-                self.next_logprobs(tokens[rows, :t], of[rows]), noise, quantum, disturbed
-            )
+            table = self.next_logprobs(tokens[rows, :t], of[rows])
             parts.append((rows, *_listed(table, tokens[rows, t], k)))
         where, ids, logprobs, top_ids, top_logprobs = (
             np.concatenate(column) for column in zip(*parts, strict=True)
@@ -172,14 +162,12 @@ class ExactModel:
         order = np.argsort(where, kind="stable")
         bounded = censored & ~(top_ids == ids[:, None]).any(axis=1)
         bounds = top_logprobs[:, -1] if k else np.zeros(len(ids))
+        lengths: Ids = (tokens != NOTHING).sum(axis=1)
         return Rollouts(
             keys=tuple(f"{seed}/{i:07d}" for i in range(n)),
             prompts=of.astype(np.int64),
-            rewards=np.array(
-                [reward(trim(row), int(p)) for row, p in zip(tokens, of, strict=True)],
-                dtype=np.float64,
-            ),
-            lengths=(tokens != NOTHING).sum(axis=1).astype(np.int64),
+            rewards=rewards_of(reward, tokens, lengths, of),
+            lengths=lengths,
             token_ids=ids[order].astype(np.int32),
             logprobs=np.where(bounded, bounds, logprobs)[order].astype(np.float32),
             top_ids=top_ids[order].astype(np.int32),
@@ -195,16 +183,6 @@ def log_softmax(scores: Vector) -> Vector:
     shifted = scores - scores.max(axis=-1, keepdims=True)
     table: Vector = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return table
-
-
-def _reported(logprobs: Vector, noise: float, quantum: float, rng: np.random.Generator) -> Vector:
-    """(h, v) what an API would say that these logprobs are."""
-    if noise:
-        logprobs = logprobs + noise * rng.standard_normal(logprobs.shape)
-    if quantum:
-        highest = logprobs.max(axis=1, keepdims=True)
-        logprobs = np.round((logprobs - highest) / quantum) * quantum
-    return log_softmax(logprobs) if noise or quantum else logprobs
 
 
 def _listed(table: Vector, sampled: Ids, k: int) -> tuple[Ids, Vector, Ids, Vector]:
@@ -223,6 +201,9 @@ def _listed(table: Vector, sampled: Ids, k: int) -> tuple[Ids, Vector, Ids, Vect
     return sampled, own, listed, np.take_along_axis(table, listed, axis=1)
 
 
-def trim(row: Ids) -> tuple[int, ...]:
-    """The tokens of one padded row."""
-    return tuple(row[row != NOTHING].tolist())
+def rewards_of(reward: RewardOf, tokens: Ids, lengths: Ids, prompts: Ids) -> Vector:
+    """(n,) the reward of each padded row."""
+    rows = zip(tokens.tolist(), lengths.tolist(), prompts.tolist(), strict=True)
+    return np.array(
+        [reward(tuple(row[:length]), prompt) for row, length, prompt in rows], dtype=np.float64
+    )

@@ -4,8 +4,7 @@ model.
 
 from __future__ import annotations
 
-from tests.support.gateway.checks import InvalidRequest
-from tests.support.gateway.engine.settings import Lie, Options
-from tests.support.gateway.gateway import Call, RulesGateway
+from tests.support.gateway.engine.settings import Lie
+from tests.support.gateway.gateway import RulesGateway
 
-__all__ = ["Call", "InvalidRequest", "Lie", "Options", "RulesGateway"]
+__all__ = ["Lie", "RulesGateway"]

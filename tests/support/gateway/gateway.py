@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Literal, Protocol, Unpack
+from typing import Any, Literal, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 from tests.support.exact import ExactServer
@@ -18,7 +18,7 @@ from tests.support.gateway.batches import BatchDesk
 from tests.support.gateway.checks import InvalidRequest, invalid_fields
 from tests.support.gateway.engine.completion_view import CompletionView, read
 from tests.support.gateway.engine.from_request import stops_of, want_of
-from tests.support.gateway.engine.settings import Fault, Options
+from tests.support.gateway.engine.settings import Fault
 from tests.support.gateway.engine.upstream import UpstreamEngine, UpstreamFailed
 from tests.support.gateway.fields import Endpoint
 from tests.support.gateway.refusals import JSON, Refusal, first_of, refusal
@@ -26,7 +26,6 @@ from tests.support.gateway.rules.azure import AzureRules
 from tests.support.gateway.rules.fireworks import FireworksRules
 from tests.support.gateway.rules.openai import OpenAIRules, Route
 from tests.support.gateway.rules.openrouter import OpenRouterRules
-from tests.support.gateway.rules.rate_buckets import RateBucket
 from tests.support.gateway.rules.together import TogetherRules
 
 __all__ = ["Call", "RulesGateway", "ServedEngine"]
@@ -80,9 +79,7 @@ class RulesGateway:
 
     rules: openai, azure, fireworks, openrouter or together. upstream: a llama.cpp server: LocalEngine,
     ExactServer or a base URL with /v1. Its vocabulary is asked for once, beside the first
-    completion. options: see ``Options``. requests_per_minute, tokens_per_minute: the budget,
-    refilled steadily. quota: completions until insufficient_quota (openai). faults: planted
-    failures.
+    completion. options: see ``RequestSettings``. faults: planted failures.
 
     requests: the JSON body of every POST in order of arrival. calls: every request.
     invalid_requests: where a body departed from OpenAI's official schema (openai, azure), whether
@@ -95,20 +92,16 @@ class RulesGateway:
         rules: str,
         upstream: str | ServedEngine,
         *,
-        requests_per_minute: int = 30_000,
-        tokens_per_minute: int = 150_000_000,
-        quota: int | None = None,
         faults: Fault | None = None,
         concurrency: int = 16,
-        **options: Unpack[Options],
+        **options: Any,
     ) -> None:
         self._provider, self._upstream, self._concurrency = PROVIDERS[rules], upstream, concurrency
         self._settings = replace(self._provider.defaults, **options)
-        self.quota, self.faults = quota, faults
+        self.faults = faults
         self.requests: list[JSON] = []
         self.calls: list[Call] = []
         self.invalid_requests: list[InvalidRequest] = []
-        self._budget = RateBucket(requests_per_minute, tokens_per_minute)
         self._accepted, self._lock = 0, threading.Lock()
         self._running: _Running | None = None
         limits = self._provider.batches
@@ -164,11 +157,6 @@ class RulesGateway:
         return self._settings.token
 
     @property
-    def models(self) -> tuple[str, ...]:
-        """Models, or deployments, of the chat endpoint that give logprobs."""
-        return self._settings.models
-
-    @property
     def statuses(self) -> list[int | Literal["drop"] | None]:
         """What was answered to each of ``calls``."""
         with self._lock:
@@ -187,7 +175,7 @@ class RulesGateway:
             reply = self._handle(request, call)
         except Refusal as refused:
             call.rule = refused.rule
-            reply = Reply(refused.status, refused.body, refused.headers)
+            reply = Reply(refused.status, refused.body)
         except Exception as error:  # noqa: BLE001  # a closed connection would hide a fault of the gateway itself
             reply = Reply(
                 500,
@@ -224,47 +212,26 @@ class RulesGateway:
         if call.body is None:
             raise refusal(rules.name, "JSON")
         model = rules.model(route, call.body)
-        over = self._budget.admit(
-            rules.cost(route.to, call.body)
-        )  # what is refused below stays charged, as recorded
-        headers = rules.headers(self._budget.levels())
-        try:
-            if over is not None:
-                raise over.refusal(rules.name, model)
-            served = self._serve(rules, route.to, model, call)
-        except Refusal as refused:
-            refused.headers = {**headers, **refused.headers}
-            raise
-        return Reply(200, served, headers) if isinstance(served, dict) else served
+        return Reply(200, self._serve(rules, route.to, model, call), rules.headers)
 
-    def _serve(
-        self, rules: OpenAIRules, endpoint: Endpoint, model: str, call: Call
-    ) -> JSON | Literal["drop"]:
+    def _serve(self, rules: OpenAIRules, endpoint: Endpoint, model: str, call: Call) -> JSON:
         self._check(rules, endpoint, model, call)
         body = rules.routed(call.body or {})
-        number = self._number(rules)
+        number = self._number()
         fault = None if self.faults is None else self.faults(number)
-        if fault == "drop":
-            return "drop"
         if fault is not None:
             raise refusal(rules.name, "server error", status=fault, reason="planted fault")
         return self._complete(rules, endpoint, model, body, number)
 
     def _answer_line(self, endpoint: Endpoint, body: JSON) -> tuple[int, JSON]:
-        """Status and answer of one line of a batch: as of a live request, budgets of a minute
-        aside.
-        """
+        """Status and answer of one line of a batch: as of a live request."""
         rules = self._now().rules
         try:
             model = rules.model(Route(endpoint), body)
-            served = self._serve(
-                rules, endpoint, model, Call("POST", f"{rules.prefix}/batches", {}, body)
-            )
+            call = Call("POST", f"{rules.prefix}/batches", {}, body)
+            return 200, self._serve(rules, endpoint, model, call)
         except Refusal as refused:
             return refused.status, refused.body
-        if isinstance(served, dict):
-            return 200, served
-        return 500, refusal(rules.name, "server error", reason="planted fault").body
 
     def _cost_of_line(self, endpoint: Endpoint, body: JSON) -> int:
         return self._now().rules.cost(endpoint, body)
@@ -282,11 +249,9 @@ class RulesGateway:
         if refused is not None:
             raise refused
 
-    def _number(self, rules: OpenAIRules) -> int:
+    def _number(self) -> int:
         with self._lock:
             number, self._accepted = self._accepted, self._accepted + 1
-        if self.quota is not None and number >= self.quota:
-            raise refusal(rules.name, "quota")
         return number
 
     def _complete(
@@ -300,7 +265,6 @@ class RulesGateway:
             readings: list[CompletionView] = [
                 read(self._settings, rules.shown, draw, want, stops_of(body)) for draw in draws
             ]
-            self._budget.charge(sum(reading.tokens for reading in readings))
             return rules.answer(endpoint, model, body, want, readings, number)
         except UpstreamFailed as error:
             reason = f"the engine behind the gateway failed ({error.status}): {error}"

@@ -27,29 +27,20 @@ FILTERED = {
 class Refusal(Exception):
     """This request is answered with ``status`` and ``body``; ``rule`` is the row that says so."""
 
-    def __init__(self, rule: str, status: int, body: JSON, headers: Mapping[str, str]) -> None:
+    def __init__(self, rule: str, status: int, body: JSON) -> None:
         super().__init__(f"{status} {body}")
         self.rule = rule
         self.status = status
         self.body = body
-        self.headers = dict(headers)
 
 
-def refusal(
-    provider: str,
-    rule: str,
-    *,
-    status: int | None = None,
-    headers: Mapping[str, str] | None = None,
-    **facts: object,
-) -> Refusal:
+def refusal(provider: str, rule: str, *, status: int | None = None, **facts: object) -> Refusal:
     """The provider's words for a broken rule.
 
     Args:
         provider: a table of refusals.toml.
         rule: a row of that table, or of OpenAI's.
         status: instead of the row's.
-        headers: of the answer.
         facts: what the row's texts name in braces.
     """
     table = _rows()[provider]
@@ -59,7 +50,7 @@ def refusal(
     }
     shape = row.get("shape", table["shape"])
     code = int(row.get("status", 400)) if status is None else status
-    return Refusal(rule, code, _body(shape, code, texts), headers or {})
+    return Refusal(rule, code, _body(shape, code, texts))
 
 
 def first_of(provider: str, refusals: Sequence[Refusal]) -> Refusal:

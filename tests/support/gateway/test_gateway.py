@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Iterator
-from typing import Any
 
 import httpx2
 import pytest
@@ -16,7 +15,6 @@ import pytest
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 from tests.support.gateway.refusals import JSON
-from tests.support.gateway.rules.rate_buckets import RateBucket, duration
 
 MODEL = ExactModel(40, 3, seed=5, end=True)
 LARGEST = 100_257
@@ -142,25 +140,3 @@ def test_only_the_right_key_is_taken(gateways: dict[str, RulesGateway]) -> None:
     assert post(azure, {}, **{"api-key": "wrong"}).status_code == 401
     assert post(azure, {}, **{"api-key": azure.key}).status_code == 200
     assert post(azure, {}, authorization=f"Bearer {azure.token}").status_code == 200
-
-
-def test_a_budget_refills_steadily() -> None:
-    """A bucket of 60 a minute gives one a second, names the wait, and refuses for ever what it
-    never holds.
-    """
-    now = [0.0]
-    bucket = RateBucket(60, 600, lambda: now[0])
-    assert [bucket.admit(1) for _ in range(60)] == [None] * 60
-    over: Any = bucket.admit(1)
-    assert (over.kind, over.wait) == ("requests", pytest.approx(1.0))
-    now[0] += 1
-    assert bucket.admit(1) is None
-    now[0] += 60
-    never: Any = bucket.admit(601)
-    assert never.wait == float("inf")
-    assert [duration(seconds) for seconds in (0, 0.017, 8.64, 360)] == [
-        "0s",
-        "17ms",
-        "8.64s",
-        "6m0s",
-    ]

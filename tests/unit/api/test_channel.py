@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from blackbox_lb.api.transport.channel import OPENAI_HEADERS, Channel
+from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
@@ -64,18 +63,6 @@ def send(
         error.arrived = arrived  # type: ignore[attr-defined]
         raise
     return arrived
-
-
-def noting_times(responses: Iterable[httpx2.Response]) -> tuple[Answer, list[float]]:
-    """A provider that gives these responses in turn, and when it was asked, in seconds."""
-    following = iter(responses)
-    times: list[float] = []
-
-    def answer(_: httpx2.Request) -> httpx2.Response:
-        times.append(time.monotonic())
-        return next(following)
-
-    return answer, times
 
 
 def refuse(status: int, message: str, _: httpx2.Request) -> httpx2.Response:
@@ -152,30 +139,6 @@ def test_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AZURE_OPENAI_ENDPOINT", raising=False)
     with raises_naming(InputError, "``base_url``", "AZURE_OPENAI_ENDPOINT"):
         send(fine, "azure")
-
-
-def test_budgets_from_headers_hold_requests_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the last answer says that nothing remains, the next request waits for the bucket
-    instead of a refusal.
-    """
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    spent = {
-        OPENAI_HEADERS["limit-requests"]: "600",
-        OPENAI_HEADERS["remaining-requests"]: "0",
-        OPENAI_HEADERS["reset-requests"]: "60s",
-    }
-    slept: list[float] = []
-    original = asyncio.sleep
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        await original(seconds)
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    answer, times = noting_times([httpx2.Response(200, json={}, headers=spent) for _ in range(2)])
-    send(answer, times=2)
-    assert times[1] - times[0] >= 0.09, "600 a minute is one in 0.1 s"
-    assert sum(slept) < 0.2, "and no longer"
 
 
 def test_no_key_follows_a_redirect(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,10 +29,11 @@ from blackbox_lb.types import Completion, Example, Prompt, Sampling
 from tests.support.chaos import MODES, ChaosServer
 from tests.support.chaos.broken_answers import TOKENIZER
 from tests.support.chaos.dialects import DIALECTS, KEY, Dialect, register
-from tests.support.commands import asking, blb
+from tests.support.commands import asking, blb, options
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.fits import projection
 from tests.support.hosted_keys import set_keys
+from tests.support.questions import write_rows
 
 EXAMPLES = [Example(str(n), Prompt.user(f"question {n}")) for n in range(6)]
 REWARD = parse_reward(r"regex:^\W*[a-l]", max_tokens=6)
@@ -320,15 +321,14 @@ def test_a_command_says_what_the_host_broke_off(
     is whole. A host that breaks off every answer ends the command after a few, with its word.
     """
     monkeypatch.setattr(retries, "retry_pause", lambda state: 0.001)
-    mode = "broken off by the host"
+    mode, data = "broken off by the host", tmp_path / "data.jsonl"
+    write_rows(data, [{"prompt": f"question {number}", "answer": "a"} for number in range(30)])
     with ExactServer(ExactModel(12, 6, end=True)) as server:
         for rate in (0.1, 1.0):
             out = tmp_path / str(rate)
             with ChaosServer(server.base_url, mode, rate=rate, seed=3) as chaos:
-                where = asking(
-                    chaos, out=out, task="capitals", reward="length", max_tokens=6, top_logprobs=5
-                )
-                said = blb("collect", *where)
+                where = asking(chaos, out=out, data=data, reward="length", max_tokens=6)
+                said = blb("collect", *where, *options(top_logprobs=5, samples_per_prompt=2))
             store = sqlite3.connect(out / "rollouts.db")
             reasons = {
                 reason for (reason,) in store.execute("SELECT finish_reason FROM completions")

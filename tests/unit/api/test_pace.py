@@ -99,30 +99,23 @@ def run(
     return course
 
 
-def best(server: Server) -> float:
-    """The rate with the best fixed number."""
-    return max(
-        run(server, least=each, most=each).rate for each in (4, 8, 16, 32, 64, 128, 256, 512)
-    )
-
-
 @pytest.mark.parametrize("slots", [4, 16, 48, 200])
 def test_the_slots_of_a_server_are_kept_busy(slots: int) -> None:
-    """From 8 on, whatever the number of slots: .98 of the best fixed number's rate, with a queue
+    """From 8 on, whatever the number of slots: .98 of a request a second and slot, with a queue
     that stays short.
     """
     found = run(Server(slots))
-    assert found.rate >= 0.98 * best(Server(slots))
+    assert found.rate >= 0.98 * slots
     assert slots <= found.levels[-1000] <= 8 * slots
 
 
 @pytest.mark.parametrize("half", [16, 64, 256])
 def test_a_server_that_shares_its_speed_is_saturated(half: int) -> None:
-    """As a GPU does: each more request brings less. From 8 on, .96 of what the best fixed number
-    brings.
+    """As a GPU does: each more request brings less, and ``half`` requests a second are the most.
+    From 8 on, .96 of what as many in flight as are ever tried bring.
     """
-    server = Server(speed=lambda n: 1 / (1 + n / half))
-    assert run(server).rate >= 0.96 * best(server)
+    found = run(Server(speed=lambda n: 1 / (1 + n / half)))
+    assert found.rate >= 0.96 * half / (1 + half / MOST_IN_FLIGHT)
 
 
 def test_more_than_a_server_can_take_is_taken_back() -> None:
@@ -132,7 +125,7 @@ def test_more_than_a_server_can_take_is_taken_back() -> None:
     server = Server(speed=lambda n: min(1.0, (40 / n) ** 2) if n else 1.0)
     found = run(server)
     assert sorted(found.levels)[len(found.levels) // 2] == 32
-    assert found.rate >= 0.85 * best(server)
+    assert found.rate >= 0.85 * 40 * 0.8, "32 in flight, each a tenth of its time on the way"
 
 
 def test_refusals_ease_the_pace() -> None:

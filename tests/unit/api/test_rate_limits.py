@@ -495,7 +495,6 @@ CASES: list[dict[str, Any]] = [
         "latency": 5.0,
         "charge": 0.2,
     },
-    {"requests": Leaky(1500), "tokens": Leaky(MANY), "workers": 20, "sizes": [100], "latency": 0.5},
     {
         "requests": Leaky(5000, window=86_400),
         "tokens": Leaky(MANY),

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import bench.__main__ as program
 from bench import scale, startup
-from bench.measuring import Measured, alternately, medians
+from bench.measuring import Measured
 from bench.ratios import STORED, better, compared, kept
 
 BLB, STARTUP, BYTES = (
@@ -123,12 +123,3 @@ def test_the_better_of_two_turns_counts() -> None:
     """The higher rate and the shorter time."""
     ratios = better(document(blb=0.4, startup=0.2), document(blb=0.3, startup=0.3))["ratios"]
     assert ratios == {BLB: 0.4, STARTUP: 0.2}
-
-
-def test_functions_take_turns_in_an_order_that_rotates() -> None:
-    """Nobody is always first; warm-up turns are run and not counted."""
-    seen: list[str] = []
-    found = alternately({name: lambda name=name: seen.append(name) for name in "ab"}, 2, warm_up=1)  # type: ignore[misc]
-    assert seen == ["b", "a", "a", "b", "b", "a"]
-    assert found == {"a": [None, None], "b": [None, None]}
-    assert medians({"nothing": lambda: None}, 3)["nothing"] < 1

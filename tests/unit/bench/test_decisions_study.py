@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from click.testing import CliRunner
 
-from bench.studies.decisions import WAYS, main, reanchored
+from bench.studies.decisions import WAYS, main
 
 
 def test_the_study_writes_rows_and_tables(tmp_path: Path) -> None:
@@ -33,16 +33,3 @@ def test_the_study_writes_rows_and_tables(tmp_path: Path) -> None:
     assert "levels, 2 decimals" in (out / "decisions.md").read_text(encoding="utf-8")
     promised = (out / "promises.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(promised) == 5 * 3
-
-
-def test_reanchor_moves_an_option_that_is_decided_too_often() -> None:
-    """Its weight falls between the rows that flip wrongly and those that do not; where all is
-    right, nothing moves.
-    """
-    margins = np.linspace(-3, 3, 30)
-    logprobs = np.log(np.column_stack([1 / (1 + np.exp(-margins)), 1 / (1 + np.exp(margins))]))
-    answers = (margins < 1.5).astype(np.int64)
-    weights = reanchored(logprobs, answers)
-    assert ((logprobs + weights).argmax(axis=1) == answers).all()
-    assert weights[0] - weights[1] < -1
-    assert reanchored(logprobs, logprobs.argmax(axis=1)).tolist() == [0.0, 0.0]

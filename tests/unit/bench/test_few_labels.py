@@ -64,26 +64,20 @@ def test_decisions_are_those_of_a_model_that_is_known(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rows.jsonl", rows)
     with ExactServer(DECIDER) as server:
         words = [f"Two=letters={path}", "--provider", "llamacpp", "--base-url", server.base_url]
-        words += ["--store", str(tmp_path / "store.db"), "--number", "12", "--number", "30"]
+        words += ["--store", str(tmp_path / "store.db"), "--number", "30"]
         ended = CliRunner().invoke(
             main, [*words, "--draws", "2", "--asked", "5", "--prompts", "--words-from", "30"]
         )
     assert ended.exit_code == 0, ended.output
     document = json.loads(ended.stdout.splitlines()[-1])
-    fewer, more = document["evaluations"]
-    assert (fewer["title"], fewer["labels"], more["labels"], more["draws"]) == (
-        "Two=letters",
-        12,
-        30,
-        2,
-    )
-    policies = {policy["name"]: policy for policy in more["policies"]}
+    (judged,) = document["evaluations"]
+    assert (judged["title"], judged["labels"], judged["draws"]) == ("Two=letters", 30, 2)
+    policies = {policy["name"]: policy for policy in judged["policies"]}
     assert policies["labels only"]["mean"] == 1.0
     assert policies["fixed"]["mean"] > 0.9
     assert policies["base"]["mean"] < 0.2
     assert policies["base"]["verdicts"]["fixed"] == "wins"
-    assert "words" in policies
-    assert "4 examples" in {policy["name"] for policy in fewer["policies"]}
+    assert {"words", "4 examples"} <= policies.keys()
     assert document["tables"][0]["notes"] == [
         "Of 5 test prompts that were asked with the bias, 5 began as predicted."
     ]

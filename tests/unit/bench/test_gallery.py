@@ -8,7 +8,6 @@ import importlib
 import math
 import re
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import click
@@ -21,7 +20,7 @@ from bench.gallery import __main__ as program
 from bench.gallery.calls import at_false_calls, chances
 from bench.gallery.data import FOLDER, MODEL
 from bench.gallery.index import index
-from bench.gallery.page import beforehand, page, what_came
+from bench.gallery.page import beforehand, page
 from bench.gallery.results import (
     Difference,
     Evaluation,
@@ -36,7 +35,7 @@ from bench.gallery.rows import learned_from
 from bench.gallery.use import USES, Use
 from bench.measuring import read_rows
 from bench.steps import Step
-from blackbox_lb import Completion, Example, Prompt, load_task, parse_reward
+from blackbox_lb import Example, Prompt, load_task, parse_reward
 from blackbox_lb.bias.operating import (
     DecisionCounts,
     OperatingCurve,
@@ -50,25 +49,12 @@ from blackbox_lb.jobs.runs.conclusion import understood
 from tests.support.deciding import DecidingServer
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
+from tests.support.stored import text_completion
 from tests.support.tickets import NAMES, rows_of, says
 
 PAGES = Path(__file__).parents[3] / "docs" / "gallery"
 LINES = {"train": 40, "validation": 5, "test": 6}
 OBJECT = '{"name": "Anna", "age": 30, "city": "Oslo"}'
-
-
-def completion(text: str) -> Completion:
-    """One with this text."""
-    none = np.zeros(0)
-    table = np.zeros((0, 0))
-    return Completion(
-        text,
-        "stop",
-        none.astype(np.int32),
-        none.astype(np.float32),
-        table.astype(np.int32),
-        table.astype(np.float32),
-    )
 
 
 def place(folder: Path, *, small: bool = False) -> Place:
@@ -309,12 +295,10 @@ def results_of(*evaluations: Evaluation) -> PageResults:
     [
         ("level", -0.04, 0.05, 0.5, 100, "equal"),
         ("level", -0.04, 0.06, 0.5, 100, "open"),
-        ("level", 0.01, 0.30, 0.5, 100, "open"),
         ("level", 0.0, 0.0, 0.5, 59, "open"),
         ("level", -0.2, 0.2, -2.0, 100, "equal"),
         ("level", -0.2, 0.21, -2.0, 100, "open"),
         ("wins", 0.01, 0.02, 0.5, 100, "wins"),
-        ("loses", -0.02, -0.01, 0.5, 100, "loses"),
     ],
 )
 def test_level_is_equal_where_the_interval_rules_out_a_difference(
@@ -330,19 +314,6 @@ def test_level_is_equal_where_the_interval_rules_out_a_difference(
     assert judged.judgement(rival, "another") == ""
 
 
-def test_the_smallest_difference_is_found_in_four_of_five_cases() -> None:
-    """Of the pair in the middle, by its standard error; a pair without a spread is none."""
-    half_widths = (0.05, 0.1, 0.4, 0.0)
-    judged = with_rivals(*(against("level", 0.0, -half, half) for half in half_widths))
-    smallest = judged.smallest_difference("greedy")
-    assert smallest is not None
-    normal = NormalDist()
-    beyond = -normal.inv_cdf(0.025)
-    error = 0.1 / beyond
-    assert normal.cdf(smallest / error - beyond) == pytest.approx(0.8, abs=0.005)
-    assert with_rivals({}).smallest_difference("greedy") is None
-
-
 def test_a_page_says_beforehand_what_a_fit_says() -> None:
     """Of so many test prompts, for shares and for other rewards."""
     task = load_task("continents")
@@ -353,39 +324,6 @@ def test_a_page_says_beforehand_what_a_fit_says() -> None:
         assert effect is not None
         shown = beforehand(results_of(decided(("base", "base", mean), prompts=prompts)))
         assert f"{prompts} test prompts show differences above about {effect[1]}" in shown
-
-
-PAIR = ("rival and bias", 'prompt + "Be brief." and bias')
-INSTRUCTION = ("rival", 'prompt + "Be brief."')
-
-
-@pytest.mark.parametrize(
-    ("rewards", "sentence"),
-    [
-        (
-            (0.3, 0.72, 0.7, 0.78),
-            "Best: the instruction with the learned bias (0.78); the learned bias alone 0.72, the"
-            " instruction alone 0.70.",
-        ),
-        ((0.3, 0.72, 0.8, 0.78), "Best: the instruction (0.80); the learned bias 0.72."),
-        (
-            (0.9, 0.72, 0.8, 0.78),
-            "Best: the model without a bias (0.90); the instruction 0.80, the learned bias 0.72.",
-        ),
-        (
-            (0.3, 0.801, 0.8, 0.8),
-            "Best: the instruction and the learned bias (0.80 each); the model without a bias"
-            " 0.30.",
-        ),
-    ],
-)
-def test_what_came_begins_with_the_best_way(rewards: tuple[float, ...], sentence: str) -> None:
-    """Whichever it is, with what it consists of or what stands behind it."""
-    kinds = (("base", "base"), ("bias", "bias"), INSTRUCTION, PAIR)
-    judged = decided(
-        *((kind, name, mean) for (kind, name), mean in zip(kinds, rewards, strict=True))
-    )
-    assert what_came(results_of(judged))[0] == sentence
 
 
 def test_a_program_gives_evaluations(tmp_path: Path) -> None:
@@ -539,8 +477,8 @@ def test_a_record_is_parsed_as_a_client_would(
 ) -> None:
     """Strictly, with the place of a fence that costs the 1, and by one that takes fences off."""
     example = Example("1", Prompt.user("p"), (OBJECT,))
-    score = record(example, completion(text))
-    assert (score.value, stripped_record(example, completion(text))) == (strict, stripped)
+    score = record(example, text_completion(text, 0))
+    assert (score.value, stripped_record(example, text_completion(text, 0))) == (strict, stripped)
     assert [(span.start, span.amount) for span in score.spans or ()] == places
 
 
@@ -560,7 +498,7 @@ def test_chinese_characters_lose_what_korean_syllables_earn(
     text: str, value: float, places: list[tuple[int, float]]
 ) -> None:
     """At the tenth syllable, and at each character; their tokens cost by themselves."""
-    score = one_script(Example("1", Prompt.user("p")), completion(text))
+    score = one_script(Example("1", Prompt.user("p")), text_completion(text, 0))
     assert score.value == value
     assert [(span.start, span.amount) for span in score.spans or ()] == places
     assert one_script.rule.token_costs([" 春", "봄", "spring 天地"], [text]) == [-1, 0, -1]
@@ -576,7 +514,7 @@ def test_a_bare_number_of_hits_is_that_of_the_list(
     file.write_text('[["testament to", 0.5], ["tapestry", 0.25]]')
     monkeypatch.setenv(LIST, str(file))
     example = Example("1", Prompt.user("p"))
-    text = completion("A tapestry of light, a testament to nothing.")
+    text = text_completion("A tapestry of light, a testament to nothing.", 0)
     listed = parse_reward(f"avoid:{file}", max_tokens=9).score(example, text)
     bare = parse_reward("bench.gallery.rewards:hits", max_tokens=9).score(example, text)
     assert bare.value == hits(example, text) == listed.value == pytest.approx(-100 * 1.25 / 8)
@@ -620,7 +558,7 @@ def test_school_problems_are_right_with_a_comma_or_without(tmp_path: Path) -> No
         "1001 of 2": False,
     }
     assert {
-        text: right.score(example, completion(text)).value > -math.inf for text in texts
+        text: right.score(example, text_completion(text, 0)).value > -math.inf for text in texts
     } == texts
     assert rows[0]["prompt"].endswith("then write 'Answer:' and the number.")
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 QUICK = ("5xx burst", "half body", "reset before headers", "unsorted alternatives")
 
 
-@pytest.mark.parametrize("runs", [3, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runs", [2, pytest.param(30, marks=pytest.mark.slow)])
 def test_killed_runs_lose_nothing(tmp_path: Path, runs: int) -> None:
     """Killed, resumed and ended: nothing lost, nothing paid twice, stores whole, the bias of the
     undisturbed run.

@@ -162,7 +162,9 @@ def written(path: Path, **changes: Any) -> Path:
 
 @given(bias=biases)
 def test_round_trip(tmp_path_factory: pytest.TempPathFactory, bias: Bias) -> None:
-    """What is saved is what is loaded, and saving it again gives the same bytes."""
+    """What is saved is what is loaded, and saving it again gives the same bytes: UTF-8 with no
+    control, bidirectional or surrogate character but its own line ends, one entry a line.
+    """
     path = tmp_path_factory.mktemp("bias") / "bias.json"
     bias.save(path)
     first = path.read_bytes()
@@ -173,18 +175,7 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, bias: Bias) -> Non
     ]
     again.save(path)
     assert path.read_bytes() == first
-
-
-@given(bias=biases)
-def test_file_is_safe_to_print_and_to_diff(
-    tmp_path_factory: pytest.TempPathFactory, bias: Bias
-) -> None:
-    """The file is UTF-8 with no control, bidirectional or surrogate character but its own line
-    ends, one entry a line.
-    """
-    path = tmp_path_factory.mktemp("bias") / "bias.json"
-    bias.save(path)
-    text = path.read_bytes().decode()
+    text = first.decode()
     assert text.endswith("}\n")
     assert not {
         c for c in text if (c != "\n" and unicodedata.category(c)[0] == "C") or c in "\u2028\u2029"
@@ -295,6 +286,7 @@ def _escapes(shown: str) -> list[str]:
     return parts
 
 
+CENSORED = {"positions": 10, "outside": 1, "bounded": 1, "mass": 0.1, "unobserved": None}
 NAN_ENTRY = {"id": 3, "bytes": None, "text": None, "bias": math.nan, "seen": 0}
 
 
@@ -332,6 +324,21 @@ NAN_ENTRY = {"id": 3, "bytes": None, "text": None, "bias": math.nan, "seen": 0}
         ({"self": 1}, ("self",)),
         ({"model": 3}, ("model", "3")),
         ({"created": "yesterday"}, ("created", '"yesterday"')),
+        ({"created": "9999-12-31T23:59:59-23:59"}, ("created",)),  # in UTC beyond the calendar
+        ({"created": "0001-01-01T00:00:00+23:59"}, ("created",)),
+        ({"created": "2026-11-23"}, ("created",)),
+        ({"created": 1e300}, ("created",)),
+        ({"censoring": CENSORED | {"outside": 11}}, ("censoring",)),
+        ({"censoring": CENSORED | {"bounded": 11}}, ("censoring",)),
+        ({"censoring": CENSORED | {"mass": 1.5}}, ("censoring",)),
+        ({"censoring": CENSORED | {"unobserved": "guess"}}, ("censoring",)),
+        ({"phrases": ["lamp", "re:lan("]}, ("entry 2",)),
+        ({"phrases": ["re:a*"]}, ("empty text",)),
+        ({"phrases": ["lamp", "  "]}, ("entry 2",)),
+        ({"phrases": ["lamp", 3]}, ("phrases[1]",)),
+        ({"phrases": ["lamp"] * 20_001}, ("20000",)),
+        ({"phrases": ["lamp" * 5_000]}, ("10000",)),
+        ({"phrases": "lamp"}, ("phrases",)),
     ],
 )
 def test_bad_field_is_one_sentence(
@@ -389,64 +396,18 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(
     assert [file.name for file in tmp_path.iterdir()] == ["bias.json"]
 
 
-def test_a_byte_order_mark_is_tolerated(tmp_path: Path) -> None:
-    """An editor that adds a byte order mark does not break the file."""
+def test_a_byte_order_mark_and_a_missing_record_are_tolerated(tmp_path: Path) -> None:
+    """Neither an editor that adds a byte order mark nor an age without a record of censoring breaks
+    the file.
+    """
     path = tmp_path / "bias.json"
     make().save(path)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert Bias.load(path) == make()
-
-
-def test_a_file_from_before_censoring_was_recorded_loads(tmp_path: Path) -> None:
-    """A file without the record loads as one where nothing is known of it."""
-    path = written(tmp_path / "bias.json")
-    document = json.loads(path.read_text())
+    document = json.loads(path.read_text(encoding="utf-8-sig"))
     del document["censoring"]
     path.write_text(json.dumps(document))
     assert Bias.load(path) == make()
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"outside": 11}, {"bounded": 11}, {"mass": 1.5}, {"unobserved": "guess"}]
-)
-def test_impossible_censoring_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    """More tokens kept back than there were, more than all of the mass and an unknown rule name the
-    field.
-    """
-    record = {"positions": 10, "outside": 1, "bounded": 1, "mass": 0.1, "unobserved": None, **wrong}
-    with raises_naming(BiasError, "censoring"):
-        Bias.load(written(tmp_path / "bias.json", censoring=record))
-
-
-def test_an_older_bias_names_settings_that_are_no_more(tmp_path: Path) -> None:
-    """Rounds and trust of a fit that had them are read like any setting."""
-    made: Any = {
-        "provider": "vllm",
-        "model": "m",
-        "tokenizer": "t",
-        "reward": "length",
-        "estimator": "projection",
-        "entries": (),
-    }
-    old = Bias(**made, settings={"tau": 0.5, "l2": 5.0, "rounds": 2, "trust": 0.3})
-    old.save(tmp_path / "old.json")
-    assert Bias.load(tmp_path / "old.json").settings["rounds"] == 2
-
-
-@pytest.mark.parametrize(
-    "created", ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59", "2026-11-23", 1e300]
-)
-def test_a_date_that_is_none_in_utc_is_refused(created: object, tmp_path: Path) -> None:
-    """The ends of the calendar lie beyond it in another time zone."""
-    path = tmp_path / "bias.json"
-    Bias(provider="vllm", model="m", tokenizer="t", reward="r", estimator="e", entries=()).save(
-        path
-    )
-    document = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(document | {"created": created}), encoding="utf-8")
-    with pytest.raises(BiasError) as caught:
-        Bias.load(path)
-    assert "created" in str(caught.value)
 
 
 def test_a_setting_that_says_its_name_is_named_once() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import shlex
 import shutil
@@ -12,8 +11,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import yaml  # type: ignore[import-untyped]
@@ -24,7 +23,7 @@ from blackbox_lb.bias.features import FeatureVector, bucket_of
 from blackbox_lb.bias.records import Compiled, Entry, PromptRecord, SamplingRecord
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.vocabulary import load_vocabulary
-from tests.support.biases import WIDE, feature, length_verdict
+from tests.support.biases import FIELDS, WIDE, feature, length_verdict
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
@@ -39,15 +38,8 @@ def learned(endpoint: Any = "chat", **fields: Any) -> Bias:
     """A bias of five tokens, whole numbers among them."""
     drawn = SamplingRecord(max_tokens=8, top_logprobs=5, endpoint=endpoint)
     entries = tuple(Entry(id=token, bias=value) for token, value in VALUES.items())
-    rest = {
-        "provider": "own",
-        "model": "exact",
-        "tokenizer": "t",
-        "reward": "length",
-        "estimator": "ips",
-        "entries": entries,
-    }
-    return Bias(**{**rest, "sampling": drawn, **fields})
+    rest = {"provider": "own", "model": "exact", "entries": entries, "sampling": drawn}
+    return Bias(**FIELDS | rest | fields)
 
 
 @pytest.fixture
@@ -57,27 +49,25 @@ def server() -> Iterator[ExactServer]:
         yield running
 
 
-def run(server: ExactServer, *command: str) -> tuple[str, dict[str, Any]]:
-    """Run what was exported, which sends one request to the server: its path and its body."""
-    where = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "none"}
-    subprocess.run(command, env=os.environ | where, check=True, capture_output=True, timeout=60)
-    ((path, body),) = server.calls
-    return path, body
+@pytest.fixture
+def here(server: ExactServer, monkeypatch: pytest.MonkeyPatch) -> ExactServer:
+    """That server as what is exported finds it."""
+    monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    return server
 
 
-def test_the_numbers() -> None:
+def run(script: str) -> None:
+    """Run a script as it is printed."""
+    exec(compile(script, "exported", "exec"), {})
+
+
+def test_the_numbers(tmp_path: Path) -> None:
     """Ids as JSON has them, whole values as integers, everything else to the last bit, sorted by
-    id.
+    id; of a bias, of its file, and by ``--format json``.
     """
-    assert logit_bias(learned()) == SENT
-    assert (
-        json.dumps(logit_bias(learned()))
-        == '{"0": -1.5, "3": 0.1, "7": 2, "10": 0.3333333333333333, "11": 0}'
-    )
-
-
-def test_the_numbers_of_a_file(tmp_path: Path) -> None:
-    """A path reads the file; ``--format json`` prints the same."""
+    text = '{"0": -1.5, "3": 0.1, "7": 2, "10": 0.3333333333333333, "11": 0}'
+    assert json.dumps(logit_bias(learned())) == text
     learned().save(tmp_path / "b.json")
     assert logit_bias(str(tmp_path / "b.json")) == SENT
     shown = blb("export", tmp_path / "b.json", "--format", "json")
@@ -85,16 +75,17 @@ def test_the_numbers_of_a_file(tmp_path: Path) -> None:
 
 
 @ENDPOINTS
-def test_the_openai_script_sends_the_bias(server: ExactServer, endpoint: str) -> None:
-    """Run as it is printed, it asks the endpoint that the bias was learned on."""
-    path, body = run(server, sys.executable, "-c", export(learned(endpoint), "openai"))
+def test_the_openai_script_sends_the_bias(here: ExactServer, endpoint: str) -> None:
+    """To the endpoint that the bias was learned on."""
+    run(export(learned(endpoint), "openai"))
+    ((path, body),) = here.calls
     assert path == ("/v1/chat/completions" if endpoint == "chat" else "/v1/completions")
     assert (body["model"], body["logit_bias"]) == ("exact", SENT)
 
 
 @ENDPOINTS
 def test_the_bias_of_a_prompt_is_computed_where_the_script_runs(
-    server: ExactServer, endpoint: str, tmp_path: Path
+    here: ExactServer, endpoint: str, tmp_path: Path
 ) -> None:
     """The file stays beside the script; formats that compute nothing are refused."""
     says_hello = FeatureVector(
@@ -102,7 +93,8 @@ def test_the_bias_of_a_prompt_is_computed_where_the_script_runs(
     )
     words = feature("words").replacing(vectors=(says_hello,))
     learned(endpoint, features=(words,), sent=WIDE).save(tmp_path / "b.json")
-    _, body = run(server, sys.executable, "-c", export(tmp_path / "b.json", "openai"))
+    run(export(tmp_path / "b.json", "openai"))
+    (body,) = here.requests
     assert body["logit_bias"] == {"0": VALUES[0] + 1.0, "3": 0.1, "7": 2, "10": 0.3333}
     assert "logit_bias=LOGIT_BIAS" in export(tmp_path / "b.json", "litellm")
     for format in sorted(name for name in FORMATS if "prompt" not in FORMATS[name].scopes):
@@ -112,83 +104,40 @@ def test_the_bias_of_a_prompt_is_computed_where_the_script_runs(
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @ENDPOINTS
-def test_the_curl_command_sends_the_bias(
-    server: ExactServer, endpoint: str, tmp_path: Path
-) -> None:
+def test_the_curl_command_sends_the_bias(here: ExactServer, endpoint: str, tmp_path: Path) -> None:
     """Whatever stands in the model's name arrives as it is and runs nothing."""
     text = export(learned(endpoint), "curl", model=EVIL)
-    path, body = run(server, "sh", "-c", f"cd {shlex.quote(str(tmp_path))}\n{text}")
+    subprocess.run(["sh", "-c", text], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    ((path, body),) = here.calls
     assert path == ("/v1/chat/completions" if endpoint == "chat" else "/v1/completions")
     assert (body["model"], body["logit_bias"]) == (EVIL, SENT)
     assert not list(tmp_path.iterdir())
 
 
-class Recorder:
-    """Stands in for a library: every call of anything in it is kept, and answers something to
-    print.
-    """
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, dict[str, Any]]] = []
-
-    def module(self, *names: str) -> ModuleType:
-        """A module with these callables."""
-        made = ModuleType("recorded")
-        for name in names:
-            setattr(made, name, lambda _name=name, **given: self._called(_name, given))
-        return made
-
-    def _called(self, name: str, given: dict[str, Any]) -> SimpleNamespace:
-        self.calls.append((name, given))
-        choice = SimpleNamespace(message=SimpleNamespace(content=""), text="")
-        return SimpleNamespace(choices=[choice], invoke=lambda _prompt: SimpleNamespace(content=""))
-
-
-def recorded(
-    monkeypatch: pytest.MonkeyPatch, library: str, names: tuple[str, ...], script: str
-) -> tuple[str, Any]:
-    """The one call that the script makes of ``names`` in ``library``."""
-    recorder = Recorder()
-    monkeypatch.setitem(sys.modules, library, recorder.module(*names))
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://there/v1")
-    exec(compile(script, "exported", "exec"), {})
-    (call,) = recorder.calls
-    return call
-
-
-@ENDPOINTS
-def test_the_litellm_script_gives_the_bias(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
-    """To the function of the endpoint, under the prefix by which LiteLLM takes any
-    OpenAI-compatible API.
-    """
-    script = export(learned(endpoint), "litellm", model=EVIL)
-    name, given = recorded(monkeypatch, "litellm", ("completion", "text_completion"), script)
-    prefix = "openai" if endpoint == "chat" else "text-completion-openai"
-    assert name == ("completion" if endpoint == "chat" else "text_completion")
-    assert (given["model"], given["logit_bias"], given["api_base"]) == (
-        f"{prefix}/{EVIL}",
-        SENT,
-        "http://there/v1",
-    )
-
-
-@ENDPOINTS
-def test_the_langchain_script_gives_the_bias(
-    monkeypatch: pytest.MonkeyPatch, endpoint: str
+@pytest.mark.parametrize(
+    ("format", "endpoint", "function", "prefix"),
+    [
+        ("litellm", "chat", "completion", "openai/"),
+        ("litellm", "completions", "text_completion", "text-completion-openai/"),
+        ("langchain", "chat", "ChatOpenAI", ""),
+        ("langchain", "completions", "OpenAI", ""),
+    ],
+)
+def test_the_script_of_a_library_gives_the_bias(
+    monkeypatch: pytest.MonkeyPatch, format: str, endpoint: str, function: str, prefix: str
 ) -> None:
-    """A chat model through extra_body, for its own field takes integers only; a completion model
-    through its field.
+    """To the function of the endpoint. LiteLLM takes any OpenAI-compatible API under a prefix; a
+    chat model of LangChain has the bias in extra_body, for its own field takes integers only.
     """
-    script = export(learned(endpoint), "langchain", model=EVIL)
-    name, given = recorded(monkeypatch, "langchain_openai", ("ChatOpenAI", "OpenAI"), script)
-    assert (name, given["model"], given["base_url"]) == (
-        "ChatOpenAI" if endpoint == "chat" else "OpenAI",
-        EVIL,
-        "http://there/v1",
-    )
-    assert (
-        given["extra_body"]["logit_bias"] if endpoint == "chat" else given["logit_bias"]
-    ) == SENT
+    library = MagicMock()
+    monkeypatch.setitem(sys.modules, {"langchain": "langchain_openai"}.get(format, format), library)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://there/v1")
+    run(export(learned(endpoint), format, model=EVIL))
+    ((name, _, given),) = library.method_calls
+    address = given["api_base" if format == "litellm" else "base_url"]
+    fields = given["extra_body"] if function == "ChatOpenAI" else given
+    assert (name, given["model"], address) == (function, prefix + EVIL, "http://there/v1")
+    assert fields["logit_bias"] == SENT
 
 
 def test_vllm_serves_the_file_and_a_request_names_it(server: ExactServer, tmp_path: Path) -> None:

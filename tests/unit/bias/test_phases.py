@@ -7,11 +7,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import islice, product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import FeatureVector, Words, bucket_of
-from blackbox_lb.bias.phases import FirstTokens, Phases, Prefix, PrefixFeature
+from blackbox_lb.bias.phases import FirstTokens, Phases, Prefix
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.providers.profile import load_profile
@@ -198,6 +198,22 @@ def chances(phases: Phases, with_word: bool = False) -> dict[tuple[int, ...], fl
     return found
 
 
+Kind = TypeVar("Kind", bound=Hashable)
+
+
+def fits(found: Counter[Kind], exact: Mapping[Kind, float]) -> float:
+    """The p value of counts under their exact distribution, by chi-square over those that are
+    expected five times.
+    """
+    draws = found.total()
+    assert set(found) <= set(exact)
+    common = [row for row in exact if exact[row] * draws >= 5]
+    observed = [found[row] for row in common]
+    expected = [exact[row] * draws for row in common]
+    rest = (draws - sum(observed), draws - sum(expected))
+    return float(stats.chisquare([*observed, rest[0]], [*expected, rest[1]]).pvalue)
+
+
 WORDS = (" a", " b", " c", " d", "")
 
 
@@ -299,15 +315,7 @@ def test_drawn_in_parts_is_the_bias_that_changes_inside(spec: str, word: str, li
             "".join(WORDS[token] for token in tokens),
         )
         assert one.finish_reason == ("stop" if tokens[-1] == 4 else "length")
-    counts = Counter(tuple(each.token_ids.tolist()) for each in found)
-    assert set(counts) <= set(exact)
-    rows = sorted(exact, key=exact.__getitem__, reverse=True)
-    likely = [row for row in rows if exact[row] * draws >= 5]
-    observed = [counts[row] for row in likely] + [draws - sum(counts[row] for row in likely)]
-    expected = [exact[row] * draws for row in likely] + [
-        draws * (1 - sum(exact[row] for row in likely))
-    ]
-    assert stats.chisquare(observed, expected).pvalue > 1e-4
+    assert fits(Counter(tuple(each.token_ids.tolist()) for each in found), exact) > 1e-4
 
 
 OPENER = ExactModel(8, 4, seed=2, sharpness=0.5)
@@ -351,11 +359,13 @@ def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(
     server: ExactServer, data: Path, tmp_path: Path
 ) -> None:
     """It wins on validation prompts, is judged beside the fixed one, shown, and refused where one
-    vector is wanted.
+    vector is wanted. A phase without positions is left out, and that is said.
     """
     out = tmp_path / "run"
-    result = fit(server, data, out, "--phases", "first", "--tau", 0.1, "--json")
+    asked = ("--phases", "after:zzz,first", "--tau", 0.1, "--json")
+    result = fit(server, data, out, *asked)
     assert result.exit_code == 0, result.output
+    assert "phase after:zzz: it holds at 0 of 1,200 positions" in result.stderr
     found = json.loads(result.stdout)
     verdict = found["verdict"][0]
     assert verdict["verdict"] == "HELPS"
@@ -372,7 +382,7 @@ def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(
     assert bias.at(Prompt.user("thing"))[0] > 1 > 0 > bias.entries[at].bias
     assert bias.at(Prompt.user("thing"), Prefix(1, b" a"))[0] < 0
     assert 0 < found["kl_nats_per_completion"] < 5
-    again = fit(server, data, out, "--phases", "first", "--tau", 0.1, "--json")
+    again = fit(server, data, out, *asked)
     assert json.loads(again.stdout) | {"provenance": found["provenance"]} == found
     where = asking(server, data=data, reward="regex:^ a[^a]*$", max_tokens=4)
     told = blb(
@@ -387,8 +397,6 @@ def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(
     assert "Depends on first: 1 of 1 vectors" in told.output
     assert "first (300 positions)" in told.output
     assert "Promoted tokens of the rest" in told.output
-    assert blb("report", out).exit_code == 0
-    assert "What each feature moves (depends on first)" in (out / "report.html").read_text()
     told = blb("analyze", out / "bias.json", "--json", "--quiet")
     assert told.exit_code == 0, told.output
     kl = found["kl_nats_per_completion"] / 4
@@ -406,18 +414,6 @@ def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(
     assert (
         logit_bias(bias, prefix=Prefix(1, b" a"))["0"] < 0 < logit_bias(bias, prefix=Prefix())["0"]
     )
-
-
-def test_a_phase_without_positions_is_left_out(
-    server: ExactServer, data: Path, tmp_path: Path
-) -> None:
-    """And that is said."""
-    result = fit(server, data, tmp_path, "--phases", "after:zzz,first", "--tau", 0.1, "--json")
-    assert result.exit_code == 0, result.output
-    assert "phase after:zzz: it holds at 0 of 1,200 positions" in result.stderr
-    (first,) = Bias.load(tmp_path / "bias.json").features
-    assert isinstance(first, PrefixFeature)
-    assert (first.spec, first.positions) == ("first", 300)
 
 
 def wanted_opening(example: Example, completion: Completion) -> float:

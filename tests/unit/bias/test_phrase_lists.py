@@ -50,13 +50,23 @@ def phrases(*lines: str) -> PhraseList:
         ("re:lan # 2", "lan # 2", 1.0),
         ("re:lan[0-9] 2\t4", "lan[0-9] 2", 4.0),
         ("/lan.*n/\t4", "lan.*n", 4.0),
+        ("delve*", "delve", 1.0),
+        ("delve* 2", "delve", 2.0),
+        ('"x*"', "x*", 1.0),
+        (r"re:a\tb", r"a\tb", 1.0),
+        ("re: x ", " x", 1.0),
+        ("/a b/ .5", "a b", 0.5),
+        ('"#x" 2', "#x", 2.0),
+        ("—", "—", 1.0),
     ],
 )
 def test_a_line_has_an_entry_and_a_weight(line: str, entry: str, weight: float) -> None:
     """A number behind a tab is always the weight, ``re:`` begins a pattern, and quotation marks of a
-    sampler's list may stand around others.
+    sampler's list may stand around others. It returns from a bias file, with its forms and its kind.
     """
-    (read,) = phrases(line).lines
+    found = phrases(line)
+    (read,) = found.lines
+    assert PhraseList.of_entries(found.entries).lines == found.lines
     assert (read.entry, read.weight) == (entry, weight)
     assert read.is_pattern == line.startswith(("re:", "/"))
 
@@ -116,7 +126,7 @@ def test_a_pattern_of_exponential_time_is_refused(
     pattern: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where only a part of it is, behind letters that must come first."""
-    monkeypatch.setattr("blackbox_lb.bias.phrases.SECONDS", 0.5)
+    monkeypatch.setattr("blackbox_lb.bias.phrases.SECONDS", 0.1)
     with raises_naming(InputError, "line 2", "repetitions inside repetitions"):
         phrases("lantern", f"re:{pattern}")
 
@@ -163,16 +173,6 @@ def test_a_bias_file_writes_what_was_read(entry: str, factor: float) -> None:
     again = PhraseList.of_entries(read.entries)
     assert again.lines == read.lines
     assert again.entries == read.entries
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["delve*", "delve* 2", '"x*"', '"catch 22" 3', "re:a\\tb", "re: x ", "/a b/ .5", '"#x" 2', "—"],
-)
-def test_a_line_returns_from_a_bias_file(line: str) -> None:
-    """With its weight, its forms and its kind."""
-    read = phrases(line)
-    assert PhraseList.of_entries(read.entries).lines == read.lines
 
 
 # Where it is found

@@ -39,28 +39,6 @@ def test_a_file_keeps_its_phrases(tmp_path: Path) -> None:
     assert not Bias.load(path).keeps_phrases_out
 
 
-@pytest.mark.parametrize(
-    ("phrases", "fact"),
-    [
-        (["lamp", "re:lan("], "entry 2"),
-        (["re:a*"], "empty text"),
-        (["lamp", "  "], "entry 2"),
-        (["lamp", 3], "phrases[1]"),
-        (["lamp"] * 20_001, "20000"),
-        (["lamp" * 5_000], "10000"),
-        ("lamp", "phrases"),
-    ],
-)
-def test_a_wrong_phrase_is_no_bias_file(tmp_path: Path, phrases: object, fact: str) -> None:
-    """Each entry is read when the file is."""
-    path = tmp_path / "bias.json"
-    bias().save(path)
-    document = json.loads(path.read_text()) | {"phrases": phrases}
-    path.write_text(json.dumps(document))
-    with raises_naming(BiasError, fact):
-        Bias.load(path)
-
-
 def test_a_file_may_hold_phrases_alone() -> None:
     """Its vector is empty, and it mends no decisions."""
     alone = bias(entries=())

@@ -24,7 +24,7 @@ from blackbox_lb.bias.features import (
     grams,
     parse_feature,
 )
-from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
+from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.types import Prompt
@@ -51,12 +51,7 @@ ROUTES = prompt_bias(
 
 def of(bias: Bias, text: str, system: str = "") -> dict[int, float]:
     """The bias of a prompt."""
-    return sent(bias).of_text(PromptText(text, system))
-
-
-def sent(bias: Bias) -> RequestBias:
-    """As requests get it."""
-    return to_request_bias(bias)
+    return to_request_bias(bias).of_text(PromptText(text, system))
 
 
 def test_words_and_pairs_are_counted_and_have_length_one() -> None:
@@ -100,19 +95,16 @@ def test_routes_take_the_first_match_and_system_prompts_are_whole() -> None:
         ("route:a=x,a=y", ("``depends_on='route:a=x,a=y'``", "twice")),
         ("groups:", ("``depends_on='groups:'``", "groups:COLUMN")),
         ("embedding", ("``depends_on='embedding'``", "embedding:MODEL")),
+        (
+            "length",
+            ("words", "system-prompt", "groups:COLUMN", "embedding:MODEL", "route:NAME=REGEX"),
+        ),
     ],
 )
 def test_what_no_feature_is_called_is_refused(given: str, facts: tuple[str, ...]) -> None:
-    """With the remedy."""
+    """With the remedy; an unknown one with all that there are."""
     with raises_naming(InputError, *facts):
         parse_feature(given)
-
-
-def test_an_unknown_feature_is_answered_with_all_that_there_are() -> None:
-    """The kinds and what each takes."""
-    forms = ("words", "system-prompt", "groups:COLUMN", "embedding:MODEL", "route:NAME=REGEX")
-    with raises_naming(InputError, *forms):
-        parse_feature("length")
 
 
 def test_the_file_holds_it_and_a_changed_one_is_refused(tmp_path: Path) -> None:
@@ -168,19 +160,25 @@ def test_every_reader_of_a_body_finds_the_same_text() -> None:
         assert PromptText.of_request(body) is None
 
 
-def client_of(sent: list[bytes], *, failures: int = 0) -> openai.OpenAI:
-    """A client whose bodies go into ``sent``; the first requests fail, and the others get an empty
-    answer.
+def answering(sent: list[bytes], failures: int = 0) -> httpx2.MockTransport:
+    """A transport whose bodies go into ``sent``; the first requests fail, and the others get an
+    empty answer.
     """
 
     def answer(request: httpx2.Request) -> httpx2.Response:
+        assert int(request.headers["content-length"]) == len(request.content)
         sent.append(request.content)
         if len(sent) <= failures:
             return httpx2.Response(500, headers={"retry-after-ms": "1"})
         document = {"id": "1", "object": "chat.completion", "created": 1, "model": "m"}
         return httpx2.Response(200, json={**document, "choices": []})
 
-    http = httpx2.Client(transport=httpx2.MockTransport(answer))
+    return httpx2.MockTransport(answer)
+
+
+def client_of(sent: list[bytes], *, failures: int = 0) -> openai.OpenAI:
+    """A client with that transport."""
+    http = httpx2.Client(transport=answering(sent, failures))
     return openai.OpenAI(api_key="k", base_url="http://x/v1", http_client=http)
 
 
@@ -307,12 +305,12 @@ def test_the_embedding_model_must_be_the_one_it_was_learned_with(
     monkeypatch.setattr("blackbox_lb.vocabulary.embedding.load_encoder", lambda name: encode)
     rows = [FeatureVector(name="0", values=(5.0, 0.0)), FeatureVector(name="1", values=(0.0, 1.0))]
     bias = prompt_bias("embedding:some/model", rows, probe=(0.0, 1.0))
-    found = sent(bias)
+    found = to_request_bias(bias)
     found.prepare([Prompt.user("refund"), Prompt.user("a"), Prompt.user("a")])
     assert found.at(Prompt.user("refund")) == {5: 4.0, 9: -1.2}
     assert found.at(Prompt.user("")) == {5: 1.0, 9: -2.0}
     assert calls == [[PROBE], ["refund", "a"]]
-    other = sent(prompt_bias("embedding:some/model", rows, probe=(0.6, 0.8)))
+    other = to_request_bias(prompt_bias("embedding:some/model", rows, probe=(0.6, 0.8)))
     with raises_naming(BiasError, "some/model", "0.600"):
         other.at(Prompt.user("a"))
 
@@ -333,24 +331,10 @@ def test_an_asynchronous_client_does_not_wait_while_a_text_is_embedded(
 
     monkeypatch.setattr("blackbox_lb.vocabulary.embedding.load_encoder", lambda name: slow)
     rows = [FeatureVector(name="0", values=(5.0, 0.0)), FeatureVector(name="1", values=(0.0, 1.0))]
-    bodies: list[dict[str, Any]] = []
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        assert int(request.headers["content-length"]) == len(request.content)
-        bodies.append(json.loads(request.content))
-        return httpx2.Response(
-            200,
-            json={
-                "id": "x",
-                "object": "chat.completion",
-                "created": 1,
-                "model": "m",
-                "choices": [],
-            },
-        )
+    sent: list[bytes] = []
 
     async def ask() -> None:
-        own = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
+        own = httpx2.AsyncClient(transport=answering(sent))
         plain = openai.AsyncOpenAI(api_key="k", base_url="http://127.0.0.1/v1", http_client=own)
         client = apply(
             apply(plain, prompt_bias("embedding:some/model", rows, probe=(0.0, 1.0))),
@@ -368,7 +352,7 @@ def test_an_asynchronous_client_does_not_wait_while_a_text_is_embedded(
         await asked
 
     asyncio.run(ask())
-    assert bodies == [
+    assert [json.loads(body) for body in sent] == [
         {
             "messages": [{"role": "user", "content": "refund"}],
             "model": "m",
@@ -390,10 +374,3 @@ def test_hostile_texts_are_read_in_bounded_time(text: str) -> None:
         PromptText(text[:MOST_READ])
     )
     assert time.process_time() - began < 2
-
-
-def test_prompts_of_a_task_and_requests_agree() -> None:
-    """What a fit judges is what a client sends."""
-    made = sent(WORDS)
-    body = {"messages": [{"role": "user", "content": "hello refund"}]}
-    assert made.at(Prompt.user("hello refund")) == made.of_text(PromptText.of_request(body))

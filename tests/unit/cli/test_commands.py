@@ -1,6 +1,4 @@
-"""The command line: help that answers, errors that are one sentence and exit code 2, and a fit from
-prompts to a verdict.
-"""
+"""The command line: providers, what went, and what is refused before it is paid for."""
 
 from __future__ import annotations
 
@@ -13,19 +11,15 @@ import pytest
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Compiled, Entry, ExactEffects, HeldOutGain
 from blackbox_lb.cli.removed import REMOVED
-from tests.support.commands import blb, options, refused
+from tests.support.commands import asking, blb, options, refused
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import questions, write_rows
-
-ROWS = questions(12, 6, 12, answer="a")
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Thirty questions in three splits."""
-    path = tmp_path / "data.jsonl"
-    write_rows(path, ROWS)
-    return path
+    return write_rows(tmp_path / "data.jsonl", questions(12, 6, 12, answer="a"))
 
 
 @pytest.fixture
@@ -39,21 +33,9 @@ def server() -> Iterator[ExactServer]:
 def call(data: Path, server: ExactServer, tmp_path: Path) -> Callable[..., tuple[object, ...]]:
     """Arguments of a small run against the exact model."""
 
-    def arguments(*more: object, reward: str = "length") -> tuple[object, ...]:
-        where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path / "run")
-        return (
-            *where,
-            "--data",
-            data,
-            "--reward",
-            reward,
-            "--max-tokens",
-            8,
-            "--top-logprobs",
-            5,
-            "--quiet",
-            *more,
-        )
+    def arguments(*more: object) -> tuple[object, ...]:
+        where = asking(server, data=data, out=tmp_path / "run", reward="length")
+        return (*where, *options(max_tokens=8, top_logprobs=5), "--quiet", *more)
 
     return arguments
 
@@ -68,24 +50,6 @@ def test_providers() -> None:
     assert "replaces the last" in detail
     assert "L 2026-11-21" in detail
     assert json.loads(blb("providers", "vllm", "--json").stdout)[0]["bias"]["entries"] == 1024
-
-
-def test_eval_and_show_read_what_fit_wrote(
-    call: Callable[..., tuple[object, ...]], tmp_path: Path
-) -> None:
-    """A bias can be judged again at another setting, saved, and shown."""
-    settings = options(samples_per_prompt=10, estimator="ips", entries=4, search="named")
-    fitted = blb("fit", *call(*settings))
-    assert fitted.exit_code == 0, fitted.output
-    assert fitted.stdout.startswith(("HELPS", "NO EVIDENCE", "HURTS"))
-    path = tmp_path / "run" / "bias.json"
-    assert len(Bias.load(path).entries) <= 4
-    judged = blb("eval", path, *call("--deploy", "temperature=0.5", "--save"))
-    assert judged.exit_code == 0, judged.output
-    assert {row.setting for row in Bias.load(path).verdict} == {"temperature 0.5"}
-    shown = blb("show", path)
-    assert "Promoted tokens" in shown.output
-    assert "ips" in shown.output
 
 
 @pytest.mark.parametrize("name", [name for name in REMOVED if name.startswith("--")])

@@ -201,9 +201,7 @@ def test_a_profile_of_ones_own(fitted: tuple[Path, ExactServer], tmp_path: Path)
 
 
 def test_names_of_any_kind(fitted: tuple[Path, ExactServer], tmp_path: Path) -> None:
-    """Dollars are no formula in the picture, backslashes stay in the command, and no file can send
-    a terminal anything.
-    """
+    """Backslashes stay in the command, and no file can send a terminal anything."""
     folder, _ = fitted
     learned, store = tmp_path / "learned.json", tmp_path / "rollouts.db"
     for model, reward, shown in (
@@ -217,7 +215,7 @@ def test_names_of_any_kind(fitted: tuple[Path, ExactServer], tmp_path: Path) -> 
             RolloutStore(store) as new,
         ):
             for request, settings in old.requests().items():
-                for sample, (key, prompt) in enumerate(old.prompts(request).items()):
+                for sample, (key, prompt) in enumerate([*old.prompts(request).items()][:8]):
                     new.add(settings | {"model": model}, prompt, sample, *old.completions([key]))
         result = blb("compile", learned, "--entries", 3)
         assert result.exit_code == 0, result.output

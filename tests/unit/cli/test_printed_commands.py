@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from blackbox_lb.store import RolloutStore
-from tests.support.commands import blb
+from tests.support.commands import asking, blb, options, refused
 from tests.support.exact import ExactModel, ExactServer
 
-NAMES = (
-    "results of Anna's experiment with the customer tickets of the third quarter",
-    'x$(touch PWN); b & `c` "d" *',
-)
+NAME = 'Anna\'s $(touch PWN); b & `c` "d" * of the customer tickets of the third quarter'
+"""A name that no shell leaves as it is, longer than a line holds beside a command."""
 MODEL = ExactModel(4, 1, seed=3, prompts=512)
 
 
@@ -48,88 +46,66 @@ def server() -> Iterator[ExactServer]:
         yield listening
 
 
-@pytest.mark.parametrize("name", NAMES)
 def test_fit_and_eval_quote_their_next_commands(
-    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder stands in every next command as one word, and a fit that was paid for ends well
-    whatever its folder is called.
+    whatever its folder is called. A settings file that was found is found again.
     """
     monkeypatch.chdir(tmp_path)
-    data = Path(f"{name}.jsonl")
+    data = Path(f"{NAME}.jsonl")
     data.write_text(ROWS)
-    shared = ["--provider", "llamacpp", "--base-url", server.base_url, "--data", data]
-    shared += ["--reward", "accuracy", "--max-tokens", 1, "--top-logprobs", 4]
+    Path("blb.toml").write_text('[defaults]\nreward = "accuracy"\n')
+    shared = asking(server, data=data, max_tokens=1, top_logprobs=4)
     fitted = blb("fit", *shared)
     assert fitted.exit_code == 0, fitted.output
-    assert f"runs/{name}" in printed_words(fitted.stdout)
-    bias = f"runs/{name}/bias.json"
-    judged = blb("eval", bias, *shared, "--deploy", "greedy")
+    assert {"eval", f"runs/{NAME}"} <= printed_words(fitted.stdout)
+    assert "--config" not in printed_words(fitted.stdout)
+    judged = blb("eval", f"runs/{NAME}/bias.json", *shared, "--deploy", "greedy")
     assert judged.exit_code == 0, judged.output
-    assert f"runs/{name}" in printed_words(judged.stdout)
+    assert f"runs/{NAME}" in printed_words(judged.stdout)
 
 
 def test_next_commands_name_the_settings_file_again(
     server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What only a named file may set is missing from a command that does not name it. One that was
-    found is found again.
-    """
+    """What only a named file may set is missing from a command that does not name it."""
     monkeypatch.chdir(tmp_path)
-    settings = (
+    Path("d.jsonl").write_text(ROWS)
+    Path("my settings.toml").write_text(
         f'[fit]\nprovider = "llamacpp"\nbase_url = "{server.base_url}"\ndata = "d.jsonl"\n'
         'reward = "accuracy"\nmax_tokens = 1\ntop_logprobs = 4\n'
     )
-    Path("d.jsonl").write_text(ROWS)
-    for name in ("my settings.toml", "blb.toml"):
-        Path(name).write_text(settings)
     named = blb("--config", "my settings.toml", "fit", "--out", "named")
     assert named.exit_code == 0, named.output
     assert {"--config", "my settings.toml", "eval"} <= printed_words(named.stdout)
-    found = blb("fit", "--out", "found")
-    assert found.exit_code == 0, found.output
-    assert "eval" in printed_words(found.stdout)
-    assert "--config" not in printed_words(found.stdout)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_init_quotes_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_init_quotes_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A settings file elsewhere is named so that the next line finds it."""
     monkeypatch.chdir(tmp_path)
-    chosen = [
-        "--provider",
-        "llamacpp",
-        "--model",
-        "m",
-        "--task",
-        "capitals",
-        "--reward",
-        "contains",
-    ]
-    made = blb("init", "--yes", *chosen, "--out", f"{name}.toml")
+    chosen = options(provider="llamacpp", model="m", task="capitals", reward="contains")
+    made = blb("init", "--yes", *chosen, "--out", f"{NAME}.toml")
     assert made.exit_code == 0, made.output
     command = made.stdout.partition("next: ")[2].strip()
-    assert shlex.split(command) == ["blb", "--config", f"{name}.toml", "fit"]
+    assert shlex.split(command) == ["blb", "--config", f"{NAME}.toml", "fit"]
 
 
 def test_the_remedy_of_an_encoding_quotes_the_file(tmp_path: Path) -> None:
     """The command that makes a file UTF-8 reads that file."""
-    data = tmp_path / f"{NAMES[0]}.csv"
+    data = tmp_path / f"{NAME}.csv"
     data.write_bytes("prompt,answer\nWie hei\u00dft das?,x\n".encode("utf-16"))
-    refused = blb("fit", "--provider", "llamacpp", "--data", data, "--reward", "contains")
-    assert refused.exit_code == 2
-    assert shlex.quote(str(data)) in refused.stderr.replace("\n", " ")
+    said = refused("fit", *options(provider="llamacpp", data=data, reward="contains"))
+    assert shlex.quote(str(data)) in said
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_remedy_of_a_damaged_store_quotes_it(tmp_path: Path, name: str) -> None:
+def test_the_remedy_of_a_damaged_store_quotes_it(tmp_path: Path) -> None:
     """What saves the rest of a store reads that store."""
-    store = tmp_path / f"{name}.db"
+    store = tmp_path / f"{NAME}.db"
     with RolloutStore(store):
         pass
     content = bytearray(store.read_bytes())
     content[4096:8192] = bytes(4096)
     store.write_bytes(content)
-    checked = blb("store", "check", store)
-    assert checked.exit_code == 2
-    assert shlex.join(["blb", "store", "recover", str(store)]) in checked.stderr.replace("\n", " ")
+    command = shlex.join(["blb", "store", "recover", str(store)])
+    assert command in refused("store", "check", store)

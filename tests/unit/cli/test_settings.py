@@ -16,11 +16,10 @@ from blackbox_lb.cli.found import is_data
 from blackbox_lb.cli.settings import (
     PER_COMMAND,
     find_settings,
-    key_of,
     keys_of,
 )
 from blackbox_lb.errors import InputError
-from tests.support.commands import blb
+from tests.support.commands import blb, refused
 from tests.support.errors import raises_naming
 
 
@@ -29,11 +28,6 @@ def command_of(name: str) -> click.Command:
     command = main.get_command(click.Context(main), name)
     assert command is not None
     return command
-
-
-OPTIONS = [
-    (name, option) for name in sorted(COMMANDS) for option in keys_of(command_of(name)).values()
-]
 
 
 def sample(option: click.Option) -> tuple[Any, Any]:
@@ -70,10 +64,10 @@ def received(arguments: list[str], name: str, monkeypatch: pytest.MonkeyPatch) -
     return seen
 
 
-def toml(table: str, key: str, value: Any) -> str:
-    """One table with one key."""
+def toml_line(key: str, value: Any) -> str:
+    """One key with its value."""
     text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return f"[{table}]\n{key} = {text}\n"
+    return f"{key} = {text}\n"
 
 
 def plain(value: Any) -> Any:
@@ -83,54 +77,90 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-@pytest.mark.parametrize(
-    ("name", "option"), OPTIONS, ids=[f"{name}{option.opts[0]}" for name, option in OPTIONS]
-)
+@pytest.mark.parametrize("name", [name for name in sorted(COMMANDS) if keys_of(command_of(name))])
+@pytest.mark.parametrize("shared", [False, True])
 def test_every_option_arrives_from_the_file(
-    name: str, option: click.Option, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The value of the command's own table; that of the shared table too, unless the option means
-    another thing elsewhere. The file is named, so it may set all.
+    """The values of the command's own table; those of the shared table too, unless the option means
+    another thing elsewhere. The file is named, so it may set all; a task takes the place of data.
     """
     monkeypatch.chdir(tmp_path)
-    written, wanted = sample(option)
-    for table in [name, *([] if key_of(option) in PER_COMMAND else ["defaults"])]:
-        (tmp_path / "blb.toml").write_text(toml(table, key_of(option), written))
-        got = received(["--config", "blb.toml", name], name, monkeypatch)[option.name or ""]
-        assert plain(got) == wanted, table
+    options = keys_of(command_of(name))
+    settable = [key for key in options if not (shared and key in PER_COMMAND)]
+    others = [key for key in settable if key != "task"]
+    for keys in (others, set(settable) - set(others)):
+        samples = {key: sample(options[key]) for key in keys}
+        lines = (toml_line(key, written) for key, (written, _) in samples.items())
+        text = f"[{'defaults' if shared else name}]\n" + "".join(lines)
+        (tmp_path / "blb.toml").write_text(text)
+        got = received(["--config", "blb.toml", name], name, monkeypatch)
+        arrived = {key: plain(got[options[key].name or ""]) for key in keys}
+        assert arrived == {key: wanted for key, (_, wanted) in samples.items()}
 
 
-@pytest.mark.parametrize("key", ["l2", "tau", "tokenizer", "test-samples", "deploy"])
+@pytest.mark.parametrize("key", ["l2", "tokenizer", "test-samples"])
 def test_the_command_line_wins_over_the_environment_over_the_file(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of three different values the outermost arrives."""
     monkeypatch.chdir(tmp_path)
     option = keys_of(command_of("fit"))[key.replace("-", "_")]
-    for_all = {"l2": 1.0, "tau": 1.0, "tokenizer": "one", "test-samples": 7, "deploy": "one"}
-    (tmp_path / "blb.toml").write_text(toml("fit", key, for_all[key]))
+    for_all = {"l2": 1.0, "tokenizer": "one", "test-samples": 7}
+    (tmp_path / "blb.toml").write_text("[fit]\n" + toml_line(key, for_all[key]))
 
     def arrives(*arguments: str) -> Any:
         got = received(["fit", *arguments], "fit", monkeypatch)[option.name or ""]
         return got[0] if isinstance(got, tuple) else got
 
     assert arrives() == for_all[key]
-    second, third = ("20", "30") if key in ("l2", "tau", "test-samples") else ("two", "three")
+    second, third = ("two", "three") if key == "tokenizer" else ("20", "30")
     monkeypatch.setenv(f"BLB_FIT_{key.upper().replace('-', '_')}", second)
     assert str(arrives()).removesuffix(".0") == second
     assert str(arrives(f"--{key}", third)).removesuffix(".0") == third
 
 
-def test_a_command_s_own_table_wins_over_the_shared_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+OWN_TABLE = '[defaults]\nprovider = "vllm"\n[fit]\nprovider = "sglang"\n'
+ROWS = '[defaults]\ndata = "train.jsonl"\ntest_data = "test.jsonl"\n'
+COLUMNS = (
+    "[fit]\ndata = 'a.jsonl'\nfield = 'x'\nprefill = true\nprompt_column = 'x'\n"
+    "prompt_template = 'x'\n"
+)
+ADDRESS = '[defaults]\nprovider = "vllm"\nbase_url = "http://127.0.0.1:8000/v1"\nmodel = "m"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "expected"),
+    [
+        (OWN_TABLE, "fit", {"provider": "sglang"}),
+        (OWN_TABLE, "eval", {"provider": "vllm"}),
+        (ROWS, "fit --task capitals", {"task": "capitals", "data": None, "test_data": None}),
+        ('[fit]\ntask = "capitals"\n', "fit --data x.jsonl", {"task": None, "data": "x.jsonl"}),
+        (
+            COLUMNS,
+            "fit --task capitals",
+            {"field": None, "prefill": False, "prompt_column": "prompt", "prompt_template": None},
+        ),
+        (ADDRESS, "fit --provider openai", {"provider": "openai", "base_url": None, "model": None}),
+        (ADDRESS, "fit --provider=vllm", {"base_url": "http://127.0.0.1:8000/v1", "model": "m"}),
+    ],
+    ids=["own", "shared", "task", "data", "columns", "other provider", "same provider"],
+)
+def test_what_of_a_file_arrives(
+    text: str,
+    words: str,
+    expected: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """[fit] before [defaults], and other commands keep the shared value."""
+    """A command's own table wins over the shared one, which other commands keep. Who names a task
+    on the command line does not get the file's data or what is said of its columns, nor the other
+    way round; and a key for one provider does not go to the address of another.
+    """
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "blb.toml").write_text(
-        '[defaults]\nprovider = "vllm"\n[fit]\nprovider = "sglang"\n'
-    )
-    assert received(["fit"], "fit", monkeypatch)["provider"] == "sglang"
-    assert received(["eval"], "eval", monkeypatch)["provider"] == "vllm"
+    (tmp_path / "blb.toml").write_text(text)
+    got = received(words.split(), words.split()[0], monkeypatch)
+    assert {name: plain(got[name]) for name in expected} == expected
 
 
 def test_the_nearest_file_upwards_counts_and_paths_start_at_it(
@@ -173,31 +203,15 @@ def test_config_names_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert received(["--config", "none.toml", "fit"], "fit", monkeypatch)["seed"] is None
 
 
-def test_who_names_a_task_does_not_get_the_file_s_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """--task on the command line leaves out data of the file, and the other way round."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "blb.toml").write_text(
-        '[defaults]\ndata = "train.jsonl"\ntest_data = "test.jsonl"\n'
-    )
-    got = received(["fit", "--task", "capitals"], "fit", monkeypatch)
-    assert (got["task"], got["data"], got["test_data"]) == ("capitals", None, None)
-    (tmp_path / "blb.toml").write_text('[defaults]\ntask = "capitals"\n')
-    got = received(["fit", "--data", "x.jsonl"], "fit", monkeypatch)
-    assert (got["task"], got["data"]) == (None, Path("x.jsonl"))
-
-
 def test_a_shared_value_that_another_command_does_not_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """entries = "all" is for fit; compile says so instead of reading it as something else."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blb.toml").write_text('[defaults]\nentries = "all"\n')
-    result = blb("compile", "learned.json")
-    assert result.exit_code == 2
-    assert "no value of blb compile --entries" in result.stderr
-    assert "put it under that command's table" in result.stderr
+    said = refused("compile", "learned.json")
+    assert "no value of blb compile --entries" in said
+    assert "put it under that command's table" in said
 
 
 def test_what_the_file_gave_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,20 +227,12 @@ def test_what_the_file_gave_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "gives" not in blb("fit", "--quiet").stderr
 
 
-def test_who_names_another_provider_does_not_get_the_file_s_address(
+def test_a_provider_of_the_environment_does_not_get_the_file_s_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key for one provider must not go to the address of another; the same provider keeps what
-    the file says of it.
-    """
+    """As one of the command line."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "blb.toml").write_text(
-        '[defaults]\nprovider = "vllm"\nbase_url = "http://127.0.0.1:8000/v1"\nmodel = "m"\n'
-    )
-    got = received(["fit", "--provider", "openai"], "fit", monkeypatch)
-    assert (got["provider"], got["base_url"], got["model"]) == ("openai", None, None)
-    got = received(["fit", "--provider=vllm"], "fit", monkeypatch)
-    assert got["base_url"] == "http://127.0.0.1:8000/v1"
+    (tmp_path / "blb.toml").write_text(ADDRESS)
     monkeypatch.setenv("BLB_FIT_PROVIDER", "openai")
     assert received(["fit"], "fit", monkeypatch)["base_url"] is None
 
@@ -265,19 +271,6 @@ def test_a_file_of_a_windows_editor(tmp_path: Path, encoding: str) -> None:
     named = "UTF-16" if encoding == "utf-16" else "WINDOWS-1252"
     with raises_naming(InputError, f"iconv -f {named} -t UTF-8"):
         find_settings(path)
-
-
-@pytest.mark.parametrize("key", ["field", "prefill", "prompt_column", "prompt_template"])
-def test_a_task_on_the_command_line_leaves_out_the_columns_of_data(
-    tmp_path: Path, key: str
-) -> None:
-    """They are about the data of the file, which the task replaces."""
-    value = "true" if key == "prefill" else "'x'"
-    path = tmp_path / "blb.toml"
-    path.write_text(f"[fit]\ndata = 'a.jsonl'\n{key} = {value}\n")
-    fit = command_of("fit")
-    assert find_settings(path).of("fit", fit, ["--task", "capitals"]) == {}
-    assert key in find_settings(path).of("fit", fit, [])
 
 
 @pytest.mark.parametrize(

@@ -34,20 +34,31 @@ DEFAULTS = {"numpy", "pydantic"}
 them stand beside arrays.
 """
 CLI = "from blackbox_lb.cli import main; main({!r}, standalone_mode=False)"
+COMPLETION = """
+from blackbox_lb.cli import COMMANDS, main
+from click.shell_completion import ShellComplete
+shell = ShellComplete(main, {}, 'blb', '_BLB_COMPLETE')
+assert all(shell.get_completions([name], '--') for name in COMMANDS)
+assert shell.get_completions(['fit', '--provider'], '')
+"""
 
 
 @pytest.mark.parametrize(
-    "code",
+    ("code", "heavy"),
     [
-        "import blackbox_lb",
-        "import blackbox_lb; dir(blackbox_lb)",
-        CLI.format(["--help"]),
-        CLI.format(["--version"]),
+        ("import blackbox_lb", HEAVY),
+        ("import blackbox_lb; dir(blackbox_lb)", HEAVY),
+        (CLI.format(["--help"]), HEAVY),
+        (CLI.format(["--version"]), HEAVY),
+        (COMPLETION, ("numpy", "scipy", "openai", "rich")),
     ],
+    ids=["import", "dir", "help", "version", "completion"],
 )
-def test_what_only_answers_loads_nothing_heavy(code: str) -> None:
-    """Help, version and the package itself need no numbers, no network and no models of data."""
-    script = f"import sys\n{code}\nprint([name for name in {HEAVY} if name in sys.modules])"
+def test_what_only_answers_loads_nothing_heavy(code: str, heavy: tuple[str, ...]) -> None:
+    """Help, version and the package itself need no numbers, no network and no models of data; a key
+    press waits for no estimator, whatever the command.
+    """
+    script = f"import sys\n{code}\nprint([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )

@@ -1,21 +1,20 @@
-"""``blb try``, ``blb runs``, ``--dry-run``, ``--rivals``, ``--examples``, ``--system``, and the help
-in groups.
+"""``blb try``, ``blb runs``, ``--dry-run``, ``--rivals``, ``--examples``, ``--system``, and the
+groups of commands.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import numpy as np
 import pytest
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import PromptRecord
 from blackbox_lb.bias.request_bias import RequestBias
-from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS, GROUPS
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals.table import standard_rivals
@@ -24,7 +23,7 @@ from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
 from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Completion, Prompt
-from tests.support.commands import blb
+from tests.support.commands import asking, blb, options, refused
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 
@@ -47,43 +46,35 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def options(server: ExactServer, data: Path, *more: object) -> tuple[object, ...]:
+def small_fit(server: ExactServer, data: Path, *more: object) -> tuple[object, ...]:
     """Options of a short run."""
-    return (
-        *("--provider", "llamacpp", "--base-url", server.base_url, "--data", data),
-        *("--reward", "length", "--max-tokens", 8, "--seed", 1, *more),
-    )
+    drawn = options(samples_per_prompt=4, validation_samples=2, test_samples=2)
+    return (*asking(server, data=data, reward="length", max_tokens=8, seed=1), *drawn, *more)
 
 
 @pytest.fixture(scope="module")
 def folder(server: ExactServer, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished fit."""
     out = tmp_path_factory.mktemp("runs") / "short"
-    small = ("--samples-per-prompt", 8, "--validation-samples", 2, "--test-samples", 2)
-    result = blb("fit", *options(server, data, *small, "--out", out))
+    result = blb("fit", *small_fit(server, data, "--samples-per-prompt", 8, "--out", out))
     assert result.exit_code == 0, result.output
     return out
 
 
 def test_try_shows_both_answers(server: ExactServer, folder: Path) -> None:
-    """Each prompt has the base's answer and the biased one, with the tokens that the bias moves."""
-    where = ("--provider", "llamacpp", "--base-url", server.base_url)
-    result = blb("try", folder / "bias.json", "question 1", "question 2", *where)
-    assert result.exit_code == 0, result.output
-    assert result.stdout.count("prompt  question") == 2
-    assert result.stdout.count("biased  ") == 2
-    document = json.loads(blb("try", folder / "bias.json", "q", *where, "--json").stdout)
-    (row,) = document["answers"]
-    bias = Bias.load(folder / "bias.json")
-    assert row["base"] != row["biased"] or not bias.entries
-
-
-def test_try_reads_prompts_from_its_input(server: ExactServer, folder: Path) -> None:
-    """A line each, until the end."""
-    where = ("--provider", "llamacpp", "--base-url", server.base_url)
-    result = blb("try", folder / "bias.json", *where, input="question 1\n\nquestion 3\n")
-    assert result.exit_code == 0, result.output
-    assert result.stdout.count("prompt  question") == 2
+    """Each prompt has the base's answer and the biased one; prompts come as arguments, or from the
+    input, a line each, until its end.
+    """
+    call = ("try", folder / "bias.json", *asking(server))
+    for result in (
+        blb(*call, "question 1", "question 2"),
+        blb(*call, input="question 1\n\nquestion 3\n"),
+    ):
+        assert result.exit_code == 0, result.output
+        assert result.stdout.count("prompt  question") == 2
+        assert result.stdout.count("biased  ") == 2
+    (row,) = json.loads(blb(*call, "q", "--json").stdout)["answers"]
+    assert row["base"] != row["biased"] or not Bias.load(folder / "bias.json").entries
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +100,7 @@ def test_try_asks_as_the_fit_did(
 ) -> None:
     """The prompt fills the template of the fit, after its system message, and that is said."""
     before = len(server.requests)
-    where = ("--provider", "llamacpp", "--base-url", server.base_url)
-    result = blb("try", templated, "hello", *where, *more)
+    result = blb("try", templated, "hello", *asking(server), *more)
     assert result.exit_code == 0, result.output
     messages = [body["messages"] for body in server.requests[before:] if "messages" in body]
     assert messages
@@ -127,23 +117,24 @@ def test_a_template_that_one_text_does_not_fill_is_refused(
     path = tmp_path / "b.json"
     Bias.load(templated).replacing(prompts=PromptRecord(template=template)).save(path)
     before = len(server.requests)
-    where = ("--provider", "llamacpp", "--base-url", server.base_url)
-    result = blb("try", path, "hello", *where)
-    assert result.exit_code == 2
-    assert "--raw" in result.stderr
+    assert "--raw" in refused("try", path, "hello", *asking(server))
     assert len(server.requests) == before
 
 
 def test_a_fit_records_how_it_made_its_prompts(
     server: ExactServer, data: Path, tmp_path: Path
 ) -> None:
-    """In the bias file, which goes where the bias goes; without a template there is nothing."""
-    template = ("--prompt-template", "Q: {prompt}", "--system", "S")
-    small = ("--samples-per-prompt", 4, "--validation-samples", 1, "--test-samples", 1)
-    out = tmp_path / "run"
-    result = blb("fit", *options(server, data, *small, *template, "--out", out))
+    """Every request has the system message and the template; the bias file says so, and goes where
+    the bias goes.
+    """
+    before = len(server.requests)
+    template = ("--prompt-template", "Q: {prompt}", "--system", "S", "--out", tmp_path)
+    result = blb("fit", *small_fit(server, data, *template))
     assert result.exit_code == 0, result.output
-    assert Bias.load(out).prompts == PromptRecord(template="Q: {prompt}", system="S")
+    assert Bias.load(tmp_path).prompts == PromptRecord(template="Q: {prompt}", system="S")
+    sent = [body["messages"] for body in server.requests[before:] if "messages" in body]
+    assert {(first["role"], first["content"]) for first, _ in sent} == {("system", "S")}
+    assert all(second["content"].startswith("Q: question") for _, second in sent)
 
 
 def test_a_run_and_its_bias_file_are_one_argument(
@@ -153,11 +144,10 @@ def test_a_run_and_its_bias_file_are_one_argument(
     monkeypatch.chdir(folder.parent.parent)
     (folder.parent.parent / "runs").unlink(missing_ok=True)
     (folder.parent.parent / "runs").symlink_to(folder.parent)
-    where = ("--provider", "llamacpp", "--base-url", server.base_url)
     commands: list[tuple[str, ...]] = [
         ("show",),
         ("export", "--format", "json"),
-        ("try", "one two", *where),
+        ("try", "one two", *asking(server)),
         ("compile", "--entries", "2", "--out", "compiled.json"),
     ]
     for name, *rest in commands:
@@ -169,9 +159,7 @@ def test_a_run_and_its_bias_file_are_one_argument(
             outputs.append(result.stdout)
         assert len(set(outputs)) == 1, name
     assert blb("runs", "runs/short/bias.json").stdout.startswith("1 run")
-    missing = blb("show", "runs/shor")
-    assert missing.exit_code == 2
-    assert "Did you mean runs/short?" in missing.stderr
+    assert "Did you mean runs/short?" in refused("show", "runs/shor")
 
 
 def test_nothing_to_take_by_default_is_said(
@@ -179,9 +167,7 @@ def test_nothing_to_take_by_default_is_said(
 ) -> None:
     """With what to name."""
     monkeypatch.chdir(tmp_path)
-    result = blb("export", "--format", "json")
-    assert result.exit_code == 2
-    assert "no finished fit in runs" in result.stderr
+    assert "no finished fit in runs" in refused("export", "--format", "json")
 
 
 @pytest.mark.needs("matplotlib")
@@ -221,23 +207,18 @@ def completion(texts: list[str], text: str) -> Completion:
 
 
 def test_the_moved_tokens_are_pieces_of_their_own() -> None:
-    """The pieces make up the text; a token below the least bias is not moved."""
+    """The pieces make up the text; a token below the least bias is not moved. Where the bytes are
+    others, the answer is one piece.
+    """
     drawn = completion(["Asia", ".", " It", " is"], "Asia. It is")
     pieces = pieces_of(drawn, RequestBias({0: 2.0, 1: 0.001, 3: -1.0}), Prompt.user("Where?"))
-    assert "".join(piece.text for piece in pieces) == "Asia. It is"
     assert [(piece.text, piece.bias) for piece in pieces] == [
         ("Asia", 2.0),
         (". It", None),
         (" is", -1.0),
     ]
-
-
-def test_tokens_that_do_not_make_up_the_text_are_not_told_apart() -> None:
-    """Where the bytes are others, the answer is one piece."""
-    drawn = completion(["Asia"], "Europe")
-    assert [
-        piece.text for piece in pieces_of(drawn, RequestBias({0: 2.0}), Prompt.user("Where?"))
-    ] == ["Europe"]
+    other = pieces_of(completion(["Asia"], "Europe"), RequestBias({0: 2.0}), Prompt.user("Where?"))
+    assert [piece.text for piece in other] == ["Europe"]
 
 
 def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:
@@ -251,29 +232,24 @@ def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:
     assert "1 run\n" in listed
     assert len(json.loads(blb("runs", folder, folder, "--json").stdout)["runs"]) == 2
     assert blb("runs", tmp_path).exit_code == 0
-    assert blb("runs", tmp_path / "none").exit_code == 2
+    refused("runs", tmp_path / "none")
     (tmp_path / "result.json").write_text('{"verdict": [{}]}')
-    broken = blb("runs", tmp_path)
-    assert broken.exit_code == 2
-    assert "result.json" in broken.stderr
+    assert "result.json" in refused("runs", tmp_path)
 
 
 def test_a_dry_run_asks_nothing(
     server: ExactServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Splits, requests and dollars, without a folder, a store or a request; never less than the
-    fit then sends.
-    """
+    """Splits, requests and dollars, without a folder, a store or a request."""
     monkeypatch.chdir(tmp_path)
     before = len(server.requests)
-    words = options(server, data, "--dry-run", "--price", "1,2", "--json")
+    words = small_fit(server, data, "--dry-run", "--price", "1,2", "--json")
     document = json.loads(blb("fit", *words).stdout)
     assert len(server.requests) == before
     assert not list(tmp_path.iterdir())
     assert document["requests"] > 0
     assert document["most_dollars"] > 0
     assert "to judge" in document["understood"]
-    assert blb("fit", *options(server, data, "--dry-run")).exit_code == 0
 
 
 def test_system_messages_go_before_each_prompt(data: Path) -> None:
@@ -288,22 +264,6 @@ def test_system_messages_go_before_each_prompt(data: Path) -> None:
         with_system.with_system("Again.")
     with raises_naming(InputError, "``system``"):
         task.with_system(" ")
-
-
-def test_the_system_option_reaches_the_server(
-    server: ExactServer, data: Path, tmp_path: Path
-) -> None:
-    """Every request of a collection has it."""
-    before = len(server.requests)
-    result = blb(
-        "collect",
-        *options(server, data, "--system", "Be kind.", "--samples-per-prompt", 1, "--limit", 3),
-        *("--out", tmp_path / "run"),
-    )
-    assert result.exit_code == 0, result.output
-    sent = [str(request) for request in server.requests[before:] if "question" in str(request)]
-    assert sent
-    assert all("Be kind." in request for request in sent)
 
 
 def test_the_standard_rivals_suit_the_task() -> None:
@@ -327,7 +287,7 @@ def test_the_standard_rivals_suit_the_task() -> None:
 
 
 def test_rivals_and_a_bias_are_one_sorted_table(
-    server: ExactServer, data: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    server: ExactServer, data: Path, folder: Path
 ) -> None:
     """One row a policy, the highest reward first, a legend for the instruction, and a conclusion
     of at most 12 lines.
@@ -335,8 +295,8 @@ def test_rivals_and_a_bias_are_one_sorted_table(
     result = blb(
         "eval",
         folder / "bias.json",
-        *options(server, data, "--rivals", "--deploy", "temperature=1", "--test-samples", 2),
-        *("--out", folder),
+        *asking(server, data=data, reward="length", max_tokens=8, seed=1, out=folder),
+        *("--rivals", "--deploy", "temperature=1", "--test-samples", 2),
     )
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
@@ -362,17 +322,24 @@ def test_score_shows_the_best_and_the_worst(data: Path, folder: Path) -> None:
     result = blb("score", folder, "--data", data, "--reward", "length", "--examples", 3)
     assert result.exit_code == 0, result.output
     assert result.stdout.count("best  ") == result.stdout.count("worst  ") == 3
-    best = [
-        float(line.split()[1].rstrip(","))
-        for line in result.stdout.splitlines()
-        if line.startswith("best")
-    ]
-    worst = [
-        float(line.split()[1].rstrip(","))
-        for line in result.stdout.splitlines()
-        if line.startswith("worst")
-    ]
+    lines = [line.split() for line in result.stdout.splitlines()]
+    best, worst = (
+        [float(words[1].rstrip(",")) for words in lines if words[:1] == [kind]]
+        for kind in ("best", "worst")
+    )
     assert min(best) > max(worst)
+
+
+def test_a_bias_is_judged_again_and_saved(
+    server: ExactServer, data: Path, folder: Path, tmp_path: Path
+) -> None:
+    """At another setting, which is then that of its verdict; and it is shown."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    asked = asking(server, data=data, reward="length", max_tokens=8, seed=1, out=tmp_path)
+    judged = blb("eval", tmp_path / "bias.json", *asked, "--deploy", "temperature=0.5", "--save")
+    assert judged.exit_code == 0, judged.output
+    assert {row.setting for row in Bias.load(tmp_path).verdict} == {"temperature 0.5"}
+    assert "Promoted tokens" in blb("show", tmp_path).output
 
 
 def test_every_command_stands_in_one_group() -> None:
@@ -382,16 +349,3 @@ def test_every_command_stands_in_one_group() -> None:
     text = blb("--help").stdout
     for heading in GROUPS:
         assert f"{heading}:" in text
-
-
-def test_help_shows_the_options_that_most_people_need() -> None:
-    """The first heading and an example; ``--help-all`` has every option."""
-    short = blb("fit", "--help").stdout
-    whole = blb("fit", "--help-all").stdout
-    command = main.get_command(click.Context(main), "fit")
-    assert command is not None
-    names = [option.opts[0] for option in command.params if isinstance(option, click.Option)]
-    assert all(name in whole for name in names)
-    assert "--help-all" in short
-    assert short.count("\n  --") <= 15
-    assert "Example:" in short

@@ -10,7 +10,6 @@ import pytest
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.jobs.runs.conclusion import Conclusion, NextStep
 from blackbox_lb.safety.printable import suggestion_last, wrapped
@@ -23,46 +22,21 @@ ERRORS = {
     "no option of the program": ("--confg", "x"),
     "no option": ("fit", "--promt-column", "x"),
     "no value": ("fit", "--tau"),
-    "wrong value": ("fit", "--tau", "many", "--reward", "length"),
     "wrong choice": ("fit", "--endpoint", "chats", "--reward", "length"),
     "no reward": ("fit",),
-    "no words": ("words", "a list with a long name that is not there.txt"),
-    "no stepping back": ("words", "lamp", "--provider", "openai", "--model", "gpt-4o"),
     "misspelt reward": (*DATA, "rows.csv", "--reward", "acuracy"),
-    "unknown reward": (*DATA, "rows.csv", "--reward", "xyzzy"),
-    "misspelt provider": (*DATA, "rows.csv", "--provider", "vlm"),
     "unknown provider": (*DATA, "rows.csv", "--provider", "xyzzy"),
     "own profile": (*DATA, "rows.csv", "--provider", "rows.toml"),
-    "misspelt task": ("fit", "--reward", "accuracy", "--task", "continent"),
-    "no file": (*DATA, "row.csv"),
     "no folder": (*DATA, "a folder with a long name/that is not there/rows.csv"),
-    "no suffix": (*DATA, "rows.doc"),
     "encoding": (*DATA, "latin.jsonl"),
     "broken JSON": (*DATA, "broken.jsonl"),
     "no column": (*DATA, "rows.csv", "--prompt-column", "tiket_text"),
-    "no answer": (*DATA, "rows.csv", "--prompt-column", "ticket_text"),
-    "template": (*DATA, "rows.csv", "--prompt-template", "{"),
     "labels": (*DATA, "own.csv", "--labels", "Technical,Bilings"),
     "few rows": (*DATA, "few.jsonl"),
-    "no list": ("fit", "--data", "own.csv", "--reward", "avoid:stock words.txt"),
-    "no function": ("fit", "--data", "own.csv", "--reward", "nowhere_at_all:polite"),
-    "check": ("check", "--reward", "length", "--data", "prompts.txt"),
     "no bias": ("show", "runs/a run with a long name/bias.json"),
-    "no JSON": ("show", "rows.csv"),
-    "eval": ("eval", "bias.json", "--reward", "accuracy", "--data", "rows.csv"),
     "rival": ("eval", "bias.json", "--reward", "length", "--data", "prompts.txt", "--rival", "xyz"),
-    "export": ("export", "none.json", "--format", "curl"),
-    "report": ("report", "runs/none"),
-    "runs": ("runs", "runs/none"),
-    "try": ("try", "none.json", "Hello"),
-    "score": ("score", "runs/none", "--reward", "length", "--data", "prompts.txt"),
-    "compile": ("compile", "none.json", "--provider", "openai"),
-    "analyze": ("analyze", "none.json"),
-    "proxy": ("proxy", "--upstream", "http://127.0.0.1:9/v1", "--bias", "none.json"),
     "store": ("store", "check", "none.db"),
     "settings": ("--config", "unknown key.toml", "fit"),
-    "tables": ("--config", "unknown table.toml", "fit"),
-    "no settings": ("--config", "none.toml", "fit"),
     "init": ("init", "--yes", "--data", "own.csv", "--answer-column", "teem"),
     "serve": ("serve", "runs/tickets"),
 }
@@ -100,11 +74,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "latin.jsonl": '{"prompt": "Bogotá", "answer": "x"}'.encode("latin-1"),
         "broken.jsonl": b'{"prompt": "What is the capital of a country", "answer: }\n',
         "few.jsonl": json.dumps({"prompt": "Why?", "answer": "So"}).encode(),
-        "rows.doc": b"prompt\n",
         "rows.toml": b"name = 3\n",
         "prompts.txt": b"\n".join(b"Write, at once, %d lines" % number for number in range(40)),
         "unknown key.toml": b'[defaults]\npromt_column = "ticket_text"\n',
-        "unknown table.toml": b'[learn]\nprompt_column = "ticket_text"\n',
         "good.toml": (
             b'[defaults]\ndata = "tickets.csv"\nprompt_column = "ticket_text"\n'
             b'answer_column = "team"\nreward = "accuracy"\nmax_tokens = 7\n'
@@ -162,12 +134,6 @@ def test_notices_are_broken_between_words(case: str, monkeypatch: pytest.MonkeyP
         narrow = printed(monkeypatch, width, NOTICES[case])
         assert not too_long(narrow, width)
         assert {word for word in narrow.split() if "─" not in word} <= set(whole.split())
-
-
-def test_an_error_of_each_command_is_tried() -> None:
-    """But for those that take nothing that could be wrong, or need a server."""
-    tried = {word for words in ERRORS.values() for word in words}
-    assert set(COMMANDS) - tried == {"collect", "completion", "doctor", "providers", "rewards"}
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +19,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry, SamplingRecord
 from blackbox_lb.deploy.arrival import MOST_REQUESTS
 from blackbox_lb.errors import InputError
+from tests.support.biases import FIELDS
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
@@ -39,21 +41,11 @@ def drops(body: JSON) -> JSON:
 
 
 def converted(body: JSON, convert: Callable[[float], float]) -> JSON:
-    """With other values."""
+    """With other values, as whole numbers by ``int`` or ``round``."""
     if "logit_bias" not in body:
         return body
     sent = {token: convert(value) for token, value in body["logit_bias"].items()}
     return body | {"logit_bias": sent}
-
-
-def cuts(body: JSON) -> JSON:
-    """Whole numbers by ``int()``."""
-    return converted(body, int)
-
-
-def rounds(body: JSON) -> JSON:
-    """Whole numbers by ``round()``."""
-    return converted(body, round)
 
 
 def refuses(body: JSON) -> JSON:
@@ -82,26 +74,24 @@ def bias(**fields: Any) -> Bias:
     entries = tuple(
         Entry(id=token, bias=value, text=texts[token]) for token, value in values.items()
     )
-    made = {
-        "provider": "llamacpp",
-        "model": "exact",
-        "tokenizer": "t",
-        "reward": "length",
-        "estimator": "ips",
-        "entries": entries,
-    }
-    return Bias(**{**made, **fields})
+    made = {"provider": "llamacpp", "model": "exact", "entries": entries}
+    return Bias(**FIELDS | made | fields)
 
 
 GATEWAYS = pytest.mark.parametrize(
     ("edit", "word", "words"),
     [
         (passes, "ARRIVES", ("fractions of a nat arrive",)),
-        (cuts, "ARRIVES", ("become whole numbers", "blb compile --integers")),
-        (rounds, "ARRIVES", ("become whole numbers",)),
+        (
+            partial(converted, convert=int),
+            "ARRIVES",
+            ("become whole numbers", "blb compile --integers"),
+        ),
+        (partial(converted, convert=round), "ARRIVES", ("become whole numbers",)),
         (drops, "DROPPED", ("as it does without a bias", "drop_params")),
         (refuses, "REFUSED", (REFUSAL,)),
     ],
+    ids=["passes", "cuts", "rounds", "drops", "refuses"],
 )
 
 

@@ -14,6 +14,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.batch_files import BatchCounts, apply_batch
 from blackbox_lb.errors import BiasError, InputError
+from tests.support.biases import FIELDS
 from tests.support.errors import raises_naming
 
 SENT = {"2": -100, "50256": 0.1, "199998": -3.0000000000000004}
@@ -22,14 +23,8 @@ SENT = {"2": -100, "50256": 0.1, "199998": -3.0000000000000004}
 @pytest.fixture
 def bias() -> Bias:
     """Three entries for the model "tiny"."""
-    return Bias(
-        provider="local",
-        model="tiny",
-        tokenizer="probe-sha256:aa",
-        reward="exact-match",
-        estimator="projection",
-        entries=tuple(Entry(id=int(token), bias=value) for token, value in SENT.items()),
-    )
+    entries = tuple(Entry(id=int(token), bias=value) for token, value in SENT.items())
+    return Bias(**FIELDS | {"model": "tiny", "entries": entries})
 
 
 def line(body: Any, url: str = "/v1/chat/completions") -> dict[str, Any]:

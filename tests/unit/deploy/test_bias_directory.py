@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,28 +18,16 @@ from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.bias_directory import Asked, BiasDirectory, Expected
 from blackbox_lb.deploy.vllm.batch_rows import NOTHING, Placed, Rows, Seat, Shelf
 from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
-from tests.support.biases import WIDE
+from tests.support.biases import FIELDS, WIDE
 from tests.support.errors import raises_naming
 
 MODEL = Expected("probe-sha256:here", tokens=100, logits=128)
 
 
-def make(
-    value: float = 1.0,
-    tokenizer: str = MODEL.fingerprint,
-    vocab_size: int | None = 100,
-    token: int = 7,
-) -> Bias:
+def make(value: float = 1.0, token: int = 7, **fields: Any) -> Bias:
     """A bias of one entry."""
-    return Bias(
-        provider="vllm",
-        model="m",
-        tokenizer=tokenizer,
-        vocab_size=vocab_size,
-        reward="length",
-        estimator="ips",
-        entries=(Entry(id=token, bias=value),),
-    )
+    fitting = {"tokenizer": MODEL.fingerprint, "vocab_size": 100}
+    return Bias(**FIELDS | {"entries": (Entry(id=token, bias=value),)} | fitting | fields)
 
 
 class Clock:

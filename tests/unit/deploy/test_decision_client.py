@@ -20,7 +20,9 @@ import blackbox_lb
 from blackbox_lb.bias.decisions import MendedQuestion
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import BiasError
+from blackbox_lb.questions.answers import read_answer
 from blackbox_lb.questions.requests import Shape, request_body
+from tests.support.biases import FIELDS
 from tests.support.deciding_upstream import MODEL, NOW, TEAM, deciding, mended, raw
 from tests.support.proxy_upstream import Origin
 
@@ -34,21 +36,7 @@ PATHS: dict[Shape, str] = {
 
 def file_of(*rows: MendedQuestion) -> Bias:
     """A file that mends these questions."""
-    return Bias.model_validate(
-        {
-            "provider": "vllm",
-            "model": MODEL,
-            "tokenizer": "t",
-            "task": "tickets",
-            "reward": "accuracy",
-            "estimator": "mended decisions",
-            "settings": {},
-            "data_hash": "d",
-            "rollouts": 100,
-            "decisions": rows,
-            "entries": (),
-        }
-    )
+    return Bias(**FIELDS | {"model": MODEL, "rollouts": 100, "decisions": rows, "entries": ()})
 
 
 @contextmanager
@@ -65,44 +53,24 @@ def ask(client: openai.OpenAI, shape: Shape, *questions: Any, **fields: Any) -> 
     return client.post(PATHS[shape], body=body, cast_to=httpx2.Response).json()
 
 
-def answers_of(document: Any) -> list[Any]:
-    """The answers in order."""
-    answers = document["answers"]
-    return list(answers.values()) if isinstance(answers, dict) else answers
-
-
 @pytest.mark.parametrize("shape", ["systemone", "openai", "sglang"])
 def test_a_learned_question_is_mended_and_another_is_not(shape: Shape) -> None:
     """The request on the wire is the caller's; the answer has the mended probabilities, the raw
     ones beside them, and all else as it came.
     """
-    row = mended(TEAM, shape)
+    mends = mended(TEAM, shape)
     with upstream() as (origin, client):
         plain = ask(client, shape, TEAM, NOW)
-        biased = ask(blackbox_lb.apply(client, file_of(row)), shape, TEAM, NOW)
+        biased = ask(blackbox_lb.apply(client, file_of(mends)), shape, TEAM, NOW)
         first, second = (arrived.body for arrived in origin.arrived)
     assert first == second
-    team, now = answers_of(biased)
-    assert team["x_mended"] is True
-    assert now["x_mended"] is False
-    expected = row.decide([math.log(value) for value in raw(STATE, TEAM)]).probabilities
-    assert max(expected) == pytest.approx(_largest(team), abs=1e-6)
+    answers = biased["answers"]
+    rows = answers.values() if isinstance(answers, dict) else answers
+    assert [row["x_mended"] for row in rows] == [True, False]
+    expected = mends.decide([math.log(value) for value in raw(STATE, TEAM)]).probabilities
+    found = read_answer(biased, (TEAM, NOW), None).scores["team"].logprobs
+    assert [math.exp(logprob) for logprob in found] == pytest.approx(expected)
     assert {**biased, "answers": None} == {**plain, "answers": None}
-
-
-def _largest(answer: Any) -> float:
-    """The largest probability of an answer to a choice."""
-    return max(_numbers(answer["probabilities"]))
-
-
-def _numbers(value: Any) -> list[float]:
-    if isinstance(value, dict):
-        return [number for part in value.values() for number in _numbers(part)]
-    if isinstance(value, list):
-        return [number for part in value for number in _numbers(part)]
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return [float(value)]
-    return []
 
 
 def test_an_asynchronous_client_and_its_copies_mend_too() -> None:

@@ -18,6 +18,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.client import apply
 from blackbox_lb.errors import BiasError, InputError
+from tests.support.biases import FIELDS
 from tests.support.errors import raises_naming
 from tests.support.recording_server import Server, recording
 
@@ -35,15 +36,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def bias() -> Bias:
     """One entry for the model "tiny"."""
-    entry = Entry(id=7, bias=1.25)
-    return Bias(
-        provider="p",
-        model="tiny",
-        tokenizer="t",
-        reward="r",
-        estimator="projection",
-        entries=(entry,),
-    )
+    return Bias(**FIELDS | {"model": "tiny", "entries": (Entry(id=7, bias=1.25),)})
 
 
 def ask(client: openai.OpenAI, **options: Any) -> Any:

@@ -8,14 +8,13 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx2
 import numpy as np
 import openai
 import pytest
-from scipy import stats
 
 from blackbox_lb import apply, apply_batch
 from blackbox_lb.bias.document import Bias
@@ -28,7 +27,7 @@ from blackbox_lb.deploy.phase_requests import PhasedRequest
 from blackbox_lb.errors import BiasError, InputError
 from tests.support.biases import phased_bias
 from tests.support.errors import raises_naming
-from tests.unit.bias.test_phases import MODEL, VECTORS, WORDS, bias_with_word, chances
+from tests.unit.bias.test_phases import MODEL, VECTORS, WORDS, bias_with_word, chances, fits
 
 PROMPT_TOKENS = 7
 
@@ -271,13 +270,7 @@ def test_the_parts_are_drawn_like_one_answer(spec: str, word: str, stream: bool)
         (choice,) = answer["choices"]
         found[choice["message"]["content"] + "." * (choice["finish_reason"] == "stop")] += 1
     assert sender.apart == 0
-    assert set(found) <= set(exact)
-    rows = [row for row in exact if exact[row] * draws >= 5]
-    observed = [found[row] for row in rows] + [draws - sum(found[row] for row in rows)]
-    expected = [exact[row] * draws for row in rows] + [
-        draws * (1 - sum(exact[row] for row in rows))
-    ]
-    assert stats.chisquare(observed, expected).pvalue > 1e-4
+    assert fits(found, exact) > 1e-4
 
 
 FORCED = ({1: 50.0}, {2: 50.0})
@@ -302,14 +295,12 @@ def forced_by_prompt() -> Bias:
 FORCED_MORE = ({1: 200.0}, {2: 50.0})
 
 
-def clients(host: Host) -> Iterator[openai.OpenAI | openai.AsyncOpenAI]:
-    """One of each kind, with the host behind it."""
+def clients(handle: Callable[[Any], Any]) -> Iterator[openai.OpenAI | openai.AsyncOpenAI]:
+    """One of each kind, whose requests a host handles."""
     common: dict[str, Any] = {"base_url": "http://h/v1", "api_key": "k", "max_retries": 2}
-    yield openai.OpenAI(
-        http_client=httpx2.Client(transport=httpx2.MockTransport(host.handle)), **common
-    )
+    yield openai.OpenAI(http_client=httpx2.Client(transport=httpx2.MockTransport(handle)), **common)
     yield openai.AsyncOpenAI(
-        http_client=httpx2.AsyncClient(transport=httpx2.MockTransport(host.handle)), **common
+        http_client=httpx2.AsyncClient(transport=httpx2.MockTransport(handle)), **common
     )
 
 
@@ -346,7 +337,7 @@ async def ask(client: Any, **more: Any) -> tuple[str | None, str | None, Any, in
 def test_every_client_joins_the_parts(place: int) -> None:
     """Text, logprobs, usage and finish reason are those of one answer; retries go on."""
     host = Host(refusals={1: 429})
-    client = apply([*clients(host)][place], forced())
+    client = apply([*clients(host.handle)][place], forced())
     text, ended, usage, listed = asyncio.run(
         ask(client, max_tokens=3, logprobs=True, temperature=0)
     )
@@ -389,7 +380,7 @@ def test_a_client_sends_what_depends_on_prompt_and_phase(place: int, stream: boo
     none.
     """
     host = Host()
-    client = apply([*clients(host)][place], forced_by_prompt())
+    client = apply([*clients(host.handle)][place], forced_by_prompt())
     told = asyncio.run(ask(client, max_tokens=3, temperature=0, stream=stream))
     assert told[0] == " b c c"
     told = asyncio.run(
@@ -411,7 +402,7 @@ def test_a_part_is_asked_for_three_times() -> None:
     the SDK's alone to repeat.
     """
     host = Host(refusals={1: 503, 2: 429, 3: 500, 5: 503})
-    client = apply(next(clients(host)), forced())
+    client = apply(next(clients(host.handle)), forced())
     assert asyncio.run(ask(client, max_tokens=3, temperature=0))[0] == " b c c"
     assert [body.get("max_tokens") for body in host.bodies] == [1, None, None, None, 1, None, 2]
     host.refusals = {8: 503, 9: 503, 10: 503}
@@ -428,7 +419,7 @@ def test_a_raw_answer_and_completions() -> None:
     continued as a text.
     """
     host = Host()
-    client = apply(next(clients(host)), forced())
+    client = apply(next(clients(host.handle)), forced())
     assert isinstance(client, openai.OpenAI)
     raw = client.chat.completions.with_raw_response.create(
         model="m",
@@ -617,16 +608,12 @@ def test_an_answer_in_parts_beside_tools_stays_an_answer() -> None:
     assert choice["message"]["content"] == '<tool_call>\n{"na'
 
 
-def test_phases_by_a_text_take_no_tools() -> None:
-    """A call may hold the text that ends a phase."""
+def test_servers_that_cannot_be_sent_phases(tmp_path: Any) -> None:
+    """A text needs the reason of the end, and no tools, for a call may hold it; chat needs a message
+    that is continued; batch files and one vector go nowhere.
+    """
     with pytest.raises(InputError):
         PhasedRequest(sender_of(bias_of("until:b")), request(tools=TOOLS))
-
-
-def test_servers_that_cannot_be_sent_phases(tmp_path: Any) -> None:
-    """A text needs the reason of the end; chat needs a message that is continued; batch files and
-    one vector go nowhere.
-    """
     with raises_naming(InputError, "llamacpp", "until:b", "provider="):
         apply(openai.OpenAI(api_key="k"), bias_of("until:b", provider="llamacpp"))
     with raises_naming(InputError, "openai", "chat", "provider="):

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -16,17 +15,18 @@ import httpx2
 import numpy as np
 import openai
 import pytest
-from scipy import stats
 
 from blackbox_lb import apply
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.deploy.part_requests import PartSender
 from blackbox_lb.errors import InputError
 from tests.support.biases import FIELDS
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
+from tests.unit.bias.test_phases import fits
+from tests.unit.deploy.test_phase_requests import ask, clients, sender_of
+from tests.unit.deploy.test_phase_requests import request as asked
 
 WORDS = (" red", " fish", " blue", " sky", "")
 END = len(WORDS) - 1
@@ -142,18 +142,6 @@ def bias_of(phrases: Sequence[str] = PHRASES, provider: str = "vllm", **entries:
     return Bias(**fields, entries=tuple(ids), phrases=tuple(phrases))
 
 
-def sender_of(bias: Bias) -> PartSender:
-    """Of a bias file."""
-    sender = PartSender.of(bias, Injection.of(bias), None)
-    assert sender is not None
-    return sender
-
-
-def asked(**more: Any) -> dict[str, Any]:
-    """A body."""
-    return {"model": "m", "messages": [{"role": "user", "content": "go"}], **more}
-
-
 def stream(sender: PartSender, host: Host, body: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
     """The events that a client gets after each piece of the upstream's."""
     parts = sender.request(body)
@@ -253,19 +241,12 @@ def conditional() -> dict[Answer, float]:
     return {tokens: chance / total for tokens, chance in kept.items()}
 
 
-def fits(found: Counter[str], exact: dict[Answer, float]) -> float:
-    """The p value of counts of texts, by chi-square over those that are expected five times."""
-    draws = found.total()
+def by_text(exact: dict[Answer, float]) -> Counter[str]:
+    """The distribution of texts."""
     rows = Counter[str]()
     for tokens, chance in exact.items():
         rows[text_of(tokens)] += chance  # type: ignore[assignment]
-    assert set(found) <= set(rows)
-    common = [text for text in rows if rows[text] * draws >= 5]
-    observed = [found[text] for text in common]
-    expected = [rows[text] * draws for text in common]
-    observed.append(draws - sum(observed))
-    expected.append(draws - sum(expected))
-    return float(stats.chisquare(observed, expected).pvalue)
+    return rows
 
 
 @pytest.mark.parametrize(
@@ -279,8 +260,8 @@ def test_answers_have_the_distribution_that_the_page_says(together: int, lists: 
     for _ in range(1_500):
         answer = whole(sender, host, asked(max_tokens=MODEL.horizon))
         found[answer["choices"][0]["message"]["content"]] += 1
-    assert fits(found, law()) > 1e-4
-    assert fits(found, conditional()) < 1e-9
+    assert fits(found, by_text(law())) > 1e-4
+    assert fits(found, by_text(conditional())) < 1e-9
     assert sender.counts.steps > 100
     assert sender.counts.let_through == 0
 
@@ -528,42 +509,17 @@ def test_a_server_that_cannot_go_on_is_refused_by_name() -> None:
     assert sender.request({"model": "m", "prompt": "go"}) is not None
 
 
-def clients(host: Host) -> Iterator[openai.OpenAI | openai.AsyncOpenAI]:
-    """One of each kind, with the host behind it."""
-    common: dict[str, Any] = {"base_url": "http://h/v1", "api_key": "k", "max_retries": 0}
-    sync = httpx2.Client(transport=httpx2.MockTransport(host.handle))
-    yield openai.OpenAI(http_client=sync, **common)
-    concurrent = httpx2.AsyncClient(transport=httpx2.MockTransport(host.handle))
-    yield openai.AsyncOpenAI(http_client=concurrent, **common)
-
-
-async def ask(client: Any, **more: Any) -> tuple[str, str | None, Any]:
-    """Text, finish reason and usage of one answer through an SDK client."""
-    answer = client.chat.completions.create(
-        model="m", messages=[{"role": "user", "content": "go"}], **more
-    )
-    answer = await answer if asyncio.iscoroutine(answer) else answer
-    if not more.get("stream"):
-        choice = answer.choices[0]
-        return choice.message.content, choice.finish_reason, answer.usage
-    is_async = isinstance(client, openai.AsyncOpenAI)
-    events = [event async for event in answer] if is_async else list(answer)
-    choices = [event.choices[0] for event in events if event.choices]
-    text = "".join(choice.delta.content or "" for choice in choices)
-    return text, choices[-1].finish_reason, events[-1].usage
-
-
 @pytest.mark.parametrize("place", range(2), ids=["sync", "async"])
 def test_every_client_keeps_phrases_out(place: int) -> None:
     """Whole and streamed; an answer of a fixed form gets the vector alone."""
     rows = (["sky", "red", "fish", "sky"], ["blue"], ["fish", ""])
     host = scripted(*rows, *rows)
-    client = apply([*clients(host)][place], bias_of(sky=1.5))
-    text, finish, usage = asyncio.run(ask(client, max_tokens=9))
+    client = apply([*clients(host.handle)][place], bias_of(sky=1.5))
+    text, finish, usage, _ = asyncio.run(ask(client, max_tokens=9))
     assert (text, finish, usage.completion_tokens) == (" sky blue fish", "stop", 4)
     assert usage.x_phrases["discarded_tokens"] == 3
     options = {"stream": True, "stream_options": {"include_usage": True}}
-    text, finish, usage = asyncio.run(ask(client, max_tokens=9, **options))
+    text, finish, usage, _ = asyncio.run(ask(client, max_tokens=9, **options))
     assert (text, finish, usage.x_phrases["steps_back"]) == (" sky blue fish", "stop", 1)
 
 
@@ -611,14 +567,3 @@ def test_a_stream_that_ends_early_is_no_whole_answer() -> None:
     assert b"error" in out
     assert b"[DONE]" not in out
     assert not parts.more
-
-
-def test_counts_are_told_in_the_log_and_added_up(caplog: pytest.LogCaptureFixture) -> None:
-    """Of all answers of a sender."""
-    caplog.set_level(logging.WARNING)
-    sender = sender_of(bias_of())
-    for _ in range(2):
-        whole(sender, scripted(["red", "fish", "sky"], ["blue"], [""]), asked())
-    counts = sender.counts
-    assert (counts.answers, counts.steps, counts.discarded, counts.requests) == (2, 2, 6, 6)
-    assert not caplog.records

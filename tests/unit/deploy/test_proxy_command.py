@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from click.testing import Result
@@ -47,21 +48,55 @@ def bias_file(tmp_path: Path) -> str:
 
 @contextmanager
 def started(
-    bias_file: str, origin: Origin, *options: str
+    origin: Origin, *options: str, command: tuple[str, ...] = (sys.executable,)
 ) -> Iterator[tuple[subprocess.Popen[str], int, str]]:
-    """The real command as a process: (process, port, its first line)."""
-    line = [sys.executable, "-m", "blackbox_lb", "proxy", "--port", "0", "--bias", bias_file]
-    line += ["--upstream", f"{origin.address}/v1", *options]
-    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    """The real command as a process: (process, port, what it said so far)."""
+    line = [*command, "-m", "blackbox_lb", "proxy", "--port", "0", *options]
+    line += ["--upstream", f"{origin.address}/v1"]
+    pipe = subprocess.PIPE
+    # What Readline adds to the environment of pytest, COLUMNS among it, is not in os.environ.
+    process = subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True, env=os.environ)
     assert process.stdout is not None
     try:
-        first = process.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)/v1", first)
+        said = process.stdout.readline()
+        while said.count("{") > said.count("}"):
+            said += process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/v1", said)
         assert found, process.communicate()[1]
-        yield process, int(found[1]), first
+        yield process, int(found[1]), said
     finally:
         process.kill()
         process.communicate()
+
+
+@contextmanager
+def half_an_answer() -> Iterator[tuple[Origin, threading.Event]]:
+    """An upstream that sends half of its answer, and the event after which it sends the rest."""
+    go = threading.Event()
+
+    def answer(_: Arrived, connection: socket.socket) -> None:
+        connection.sendall(CHUNKED + b"1\r\na\r\n")
+        go.wait(60)
+        connection.sendall(b"1\r\nb\r\n0\r\n\r\n")
+
+    with Origin(answer).running() as origin:
+        yield origin, go
+        go.set()
+
+
+@contextmanager
+def asking(port: int) -> Iterator[BinaryIO]:
+    """An answer that has begun."""
+    with connect(port) as connection, connection.makefile("rb") as reader:
+        connection.sendall(request())
+        assert reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        yield reader
+
+
+def wait_until_nobody_is_taken(port: int) -> None:
+    """Connect until that is refused."""
+    with pytest.raises((ConnectionRefusedError, ConnectionResetError)):
+        deque(iter(lambda: connect(port).close(), "never"), maxlen=0)
 
 
 def run(*options: str) -> Result:
@@ -69,95 +104,54 @@ def run(*options: str) -> Result:
     return blb("proxy", *options)
 
 
-def test_one_line_says_what_is_applied(bias_file: str) -> None:
-    """Address, upstream, each name with its number of entries and whether it was shown to help."""
-    second = ("--bias", f"short={bias_file}")
-    with (
-        Origin(plain()).running() as origin,
-        started(bias_file, origin, *second) as (process, port, first),
-    ):
-        process.send_signal(signal.SIGTERM)
-        rest, errors = process.communicate(timeout=120)
-    assert (
-        first
-        == f"blb proxy at http://127.0.0.1:{port}/v1 -> {origin.address}/v1 adds: m (3 entries,"
-        " UNVERIFIED); m@short (3 entries, UNVERIFIED)\n"
-    )
-    assert (rest, errors, process.returncode) == (
-        "", "stopped; requests: 0 biased, 0 unbiased, 0 refused, 0 failed, 0 other\n", 0,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_lets_a_stream_finish(bias_file: str, number: signal.Signals) -> None:
     """From the signal on nobody new is taken, what is under way arrives whole, and then the process
-    ends with 0.
+    ends with 0. It said one line: address, upstream, each name with its number of entries and
+    whether it was shown to help.
     """
-    go = threading.Event()
-
-    def answer(_: Arrived, connection: socket.socket) -> None:
-        connection.sendall(CHUNKED + b"1\r\na\r\n")
-        assert go.wait(60)
-        connection.sendall(b"1\r\nb\r\n0\r\n\r\n")
-
-    with Origin(answer).running() as origin, started(bias_file, origin) as (process, port, _):
-        with connect(port) as connection, connection.makefile("rb") as reader:
-            connection.sendall(request())
-            assert reader.readline() == b"HTTP/1.1 200 OK\r\n"
+    biases = ("--bias", bias_file, "--bias", f"short={bias_file}")
+    with half_an_answer() as (origin, go), started(origin, *biases) as (process, port, first):
+        with asking(port) as reader:
             process.send_signal(number)
-            with pytest.raises((ConnectionRefusedError, ConnectionResetError)):
-                deque(iter(lambda: connect(port).close(), "never"), maxlen=0)
+            wait_until_nobody_is_taken(port)
             assert process.poll() is None
             go.set()
             assert answer_of(reader)[2] == b"ab"
-        assert process.wait(60) == 0
+        rest, errors = process.communicate(timeout=60)
+        assert (
+            first
+            == f"blb proxy at http://127.0.0.1:{port}/v1 -> {origin.address}/v1 adds: m (3 entries,"
+            " UNVERIFIED); m@short (3 entries, UNVERIFIED)\n"
+        )
+    assert (rest, errors, process.returncode) == (
+        "", "stopped; requests: 1 biased, 0 unbiased, 0 refused, 0 failed, 0 other\n", 0,
+    )  # fmt: skip
 
 
 def test_a_second_interrupt_ends_at_once(bias_file: str) -> None:
     """The answer under way is cut, and nothing but that it was interrupted is said."""
-    end = threading.Event()
-
-    def answer(_: Arrived, connection: socket.socket) -> None:
-        connection.sendall(CHUNKED + b"1\r\na\r\n")
-        end.wait(20)
-
     with (
-        Origin(answer).running() as origin,
-        started(bias_file, origin) as (process, port, _),
-        connect(port) as connection,
-        connection.makefile("rb") as reader,
+        half_an_answer() as (origin, _),
+        started(origin, "--bias", bias_file) as (process, port, _),
+        asking(port),
     ):
-        connection.sendall(request())
-        assert reader.readline() == b"HTTP/1.1 200 OK\r\n"
         process.send_signal(signal.SIGINT)
-        with pytest.raises((ConnectionRefusedError, ConnectionResetError)):
-            deque(iter(lambda: connect(port).close(), "never"), maxlen=0)
+        wait_until_nobody_is_taken(port)
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=120)[1].split() == ["Interrupted"]
         assert process.returncode == 130
-    end.set()
 
 
 def test_a_stream_that_outlasts_the_grace_is_cut(bias_file: str) -> None:
     """After --grace seconds the client's answer breaks off visibly, and the process ends."""
-    end = threading.Event()
-
-    def answer(_: Arrived, connection: socket.socket) -> None:
-        connection.sendall(CHUNKED + b"1\r\na\r\n")
-        end.wait(20)
-
-    with (
-        Origin(answer).running() as origin,
-        started(bias_file, origin, "--grace", "0.2") as (process, port, _),
-    ):
-        with connect(port) as connection, connection.makefile("rb") as reader:
-            connection.sendall(request())
-            assert reader.readline() == b"HTTP/1.1 200 OK\r\n"
+    options = ("--bias", bias_file, "--grace", "0.2")
+    with half_an_answer() as (origin, _), started(origin, *options) as (process, port, _):
+        with asking(port) as reader:
             process.send_signal(signal.SIGTERM)
             with pytest.raises((EOFError, ConnectionError)):
                 answer_of(reader)
         assert process.wait(60) == 0
-    end.set()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no limit of open files")
@@ -165,17 +159,11 @@ def test_slow_clients_take_neither_the_places_nor_the_log(bias_file: str) -> Non
     """With more half requests than the process may have open files, a whole one is answered, and
     the log has a line for each kind of trouble, not for each try.
     """
+    limited = ("sh", "-c", f'ulimit -n 64; exec "{sys.executable}" "$@"', "sh")
     with Origin(plain()).running() as origin, ExitStack() as stack:
-        limited = f'ulimit -n 64; exec "{sys.executable}" "$@"'
-        line = ["sh", "-c", limited, "sh", "-m", "blackbox_lb", "proxy", "--port", "0"]
-        line += ["--bias", bias_file, "--upstream", f"{origin.address}/v1"]
-        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        stack.callback(process.communicate)
-        stack.callback(process.kill)
-        assert process.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:(\d+)/v1", process.stdout.readline())
-        assert found is not None
-        port = int(found[1])
+        process, port, _ = stack.enter_context(
+            started(origin, "--bias", bias_file, command=limited)
+        )
         for _ in range(100):
             stack.enter_context(connect(port)).sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHo")
         assert exchange(port, request())[0] == "HTTP/1.1 200 OK"
@@ -203,7 +191,7 @@ def test_keys_are_in_no_output(bias_file: str) -> None:
 
     with (
         Origin(answer).running() as origin,
-        started(bias_file, origin, "--access-log") as (process, port, first),
+        started(origin, "--bias", bias_file, "--access-log") as (process, port, first),
     ):
         statuses = [
             exchange(port, sent)[0].split()[1]
@@ -302,31 +290,16 @@ def mending_file(folder: Path, *questions: MendedQuestion) -> Path:
 def test_the_questions_of_a_run_are_mended(tmp_path: Path) -> None:
     """By the folder of a run; the first line and ``--json`` name them, and no bias is needed."""
     mending_file(tmp_path / "run", mended(TEAM), mended(NOW))
-    line = [
-        sys.executable,
-        "-m",
-        "blackbox_lb",
-        "proxy",
-        "--port",
-        "0",
-        "--decide",
-        str(tmp_path / "run"),
-    ]
+    options = ("--decide", str(tmp_path / "run"), "--json")
     body = json.dumps(request_body("systemone", "any", "s", [TEAM])).encode()
-    with Origin(deciding).running() as origin:
-        line += ["--upstream", f"{origin.address}/v1", "--json"]
-        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        try:
-            text = process.stdout.readline()
-            while text.count("{") > text.count("}"):
-                text += process.stdout.readline()
-            first = json.loads(text)
-            port = int(first["address"].rpartition(":")[2].removesuffix("/v1"))
-            answer = json.loads(exchange(port, request("/v1/systemone", body))[2])
-        finally:
-            process.terminate()
-            _, errors = process.communicate(timeout=20)
+    with (
+        Origin(deciding).running() as origin,
+        started(origin, *options) as (process, port, said),
+    ):
+        answer = json.loads(exchange(port, request("/v1/systemone", body))[2])
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
+    first = json.loads(said)
     assert [row["id"] for row in first["questions"]] == ["team", "now"]
     assert first["biases"] == []
     assert answer["answers"]["team"]["x_mended"]

@@ -414,20 +414,6 @@ def test_a_list_without_options_abstains() -> None:
     assert (team["x_abstain"], team["x_mended"], team["x_label_mass"]) == (True, False, 0.0)
 
 
-def test_many_options_are_read_by_letters() -> None:
-    """255 options have a probability each, although a list holds twenty tokens."""
-    criteria = dict.fromkeys(f"queue {number}" for number in range(255))
-    body = {
-        "model": "m",
-        "state": "s",
-        "questions": {"q": {"type": "choice", "criteria": criteria}},
-    }
-    with serving(mended(TEAM, "letters")) as (_, port):
-        status, answer = post(port, body)
-    assert status == 200
-    assert math.fsum(answer["answers"]["q"]["probabilities"].values()) == pytest.approx(1)
-
-
 def packed(content: bytes, coding: str) -> bytes:
     """A body in these codings."""
     for name in coding.lower().split(", "):

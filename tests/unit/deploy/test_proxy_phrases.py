@@ -12,14 +12,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx2
-import openai
 import pytest
 
-from blackbox_lb.deploy.injection import Injection
-from blackbox_lb.deploy.part_requests import PartSender
-from blackbox_lb.deploy.proxy.served import ServedBias
 from tests.support.proxy_upstream import Arrived, Origin, proxy_for, running
 from tests.unit.deploy.test_phrase_requests import bias_of, scripted
+from tests.unit.deploy.test_proxy import MESSAGES, in_parts, sdk
 
 PARTS = (["sky", "red", "fish", "sky"], ["blue"], ["fish", ""])
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
@@ -28,12 +25,9 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close
 @contextmanager
 def upstream(answer: Callable[[Arrived, socket.socket], None]) -> Iterator[tuple[Origin, int]]:
     """An origin, and the port of a proxy before it that keeps phrases out."""
-    bias = bias_of(sky=1.5)
-    injection = Injection.of(bias)
-    served = ServedBias("m", None, bias, injection, PartSender.of(bias, injection, None))
     with (
         Origin(answer).running() as origin,
-        running(proxy_for(origin.address + "/v1", served)) as port,
+        running(proxy_for(origin.address + "/v1", in_parts(bias_of(sky=1.5)))) as port,
     ):
         yield origin, port
 
@@ -51,23 +45,13 @@ def from_script(*parts: list[str]) -> Callable[[Arrived, socket.socket], None]:
     return answer
 
 
-def client_of(port: int) -> openai.OpenAI:
-    """The SDK's client, as everybody has it."""
-    return openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="k", max_retries=0)
-
-
-def messages() -> Any:
-    """Of a request."""
-    return [{"role": "user", "content": "go"}]
-
-
 def test_an_unmodified_client_gets_answers_without_phrases() -> None:
     """Whole and as a stream; /metrics and /healthz tell what it took."""
     with upstream(from_script(*PARTS, *PARTS)) as (_, port):
-        client = client_of(port)
-        answer = client.chat.completions.create(model="m", messages=messages())
+        client = sdk(port)
+        answer = client.chat.completions.create(model="m", messages=MESSAGES)
         assert answer.choices[0].message.content == " sky blue fish"
-        events = client.chat.completions.create(model="m", messages=messages(), stream=True)
+        events = client.chat.completions.create(model="m", messages=MESSAGES, stream=True)
         assert "".join(event.choices[0].delta.content or "" for event in events) == " sky blue fish"
         base = f"http://127.0.0.1:{port}"
         metrics = httpx2.get(f"{base}/metrics").text
@@ -116,7 +100,7 @@ def test_an_upstream_is_left_as_soon_as_a_phrase_is_complete() -> None:
     rest = from_script(["blue"], ["fish", ""])
     answers: Iterator[Any] = iter([endless, rest, rest])
     with upstream(lambda arrived, connection: next(answers)(arrived, connection)) as (_, port):
-        answer = client_of(port).chat.completions.create(model="m", messages=messages())
+        answer = sdk(port).chat.completions.create(model="m", messages=MESSAGES)
         assert answer.choices[0].message.content == " sky blue fish"
         assert endless.left.wait(60)
 
@@ -125,9 +109,7 @@ def test_an_upstream_is_left_when_the_client_leaves() -> None:
     """In the middle of a stream."""
     endless = Endless()
     with upstream(endless) as (_, port):
-        events = client_of(port).chat.completions.create(
-            model="m", messages=messages(), stream=True
-        )
+        events = sdk(port).chat.completions.create(model="m", messages=MESSAGES, stream=True)
         assert next(iter(events)).choices
         events.close()
         assert endless.left.wait(60)
@@ -150,7 +132,7 @@ def test_a_connection_that_breaks_takes_nothing_back(events: int) -> None:
     answers = iter([first, broken, *[broken] * 3])
     with upstream(lambda arrived, connection: next(answers)(arrived, connection)) as (_, port):
         raw = b""
-        body = {"model": "m", "messages": messages(), "stream": True}
+        body = {"model": "m", "messages": MESSAGES, "stream": True}
         url = f"http://127.0.0.1:{port}/v1/chat/completions"
         try:
             with httpx2.stream("POST", url, json=body, timeout=60) as answer:

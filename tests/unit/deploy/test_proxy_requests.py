@@ -190,60 +190,46 @@ def test_an_alias_becomes_its_model() -> None:
     assert json.loads(edit.content) == {**json.loads(content), "model": "gpt", "logit_bias": SENT}
 
 
-@pytest.mark.parametrize(
-    ("spelled", "inside"), [("gpt@short", True), ("gpt%40short", False), ("gpt", False)]
-)
-def test_azure_names_the_model_in_the_path(spelled: str, inside: bool) -> None:
-    """A deployment in the path counts where the body names no model, and an alias leaves the path
-    too.
-    """
-    content = body(model="gpt@short") if inside else body(messages=[])
-    edit = NAMES.edit(f"/openai/deployments/{spelled}/chat/completions?api-version=1", content)
-    assert edit.target == "/openai/deployments/gpt/chat/completions?api-version=1"
-    sent = json.loads(edit.content)
-    assert sent["logit_bias"] == SENT
-    assert sent.get("model") == ("gpt" if inside else None)
-
-
-@pytest.mark.parametrize("model", [None, "gpt-4o", "gpt"])
-@pytest.mark.parametrize("deployment", ["gpt", "gpt@short"])
-def test_azure_goes_by_the_deployment(deployment: str, model: str | None) -> None:
-    """The deployment in the path decides whatever the body says, and a name in the body that is no
-    alias stays.
-    """
-    edit = NAMES.edit(f"/openai/deployments/{deployment}/chat/completions", body(model=model))
-    assert edit.served is NAMES.choose(deployment)
-    assert edit.target == "/openai/deployments/gpt/chat/completions"
-    assert json.loads(edit.content) == {"model": model, "logit_bias": SENT}
+AZURE = "/openai/deployments/{}/chat/completions{}"
 
 
 @pytest.mark.parametrize(
-    ("target", "model", "is_biased"),
+    ("target", "members", "name", "sent"),
     [
-        ("/v1/chat/completions?x=/deployments/gpt", "other", False),
-        ("/v1/chat/completions?x=/deployments/other/y", "gpt", True),
-        ("/openai/deployments/other/chat/completions", "gpt", False),
-        ("/openai/deployments/other/chat/completions", "gpt@short", False),
-        ("/openai/deployments/gpt/chat/completions?x=/deployments/other/", "other", True),
-        ("/openai/deployments/g%70t/chat/completions", "other", True),
+        (AZURE.format("gpt", "?v=1"), {}, "gpt", AZURE.format("gpt", "?v=1")),
+        (AZURE.format("gpt@short", "?v=1"), {}, "gpt@short", AZURE.format("gpt", "?v=1")),
+        (AZURE.format("gpt%40short", ""), {}, "gpt@short", AZURE.format("gpt", "")),
+        (AZURE.format("gpt", ""), {"model": "gpt-4o"}, "gpt", AZURE.format("gpt", "")),
+        (AZURE.format("gpt@short", ""), {"model": "gpt"}, "gpt@short", AZURE.format("gpt", "")),
+        (AZURE.format("gpt@short", ""), {"model": None}, "gpt@short", AZURE.format("gpt", "")),
+        (AZURE.format("gpt@short", ""), {"model": "gpt@short"}, "gpt@short", AZURE.format("gpt", "")),
+        (AZURE.format("g%70t", ""), {"model": "other"}, "gpt", AZURE.format("g%70t", "")),
+        (AZURE.format("gpt%40short", "?x=/deployments/gpt%40short/"), {}, "gpt@short",
+         AZURE.format("gpt", "?x=/deployments/gpt%40short/")),
+        (AZURE.format("gpt", "?x=/deployments/other/"), {"model": "other"}, "gpt",
+         AZURE.format("gpt", "?x=/deployments/other/")),
+        (f"{CHAT}?x=/deployments/other/y", {"model": "gpt"}, "gpt", f"{CHAT}?x=/deployments/other/y"),
+        (f"{CHAT}?x=/deployments/gpt", {"model": "other"}, None, f"{CHAT}?x=/deployments/gpt"),
+        (AZURE.format("other", ""), {"model": "gpt"}, None, AZURE.format("other", "")),
+        (AZURE.format("other", ""), {"model": "gpt@short"}, None, AZURE.format("other", "")),
     ],
-)
-def test_the_deployment_in_the_path_alone_counts(target: str, model: str, is_biased: bool) -> None:
-    """Neither a query nor the body's model stands for it, and what goes out unbiased stays as it
-    is.
+)  # fmt: skip
+def test_the_deployment_in_the_path_alone_counts(
+    target: str, members: dict[str, Any], name: str | None, sent: str
+) -> None:
+    """Azure's deployment decides, neither a query nor the body's model. An alias leaves path and
+    body, and any other name in the body stays; what goes out unbiased stays as it is.
     """
-    content = body(model=model)
+    content = body(**members)
     edit = NAMES.edit(target, content)
-    assert (edit.served is not None) is is_biased
-    assert edit.target == target
-    assert is_biased or edit.content is content
-
-
-def test_an_alias_in_a_query_stays() -> None:
-    """Only the path is rewritten."""
-    target = "/openai/deployments/gpt%40short/chat/completions?x=/deployments/gpt%40short/"
-    edit = NAMES.edit(target, body())
-    assert edit.target == "/openai/deployments/gpt/chat/completions?x=/deployments/gpt%40short/"
+    assert (edit.served and edit.served.name) == name
+    assert edit.target == sent
+    if name is None:
+        assert edit.content is content
+        return
+    if members.get("model") == "gpt@short":
+        members = {"model": "gpt"}
+    assert json.loads(edit.content) == {**members, "logit_bias": SENT}
 
 
 @pytest.mark.parametrize(

@@ -98,18 +98,6 @@ def test_greedy_is_exact_where_it_is_sure(seed: int, width: int) -> None:
     assert begins_right(full, [np.array([token]) for token in full]).all()
 
 
-def test_shares_of_groups_are_probabilities_among_them() -> None:
-    """The bias moves them, they sum to 1, and a list that holds none of the groups tells
-    nothing.
-    """
-    lists = FirstLists(
-        np.array([[0, 1, 2], [5, 6, -1]]), np.log([[0.5, 0.3, 0.2], [0.5, 0.5, 1e-9]])
-    )
-    found = among(lists.shares([np.array([0]), np.array([1])], {1: np.log(2)})[:, :-1])
-    np.testing.assert_allclose(found[0], [5 / 11, 6 / 11])
-    assert np.isnan(found[1]).all()
-
-
 def test_pulled_shifts_are_the_optimum_and_forgive_a_model_that_is_too_sure() -> None:
     """They agree with a solver without derivatives; where the true log-odds are a third of the
     model's, they find the shift that decides right, which the likeliest shift at scale 1 does not.

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +20,7 @@ from blackbox_lb.estimate.inputs.rollouts import RewardTilt, Rollouts
 from blackbox_lb.estimate.next_token import sparse_table as passes
 from blackbox_lb.estimate.next_token import tails
 from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
-from blackbox_lb.estimate.next_token.next_token import NextToken, Sums
+from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.problem import Problem
 from blackbox_lb.estimate.projection.projection import Fit
 from blackbox_lb.estimate.sparse.support_search import Local
@@ -97,38 +96,6 @@ def test_shares_larger_than_a_probability_keep_their_digits(
     exact = NextToken.of(DATA).with_unigram(unigram)
     assert max(float(np.abs(part.table.data).max()) for part in table.lists.parts) > 1
     np.testing.assert_allclose(table.log_normaliser(delta), exact.log_normaliser(delta), atol=1e-6)
-
-
-@pytest.mark.usefixtures("small")
-def test_tables_of_other_processes_can_be_added_up() -> None:
-    """Three tables with one support and one unigram, each with its own positions, are a problem for
-    the solver as one is.
-    """
-    whole = NextToken.of(DATA)
-    third = np.array_split(np.arange(whole.n_positions), 3)
-    tables = [whole.take(part) for part in third]
-
-    class Spread:
-        token_ids = whole.token_ids
-        n_positions = whole.n_positions
-
-        def potential(self, delta: npt.ArrayLike, position_weights: Vector) -> tuple[float, Vector]:
-            parts = (
-                table.sums(delta, position_weights[part])
-                for table, part in zip(tables, third, strict=True)
-            )
-            sums = Sums.of(parts, len(whole.token_ids))
-            return sums.value, sums.gradient(delta, whole.unigram)
-
-    counts = whole.sampled_counts()
-    one, other = (problem_of(counts, table, l2=2.0).solve() for table in (whole, Spread()))
-    np.testing.assert_allclose(other.x, one.x, atol=1e-9)
-    total = tables[0].sums(one.x, np.ones(len(third[0]))) + tables[1].sums(
-        one.x, np.ones(len(third[1]))
-    )
-    assert total.value == pytest.approx(
-        whole.take(np.concatenate(third[:2])).log_normaliser(one.x).sum()
-    )
 
 
 @pytest.mark.usefixtures("small")
@@ -272,18 +239,3 @@ def test_a_descent_that_knows_the_curvature_ends_at_the_same_place_sooner() -> N
     np.testing.assert_allclose(knowing.x, alone.x, atol=1e-4)
     table_only = problem_of(counts, table, weights, l2=2.0).solve(knowing.x, max_iterations=0)
     assert table_only.shortfall <= 1e-12
-
-
-def test_what_no_position_has_takes_no_memory() -> None:
-    """Mass without an id and complete lists are kept as one number where no position, or every one,
-    has them.
-    """
-    short, complete = (
-        NextToken.of(DATA),
-        NextToken.of(MODEL.rollouts(20, lambda *_: 1.0, 0), vocab_size=VOCAB),
-    )
-    for values, value in ((short.unnamed, 0.0), (complete.unnamed, 0.0), (complete.tail_mass, 0.0)):
-        assert values.strides == (0,)
-        assert values[-1] == value
-    assert short.tail_mass.strides == (8,)
-    assert short.take([3, 4]).unnamed.tolist() == [0.0, 0.0]

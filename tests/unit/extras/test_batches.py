@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,13 +25,13 @@ from blackbox_lb.extras.batches.record import BatchRecord, Jobs
 from blackbox_lb.store import RolloutStore, prompt_hash
 from blackbox_lb.types import Prompt
 from tests.encodings import register_encoding
-from tests.support.commands import blb, refusal
+from tests.support.commands import blb, options, refusal
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 from tests.support.gateway.batches import BatchDesk
 from tests.support.hosted_keys import set_keys
-from tests.support.questions import write_rows
+from tests.support.questions import questions, write_rows
 
 MODEL = ExactModel(40, 8, end=True, prompts=4, sharpness=0.7)
 END = 39
@@ -72,55 +71,28 @@ def gateway(engine: ExactServer) -> Iterator[RulesGateway]:
 
 
 def arguments(
-    gateway: RulesGateway, folder: Path, *more: object, provider: str = "openai"
-) -> list[str]:
-    """A small collection through a gateway."""
-    data = folder.parent / "data.jsonl"
-    if not data.exists():
-        splits = ["train"] * PROMPTS + ["validation", "test"]
-        rows = [
-            {"prompt": f"question {n}", "answer": "a", "split": split}
-            for n, split in enumerate(splits)
-        ]
-        write_rows(data, rows)
+    gateway: RulesGateway,
+    folder: Path,
+    *more: object,
+    provider: str = "openai",
+    seed: int | None = 3,
+) -> tuple[object, ...]:
+    """A small collection through a gateway; with a seed each sample is a request of its own."""
+    data = write_rows(folder.parent / "data.jsonl", questions(PROMPTS, 1, 1, answer="a"))
     address = gateway.url + "/openai" if provider == "azure-classic" else gateway.base_url
-    where = [
-        "--provider",
-        provider,
-        "--model",
-        "gpt-4o-mini",
-        "--base-url",
-        address,
-        "--tokenizer",
-        "batches",
-    ]
-    task = [
-        "--data",
-        data,
-        "--reward",
-        "length",
-        "--max-tokens",
-        8,
-        "--samples-per-prompt",
-        SAMPLES,
-    ]
-    seed = (
-        [] if "--no-seed" in more else ["--seed", 3]
-    )  # with a seed each sample is a request of its own
-    return [
-        str(each)
-        for each in ["collect", *where, *task, *seed, "--out", folder, *more]
-        if each != "--no-seed"
-    ]
+    where = options(provider=provider, model="gpt-4o-mini", base_url=address, tokenizer="batches")
+    task = options(data=data, reward="length", max_tokens=8, samples_per_prompt=SAMPLES)
+    drawn = () if seed is None else ("--seed", seed)
+    return ("collect", *where, *task, *drawn, "--out", folder, *more)
 
 
 @pytest.fixture
 def collect(gateway: RulesGateway, tmp_path: Path) -> Collect:
     """``blb collect --batch`` through the gateway, in this process."""
 
-    def call(*more: object, batch: bool = True, out: str = "run") -> Result:
-        words = arguments(gateway, tmp_path / out, *(["--batch"] if batch else []), *more)
-        result = blb(*words)
+    def call(*more: object, batch: bool = True, out: str = "run", seed: int | None = 3) -> Result:
+        how = ["--batch"] if batch else []
+        result = blb(*arguments(gateway, tmp_path / out, *how, *more, seed=seed))
         assert result.exception is None or isinstance(result.exception, SystemExit), (
             result.exception
         )
@@ -230,9 +202,9 @@ def test_samples_of_a_prompt_share_a_line(collect: Collect, desk: BatchDesk) -> 
     """Where no seed belongs to one of them, as in live requests; more samples ask for those that
     are missing only.
     """
-    assert "15 completions" in done(collect("--no-seed"))
+    assert "15 completions" in done(collect(seed=None))
     assert [line["body"]["n"] for line in desk.jobs[0].lines] == [SAMPLES] * PROMPTS
-    assert "25 completions" in done(collect("--no-seed", "--samples-per-prompt", SAMPLES + 2))
+    assert "25 completions" in done(collect("--samples-per-prompt", SAMPLES + 2, seed=None))
     assert [line["body"]["n"] for line in desk.jobs[1].lines] == [2] * PROMPTS
 
 
@@ -285,11 +257,8 @@ def test_killed_at_any_moment(engine: ExactServer, tmp_path: Path) -> None:
         folder = tmp_path / str(at)
         with RulesGateway("openai", engine, key=KEY) as gateway:
             assert gateway.batches is not None
-            words = [
-                *arguments(gateway, folder, "--batch", "--quiet", "--limit", 2),
-                "--samples-per-prompt",
-                "1",
-            ]
+            small = ("--batch", "--quiet", "--limit", 2, "--samples-per-prompt", 1)
+            words = arguments(gateway, folder, *small)
             with pytest.MonkeyPatch.context() as patch:
                 ticks = killing(patch, at)
                 reached = not _killed(words)
@@ -302,7 +271,7 @@ def test_killed_at_any_moment(engine: ExactServer, tmp_path: Path) -> None:
     assert at > 10, ticks
 
 
-def _killed(words: list[str]) -> bool:
+def _killed(words: tuple[object, ...]) -> bool:
     """Whether a command was killed; one that was not must succeed."""
     try:
         result = blb(*words)
@@ -339,25 +308,24 @@ def test_ctrl_c_while_waiting(
     """
     words = arguments(gateway, tmp_path / "run", "--batch", "--tokenizer", "cl100k_base")
     for number, code in [(signal.SIGKILL, -signal.SIGKILL)] * kills + [(signal.SIGINT, 130)]:
-        looks = len(gateway.calls)
-        with subprocess.Popen(
-            [sys.executable, "-m", "blackbox_lb", *words], stderr=subprocess.PIPE, text=True
-        ) as process:
-            while not any("/batches/batch" in call.path for call in gateway.calls[looks:]):
-                assert process.poll() is None, process.communicate()
-                time.sleep(0.01)
-            time.sleep(0.3)  # the answer is read, and the pause begun
+        command = [sys.executable, "-m", "blackbox_lb", *map(str, words)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if " requests answered" in line:  # it was looked at, and the pause begins
+                    break
             process.send_signal(number)
             _, said = process.communicate(timeout=120)
         assert process.returncode == code, said
-    assert "batch_gateway0000 goes on at openai and is paid for; --cancel ends it" in said
+    interrupted = "batch_gateway0000 goes on at openai and is paid for; --cancel ends it"
+    assert interrupted in " ".join(said.split())
     assert len(desk.jobs) == 1
 
 
 # --- What the provider makes of it
 
 
-def test_what_expired_is_asked_for_again(collect: Collect, desk: BatchDesk, tmp_path: Path) -> None:
+def test_what_expired_is_asked_for_again(collect: Collect, desk: BatchDesk) -> None:
     """Partial results are kept; the same command asks for the rest, and for nothing else."""
     desk.pace, desk.lifetime = 4, 2
     assert "7 completions are missing (8 requests answered, 7 requests undone)" in refusal(
@@ -588,38 +556,15 @@ def offline(tmp_path: Path) -> Callable[..., Result]:
     """``blb collect --provider vllm --batch`` of two prompts, with a model's folder and no server
     anywhere.
     """
-    rows = [
-        {"prompt": f"question {n}", "answer": "a", "split": s}
-        for n, s in enumerate(["train"] * 2 + ["validation", "test"])
-    ]
-    write_rows(tmp_path / "data.jsonl", rows)
+    data = write_rows(tmp_path / "data.jsonl", questions(2, 1, 1, answer="a"))
     model = tmp_path / "model"
     model.mkdir()
     tokenizer_json(model / "tokenizer.json")
 
     def call(*more: object) -> Result:
-        words = [
-            "collect",
-            "--provider",
-            "vllm",
-            "--batch",
-            "--data",
-            tmp_path / "data.jsonl",
-            "--reward",
-            "length",
-        ]
-        words += [
-            "--max-tokens",
-            12,
-            "--top-logprobs",
-            5,
-            "--samples-per-prompt",
-            2,
-            "--out",
-            tmp_path / "run",
-            *more,
-        ]
-        return blb(*words, *([] if "--model" in more else ["--model", str(model)]))
+        task = options(data=data, reward="length", max_tokens=12, top_logprobs=5)
+        words = ("collect", "--provider", "vllm", "--batch", "--model", model, *task)
+        return blb(*words, "--samples-per-prompt", 2, "--out", tmp_path / "run", *more)
 
     return call
 
@@ -653,18 +598,13 @@ def test_what_vllm_run_batch_wrote_is_stored(
     answer(tmp_path / "run", recorded[:3])
     assert "is not whole: 3 answered, of 4" in offline().stderr
     words = {
-        "error": {
-            "message": "a reason of vLLM's.",
-            "type": "BadRequestError",
-            "param": None,
-            "code": 400,
-        }
+        "message": "a reason of vLLM's.",
+        "type": "BadRequestError",
+        "param": None,
+        "code": 400,
     }
-    bad = {
-        **recorded[3],
-        "response": {"status_code": 400, "request_id": "r", "body": None},
-        "error": words,
-    }
+    refused = {"status_code": 400, "request_id": "r", "body": None}
+    bad = {**recorded[3], "response": refused, "error": {"error": words}}
     answer(tmp_path / "run", [*recorded[:3], bad])
     assert "vllm answered 400: a reason of vLLM's; 1 completions are missing" in refusal(offline())
     done(offline())
@@ -705,9 +645,8 @@ def test_a_name_tells_what_was_asked_for() -> None:
     assert len(name) <= 64
     assert SampleRequest.parse(name, "0123abcd") == ask
     assert SampleRequest.parse(name, "0123abce") is None
-    assert [SampleRequest.parse(wrong, "0123abcd") for wrong in (None, 7, "", "x", name + "x")] == [
-        None
-    ] * 5
+    for wrong in (None, 7, "", "x", name + "x"):
+        assert SampleRequest.parse(wrong, "0123abcd") is None
 
 
 def test_files_hold_what_a_provider_takes() -> None:

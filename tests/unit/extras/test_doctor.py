@@ -38,12 +38,12 @@ from blackbox_lb.extras.doctor.save import check_target, save_profile
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.types import Completion, Prompt
 from blackbox_lb.vocabulary import Vocabulary
-from tests.support.commands import blb
+from tests.support.commands import blb, refusal
 from tests.support.errors import names, raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import JSON, Dialect, RefusedRequest
 from tests.support.exact.server import Answer
-from tests.support.questions import write_rows
+from tests.support.questions import questions, write_rows
 
 SEEDS = [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))]
 """Models: two by default state each law, and all twenty with ``--slow`` how often it holds."""
@@ -211,6 +211,8 @@ def test_nothing_is_contradicted_of_an_honest_server(seed: int) -> None:
     assert finding(report, "neutral").status == "CONFIRMED"
     assert finding(report, "bias").status == "CONFIRMED"
     assert finding(report, "logprobs.meaning").status == "CONFIRMED"
+    assert finding(report, "bias.high").status == "CONFIRMED"
+    assert "+100" in finding(report, "bias.high").evidence
     assert (
         len(server.requests) + 2 == report.requests < 120
     )  # the list of models is asked for twice, with GET
@@ -244,9 +246,13 @@ def cut(body: JSON) -> None:
     body["logit_bias"] = body.get("logit_bias", [])[:64]
 
 
-def cool(body: JSON) -> None:
-    """A temperature a little below the one asked for."""
-    body["temperature"] *= 0.9
+def tempered(factor: float) -> Callable[[JSON], None]:
+    """Another temperature than the one asked for."""
+
+    def wish(body: JSON) -> None:
+        body["temperature"] *= factor
+
+    return wish
 
 
 def entries_of(answer: JSON) -> list[JSON]:
@@ -297,17 +303,19 @@ LIES: dict[str, tuple[str, str, object, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(20), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(1, 2), pytest.param(range(20), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("lie", LIES)
 def test_every_lie_is_contradicted(lie: str, seeds: range) -> None:
     """The row that a lie is about is contradicted, with its true value where there is one, and no
-    other row is; for at least 18 of 20 models. The others are those that mostly end at once, which
-    shows little: there the row is not checked, and never confirmed.
+    other row is: in the whole self-test of one model, and in the lie's own check for at least 18 of
+    20. The others are those that mostly end at once, which shows little: there the row is not
+    checked, and never confirmed.
     """
     row, title, value, changes = LIES[lie]
+    titles = [title] if len(seeds) > 1 else None
     caught = 0
     for seed in seeds:
-        report = self_test(Liar(model(seed), seed, **changes), titles=[title])
+        report = self_test(Liar(model(seed), seed, **changes), titles=titles)
         if report.contradicted:
             contradicted = [(claim.row, claim.found) for claim in report.contradicted]
             assert contradicted == [(row, value)], f"seed {seed}: {contradicted}"
@@ -317,17 +325,7 @@ def test_every_lie_is_contradicted(lie: str, seeds: range) -> None:
     assert caught >= 0.9 * len(seeds)
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_a_lie_casts_no_doubt_on_other_rows(lie: str) -> None:
-    """In a whole self-test, the row that a lie is about is contradicted, and no row that has
-    nothing to do with it.
-    """
-    row, _, _, changes = LIES[lie]
-    report = self_test(Liar(model(1), 1, **changes))
-    assert [each.row for each in report.contradicted] == [row], report.contradicted
-
-
-@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(20), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(20), marks=pytest.mark.slow)])
 def test_a_temperature_of_nine_tenths_is_found(seeds: range) -> None:
     """In at least 19 of 20 self-tests, where completions are as long as those of a real model;
     where it is 1, none is accused.
@@ -335,7 +333,7 @@ def test_a_temperature_of_nine_tenths_is_found(seeds: range) -> None:
     found = {True: 0, False: 0}
     for seed in seeds:
         for warm in found:
-            server = Liar(talkative(seed), seed, None if warm else cool)
+            server = Liar(talkative(seed), seed, None if warm else tempered(0.9))
             report = self_test(server, titles=["neutral sampling"])
             found[warm] += finding(report, "neutral").status == "CONTRADICTED"
     assert found[True] == 0
@@ -396,7 +394,9 @@ def clipped(nats: float) -> Callable[[JSON], None]:
     return each_bias(lambda value: max(min(value, nats), -nats))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))]
+)
 @pytest.mark.parametrize("nats", [5.0, pytest.param(20.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("size", [26, 100])
 def test_a_clipped_bias_is_blamed_on_its_own_row(nats: float, size: int, seed: int) -> None:
@@ -434,13 +434,6 @@ def test_a_scaled_bias_is_no_clipped_one(scale: float) -> None:
     """
     report = self_test(Liar(talkative(0), 0, each_bias(lambda value: value * scale)))
     assert [claim.row for claim in report.contradicted] == ["bias"], report.contradicted
-
-
-def test_the_top_of_an_honest_range_is_seen_to_act() -> None:
-    """By two tokens near it, of which the one with the larger bias comes first."""
-    report = self_test(Liar(model(0), 0), titles=["effect of a bias"])
-    assert finding(report, "bias.high").status == "CONFIRMED"
-    assert "+100" in finding(report, "bias.high").evidence
 
 
 VLLM_REFUSAL = (
@@ -486,15 +479,6 @@ def test_any_other_refusal_of_every_bias_is_no_end_of_the_test() -> None:
     assert finding(report, "neutral").status == "CONFIRMED"
 
 
-def tempered(factor: float) -> Callable[[JSON], None]:
-    """Another temperature than the one asked for."""
-
-    def wish(body: JSON) -> None:
-        body["temperature"] *= factor
-
-    return wish
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.95, 1.05, 1.0])
 def test_a_thorough_test_finds_a_temperature_of_95_and_of_105_percent(factor: float) -> None:
@@ -522,43 +506,27 @@ def test_a_thorough_test_stays_within_what_it_announces() -> None:
     assert not report.contradicted, report.contradicted
 
 
+SEEN_IN_MOST: dict[str, dict[str, Any]] = {
+    "top-k": {"wish": lambda body: body.update(top_k=5)},
+    "min-p": {"wish": lambda body: body.update(min_p=0.1)},
+    "clipped": {"wish": clipped(1.0)},
+    "one-sided": {"wish": one_sided},
+    "halved": {"wish": each_bias(lambda value: value / 2)},
+    "stronger": {"wish": each_bias(lambda value: value * 1.2)},
+    "1.1": {"wish": tempered(1.1)},
+    "1.15": {"wish": tempered(1.15)},
+    "0.9": {"wish": tempered(0.9)},
+    "two models": {"wish": sometimes_colder()},
+    "bits": {"answer": in_bits},
+    "swapped ids": {"answer": shifted},
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("lie", "kind"),
-    [
-        (lambda body: body.update(top_k=5), "wish"),
-        (lambda body: body.update(min_p=0.1), "wish"),
-        (each_bias(lambda value: max(min(value, 1.0), -1.0)), "wish"),
-        (each_bias(lambda value: max(value, 0.0)), "wish"),
-        (each_bias(lambda value: value / 2), "wish"),
-        (each_bias(lambda value: value * 1.2), "wish"),
-        (lambda body: body.update(temperature=body["temperature"] * 1.1), "wish"),
-        (lambda body: body.update(temperature=body["temperature"] * 1.15), "wish"),
-        (cool, "wish"),
-        (sometimes_colder(), "wish"),
-        (in_bits, "answer"),
-        (shifted, "answer"),
-    ],
-    ids=[
-        "top-k",
-        "min-p",
-        "clipped",
-        "one-sided",
-        "halved",
-        "stronger",
-        "1.1",
-        "1.15",
-        "0.9",
-        "two models",
-        "bits",
-        "swapped ids",
-    ],
-)
-def test_a_lie_is_found_in_nineteen_of_twenty_self_tests(
-    lie: Callable[[JSON], None], kind: str
-) -> None:
+@pytest.mark.parametrize("lie", SEEN_IN_MOST)
+def test_a_lie_is_found_in_nineteen_of_twenty_self_tests(lie: str) -> None:
     """Whole self-tests, each of another model, in at most 119 requests."""
-    reports = [self_test(Liar(talkative(seed), seed, **{kind: lie})) for seed in range(20)]
+    reports = [self_test(Liar(talkative(seed), seed, **SEEN_IN_MOST[lie])) for seed in range(20)]
     assert sum(bool(report.contradicted) for report in reports) >= 19
     assert max(report.requests for report in reports) < 120
 
@@ -589,19 +557,6 @@ def test_lists_that_are_scaled_to_one_are_found(seeds: range) -> None:
     assert found >= 0.95 * len(seeds)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_logprobs_after_the_bias_are_told_from_those_before(seed: int) -> None:
-    """Whichever the server returns is found; the other claim is contradicted, and no claim is a
-    measurement.
-    """
-    server = Liar(model(seed), seed)
-    server._dialect = After(server.model, "exact", None, seed)
-    report = self_test(server, titles=["meaning of logprobs"])
-    assert [(each.row, each.found) for each in report.contradicted] == [
-        ("logprobs.meaning", "after bias")
-    ]
-
-
 def test_mixed_up_ids_are_found_without_a_tokenizer() -> None:
     """Where nobody tells what an id prints as, a bias that brings another id than the one it names
     shows it.
@@ -613,7 +568,7 @@ def test_mixed_up_ids_are_found_without_a_tokenizer() -> None:
             "logprobs": SERVER.logprobs.model_copy(update={"limit": 20}),
         }
     )
-    for seed in range(4):
+    for seed in range(2):
         honest = self_test(Liar(model(seed, 100), seed), profile, ["effect of a bias"])
         assert finding(honest, "tokens.id").status == "CONFIRMED"
         mixed = self_test(
@@ -623,30 +578,36 @@ def test_mixed_up_ids_are_found_without_a_tokenizer() -> None:
         assert finding(mixed, "bias").status == "NOT CHECKED"
 
 
-@pytest.mark.parametrize("claim", ["after bias", "unknown"])
-def test_a_claim_that_is_true_or_none(claim: str) -> None:
-    """A server that tilts its logprobs confirms "after bias"; of "unknown" it tells which."""
-    server = Liar(model(3), 3)
-    server._dialect = After(server.model, "exact", None, 3)
-    found = finding(self_test(server, altered("logprobs", meaning=claim)), "logprobs.meaning")
-    assert (found.status, found.found) == (
-        ("CONFIRMED", None) if claim == "after bias" else ("MEASURED", "after bias")
-    )
+@pytest.mark.parametrize(
+    "seed", [3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20) if seed != 3)]
+)
+@pytest.mark.parametrize(
+    ("claim", "status", "found"),
+    [
+        ("before bias", "CONTRADICTED", "after bias"),
+        ("after bias", "CONFIRMED", None),
+        ("unknown", "MEASURED", "after bias"),
+    ],
+)
+def test_logprobs_after_the_bias_are_told_from_those_before(
+    claim: str, status: str, found: str | None, seed: int
+) -> None:
+    """Of a server that tilts its logprobs, whatever its profile claims."""
+    server = Liar(model(seed), seed)
+    server._dialect = After(server.model, "exact", None, seed)
+    report = self_test(server, altered("logprobs", meaning=claim), ["meaning of logprobs"])
+    meaning = finding(report, "logprobs.meaning")
+    assert (meaning.status, meaning.found) == (status, found)
+    assert {each.row for each in report.contradicted} <= {"logprobs.meaning"}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("claim", [100, None])
 @pytest.mark.parametrize(("lie", "found"), [(few, 64), (cut, None)])
-def test_a_limit_of_64_entries(lie: Callable[[JSON], None], found: int | None, seed: int) -> None:
-    """A refusal is bisected to the true limit; a silent cut has none that could be saved."""
-    server = Liar(model(seed, 120), seed, lie)
-    report = self_test(server, titles=["entries of a bias"])
-    assert [(each.row, each.found) for each in report.contradicted] == [("bias.entries", found)]
-
-
-@pytest.mark.parametrize(("lie", "found"), [(few, 64), (cut, None)])
-def test_a_claimed_limit_is_never_exceeded(lie: Callable[[JSON], None], found: int | None) -> None:
-    """Where 100 entries are claimed, no more are sent: some engines do not survive it. The true
-    limit is found all the same.
+def test_a_limit_of_64_entries(
+    lie: Callable[[JSON], None], found: int | None, claim: int | None
+) -> None:
+    """A refusal is bisected to the true limit; a silent cut has none that could be saved. Where 100
+    entries are claimed, no more are sent: some engines do not survive it.
     """
     sent = []
 
@@ -654,11 +615,10 @@ def test_a_claimed_limit_is_never_exceeded(lie: Callable[[JSON], None], found: i
         sent.append(len(body.get("logit_bias", [])))
         lie(body)
 
-    report = self_test(
-        Liar(model(0, 120), 0, noted), altered("bias", entries=100), ["entries of a bias"]
-    )
-    assert finding(report, "bias.entries").found == found
-    assert max(sent) == 100
+    profile = SERVER if claim is None else altered("bias", entries=claim)
+    report = self_test(Liar(model(0, 120), 0, noted), profile, ["entries of a bias"])
+    assert [(each.row, each.found) for each in report.contradicted] == [("bias.entries", found)]
+    assert claim is None or max(sent) == claim
 
 
 def test_a_narrower_limit_of_alternatives_is_bisected() -> None:
@@ -677,9 +637,8 @@ def test_a_looser_limit_is_measured() -> None:
     """Fractions count although the profile forbids them: a fact worth saving, and no
     contradiction.
     """
-    found = finding(
-        self_test(Liar(model(0), 0), altered("bias", fractions=False)), "bias.fractions"
-    )
+    report = self_test(Liar(model(0), 0), altered("bias", fractions=False), ["fractions"])
+    found = finding(report, "bias.fractions")
     assert (found.status, found.found) == ("MEASURED", True)
 
 
@@ -718,7 +677,7 @@ def test_a_hidden_end_token_accuses_nobody() -> None:
     """Where the end token is not listed, the tokens before it are still draws, from what is
     left.
     """
-    for seed in range(6):
+    for seed in range(2):
         profile = altered("logprobs", end_token_listed=False)
         report = self_test(
             Liar(model(seed), seed, answer=endless),
@@ -771,10 +730,7 @@ STUDIO_RUN = (
 )
 
 
-@pytest.mark.parametrize("open_row", [None, "neutral", "bias.low"])
-def test_a_fit_after_the_doctor(
-    open_row: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fit_after_the_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A provider of guesses is refused before the doctor, and taken with what it saved unless a row
     that is needed stayed open.
     """
@@ -782,47 +738,32 @@ def test_a_fit_after_the_doctor(
     words = {token: text.encode() for token, text in enumerate(server.texts) if text}
     vocabulary = Vocabulary("exact", words, {"<|end|>": 25}, 26, server.tokenize)
     monkeypatch.setattr("blackbox_lb.api.session._vocabulary", lambda *_: vocabulary)
-    rows = [{"prompt": f"question {n}", "answer": "a"} for n in range(12)]
-    write_rows(data, rows)
+    write_rows(data, questions(8, 2, 2, answer="a"))
+    fit = STUDIO_RUN.format(data=data, out=tmp_path / "run")
 
-    def run(command: str, provider: object, rest: str = "") -> Result:
-        line = (
-            f"{command} --provider {provider} --base-url {server.base_url} --concurrency 1 {rest}"
-        )
-        return blb(*line.split())
+    def run(command: str, provider: object, rest: str) -> Result:
+        where = f"--provider {provider} --base-url {server.base_url} --concurrency 1"
+        return blb(*f"{command} {where} {rest}".split())
 
     with server:
-        fit = STUDIO_RUN.format(data=data, out=tmp_path / "run")
-        refused = run("fit", "lmstudio", fit)
-        assert (refused.exit_code, "tokens.id, neutral, bias" in refused.stderr) == (
-            2,
-            True,
-        ), refused.output
+        assert "tokens.id, neutral, bias" in refusal(run("fit", "lmstudio", fit))
         report = run("doctor", "lmstudio", f"--quiet --save {path}")
         assert report.exit_code == 0, report.output
         assert names(report.stdout, "bias.fractions", "saved as false")
         mine = load_profile(str(path))
         assert (mine.unknown, mine.bias.fractions, mine.bias.low) == ([], False, -100)
-        if open_row is not None:
-            path.write_text(path.read_text().replace("unknown = []", f'unknown = ["{open_row}"]'))
+        saved = path.read_text()
+        for row in ("neutral", "bias.low"):
+            path.write_text(saved.replace("unknown = []", f'unknown = ["{row}"]'))
+            assert f"{row} of mine" in refusal(run("fit", path, fit))
+        path.write_text(saved)
         fitted = run("fit", path, fit)
-    if open_row is None:
-        assert fitted.exit_code == 0, fitted.output
-    else:
-        assert (fitted.exit_code, f"{open_row} of mine" in fitted.stderr) == (
-            2,
-            True,
-        ), fitted.output
+    assert fitted.exit_code == 0, fitted.output
 
 
-@pytest.mark.parametrize("lie", [None, ignored])
-def test_a_bias_is_proven_where_no_token_is_named(
-    lie: Callable[[JSON], None] | None, tmp_path: Path
-) -> None:
-    """On an endpoint without logprobs the text shows whether a bias acts; what was proven is no
-    guess in the saved profile.
-    """
-    server = Studio(model(0), 0, lie)
+def test_an_ignored_bias_is_found_where_no_token_is_named() -> None:
+    """On an endpoint without logprobs the text shows whether a bias acts."""
+    server = Studio(model(0), 0, ignored)
     words = {token: text.encode() for token, text in enumerate(server.texts) if text}
     vocabulary = Vocabulary("exact", words, {"<|end|>": 25}, 26, server.tokenize)
 
@@ -835,12 +776,7 @@ def test_a_bias_is_proven_where_no_token_is_named(
 
     with server:
         report = asyncio.run(run())
-    assert [each.row for each in report.contradicted] == ([] if lie is None else ["bias"]), (
-        report.contradicted
-    )
-    if lie is None:
-        save_profile(report, tmp_path / "mine.toml", "lmstudio")
-        assert load_profile(str(tmp_path / "mine.toml")).unknown == []
+    assert [each.row for each in report.contradicted] == ["bias"], report.contradicted
 
 
 class Rounded(Dialect):
@@ -884,23 +820,23 @@ def test_honest_rounding_is_never_contradicted(step: float, seeds: range) -> Non
         assert ("rounded to steps" in neutral.evidence) == (step >= 0.25)
 
 
-@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 2), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("step", [0.1, 0.25, 0.5])
-def test_lies_of_a_server_that_rounds_are_found(step: float, seeds: range) -> None:
+def test_lies_of_a_server_that_rounds_are_found(step: float) -> None:
     """A truncation takes tokens away altogether, and a bias moves logprobs by more than a step."""
-    for seed in seeds:
-        cut = self_test(rounding(Rounded, step, seed, top_p), titles=["neutral sampling"])
-        assert "top_p truncates" in finding(cut, "neutral").evidence
-        assert finding(cut, "neutral").status == "CONTRADICTED"
-        after = self_test(rounding(RoundedAfter, step, seed), titles=["meaning of logprobs"])
-        assert [(each.row, each.found) for each in after.contradicted] == [
-            ("logprobs.meaning", "after bias")
-        ]
+    cut = self_test(rounding(Rounded, step, 0, top_p), titles=["neutral sampling"])
+    assert "top_p truncates" in finding(cut, "neutral").evidence
+    assert finding(cut, "neutral").status == "CONTRADICTED"
+    after = self_test(rounding(RoundedAfter, step, 0), titles=["meaning of logprobs"])
+    assert [(each.row, each.found) for each in after.contradicted] == [
+        ("logprobs.meaning", "after bias")
+    ]
 
 
 @pytest.mark.parametrize("seeds", [range(1), pytest.param(range(20), marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("penalty", "most"), [(1.0, 1), (0.5, 1), (0.5, np.inf)], ids=["presence", "half", "frequency"]
+    ("penalty", "most"),
+    [(1.0, 1), (0.5, np.inf), pytest.param(0.5, 1, marks=pytest.mark.slow)],
+    ids=["presence", "frequency", "half"],
 )
 def test_a_penalty_on_repeats_is_found(penalty: float, most: float, seeds: range) -> None:
     """In at least 19 of 20 whole self-tests, and named; nothing else is contradicted."""
@@ -952,7 +888,7 @@ class Silent(Dialect):
         return answer
 
 
-@pytest.mark.parametrize(("since", "text"), [(30, ""), (30, "\ufffd"), (0, "\ufffd")])
+@pytest.mark.parametrize(("since", "text"), [(30, ""), (0, "\ufffd")])
 def test_one_answer_without_a_list_does_not_end_the_test(since: int, text: str) -> None:
     """It is asked for again, and from the first request on where its text is no whole character;
     where no answer ever had a list, nothing can be learned and the test ends."""

@@ -51,29 +51,22 @@ class Narrow(ExactServer):
         return super().post(path, body)
 
 
-def test_an_honest_server(server: ExactServer) -> None:
-    """Exit code 0, a row a claim, and the plan on stderr before the first request is made."""
+def test_an_honest_server(server: ExactServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 0, the plan on stderr before the first request, counts and the time left while a
+    stage runs and its results at its end, and a row a claim.
+    """
+    monkeypatch.setattr("blackbox_lb.cli.commands.doctor.EVERY", 0.0)
     result = doctor(server)
     assert result.exit_code == 0, result.output
-    assert result.stderr.startswith("llama.cpp server: at most 119 requests and ")
+    said = result.stderr
+    assert said.startswith("llama.cpp server: at most 119 requests and ")
+    counts = re.findall(r"(\d+)/119 requests, about \d+ (?:s|min) left", said)
+    assert counts == sorted(counts, key=int)
+    assert len(counts) > 50
+    assert re.search(r"^  neutral sampling +CONFIRMED neutral$", said, flags=re.MULTILINE)
     for word in ("logprobs.meaning", "bias.entries", "neutral", "CONFIRMED", "0 contradicted"):
         assert word in result.stdout
     assert "CONTRADICTED" not in result.stdout
-
-
-def test_each_stage_says_what_it_found(
-    server: ExactServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Counts and the time left come while a stage runs, its results at its end; --quiet has none."""
-    monkeypatch.setattr("blackbox_lb.cli.commands.doctor.EVERY", 0.0)
-    said = doctor(server).stderr
-    counts = [
-        int(count) for count in re.findall(r"(\d+)/119 requests, about \d+ (?:s|min) left", said)
-    ]
-    assert counts == sorted(counts)
-    assert len(counts) > 50
-    assert re.search(r"^  neutral sampling +CONFIRMED neutral$", said, flags=re.MULTILINE)
-    assert "requests," not in doctor(server, "--quiet").stderr.partition("\n")[2]
 
 
 class Leaving(ExactServer):
@@ -123,11 +116,14 @@ def test_ctrl_c_prints_what_is_established(
     assert "Traceback" not in result.output
 
 
-def test_json(server: ExactServer) -> None:
+def test_json(server: ExactServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """One document: every finding with its row, claim, status, evidence and true value; and the
-    costs.
+    costs. With --quiet no stage says anything.
     """
-    document = json.loads(doctor(server, "--json", "--quiet").stdout)
+    monkeypatch.setattr("blackbox_lb.cli.commands.doctor.EVERY", 0.0)
+    result = doctor(server, "--json", "--quiet")
+    assert "requests," not in result.stderr.partition("\n")[2]
+    document = json.loads(result.stdout)
     assert document["contradicted"] == 0
     assert document["saved"] is None
     assert document["model"] == "exact"
@@ -215,15 +211,6 @@ def test_what_can_be_refused_is_refused_before_the_question(
         said = refusal(blb(*arguments))
         assert word in said
         assert "--yes" not in said
-
-
-def test_bad_input_is_exit_code_2(server: ExactServer, tmp_path: Path) -> None:
-    """A sentence, no traceback and no request: a target that is no .toml, a provider that does not
-    exist.
-    """
-    assert "NAME.toml" in refusal(doctor(server, "--save", tmp_path / "mine.json"))
-    assert "unknown provider" in refusal(blb("doctor", "--provider", "opnai"))
-    assert server.calls == []
 
 
 def test_nothing_answers() -> None:

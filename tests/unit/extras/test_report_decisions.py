@@ -39,7 +39,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_page_shows_what_mending_does(run: Path) -> None:
     """Both pictures with their words and numbers, what was tried, what else mends, and the rows
-    whose decision changes.
+    whose decision changes; and no tokens, no divergence and no strength, which only a logit bias
+    has.
     """
     page = render(read_run(run))
     text = text_of(page)
@@ -61,10 +62,6 @@ def test_the_page_shows_what_mending_does(run: Path) -> None:
     for group in question.reliability:
         assert f"{100 * group.confidence:.1f} % {100 * group.accuracy:.1f} %" in text
 
-
-def test_nothing_is_said_of_words_or_strength(run: Path) -> None:
-    """A run without a logit bias has no tokens, no divergence and no strength to speak of."""
-    text = text_of(render(read_run(run)))
     for phrase in ("What the bias does to words", "How strong", "nats of KL", "biased token"):
         assert phrase not in text, phrase
     assert "completions with 0 tokens" not in text

@@ -28,17 +28,11 @@ def data(tmp_path: Path) -> Path:
     return write_rows(tmp_path / "tickets.jsonl", rows_of(200))
 
 
-def judged(data: Path, server: DecidingServer, run: Path, *words: str) -> Any:
-    """``blb eval`` of the run's file in its own folder."""
-    given = {
-        "provider": "ollama",
-        "base_url": server.base_url,
-        "model": "decider-1",
-        "data": data,
-        "reward": "accuracy",
-        "out": run,
-    }
-    return blb("eval", run / "bias.json", *options(**given), *words, "--quiet")
+def evaluating(data: Path, server: DecidingServer, run: Path, out: Path | None = None) -> Any:
+    """The words of ``blb eval`` of the run's file, by default in its own folder."""
+    where = options(provider="ollama", base_url=server.base_url, model="decider-1")
+    given = options(data=data, reward="accuracy", out=out or run)
+    return ("eval", run / "bias.json", *where, *given, "--quiet")
 
 
 def test_mending_beside_its_rivals(data: Path) -> None:
@@ -47,7 +41,7 @@ def test_mending_beside_its_rivals(data: Path) -> None:
     with DecidingServer(says) as server:
         assert fit(data, server, run).exit_code == 0
         asked = len(server.requests)
-        result = judged(data, server, run, "--rivals")
+        result = blb(*evaluating(data, server, run), "--rivals")
         assert len(server.requests) == asked
     assert result.exit_code == 0, result.output
     assert "HELPS" in result.output
@@ -92,15 +86,7 @@ def test_without_rivals_only_the_test_rows_are_read(data: Path, tmp_path: Path) 
     with DecidingServer(says) as server:
         assert fit(data, server, run).exit_code == 0
         asked = len(server.requests)
-        given = options(
-            provider="ollama",
-            base_url=server.base_url,
-            model="decider-1",
-            data=data,
-            reward="accuracy",
-            out=tmp_path / "other",
-        )
-        result = blb("eval", run / "bias.json", *given, "--quiet", "--json")
+        result = blb(*evaluating(data, server, run, tmp_path / "other"), "--json")
         document = json.loads(result.stdout)
         assert len(server.requests) - asked == document["policies"][0]["prompts"] < 100
     assert [row["name"] for row in document["policies"]] == ["base", "run"]
@@ -121,9 +107,9 @@ def test_one_of_several_questions_is_judged(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with DecidingServer(both) as server:
         assert fit(data, server, run).exit_code == 0
-        assert "danger" in refusal(judged(data, server, run))
-        assert "dangers" in refusal(judged(data, server, run, "--only", "dangers"))
-        result = judged(data, server, run, "--rivals", "--only", "danger")
+        assert "danger" in refusal(blb(*evaluating(data, server, run)))
+        assert "dangers" in refusal(blb(*evaluating(data, server, run), "--only", "dangers"))
+        result = blb(*evaluating(data, server, run), "--rivals", "--only", "danger")
     assert result.exit_code == 0, result.output
     evaluation = json.loads((run / "evaluation.json").read_text())
     labels = [row["label"] for row in evaluation["policies"][0]["decisions"]["labels"]]
@@ -161,18 +147,10 @@ def test_what_is_about_completions_is_refused(data: Path) -> None:
     run = data.parent / "run"
     with DecidingServer(says) as server:
         assert fit(data, server, run).exit_code == 0
-        given = options(
-            provider="ollama",
-            base_url=server.base_url,
-            model="decider-1",
-            data=data,
-            reward="accuracy",
-            out=run,
-        )
-        bias = run / "bias.json"
+        command, bias, *given = evaluating(data, server, run)
         asked = len(server.requests)
-        assert "--save" in refused("eval", bias, *given, "--save")
-        assert "--deploy" in refused("eval", bias, *given, "--deploy", "temperature=1")
-        assert "--rival" in refused("eval", bias, *given, "--rival", "prompt:Be right.")
-        assert "alone" in refused("eval", f"a={bias}", f"b={bias}", *given)
+        assert "--save" in refused(command, bias, *given, "--save")
+        assert "--deploy" in refused(command, bias, *given, "--deploy", "temperature=1")
+        assert "--rival" in refused(command, bias, *given, "--rival", "prompt:Be right.")
+        assert "alone" in refused(command, f"a={bias}", f"b={bias}", *given)
         assert len(server.requests) == asked

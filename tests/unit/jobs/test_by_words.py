@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,18 +24,17 @@ from blackbox_lb.jobs.fitting.varying import by_words
 from blackbox_lb.jobs.fitting.varying.by_lists import LeftOut
 from blackbox_lb.jobs.fitting.varying.by_words import FEWEST_ROWS, words_beside
 from blackbox_lb.jobs.runs.conclusion import BY_WORDS
+from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
 from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.types import Prompt
 from tests.support.commands import asking, blb
-from tests.support.exact import ExactModel, ExactServer
+from tests.support.exact import ExactServer
 from tests.support.questions import write_rows
-from tests.unit.jobs.test_depends_on import worded
+from tests.unit.jobs import test_depends_on
+from tests.unit.jobs.test_depends_on import COLOURS, worded
 
-MODEL = ExactModel(
-    14, 2, seed=3, prompts=1, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True
-)
-"""Tokens 1 and 2, " b" and " c", are the labels; the model knows nothing of the prompt."""
-COLOURS = ("red", "blue", "green", "yellow", "black")
+MODEL = test_depends_on.MODEL
+
 LIMITS = CompileLimits(None, -100.0, 100.0, integers=False)
 
 
@@ -56,13 +54,6 @@ def coloured(size: int, split: str | None = None) -> list[dict[str, Any]]:
 DIVIDED = [*coloured(70, "train"), *coloured(40, "validation"), *coloured(20, "test")]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ExactServer]:
-    """The model behind a llama.cpp server."""
-    with ExactServer(MODEL) as running:
-        yield running
-
-
 def fitted(
     server: ExactServer, rows: list[dict[str, Any]], out: Path, **plan: Any
 ) -> blackbox_lb.Run:
@@ -71,19 +62,25 @@ def fitted(
     return blackbox_lb.fit(rows, out=out, provider="llamacpp", base_url=server.base_url, **settings)
 
 
-def beside(seed: int, *, signal: bool, rows: int = 120, others: int = 0) -> Comparison:
-    """Words beside the same learning without them, at prompts of random words: the fixed bias is
-    right nowhere, so that it has no advantage of its own.
+def compared_at(training: AnswerStarts, validation: AnswerStarts) -> Comparison | None:
+    """Words beside the same learning without them; the fixed bias is right nowhere, so that it has
+    no advantage of its own.
     """
-    rng = np.random.default_rng(seed)
-    training = worded(rng, rows, "t", signal)
-    validation = worded(rng, max(others, 1), "v", signal).only(np.arange(max(others, 1)) < others)
     given = AnswersToLearn(training.rollouts(), training, None, np.array([0, 1]))
     (fixed,) = candidates(Positions.of(given.rollouts), Sweep(l2=(1.0,)), LIMITS)
-    nowhere = (np.zeros(rows, np.bool_), np.zeros(others, np.bool_))
-    compared = words_beside(nowhere, given, validation, fixed, LIMITS)
+    sizes = (len(training.examples), len(validation.examples))
+    nowhere = (np.zeros(sizes[0], np.bool_), np.zeros(sizes[1], np.bool_))
+    return words_beside(nowhere, given, validation, fixed, LIMITS)
+
+
+def beside(seed: int, *, signal: bool, others: int = 0) -> Comparison:
+    """The comparison at 120 prompts of random words, of which ``others`` are of validation."""
+    rng = np.random.default_rng(seed)
+    training = worded(rng, 120 - others, "t", signal)
+    validation = worded(rng, max(others, 1), "v", signal).only(np.arange(max(others, 1)) < others)
+    compared = compared_at(training, validation)
     assert compared is not None
-    assert compared.n_prompts == rows + others
+    assert compared.n_prompts == 120
     return compared
 
 
@@ -92,7 +89,7 @@ def test_words_that_decide_are_shown(others: int) -> None:
     """With and without validation prompts: nearly all are decided by words, and so many more than
     by a fixed bias.
     """
-    compared = beside(0, signal=True, rows=120 - others, others=others)
+    compared = beside(0, signal=True, others=others)
     assert compared.verdict == "HELPS"
     assert compared.biased > 0.9
     assert compared.biased - compared.base == pytest.approx(compared.difference)
@@ -104,8 +101,7 @@ def test_words_that_decide_are_shown(others: int) -> None:
 def test_words_that_say_nothing_are_hardly_ever_shown(runs: int, others: int) -> None:
     """In at most 5 of 100 draws of answers that are independent of the words, given the model."""
     shown = sum(
-        beside(seed, signal=False, rows=120 - others, others=others).verdict == "HELPS"
-        for seed in range(runs)
+        beside(seed, signal=False, others=others).verdict == "HELPS" for seed in range(runs)
     )
     assert shown <= 0.05 * runs
 
@@ -129,31 +125,22 @@ def test_of_many_rows_as_many_are_looked_at_as_take_seconds(
 ) -> None:
     """And words are left alone where too many tokens begin a label."""
     monkeypatch.setattr(by_words, "MOST_WORK", 2 * 110)
-    rng = np.random.default_rng(0)
-    training = worded(rng, 200, "t", True)
-    given = AnswersToLearn(training.rollouts(), training, None, np.array([0, 1]))
-    (fixed,) = candidates(Positions.of(given.rollouts), Sweep(l2=(1.0,)), LIMITS)
+    training = worded(np.random.default_rng(0), 200, "t", True)
     nobody = training.only(np.zeros(200, np.bool_))
-    is_right = (np.zeros(200, np.bool_), np.zeros(0, np.bool_))
-    compared = words_beside(is_right, given, nobody, fixed, LIMITS)
+    compared = compared_at(training, nobody)
     assert compared is not None
     assert (compared.n_prompts, compared.verdict) == (110, "HELPS")
     monkeypatch.setattr(by_words, "MOST_WORK", 2 * (FEWEST_ROWS - 1))
-    assert words_beside(is_right, given, nobody, fixed, LIMITS) is None
+    assert compared_at(training, nobody) is None
 
 
 def test_prompts_with_the_same_words_say_nothing() -> None:
     """There is nothing that could depend on them."""
-    rng = np.random.default_rng(0)
-    training = worded(rng, 120, "t", True)
+    training = worded(np.random.default_rng(0), 120, "t", True)
     prompt = Prompt.user("what is it?")
     alike = tuple(replace(example, prompt=prompt) for example in training.examples)
     training = replace(training, examples=alike)
-    given = AnswersToLearn(training.rollouts(), training, None, np.array([0, 1]))
-    (fixed,) = candidates(Positions.of(given.rollouts), Sweep(l2=(1.0,)), LIMITS)
-    nobody = training.only(np.zeros(120, np.bool_))
-    is_right = (np.zeros(120, np.bool_), np.zeros(0, np.bool_))
-    assert words_beside(is_right, given, nobody, fixed, LIMITS) is None
+    assert compared_at(training, training.only(np.zeros(120, np.bool_))) is None
 
 
 def test_a_fit_proposes_words_and_changes_nothing_else(
@@ -181,22 +168,10 @@ def test_a_fit_proposes_words_and_changes_nothing_else(
     assert other.bias.logit_bias == run.bias.logit_bias
 
 
-def test_pooled_rows_are_decided_fold_by_fold(server: ExactServer, tmp_path: Path) -> None:
-    """Rows that a fit divides itself, of two labels: all that are not test rows are paired."""
-    run = fitted(server, coloured(180), tmp_path / "run")
-    compared = run.result.by_words
-    assert compared is not None
-    assert not run.task.divided or not run.task.validation
-    assert compared.n_prompts == len(run.task.train)
-    assert compared.verdict == "HELPS"
-    assert compared.biased > 0.95
-
-
 @pytest.mark.parametrize(
     "plan",
     [
         {"depends_on": ["nothing"]},
-        {"depends_on": ["words"]},
         {"phases": ["only-first"]},
         {"phrases": "a lamp"},
         {"positive": "b", "objective": "accuracy", "go_on": True},
@@ -224,10 +199,10 @@ def test_the_command_of_the_proposal_learns_such_a_bias(
     server: ExactServer, tmp_path: Path
 ) -> None:
     """It is the user's own, runs in the same folder, asks for no list again, and the bias that it
-    learns is better.
+    learns is better. Rows that a fit divides itself are decided fold by fold: all that are not test
+    rows are paired.
     """
-    data = tmp_path / "data.jsonl"
-    write_rows(data, coloured(180))
+    data = write_rows(tmp_path / "data.jsonl", coloured(180))
     out = tmp_path / "run"
     where = asking(server, data=data, reward="exact-match", max_tokens=1, entries=10, out=out)
     result = blb("fit", *where, "--quiet")
@@ -235,6 +210,12 @@ def test_the_command_of_the_proposal_learns_such_a_bias(
     said = next_lines(result.stdout)
     assert "points more of" in said
     assert BY_WORDS.partition("(")[0] in said
+    document = json.loads((out / "result.json").read_text())
+    compared = Comparison.model_validate(document["by_words"])
+    assert (compared.against, compared.policy) == ("fixed bias", "depends on words")
+    assert compared.n_prompts == 180 - len(blackbox_lb.load_task(data=data).test)
+    assert compared.verdict == "HELPS"
+    assert compared.biased > 0.95
     begin = said.index("blb fit ")
     command = said[begin : said.index("--depends-on words", begin) + len("--depends-on words")]
     words = shlex.split(command)
@@ -256,8 +237,7 @@ def test_an_evaluation_where_a_classifier_wins_names_the_same_remedy(
     """And no more where a bias that depends on the words takes part, or where the classifier does
     not.
     """
-    data = tmp_path / "data.jsonl"
-    write_rows(data, [*DIVIDED, *coloured(60, "test")[20:]])
+    data = write_rows(tmp_path / "data.jsonl", [*DIVIDED, *coloured(60, "test")[20:]])
     where = asking(server, data=data, reward="exact-match", max_tokens=1)
     for name, more in (("fixed", ()), ("words", ("--depends-on", "words"))):
         fit = blb("fit", *where, "--out", tmp_path / name, "--quiet", *more)
@@ -278,11 +258,3 @@ def test_an_evaluation_where_a_classifier_wins_names_the_same_remedy(
     assert BY_WORDS.partition("(")[0] in proposal
     assert f"blb fit {shlex.join(where)} --deploy greedy --depends-on words" in proposal
     assert not [text for text in said.values() if "depends on the words" in text]
-
-
-def test_what_is_recorded(server: ExactServer, tmp_path: Path) -> None:
-    """result.json holds the numbers, and is read again."""
-    fitted(server, DIVIDED, tmp_path / "run")
-    document = json.loads((tmp_path / "run" / "result.json").read_text())
-    compared = Comparison.model_validate(document["by_words"])
-    assert (compared.against, compared.policy) == ("fixed bias", "depends on words")

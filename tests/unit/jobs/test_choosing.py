@@ -19,7 +19,7 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
-from blackbox_lb.estimate.choice.goal import ByPrompt, Goal, Objective
+from blackbox_lb.estimate.choice.goal import ByPrompt, Goal
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.estimate.sparse.sparsify import Sparse
@@ -126,30 +126,23 @@ def test_every_candidate_is_sampled_and_the_best_one_wins(chosen: Chooser) -> No
     json.dumps([row.model_dump() for row in choice.tried], allow_nan=False)
 
 
-def test_halving_asks_for_the_rest_of_the_survivors_only(chosen: Chooser) -> None:
-    """Of five candidates all get a few samples, the best of them more, the first ones not again."""
-    biases = [{END: 3.0 + n, 0: 5.0} for n in range(5)]
-    choice, said, asked = chosen(*biases, samples=3)
-    spent = sorted(row.samples for row in choice.tried)
-    assert spent[0] < 3 < spent[-1]
-    assert len(asked) == PROMPTS * (3 + sum(spent))
-    assert sum(spent) <= 3 * 5
-    assert sum(notice.startswith("validation, ") for notice in said) == 5
-
-
-def test_candidates_share_the_draws_of_fewer(chosen: Chooser) -> None:
-    """Five candidates on the draws of three: all are drawn, and what it costs is said before the
-    first completion.
+@pytest.mark.parametrize(("samples", "options"), [(3, {}), (6, {"budget": 18})], ids=["", "budget"])
+def test_halving_asks_for_the_rest_of_the_survivors_only(
+    chosen: Chooser, samples: int, options: dict[str, int]
+) -> None:
+    """Of five candidates all get a few samples, the best of them more, the first ones not again,
+    also on the draws of three; what it costs is said before the first completion.
     """
     biases = [{END: 3.0 + n, 0: 5.0} for n in range(5)]
-    choice, said, asked = chosen(*biases, samples=6, budget=18)
-    spent = [row.samples for row in choice.tried]
-    assert min(spent) >= 1
-    assert sum(spent) <= 3 * 6
-    assert len(asked) == PROMPTS * (6 + sum(spent))
-    assert (
-        f"at most {PROMPTS * sum(spent):,} completions beside {PROMPTS * 6} of the base" in said[0]
-    )
+    choice, said, asked = chosen(*biases, samples=samples, **options)
+    spent = sorted(row.samples for row in choice.tried)
+    assert 1 <= spent[0] < samples
+    assert spent[0] < spent[-1]
+    assert sum(spent) <= options.get("budget", 3 * 5)
+    assert len(asked) == PROMPTS * (samples + sum(spent))
+    most = PROMPTS * sum(spent)
+    assert f"at most {most:,} completions beside {PROMPTS * samples} of the base" in said[0]
+    assert sum(notice.startswith("validation, ") for notice in said) == 5
 
 
 def test_the_same_bias_twice_is_sampled_once(chosen: Chooser) -> None:
@@ -276,19 +269,6 @@ def test_nothing_beats_the_base(chosen: Chooser) -> None:
     choice, said, _ = chosen({END: -0.4}, FEWER_ENDS)
     assert choice.candidate.logit_bias == {END: -0.4}
     assert any("no candidate beat the base" in notice for notice in said)
-
-
-@pytest.mark.parametrize(
-    ("objective", "best"),
-    [("reward", 1), ("pareto", 0)],
-)
-def test_objectives(chosen: Chooser, objective: Objective, best: int) -> None:
-    """The large step is shortest; pareto prefers the small one: the large one loses accuracy."""
-    choice, _, _ = chosen({END: 0.1}, {END: 0.9}, goal=Goal(objective))
-    assert choice.candidate.settings["tau"] == best
-    kl = choice.tried[best].kl_nats_per_completion
-    assert kl is not None
-    assert kl > 0
 
 
 def test_what_cannot_be_compared_is_refused(chosen: Chooser) -> None:

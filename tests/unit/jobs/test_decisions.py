@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +12,13 @@ import numpy as np
 import pytest
 
 from blackbox_lb.bias.document import Bias
-from tests.support.commands import options, refused
+from tests.support.commands import refusal
 from tests.support.deciding import DecidingServer
 from tests.support.questions import write_rows
 from tests.support.tickets import NAMES, OFFSETS, QUESTION, fit, rows_of, says, truth
+
+MANY = {f"label {place}": None for place in range(30)}
+"""Options of a question; a host takes at most 26."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,9 +37,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_offsets_and_slope_of_an_endpoint_are_found_and_help(data: Path, tmp_path: Path) -> None:
+    """A second run asks for nothing."""
     with DecidingServer(says) as server:
         result = fit(data, server, tmp_path / "run", objective="log-loss")
-    assert result.exit_code == 0, result.output
+        asked = len(server.requests)
+        again = fit(data, server, tmp_path / "run", objective="log-loss")
+        assert len(server.requests) == asked == 330  # 30 of them with the options in reverse
+    assert result.exit_code == again.exit_code == 0, result.output
+    assert result.output.splitlines()[0] == again.output.splitlines()[0]
     assert result.output.startswith("HELPS")
     [question] = Bias.load(tmp_path / "run" / "bias.json").decisions
     logits = np.array(question.slope) * np.array(question.center) + question.offsets
@@ -46,16 +55,6 @@ def test_offsets_and_slope_of_an_endpoint_are_found_and_help(data: Path, tmp_pat
     rows = {row.metric: row for row in Bias.load(tmp_path / "run" / "bias.json").verdict}
     assert rows["accuracy"].verdict == rows["log loss"].verdict == "HELPS"
     assert rows["log loss"].biased < 0.8 * rows["log loss"].base
-
-
-def test_a_second_run_asks_for_nothing(data: Path, tmp_path: Path) -> None:
-    with DecidingServer(says) as server:
-        first = fit(data, server, tmp_path / "run")
-        asked = len(server.requests)
-        second = fit(data, server, tmp_path / "run")
-        assert len(server.requests) == asked == 330  # 30 of them with the options in reverse
-    assert first.exit_code == second.exit_code == 0
-    assert first.output.splitlines()[0] == second.output.splitlines()[0]
 
 
 def test_two_decimals_are_counted_and_cost_little(data: Path, tmp_path: Path) -> None:
@@ -82,23 +81,17 @@ def test_an_endpoint_that_is_right_is_left_as_it_is(data: Path, tmp_path: Path) 
 def test_refusals_are_no_labels_and_are_counted(data: Path, tmp_path: Path) -> None:
     refused_states = [f"ticket {place}" for place in range(0, 300, 10)]
     with DecidingServer(says, refused=refused_states, model="gpt-6-luna") as server:
-        result = fit(
-            data,
-            server,
-            tmp_path / "run",
-            provider="openai",
-            model="gpt-6-luna",
-        )
+        luna = {"provider": "openai", "model": "gpt-6-luna"}
+        result = fit(data, server, tmp_path / "run", **luna)
     assert result.exit_code == 0, result.output
     assert "30 rows came back as refusals" in result.output
 
 
 def test_several_questions_share_a_request(tmp_path: Path) -> None:
     rows = [
-        {**row, "danger": "yes" if place % 3 else "no"} for place, row in enumerate(rows_of(60))
+        {"prompt": row["prompt"], "team": row["answer"], "danger": "yes" if place % 3 else "no"}
+        for place, row in enumerate(rows_of(60))
     ]
-    for row in rows:
-        row["team"] = row.pop("answer")
     data = write_rows(tmp_path / "rows.jsonl", rows)
     questions = {"team": QUESTION, "danger": {"type": "noul", "instructions": "In danger?"}}
     (tmp_path / "team.json").write_text(json.dumps(questions))
@@ -147,63 +140,29 @@ def test_a_promise_is_certified_or_said_to_be_not_certifiable(data: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("question", "answer", "words"),
+    ("question", "answers", "words"),
     [
-        ({"type": "choice", "criteria": {}}, "a", "options"),
-        ({"type": "choice", "criteria": {"Yes": None, "yes ": None}}, "yes", "alike"),
-        (QUESTION, "sales", "billing"),
-        ({"type": "score", "criteria": ["calm", "cross"]}, "7", "calm"),
+        ({"type": "choice", "criteria": {}}, ["a"], "options"),
+        ({"type": "choice", "criteria": {"Yes": None, "yes ": None}}, ["yes"], "alike"),
+        ({"type": "choice", "criteria": MANY}, list(MANY), "30 options"),
+        (QUESTION, ["sales"], "billing"),
+        ({"type": "score", "criteria": ["calm", "cross"]}, ["7"], "calm"),
+        (QUESTION, ["billing"], "'billing'"),
+        (QUESTION, [None], "no row has an answer"),
     ],
+    ids=["empty", "alike", "many", "other answer", "other level", "one answer", "no answer"],
 )
-def test_bad_questions_and_answers_are_refused_before_anything_is_asked(
-    question: dict[str, Any], answer: str, words: str, tmp_path: Path
+def test_what_cannot_be_learned_is_refused_before_anything_is_asked(
+    question: dict[str, Any], answers: list[str | None], words: str, tmp_path: Path
 ) -> None:
-    data = write_rows(
-        tmp_path / "rows.jsonl", [{"prompt": f"t {place}", "answer": answer} for place in range(9)]
-    )
-    (tmp_path / "q.json").write_text(json.dumps(question))
+    """Bad questions, more options than the host takes, and rows that teach nothing."""
+    rows: list[dict[str, str]] = []
+    for place, answer in zip(range(60), itertools.cycle(answers), strict=False):
+        rows.append({"prompt": f"t {place}"} | ({} if answer is None else {"answer": answer}))
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    (tmp_path / "team.json").write_text(json.dumps(question))
     with DecidingServer(says) as server:
-        given = options(
-            provider="ollama",
-            base_url=server.base_url,
-            model="m",
-            data=data,
-            question=tmp_path / "q.json",
-            reward="accuracy",
-            out=tmp_path / "run",
-        )
-        assert words in refused("fit", *given)
-        assert not server.requests
-
-
-def test_more_options_than_the_host_takes_are_refused(tmp_path: Path) -> None:
-    names = [f"label {place}" for place in range(30)]
-    data = write_rows(
-        tmp_path / "rows.jsonl",
-        [{"prompt": f"t {place}", "answer": names[place % 30]} for place in range(60)],
-    )
-    (tmp_path / "q.json").write_text(
-        json.dumps({"type": "choice", "criteria": dict.fromkeys(names)})
-    )
-    given = options(
-        provider="ollama", model="m", data=data, question=tmp_path / "q.json", reward="accuracy"
-    )
-    text = refused("fit", *given)
-    assert "30 options" in text
-    assert "at most 26" in text
-
-
-def test_rows_that_teach_nothing_are_refused_before_anything_is_asked(tmp_path: Path) -> None:
-    """All of one answer, and none at all."""
-    (tmp_path / "team.json").write_text(json.dumps({"team": QUESTION}))
-    alike = [{"prompt": f"t {place}", "answer": "billing"} for place in range(30)]
-    unanswered = [{"prompt": f"t {place}"} for place in range(30)]
-    with DecidingServer(says) as server:
-        for rows, words in ((alike, "'billing'"), (unanswered, "no row has an answer")):
-            data = write_rows(tmp_path / "rows.jsonl", rows)
-            result = fit(data, server, tmp_path / "run", question=tmp_path / "team.json")
-            assert result.exit_code == 2
-            assert words in result.stderr
+        assert words in refusal(fit(data, server, tmp_path / "run"))
         assert not server.requests
 
 
@@ -212,6 +171,4 @@ def test_a_model_that_decides_nothing_is_named_with_the_remedy(tmp_path: Path) -
     (tmp_path / "team.json").write_text(json.dumps({"team": QUESTION}))
     data = write_rows(tmp_path / "rows.jsonl", rows_of(40))
     with DecidingServer(says, faults=dict.fromkeys(range(50), 501)) as server:
-        result = fit(data, server, tmp_path / "run", question=tmp_path / "team.json")
-    assert result.exit_code == 2
-    assert "no model that decides" in result.stderr
+        assert "no model that decides" in refusal(fit(data, server, tmp_path / "run"))

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
 from blackbox_lb.jobs.fitting.choosing.scorers import Choice
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn
+from blackbox_lb.jobs.fitting.varying import feature_matrix
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
@@ -32,7 +32,7 @@ from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.tasks import load_task
 from blackbox_lb.types import Example, Prompt
 from tests.support.biases import feature
-from tests.support.commands import asking, blb, options
+from tests.support.commands import asking, blb, options, refusal
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
 from tests.unit.jobs.test_choosing import Heard
@@ -65,28 +65,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ExactServer]:
-    """The model behind a llama.cpp server."""
-    with ExactServer(MODEL) as running:
-        yield running
-
-
 def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:
     """A fit of one-token answers."""
-    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", out)
-    arguments = ("fit", *where, "--reward", "exact-match", "--max-tokens", 1, "--quiet", *more)
-    return blb(*arguments)
+    where = asking(server, data=data, out=out, reward="exact-match", max_tokens=1)
+    return blb("fit", *where, "--quiet", *more)
 
 
-def colours(texts: list[str]) -> list[list[float]]:
-    """Vectors that know a colour."""
-    return [[1.0, *(float(colour in text) for colour in COLOURS)] for text in texts]
-
-
-@pytest.mark.parametrize("kind", ["words", "embedding:some/model"])
 def test_what_the_prompt_decides_is_learned(
-    kind: str, server: ExactServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: ExactServer, data: Path, tmp_path: Path
 ) -> None:
     """A fixed bias can only say the commoner label; one that depends on the prompt is right on
     fresh completions of unseen ones.
@@ -94,12 +80,8 @@ def test_what_the_prompt_decides_is_learned(
     It is compared with the fixed bias and with a classifier, shown, judged again by ``blb eval``,
     reported, and refused where one vector is wanted.
     """
-    monkeypatch.setattr("blackbox_lb.vocabulary.embedding.load_encoder", lambda name: colours)
-    monkeypatch.setattr(
-        "blackbox_lb.jobs.fitting.varying.feature_matrix.find_spec", lambda name: name
-    )
     out = tmp_path / "run"
-    result = fit(server, data, out, "--depends-on", kind, "--json")
+    result = fit(server, data, out, "--depends-on", "words", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     (verdict,) = [each for each in found["verdict"] if each["metric"] == "accuracy"]
@@ -107,71 +89,63 @@ def test_what_the_prompt_decides_is_learned(
     assert verdict["biased"] > 0.95
     beside = {each["against"]: each for each in found["beside"]}
     assert beside["fixed bias"]["base"] < 0.7
-    assert beside[f"classifier on {kind.partition(':')[0]}"]["base"] > 0.95
+    assert beside["classifier on words"]["base"] > 0.95
     bias = Bias.load(out / "bias.json")
     assert bias.scopes == frozenset({"prompt"})
-    assert bias.settings["depends_on"] == bias.depends_on == kind
+    assert bias.settings["depends_on"] == bias.depends_on == "words"
     where = asking(server, data=data, reward="exact-match", max_tokens=1)
-    lines = {
-        ("show", out / "bias.json"): (" ± ", 0),
-        ("eval", out / "bias.json", *where, "--deploy", "greedy", "--out", out, "--quiet"): (
-            "HELPS",
-            0,
-        ),
-        ("report", out): ("report.html", 0),
-        (
-            "compile",
-            out / "bias.json",
-            *options(provider="fireworks", entries=1),
-            "--integers",
-            "--out",
-            out / "small.json",
-        ): (
-            "1 of 14 tokens may be biased for fireworks: whole numbers from",
-            0,
-        ),
-        ("score", out, "--data", data, "--reward", "exact-match", "--quiet"): ("bias.json", 0),
-        ("export", out / "bias.json", "--format", "curl"): ("depends on", 2),
-    }
-    for line, (said, code) in lines.items() if kind == "words" else ():
+    bias_file, small_file = out / "bias.json", out / "small.json"
+    smaller = ("--provider", "fireworks", "--entries", 1, "--integers", "--out", small_file)
+    for line, said, code in (
+        (("show", bias_file), " ± ", 0),
+        (("eval", bias_file, *where, *options(deploy="greedy", out=out), "--quiet"), "HELPS", 0),
+        (("report", out), "report.html", 0),
+        (("compile", bias_file, *smaller), "1 of 14 tokens may be biased for fireworks", 0),
+        (("score", out, "--data", data, "--reward", "exact-match", "--quiet"), "bias.json", 0),
+        (("export", bias_file, "--format", "curl"), "depends on", 2),
+    ):
         told = blb(*line)
         assert told.exit_code == code, told.output
         assert said in told.output, told.output
-    if kind == "words":
-        again = fit(server, data, out, "--depends-on", kind, "--json")
-        assert json.loads(again.stdout) | {"provenance": found["provenance"]} == found
-        told = blb("analyze", out / "bias.json", "--json", "--quiet")
-        assert json.loads(told.stdout)["kl_per_token"] == pytest.approx(
-            found["kl_nats_per_completion"], rel=1e-6
-        )
-        page = (out / "report.html").read_text()
-        assert "What each feature moves (depends on words)" in page
-        assert "its own bias:" in page
-        small = Bias.load(out / "small.json")
-        assert (
-            len(small.entries),
-            small.verdict,
-            small.sent is not None and small.sent.integers,
-        ) == (1, (), True)
-        assert all(
-            isinstance(value, int) for value in logit_bias(small, messages="it is red").values()
-        )
+    again = fit(server, data, out, "--depends-on", "words", "--json")
+    assert json.loads(again.stdout) | {"provenance": found["provenance"]} == found
+    told = blb("analyze", bias_file, "--json", "--quiet")
+    assert json.loads(told.stdout)["kl_per_token"] == pytest.approx(
+        found["kl_nats_per_completion"], rel=1e-6
+    )
+    page = (out / "report.html").read_text()
+    assert "What each feature moves (depends on words)" in page
+    assert "its own bias:" in page
+    small = Bias.load(small_file)
+    assert (len(small.entries), small.verdict) == (1, ())
+    assert small.sent is not None
+    assert small.sent.integers
+    sent = logit_bias(small, messages="it is red")
+    assert all(isinstance(value, int) for value in sent.values())
 
 
-def test_what_cannot_be_depended_on(server: ExactServer, data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "more", "sentence"),
+    [
+        ("words", ("--learn-from", "samples", "--estimator", "ips"), "leave out --engine and"),
+        ("wrods", (), "is not known"),
+        ("groups:shade", (), "no training row has a text in that column"),
+        ("embedding:/no/such", (), "no folder"),
+        ("embedding:.", (), "sentence-transformers"),
+    ],
+)
+def test_what_cannot_be_depended_on(
+    kind: str,
+    more: tuple[str, ...],
+    sentence: str,
+    server: ExactServer,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each refusal is a sentence and exit code 2."""
-    for more, sentence in (
-        (
-            ("--depends-on", "words", "--learn-from", "samples", "--estimator", "ips"),
-            "leave out --engine and --estimator",
-        ),
-        (("--depends-on", "wrods"), "is not known"),
-        (("--depends-on", "groups:shade"), "no training row has a text in that column"),
-        (("--depends-on", "embedding:/no/such"), "no folder"),
-    ):
-        result = fit(server, data, tmp_path / "none", *more)
-        assert result.exit_code == 2, result.output
-        assert sentence in result.output
+    monkeypatch.setattr(feature_matrix, "find_spec", lambda name: None)
+    assert sentence in refusal(fit(server, data, tmp_path / "none", "--depends-on", kind, *more))
 
 
 def test_a_prompt_in_two_groups_counts_in_the_first(tmp_path: Path) -> None:
@@ -203,31 +177,6 @@ def test_noise_is_declined_and_the_classifier_told_all_the_same(
     found = json.loads(result.stdout)
     assert [each["against"] for each in found["beside"]] == ["classifier on route"]
     assert not Bias.load(tmp_path / "run" / "bias.json").features
-
-
-OFTEN = np.where(np.arange(14) == 1, 4.0, np.where(np.arange(14) == 2, 2.5, 0.0))
-SAYS = ExactModel(14, 2, seed=3, prompts=1, unigram=OFTEN, end=True)
-"""Says its labels often enough for samples to show which is right."""
-
-
-def test_it_is_learned_from_samples_too(data: Path, tmp_path: Path) -> None:
-    """Where opposite answers are rewarded, and judged by fresh completions at temperature 1."""
-    kind = "groups:colour"
-    drawn = ("--samples-per-prompt", 8, "--validation-samples", 2, "--test-samples", 4, "--seed", 3)
-    more = (
-        *options(learn_from="samples", deploy="temperature=1", tau=0.25, l2=1.25),
-        *drawn,
-        "--json",
-    )
-    with ExactServer(SAYS) as running:
-        result = fit(running, data, tmp_path / "run", "--depends-on", kind, *more)
-        assert result.exit_code == 0, result.output
-        found = json.loads(result.stdout)
-        beside = {each["against"]: each for each in found["beside"]}
-        assert beside["fixed bias"]["verdict"] == "HELPS"
-        (verdict,) = [each for each in found["verdict"] if each["metric"] == "accuracy"]
-        assert verdict["biased"] > beside["fixed bias"]["base"] + 0.15
-        assert Bias.load(tmp_path / "run" / "bias.json").settings["depends_on"] == kind
 
 
 VOCABULARY = np.array([f"w{number}" for number in range(12)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, load_task, parse_reward
 from blackbox_lb.tasks.records.files import load_examples
 from blackbox_lb.types import Example, Prompt
-from tests.support.commands import blb
+from tests.support.commands import asking, blb, options, refusal
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
 
@@ -37,7 +36,7 @@ NORTH = {"b": 0.2, "c": 0.8}
 SOUTH = {"b": 9, "c": 1}
 
 
-def rows(**shares: Mapping[str, float]) -> list[dict[str, Any]]:
+def rows(**shares: Any) -> list[dict[str, Any]]:
     """Questions of all splits, in turn for each city, with its shares."""
     cities = list(shares)
     return [
@@ -53,23 +52,10 @@ def rows(**shares: Mapping[str, float]) -> list[dict[str, Any]]:
     ]
 
 
-def written(path: Path, content: list[dict[str, Any]]) -> Path:
-    """A data file."""
-    write_rows(path, content)
-    return path
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ExactServer]:
-    """The model behind a llama.cpp server."""
-    with ExactServer(MODEL) as running:
-        yield running
-
-
 def run(command: str, server: ExactServer, data: Path, *more: object) -> Result:
     """A command with two tokens a completion."""
-    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data)
-    return blb(command, *where, "--max-tokens", 2, "--quiet", "--seed", 1, *more)
+    where = asking(server, data=data, max_tokens=2, seed=1)
+    return blb(command, *where, "--quiet", *more)
 
 
 @pytest.mark.parametrize(
@@ -81,11 +67,10 @@ def test_only_labels_of_one_token_are_raced_by_lists(
     """The first token of a longer label does not tell whether the rest follows: its candidates are
     compared by completions.
     """
-    content = rows(all=dict(zip(names, (1, 4), strict=True)))
-    data = written(tmp_path / "data.jsonl", content)
-    out = tmp_path / "run"
-    few = ("--limit", 30, "--validation-limit", 20, "--test-limit", 5, "--test-samples", 1)
-    result = run("fit", server, data, "--reward", "distribution", "--out", out, "--json", *few)
+    data = write_rows(tmp_path / "data.jsonl", rows(all=dict(zip(names, (1, 4), strict=True))))
+    few = options(limit=30, validation_limit=20, test_limit=5, test_samples=1)
+    words = options(reward="distribution", out=tmp_path / "run")
+    result = run("fit", server, data, *words, *few, "--json")
     assert result.exit_code == 0, result.output
     tried = json.loads(result.stdout)["validation"]["tried"]
     (chosen,) = [candidate for candidate in tried if candidate["status"] == "chosen"]
@@ -96,7 +81,7 @@ def test_only_labels_of_one_token_are_raced_by_lists(
 def by_city(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a fit to shares that differ by city, with its data."""
     folder = tmp_path_factory.mktemp("cities")
-    data = written(folder / "data.jsonl", rows(north=NORTH, south=SOUTH))
+    data = write_rows(folder / "data.jsonl", rows(north=NORTH, south=SOUTH))
     reward = ("--reward", "distribution:city", "--out", folder / "run")
     fitted = run("fit", server, data, *reward, "--depends-on", "groups:city", "--json")
     assert fitted.exit_code == 0, fitted.output
@@ -232,7 +217,7 @@ def test_bad_shares_are_errors_of_their_row(tmp_path: Path, answer: Any) -> None
     """
     content = rows(all=NORTH)
     content[7]["answer"] = answer
-    path = written(tmp_path / "data.jsonl", content)
+    path = write_rows(tmp_path / "data.jsonl", content)
     with pytest.raises(DataError) as caught:
         load_task(None, path)
     assert "line 8" in str(caught.value)
@@ -255,9 +240,9 @@ def test_rows_of_one_prompt_want_one_distribution(tmp_path: Path) -> None:
     """Equal rows count once; other shares for the same prompt are refused."""
     path = tmp_path / "data.jsonl"
     row = {"prompt": "p", "answer": {"b": 1, "c": 1}}
-    written(path, [row, {"prompt": "p", "answer": {"b": 2, "c": 2}}])
+    write_rows(path, [row, {"prompt": "p", "answer": {"b": 2, "c": 2}}])
     assert len(load_examples(path)) == 1
-    written(path, [row, {"prompt": "p", "answer": {"b": 2, "c": 1}}])
+    write_rows(path, [row, {"prompt": "p", "answer": {"b": 2, "c": 1}}])
     with pytest.raises(DataError):
         load_examples(path)
 
@@ -284,33 +269,28 @@ def test_what_no_distribution_can_do_is_refused(
     server: ExactServer, tmp_path: Path, command: str, more: tuple[object, ...], named: str
 ) -> None:
     """A sentence that names the option or the value, exit code 2, and nothing drawn."""
-    data = written(tmp_path / "data.jsonl", rows(all=NORTH))
+    data = write_rows(tmp_path / "data.jsonl", rows(all=NORTH))
     out = tmp_path / "run"
+    asked = len(server.requests)
     if command == "score":
         out.mkdir()
         RolloutStore(out / "rollouts.db").close()
         result = blb("score", out, "--data", data, "--reward", "distribution")
     else:
-        words = ("--reward", "distribution", "--out", out, *more)
-        result = run(command, server, data, *words)
-    assert result.exit_code == 2, result.output
-    assert named in result.stderr
-    assert "Traceback" not in result.output
+        result = run(command, server, data, "--reward", "distribution", "--out", out, *more)
+    assert named in refusal(result)
+    assert not [body for body in server.requests[asked:] if "max_tokens" in body]
 
 
-def test_data_without_shares_is_refused(server: ExactServer, tmp_path: Path) -> None:
-    """The reward needs shares: single answers are an error, exit code 2."""
-    content = [row | {"answer": "b"} for row in rows(all=NORTH)]
-    data = written(tmp_path / "data.jsonl", content)
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [("b", "line 1"), ({"bb": 1, "bc": 1}, "'bb'")],
+    ids=["no shares", "labels that begin alike"],
+)
+def test_answers_that_are_no_shares_of_labels_are_refused(
+    server: ExactServer, tmp_path: Path, answer: Any, named: str
+) -> None:
+    """The reward needs shares, of labels that their first tokens tell apart."""
+    data = write_rows(tmp_path / "data.jsonl", rows(all=answer))
     result = run("fit", server, data, "--reward", "distribution", "--out", tmp_path / "run")
-    assert result.exit_code == 2
-    assert "line 1" in result.stderr
-
-
-def test_labels_that_begin_alike_are_refused(server: ExactServer, tmp_path: Path) -> None:
-    """Labels that no first token tells apart cannot be learned: the error names one of them."""
-    content = rows(all={"bb": 1, "bc": 1})
-    data = written(tmp_path / "data.jsonl", content)
-    result = run("fit", server, data, "--reward", "distribution", "--out", tmp_path / "run")
-    assert result.exit_code == 2, result.output
-    assert "'bb'" in result.stderr
+    assert named in refusal(result)

@@ -29,7 +29,7 @@ from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.types import Completion, Example, Prompt
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
-from tests.support.commands import blb, options, refusal
+from tests.support.commands import asking, blb, options, refusal
 from tests.support.errors import names
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
@@ -66,19 +66,10 @@ def run_eval(server: ExactServer, folder: Path, *more: object, reward: str = "")
     """``blb eval`` of texts of eight words."""
     data = folder / "test.jsonl"
     write_rows(data, [{"prompt": f"question {n}", "split": "test"} for n in range(PROMPTS)])
-    words = options(
-        provider="llamacpp",
-        base_url=server.base_url,
-        data=data,
-        out=folder / "run",
-        reward=reward or f"avoid:{','.join(PHRASES)}",
-        max_tokens=8,
-        top_logprobs=5,
-        seed=1,
-        deploy="temperature=1",
-        test_samples=4,
-    )
-    return blb("eval", *words, "--go-on", *more)
+    reward = reward or f"avoid:{','.join(PHRASES)}"
+    where = asking(server, data=data, out=folder / "run", reward=reward, seed=1)
+    drawn = options(max_tokens=8, top_logprobs=5, deploy="temperature=1", test_samples=4)
+    return blb("eval", *where, *drawn, "--go-on", *more)
 
 
 def found(result: Result) -> Evaluation:

@@ -20,19 +20,16 @@ from blackbox_lb.bias.records import Entry
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.jobs.evaluation.compare import comparisons, row_of
 from blackbox_lb.jobs.evaluation.document import Evaluation
-from blackbox_lb.jobs.evaluation.policies import (
-    BestOf,
-    Policy,
-)
+from blackbox_lb.jobs.evaluation.policies import BestOf, Policy
 from blackbox_lb.jobs.evaluation.results import PolicyAnswers
 from blackbox_lb.jobs.evaluation.run import unranked
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, Setting, bootstrap
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
-from tests.support.commands import blb, options
+from tests.support.commands import asking, blb, options
 from tests.support.exact import ExactModel, ExactServer
-from tests.support.questions import write_rows
+from tests.support.questions import questions, write_rows
 
 INSTRUCTION = "Say a."
 MODEL = ExactModel(6, 1, prompts=2, sharpness=0.8, seed=2)
@@ -75,27 +72,9 @@ def blb_eval(server: ExactServer, folder: Path, *more: object) -> Result:
     completion: the requests of all policies arrive in any order.
     """
     data = folder / "test.jsonl"
-    rows = [
-        {"prompt": f"question {n}", "answer": server.texts[GOOD].strip(), "split": split}
-        for split, numbers in (
-            ("train", range(1)),
-            ("validation", range(1, 2)),
-            ("test", range(2, 2 + PROMPTS)),
-        )
-        for n in numbers
-    ]
-    write_rows(data, rows)
-    where = (
-        *options(provider="llamacpp", base_url=server.base_url, data=data, out=folder / "run"),
-    )
-    call = (
-        "eval",
-        *where,
-        *options(reward="contains", max_tokens=4, top_logprobs=3, seed=1),
-        "--quiet",
-        *more,
-    )
-    return blb(*call)
+    write_rows(data, questions(1, 1, PROMPTS, answer=server.texts[GOOD].strip()))
+    where = asking(server, data=data, out=folder / "run", reward="contains", seed=1)
+    return blb("eval", *where, "--max-tokens", 4, "--top-logprobs", 3, "--quiet", *more)
 
 
 def found(result: Result) -> Evaluation:
@@ -114,30 +93,11 @@ def test_the_truth_is_told(server: ExactServer, tmp_path: Path) -> None:
     instruction win over a weak bias, and the summary says so. The base is drawn once, and a second
     run draws nothing."""
     weak = made(server, tmp_path / "weak" / "bias.json", 0.4)
-    options = (
-        *(
-            "--deploy",
-            "temperature=1",
-            "--rival",
-            f"prompt:{INSTRUCTION}",
-            "--rival",
-            "temperature:0.3",
-        ),
-        *(
-            "--rival",
-            "best-of:3",
-            "--test-samples",
-            SAMPLES,
-            "--price",
-            "1,2",
-            "--effect",
-            0.1,
-            "--seed",
-            5,
-            "--json",
-        ),
+    rivals = [f"prompt:{INSTRUCTION}", "temperature:0.3", "best-of:3"]
+    words = options(
+        deploy="temperature=1", rival=rivals, test_samples=SAMPLES, price="1,2", effect=0.1
     )
-    told = found(blb_eval(server, tmp_path, weak, *options))
+    told = found(blb_eval(server, tmp_path, weak, *words, "--json"))
     prompt = f'prompt + "{INSTRUCTION}"'
     best = [1 - (1 - chance(bias=value)) ** 3 for value in (0, 0.4)]
     truth = {
@@ -154,12 +114,9 @@ def test_the_truth_is_told(server: ExactServer, tmp_path: Path) -> None:
     for name, value in truth.items():
         row = policies[name]
         error = np.sqrt(max(value * (1 - value), 0.01) / row.completions)
-        assert row.metrics["contains"].mean == pytest.approx(value, abs=4 * error), name
-        assert (
-            row.metrics["contains"].low
-            <= row.metrics["contains"].mean
-            <= row.metrics["contains"].high
-        )
+        told_of = row.metrics["contains"]
+        assert told_of.mean == pytest.approx(value, abs=4 * error), name
+        assert told_of.low <= told_of.mean <= told_of.high
     verdict = {
         (row.against, row.policy): row.verdict
         for row in told.comparisons
@@ -170,30 +127,23 @@ def test_the_truth_is_told(server: ExactServer, tmp_path: Path) -> None:
     assert any(
         line.startswith("At temperature 1, T = 0.3 alone WINS over weak") for line in told.summary
     )
-    weak_alone = next(
-        place
-        for place, line in enumerate(told.summary)
-        if line.startswith("At temperature 1, weak")
-    )
-    assert all(" WINS over weak" in line for line in told.summary[:weak_alone]), (
+    before = [line.startswith("At temperature 1, weak") for line in told.summary].index(True)
+    assert all(" WINS over weak" in line for line in told.summary[:before]), (
         "what is simpler and better comes first"
     )
-    assert (policies["best of 3"].completions, policies["base"].completions) == (
-        PROMPTS,
-        SAMPLES * PROMPTS,
-    )
+    counts = (policies["best of 3"].completions, policies["base"].completions)
+    assert counts == (PROMPTS, SAMPLES * PROMPTS)
     assert policies["best of 3"].completion_tokens == 3 * policies["base"].completion_tokens == 3
     assert policies["best of 3"].prompt_tokens == pytest.approx(3 * policies["base"].prompt_tokens)
     assert policies["base"].cost == pytest.approx(1000 * (policies["base"].prompt_tokens + 2) / 1e6)
     assert policies[prompt].prompt_tokens > policies["base"].prompt_tokens
     assert all(row.needed_for_effect for row in told.comparisons if row.metric == "contains")
     assert drawn(server) == 6 * SAMPLES * PROMPTS  # best-of takes what the policies without it drew
-    again = found(blb_eval(server, tmp_path, weak, *options))
+    again = found(blb_eval(server, tmp_path, weak, *words, "--json"))
     assert drawn(server) == 6 * SAMPLES * PROMPTS
     assert again.model_copy(update={"provenance": {}}) == told.model_copy(update={"provenance": {}})
-    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["summary"] == list(
-        told.summary
-    )
+    document = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert document["summary"] == list(told.summary)
 
 
 def test_what_a_person_reads_and_what_is_saved(server: ExactServer, tmp_path: Path) -> None:
@@ -201,15 +151,8 @@ def test_what_a_person_reads_and_what_is_saved(server: ExactServer, tmp_path: Pa
     file keeps its rows against the base, with the p-values of the whole table. A bias against the
     right token HURTS."""
     good, bad = made(server, tmp_path / "good.json", 4.0), made(server, tmp_path / "bad.json", -4.0)
-    result = blb_eval(
-        server,
-        tmp_path,
-        good,
-        f"worse={bad}",
-        "--save",
-        *options(test_limit=20, test_samples=2),
-        "--verbose",
-    )
+    limits = options(test_limit=20, test_samples=2)
+    result = blb_eval(server, tmp_path, good, f"worse={bad}", "--save", "--verbose", *limits)
     assert result.exit_code == 0, result.output
     said = " ".join(result.stdout.split())
     assert said.startswith(
@@ -226,12 +169,8 @@ def test_what_a_person_reads_and_what_is_saved(server: ExactServer, tmp_path: Pa
             for setting in ("temperature 1", "greedy")
             for metric in ("contains", "accuracy", "tokens")
         ]
-        assert (rows[0].verdict, rows[0].n_prompts, rows[0].n_base, rows[3].n_base) == (
-            verdict,
-            20,
-            40,
-            20,
-        )
+        counts = (rows[0].n_prompts, rows[0].n_base, rows[3].n_base)
+        assert (rows[0].verdict, *counts) == (verdict, 20, 40, 20)
 
 
 def test_a_gain_by_ending_in_time_is_named(tmp_path: Path) -> None:
@@ -245,8 +184,8 @@ def test_a_gain_by_ending_in_time_is_named(tmp_path: Path) -> None:
         bias = Bias.load(path)
         ending = Entry(id=model.end, text="", bias=7.5)
         bias.replacing(entries=(*bias.entries, ending)).save(path)
-        options = ("--deploy", "temperature=1", "--test-samples", 4)
-        result = blb_eval(server, tmp_path, path, *options, "--rival", "max-tokens:12")
+        drawn = ("--deploy", "temperature=1", "--test-samples", 4)
+        result = blb_eval(server, tmp_path, path, *drawn, "--rival", "max-tokens:12")
         assert result.exit_code == 0, result.output
         said = " ".join(result.stdout.split())
         document = json.loads((tmp_path / "run" / "evaluation.json").read_text())
@@ -259,7 +198,7 @@ def test_a_gain_by_ending_in_time_is_named(tmp_path: Path) -> None:
         assert longer["cut"] < rows["base"]["cut"]
         assert longer["metrics"]["tokens"]["mean"] > rows["base"]["metrics"]["tokens"]["mean"]
         (tmp_path / "alike").mkdir()
-        alike = blb_eval(server, tmp_path / "alike", path, *options, "--max-tokens", 60)
+        alike = blb_eval(server, tmp_path / "alike", path, *drawn, "--max-tokens", 60)
     assert "HELPS" in alike.stdout
     assert "token limit" not in alike.stdout
 
@@ -270,10 +209,8 @@ def test_biases_that_do_not_fit_are_refused_before_anything_is_drawn(
     """The second of two files is of another tokenizer; it is named, and no completion was asked
     for.
     """
-    good, foreign = (
-        made(server, tmp_path / "good.json", 1.0),
-        made(server, tmp_path / "foreign.json", 1.0, "probe:0"),
-    )
+    good = made(server, tmp_path / "good.json", 1.0)
+    foreign = made(server, tmp_path / "foreign.json", 1.0, "probe:0")
     result = blb_eval(server, tmp_path, good, foreign)
     assert (result.exit_code, drawn(server)) == (2, 0)
     assert "Error: foreign: this bias was learned under tokenizer probe:0" in result.stderr
@@ -383,46 +320,21 @@ def test_a_comparison_by_eye() -> None:
         (row.against, row.policy, row.metric): row
         for row in comparisons(arms, "points", effect=0.5)
     }
-    assert set(rows) == {
-        *(
-            ("base", other, metric)
-            for other in ("b", "c")
-            for metric in ("points", "accuracy", "tokens")
-        ),
-        *(
-            (
-                ("base", "x", "points"),
-                ("base", "x and b", "points"),
-                ("x", "b", "points"),
-                ("x", "x and b", "points"),
-                ("x", "c", "points"),
-                ("b", "c", "points"),
-            )
-        ),
-    }
-    assert {key for key, row in rows.items() if row.family == "primary"} == {
-        key for key in rows if key[0] == "base" and key[1] in "bc"
-    }
+    metrics = ("points", "accuracy", "tokens")
+    primary = {("base", other, metric) for other in "bc" for metric in metrics}
+    others = ("base x", "base x and b", "x b", "x x and b", "x c", "b c")
+    secondary = {(*pair.split(" ", 1), "points") for pair in others}
+    assert set(rows) == primary | secondary
+    assert {key for key, row in rows.items() if row.family == "primary"} == primary
     row = rows["base", "b", "points"]
-    assert (row.difference, row.low, row.high, row.percentile_low, row.percentile_high, row.sd) == (
-        1,
-        1,
-        1,
-        1,
-        1,
-        0,
-    )
+    bounds = (row.low, row.high, row.percentile_low, row.percentile_high)
+    assert (row.difference, *bounds, row.sd) == (1, 1, 1, 1, 1, 0)
     assert row.p_sign == pytest.approx(2 / 2**20)
-    assert (
-        row.p
-        == min(each.p for each in rows.values())
-        == pytest.approx(6 * bootstrap(np.ones(20)).p)
-    )
+    assert row.p == min(each.p for each in rows.values())
+    assert row.p == pytest.approx(6 * bootstrap(np.ones(20)).p)
     assert rows["base", "b", "tokens"].verdict == "HELPS"
     assert rows["base", "c", "points"].verdict == rows["b", "c", "points"].verdict == "HURTS"
     same = rows["base", "x", "points"]
     assert (same.p, same.p_sign, same.needed, same.verdict) == (1, 1, None, "NO EVIDENCE")
-    assert (row.needed_for_effect, rows["base", "b", "tokens"].needed_for_effect) == (
-        row.needed,
-        None,
-    )
+    assert row.needed_for_effect == row.needed
+    assert rows["base", "b", "tokens"].needed_for_effect is None

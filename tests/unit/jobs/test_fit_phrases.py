@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import blackbox_lb as package
 from blackbox_lb.bias.document import Bias
 from tests.support.commands import asking, blb, options, refused
-from tests.support.errors import names, raises_naming
+from tests.support.errors import names
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import questions, write_rows
 
@@ -73,30 +71,6 @@ def test_phrases_are_checked_before_anything_is_asked(
         message = refused("fit", *data, *extra, "--provider", "openai")
         assert names(message, "openai", "vllm (chat and completions)", "llamacpp")
     assert server.requests == []
-
-
-def test_python_takes_phrases(server: ExactServer, tmp_path: Path) -> None:
-    """``blb.fit(phrases=...)`` is the same setting."""
-    with raises_naming(package.errors.InputError, "openai", "stepping back"):
-        package.fit(
-            tmp_path / "data.jsonl", reward="length", phrases="lamp", provider="openai", model="m"
-        )
-    run = package.fit(
-        tmp_path / "data.jsonl",
-        reward="length",
-        phrases="lamp",
-        provider="llamacpp",
-        base_url=server.base_url,
-        out=tmp_path / "run",
-        max_tokens=4,
-        l2=(2.0,),
-        samples_per_prompt=20,
-        validation_samples=4,
-        test_samples=4,
-        quiet=True,
-    )
-    assert run.bias.phrases == ("lamp",)
-    assert json.loads((tmp_path / "run" / "bias.json").read_text())["phrases"] == ["lamp"]
 
 
 def test_a_question_has_no_phrases(tmp_path: Path) -> None:

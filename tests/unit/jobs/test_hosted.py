@@ -12,21 +12,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from openai import OpenAI
 
-from blackbox_lb.bias.document import Bias
-from blackbox_lb.cli import main
+from blackbox_lb import Bias, apply
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.http import retries
 from tests.encodings import register_encoding
-from tests.support.commands import blb, options
+from tests.support.commands import blb, options, refused
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 from tests.support.hosted_keys import set_keys
 from tests.support.questions import questions, write_rows
 
 MODEL = ExactModel(40, 8, end=True, prompts=4, sharpness=0.7)
+OPEN_WEIGHTS = ExactModel(40, 40, end=True, prompts=4, sharpness=0.7)
+"""As any host would serve them."""
 END = 39
+LAST_ID = 295
+"""Of the encoding: all single bytes stand behind the exact model's tokens."""
 KEY = "sk-gateway-0123456789abcdefghijklmnop"
 FIRE = "accounts/fireworks/models/gateway"
 REWARD = r"regex:\b[cd]\b"
@@ -38,7 +42,6 @@ PROVIDERS = {
     "azure": ("gpt-4o-mini", "AZURE_OPENAI_API_KEY"),
     "fireworks": (FIRE, "FIREWORKS_API_KEY"),
 }
-ROWS = questions(12, 6, 20, answer="a")
 
 
 @pytest.fixture
@@ -61,9 +64,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch, engine: ExactServer) -> None:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Questions in three splits."""
-    path = tmp_path / "data.jsonl"
-    write_rows(path, ROWS)
-    return path
+    return write_rows(tmp_path / "data.jsonl", questions(12, 6, 20, answer="a"))
 
 
 @pytest.fixture
@@ -71,12 +72,9 @@ def small_run(data: Path, tmp_path: Path) -> Callable[..., Result]:
     """A command against a gateway, in this process, with a small task."""
 
     def run(command: str, gateway: RulesGateway, provider: str, *more: object) -> Result:
-        where = [
-            *options(provider=provider, model=PROVIDERS[provider][0], base_url=gateway.base_url)
-        ]
-        where += ["--tokenizer", "hosted", "--out", str(tmp_path / "run")]
-        task = ["--data", str(data), "--reward", REWARD, "--max-tokens", "8", "--json"]
-        return blb(command, *where, *task, *more)
+        where = options(provider=provider, model=PROVIDERS[provider][0], base_url=gateway.base_url)
+        task = options(data=data, reward=REWARD, max_tokens=8, out=tmp_path / "run")
+        return blb(command, *where, "--tokenizer", "hosted", *task, "--json", *more)
 
     return run
 
@@ -115,11 +113,8 @@ def test_a_fit_from_prompts_to_a_verdict(
     assert bias.censoring is not None
     assert (bias.censoring.bounded > 0) == (provider != "fireworks")
     assert max(bias.logit_bias) <= END
-    assert all(
-        text.startswith(" ")
-        for text in (entry.text for entry in bias.entries if entry.id != END)
-        if text
-    )
+    texts = [entry.text for entry in bias.entries if entry.id != END and entry.text]
+    assert all(text.startswith(" ") for text in texts)
     if provider != "fireworks":
         assert all(value == int(value) for value in bias.logit_bias.values())
 
@@ -131,42 +126,10 @@ def routed(tmp_path: Path, *rows: str) -> str:
     return str(path)
 
 
-def through_openrouter(
-    command: str, gateway: RulesGateway, profile: str, tmp_path: Path, *more: object
-) -> Result:
+def through_openrouter(command: str, gateway: RulesGateway, profile: str, *more: object) -> Result:
     """A command against the gateway's OpenRouter."""
-    where = [
-        *options(
-            provider=profile,
-            model="openai/gpt-4o-mini",
-            base_url=gateway.base_url,
-            tokenizer="hosted",
-        )
-    ]
-    return blb(command, *where, *more)
-
-
-def test_a_fit_through_a_router(
-    monkeypatch: pytest.MonkeyPatch, engine: ExactServer, data: Path, tmp_path: Path
-) -> None:
-    """Every request asks for a host that takes all its fields, so the verdict is that before the
-    model itself.
-    """
-    monkeypatch.setenv("OPENROUTER_API_KEY", KEY)
-    task = (
-        *options(data=data, reward=REWARD, max_tokens=8, out=tmp_path / "run"),
-        "--json",
-        *FIT,
-        "--on-drift",
-        "note",
-    )
-    with RulesGateway("openrouter", engine, key=KEY) as gateway:
-        result = through_openrouter("fit", gateway, routed(tmp_path), tmp_path, *task)
-        assert result.exit_code == 0, result.output
-        assert {repr(body["provider"]) for body in posted(gateway)} == {
-            "{'require_parameters': True}"
-        }
-    assert json.loads(result.stdout)["verdict"][0]["verdict"] == "HELPS"
+    where = options(provider=profile, model="openai/gpt-4o-mini", base_url=gateway.base_url)
+    return blb(command, *where, "--tokenizer", "hosted", *more)
 
 
 def test_a_bias_that_is_dropped_on_the_way(
@@ -182,16 +145,16 @@ def test_a_bias_that_is_dropped_on_the_way(
         unasked = ("[request]", "provider = { require_parameters = false }")
         known = routed(tmp_path, *unasked, "[logprobs]", 'meaning = "before bias"')
         task = options(data=data, reward=REWARD, max_tokens=8, out=tmp_path / "run")
-        fitted = through_openrouter("fit", gateway, known, tmp_path, *task, *FIT)
+        fitted = through_openrouter("fit", gateway, known, *task, *FIT)
         assert "bias are those of a model without it" in " ".join(fitted.stderr.split()), (
             fitted.output
         )
         dropped = routed(tmp_path, *unasked)
-        result = through_openrouter("doctor", gateway, dropped, tmp_path, "--yes")
+        result = through_openrouter("doctor", gateway, dropped, "--yes")
         assert result.exit_code == 1, result.output
         assert re.search(r"bias .*CONTRADICTED +ignored", result.stdout), result.stdout
-        refused = through_openrouter("doctor", gateway, routed(tmp_path), tmp_path, "--yes")
-        assert "No endpoints found that can handle the requested parameters" in refused.output
+        asked = through_openrouter("doctor", gateway, routed(tmp_path), "--yes")
+        assert "No endpoints found that can handle the requested parameters" in asked.output
 
 
 def test_another_host_in_the_middle_of_a_run_is_drift(
@@ -203,7 +166,7 @@ def test_another_host_in_the_middle_of_a_run_is_drift(
     monkeypatch.setenv("OPENROUTER_API_KEY", KEY)
     task = ("--data", data, "--reward", REWARD, "--max-tokens", 8, "--out", tmp_path / "run", *FIT)
     with RulesGateway("openrouter", engine, key=KEY) as gateway:
-        result = through_openrouter("fit", gateway, routed(tmp_path), tmp_path, *task)
+        result = through_openrouter("fit", gateway, routed(tmp_path), *task)
     assert result.exit_code != 0
     assert "the system that answers changed from 'Bare' to 'Full'" in result.output
 
@@ -260,19 +223,17 @@ def test_a_filtered_prompt_does_not_decide_a_verdict(
     assert all(row["base"] >= 1 for row in document["verdict"] if row["metric"] == "tokens")
 
 
-def test_azure_by_deployment_and_version(engine: ExactServer, data: Path, tmp_path: Path) -> None:
+def test_azure_by_deployment_and_version(
+    engine: ExactServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The classic API: the deployment stands in the path, the version in the query, the resource's
     address in the variable.
     """
     with RulesGateway("azure", engine, key=KEY) as gateway:
-        arguments = [
-            "collect",
-            *options(provider="azure-classic", model="gpt-4o-mini", tokenizer="hosted"),
-        ]
-        arguments += [
-            *options(data=str(data), reward="length", max_tokens="8", out=str(tmp_path / "run"))
-        ]
-        result = CliRunner(env={"AZURE_OPENAI_ENDPOINT": gateway.url}).invoke(main, arguments)
+        monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", gateway.url)
+        where = options(provider="azure-classic", model="gpt-4o-mini", tokenizer="hosted")
+        task = options(data=data, reward="length", max_tokens=8, out=tmp_path / "run")
+        result = blb("collect", *where, *task)
         assert result.exit_code == 0, result.output
         assert gateway.invalid_requests == []
         paths = {call.path.partition("?")[0] for call in gateway.calls if call.body is not None}
@@ -297,10 +258,59 @@ def test_a_deployments_tokenizer_is_asked_for(
     named.
     """
     with RulesGateway("azure", engine, key=KEY, models=("mine",)) as gateway:
-        arguments = [
-            "collect",
-            *options(provider="azure", model="mine", base_url=gateway.url, data=str(data)),
-        ]
-        result = blb(*arguments, "--reward", "length", "--out", tmp_path / "run")
-    assert result.exit_code == 2
-    assert "--tokenizer o200k_base" in result.stderr
+        where = options(provider="azure", model="mine", base_url=gateway.url)
+        task = options(data=data, reward="length", out=tmp_path / "run")
+        assert "--tokenizer o200k_base" in refused("collect", *where, *task)
+
+
+@pytest.mark.parametrize(
+    ("host", "model", "variable"),
+    [
+        ("openrouter", "openai/gpt-4o-mini", "OPENROUTER_API_KEY"),
+        ("together", "Qwen/Qwen3.5-9B", "TOGETHER_API_KEY"),
+    ],
+)
+def test_key_doctor_fit_apply(
+    host: str, model: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tutorial's path for open weights on a host: a fit before the self-test is refused; with
+    what it saved one is paid for within its limit, and its bias goes out with a client's requests.
+    """
+    monkeypatch.setenv(variable, KEY)
+    data, mine, out = tmp_path / "train.jsonl", tmp_path / "mine.toml", tmp_path / "run"
+    write_rows(data, [{"prompt": f"question {number}", "answer": "a"} for number in range(60)])
+    hosts: dict[str, tuple[str, ...]] = {"Full": ()}  # read by OpenRouter's rules alone
+    with (
+        ExactServer(OPEN_WEIGHTS) as weights,
+        RulesGateway(
+            host, weights, key=KEY, concurrency=1, largest=LAST_ID, hosts=hosts
+        ) as gateway,
+    ):
+        where = options(model=model, base_url=gateway.base_url, tokenizer="hosted", concurrency=1)
+        paid = options(price="100,100", max_cost=5, samples_per_prompt=12, test_samples=8)
+        fitted = options(data=data, reward=REWARD, max_tokens=8, out=out, tau=0.1, l2=0.5)
+        task = (*fitted, *paid, "--deploy", "temperature=1")
+        assert "blb doctor" in refused("fit", "--provider", host, *where, *task)
+        asked = len(gateway.calls)
+
+        doctor = blb("doctor", "--provider", host, *where, "--yes", "--save", mine)
+        assert doctor.exit_code == 0, doctor.output
+        assert load_profile(str(mine)).unknown == []
+        assert len(gateway.calls) - asked < 125
+
+        fit = blb("fit", "--provider", mine, *where, *task, "--json", "--yes")
+        assert fit.exit_code == 0, fit.output
+        assert json.loads(fit.stdout)["verdict"][0]["verdict"] == "HELPS"
+        if host == "openrouter":  # every request asks for a host that takes all its fields
+            bodies = [call.body for call in gateway.calls[asked:] if call.body is not None]
+            assert all(body["provider"] == {"require_parameters": True} for body in bodies)
+        bias = Bias.load(out / "bias.json")
+        client = apply(OpenAI(base_url=gateway.base_url, api_key=KEY), bias)
+        client.chat.completions.create(
+            model=model, messages=[{"role": "user", "content": "question 1"}], max_tokens=4
+        )
+        sent = gateway.calls[-1]
+    assert sent.status == 200
+    assert sent.body is not None
+    received = {int(token): value for token, value in sent.body["logit_bias"].items()}
+    assert received == dict(bias.logit_bias)

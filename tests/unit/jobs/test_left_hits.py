@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +20,8 @@ from tests.support.errors import names
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import questions, write_rows
 
+MODEL = ExactModel(7, 6, end=True, prompts=4, sharpness=0.7)
+"""Six words, each one token."""
 SPELLED = {0: b" lamp", 1: b" lan", 2: b"tern", 3: b" a", 4: b" lone", 5: b".", 6: b""}
 
 
@@ -101,13 +102,6 @@ def test_a_server_that_cannot_step_back_is_told_those_that_can() -> None:
 def test_a_bias_that_keeps_phrases_out_needs_no_advice() -> None:
     """Nor does another reward."""
     assert told(18, 0, parsed_phrases=object()) == ""
-
-
-@pytest.fixture
-def server() -> Iterator[ExactServer]:
-    """Six words, each one token."""
-    with ExactServer(ExactModel(7, 6, end=True, prompts=4, sharpness=0.7)) as running:
-        yield running
 
 
 @pytest.mark.parametrize(("listed", "is_said"), [("a b,b c,c d,d a", True), ("a,b", False)])

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.commands import blb, options, refused
 from tests.support.deciding import DecidingServer
+from tests.support.errors import names
 from tests.support.questions import write_rows
 from tests.support.tickets import NAMES, QUESTION, fit, rows_of, says
 
@@ -42,17 +43,16 @@ def fresh(folder: Path, number: int, *, answer: str | None = "true", start: int 
     return write_rows(folder / "fresh.jsonl", rows)
 
 
+def words(run: Path, data: Path, server: DecidingServer, **values: Any) -> tuple[object, ...]:
+    """Of the command."""
+    where = {"provider": "ollama", "base_url": server.base_url, "model": "decider-1"}
+    given = where | {"data": data, "reward": "accuracy", "out": data.parent / "check"} | values
+    return ("check", run / "bias.json", *options(**given), "--quiet")
+
+
 def checked(run: Path, data: Path, server: DecidingServer, **values: Any) -> dict[str, Any]:
     """What the command prints as JSON."""
-    given = {
-        "provider": "ollama",
-        "base_url": server.base_url,
-        "model": "decider-1",
-        "data": data,
-        "reward": "accuracy",
-        "out": data.parent / "check",
-    } | values
-    result = blb("check", run / "bias.json", *options(**given), "--json", "--quiet")
+    result = blb(*words(run, data, server, **values), "--json")
     assert result.exit_code == 0, result.output
     document: dict[str, Any] = json.loads(result.stdout)
     return document
@@ -90,15 +90,7 @@ def test_rows_with_answers_test_the_promise(fits: Path, tmp_path: Path) -> None:
         )
         data = fresh(tmp_path, 20, start=400)
         few = checked(fits / "promise", data, server, out=tmp_path / "c")
-        given = options(
-            provider="ollama",
-            base_url=server.base_url,
-            model="decider-1",
-            data=data,
-            reward="accuracy",
-            out=tmp_path / "c",
-        )
-        told = blb("check", fits / "promise" / "bias.json", *given, "--quiet").output
+        told = blb(*words(fits / "promise", data, server, out=tmp_path / "c")).output
     assert kept["verdict"] == "HOLDS"
     assert broken["verdict"] == "BROKEN"
     assert broken["questions"][0]["errors"]["above"] >= 20
@@ -127,25 +119,12 @@ def test_what_the_file_does_not_hold_for_is_refused(fits: Path, tmp_path: Path) 
     """Another model, another endpoint, and an answer that is no option, which names its line."""
     data = fresh(tmp_path, 20)
     with DecidingServer(says, model="decider-2") as server:
-        given = {
-            "provider": "ollama",
-            "base_url": server.base_url,
-            "data": data,
-            "reward": "accuracy",
-            "out": tmp_path / "check",
-        }
-        bias = fits / "plain" / "bias.json"
-        text = refused("check", bias, *options(**given, model="decider-1"))
-        assert "decider-1" in text
-        assert "decider-2" in text
+        run = fits / "plain"
+        assert names(refused(*words(run, data, server)), "decider-1", "decider-2")
         asked = len(server.requests)
-        text = refused(
-            "check", bias, *options(**{**given, "provider": "perplexity"}, model="decider-1")
-        )
+        text = refused(*words(run, data, server, provider="perplexity"))
         assert "fit again" in text or "PERPLEXITY" in text
-        rows = [{"prompt": "ticket 900", "answer": "sales"}]
-        given["data"] = write_rows(tmp_path / "bad.jsonl", [*rows_of(9), *rows])
-        text = refused("check", bias, *options(**given, model="decider-1"))
-        assert "sales" in text
-        assert "line 10" in text
+        rows = [*rows_of(9), {"prompt": "ticket 900", "answer": "sales"}]
+        bad = write_rows(tmp_path / "bad.jsonl", rows)
+        assert names(refused(*words(run, bad, server)), "sales", "line 10")
         assert len(server.requests) == asked

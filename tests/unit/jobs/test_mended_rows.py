@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import blackbox_lb
 from blackbox_lb.errors import BiasError, InputError
 from tests.support.commands import asking, blb, options, refused
 from tests.support.deciding import DecidingServer
-from tests.support.errors import raises_naming
+from tests.support.errors import names, raises_naming
 from tests.support.exact import ExactServer
 from tests.support.labelled import DECIDER, balanced_rows
 from tests.support.questions import write_rows
@@ -50,17 +50,31 @@ def fitted(folder: Path, server: DecidingServer, **values: Any) -> blackbox_lb.R
     return blackbox_lb.fit(write_rows(folder / "tickets.jsonl", rows), **settings)
 
 
-def test_new_states_are_decided_by_the_mended_probabilities(tmp_path: Path) -> None:
-    """In the order of the prompts, each asked once; a text, a row and a repeated one alike."""
+@pytest.fixture(scope="module")
+def shared(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[DecidingServer, blackbox_lb.Run]]:
+    """A run with both questions, and its endpoint."""
     with DecidingServer(both) as server:
-        run = fitted(tmp_path, server)
-        before = len(server.requests)
-        [first, second, again] = run.decide(
-            ["ticket 900", {"state": "ticket 901"}, "ticket 900"], question="team"
-        )
-        assert len(server.requests) == before + 2
-        danger = run.decide(["ticket 900", "ticket 901"], question="danger")
-        assert len(server.requests) == before + 2, "both questions were in the requests"
+        yield server, fitted(tmp_path_factory.mktemp("shared"), server)
+
+
+def test_new_states_are_decided_by_the_mended_probabilities(
+    shared: tuple[DecidingServer, blackbox_lb.Run],
+) -> None:
+    """In the order of the prompts, each asked once; a text, a row and a repeated one alike. Rows of
+    the fit are not asked again.
+    """
+    server, run = shared
+    before = len(server.requests)
+    known = run.decide([f"ticket {place}" for place in range(120)], question="team")
+    assert (len(known), len(server.requests)) == (120, before)
+    [first, second, again] = run.decide(
+        ["ticket 900", {"state": "ticket 901"}, "ticket 900"], question="team"
+    )
+    assert len(server.requests) == before + 2
+    danger = run.decide(["ticket 900", "ticket 901"], question="danger")
+    assert len(server.requests) == before + 2, "both questions were in the requests"
     [mended, _] = run.bias.decisions
     logits = np.array(says("ticket 900", "team", NAMES), float)
     logprobs = logits - np.log(np.exp(logits).sum())
@@ -72,15 +86,6 @@ def test_new_states_are_decided_by_the_mended_probabilities(tmp_path: Path) -> N
     assert first == again
     assert first != second
     assert [row.label for row in danger] == ["false", "true"]
-
-
-def test_rows_of_the_fit_are_not_asked_again(tmp_path: Path) -> None:
-    with DecidingServer(both) as server:
-        run = fitted(tmp_path, server)
-        before = len(server.requests)
-        decisions = run.decide([f"ticket {place}" for place in range(120)], question="team")
-        assert len(server.requests) == before
-    assert len(decisions) == 120
 
 
 def test_a_decision_abstains_below_the_cut_of_a_promise(tmp_path: Path) -> None:
@@ -106,38 +111,37 @@ def test_a_refusal_is_no_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (decision.label, decision.abstains, decision.probabilities) == (None, True, {})
 
 
-def test_another_model_is_refused(tmp_path: Path) -> None:
+def test_another_model_is_refused(
+    shared: tuple[DecidingServer, blackbox_lb.Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The file names the model as the answers did; nothing is decided by another."""
-    with DecidingServer(both) as server:
-        run = fitted(tmp_path, server)
-        server.model = "decider-2"
-        with raises_naming(BiasError, "decider-1", "decider-2", "fit again"):
-            run.decide(["ticket 900"], question="team")
+    server, run = shared
+    monkeypatch.setattr(server, "model", "decider-2")
+    with raises_naming(BiasError, "decider-1", "decider-2", "fit again"):
+        run.decide(["ticket 950"], question="team")
 
 
-def test_a_question_is_named_where_there_are_several(tmp_path: Path) -> None:
-    with DecidingServer(both) as server:
-        run = fitted(tmp_path, server)
-        before = len(server.requests)
-        with raises_naming(InputError, "team", "danger"):
-            run.decide(["ticket 900"])
-        with raises_naming(InputError, "teem", "team"):
-            run.decide(["ticket 900"], question="teem")
-        with raises_naming(InputError, "abstain_below"):
-            run.decide(["ticket 900"], question="team", abstain_below=2)
-        assert run.decide([], question="team") == ()
-        assert len(server.requests) == before
+def test_a_question_is_named_where_there_are_several(
+    shared: tuple[DecidingServer, blackbox_lb.Run],
+) -> None:
+    server, run = shared
+    before = len(server.requests)
+    with raises_naming(InputError, "team", "danger"):
+        run.decide(["ticket 960"])
+    with raises_naming(InputError, "teem", "team"):
+        run.decide(["ticket 960"], question="teem")
+    with raises_naming(InputError, "abstain_below"):
+        run.decide(["ticket 960"], question="team", abstain_below=2)
+    assert run.decide([], question="team") == ()
+    assert len(server.requests) == before
 
 
-def test_no_reward_is_computed_of_probabilities(tmp_path: Path) -> None:
-    with DecidingServer(both) as server:
-        run = fitted(tmp_path, server)
-    data = tmp_path / "tickets.jsonl"
-    text = refused(
-        "score", run.folder, "--data", data, "--answer-column", "team", "--reward", "accuracy"
-    )
-    assert "blb report" in text
-    assert "Run.decide" in text
+def test_no_reward_is_computed_of_probabilities(
+    shared: tuple[DecidingServer, blackbox_lb.Run],
+) -> None:
+    folder = shared[1].folder
+    task = options(data=folder.parent / "tickets.jsonl", answer_column="team", reward="accuracy")
+    assert names(refused("score", folder, *task), "blb report", "Run.decide")
 
 
 def test_a_layout_is_put_again_as_in_the_fit(tmp_path: Path) -> None:

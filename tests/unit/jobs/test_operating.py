@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.jobs.fitting.choosing.decision_goals import cost_matrix, decision_parts
 from blackbox_lb.tasks.sets.labels import Labels
-from tests.support.commands import blb
+from tests.support.commands import asking, blb, refusal
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
@@ -63,13 +62,6 @@ def drawn_rows(slope: float) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ExactServer]:
-    """The model behind a llama.cpp server."""
-    with ExactServer(MODEL) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def fitted(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> blackbox_lb.Run:
     """A fit to a point of precision, from Python."""
     folder = tmp_path_factory.mktemp("operating")
@@ -88,8 +80,8 @@ def fitted(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> bla
 
 def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:
     """A fit with a token a completion."""
-    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", out)
-    return blb("fit", *where, "--reward", "exact-match", "--max-tokens", 1, "--quiet", *more)
+    where = asking(server, data=data, out=out, reward="exact-match", max_tokens=1)
+    return blb("fit", *where, "--quiet", *more)
 
 
 def test_a_fit_holds_its_curve(fitted: blackbox_lb.Run) -> None:
@@ -205,9 +197,7 @@ def test_commands_take_another_point(fitted: blackbox_lb.Run, tmp_path: Path) ->
     assert Bias.load(tmp_path / "i.json").operating is None
     shown = blb("show", file)
     assert "recall" in shown.stdout
-    refused = blb("export", file, "--format", "json", "--at", "recall=.9999")
-    assert refused.exit_code == 2
-    assert "Traceback" not in refused.output
+    assert refusal(blb("export", file, "--format", "json", "--at", "recall=.9999"))
 
 
 def test_the_proxy_serves_another_point(fitted: blackbox_lb.Run) -> None:
@@ -232,14 +222,12 @@ def test_a_coin_is_declined(server: ExactServer, tmp_path: Path) -> None:
     """
     data = write_rows(tmp_path / "data.jsonl", drawn_rows(0.0))
     goal = ("--goal", "rate=.2", "--positive", "b")
-    declined = fit(server, data, tmp_path / "run", *goal)
-    assert declined.exit_code == 2, declined.output
-    assert "AUC" in declined.stderr
+    assert "AUC" in refusal(fit(server, data, tmp_path / "run", *goal))
     assert not (tmp_path / "run" / "bias.json").exists()
     assert fit(server, data, tmp_path / "run", *goal, "--go-on").exit_code == 0
 
 
-@pytest.mark.parametrize("objective", ["balanced", "cost", "precision@recall=.7"])
+@pytest.mark.parametrize("objective", ["cost", "precision@recall=.7"])
 def test_goals_of_decisions(server: ExactServer, tmp_path: Path, objective: str) -> None:
     """Each is a goal of a fit, and of a dear miss and a cheap false alarm comes a larger shift than
     of accuracy.
@@ -254,25 +242,8 @@ def test_goals_of_decisions(server: ExactServer, tmp_path: Path, objective: str)
     (chosen,) = [point for point in found["operating"]["points"] if point["chosen"]]
     if objective == "cost":
         assert chosen["recall"]["value"] > 0.95
-    if objective == "precision@recall=.7":
+    else:
         assert chosen["recall"]["low"] > 0.65
-    if objective == "balanced":
-        assert found["decisions"]["greedy"]["biased"]["accuracy"] > 0.8
-
-
-def test_costs_and_balance_need_no_positive_label(server: ExactServer, tmp_path: Path) -> None:
-    """Without one the candidates race by the goal, and there is no curve."""
-    costs = tmp_path / "costs.json"
-    costs.write_text(json.dumps({"b": {"c": 20}, "c": {"b": 1}}))
-    data = write_rows(tmp_path / "data.jsonl", drawn_rows(3.0))
-    recalls = {}
-    for goal in (f"cost:{costs}", "balanced"):
-        result = fit(server, data, tmp_path / goal[:4], "--objective", goal, "--json")
-        assert result.exit_code == 0, result.output
-        found = json.loads(result.stdout)
-        assert found["operating"] is None
-        recalls[goal[:4]] = found["decisions"]["greedy"]["biased"]["labels"][0]["recall"]
-    assert recalls["cost"] >= recalls["bala"]
 
 
 @pytest.mark.parametrize(
@@ -299,8 +270,7 @@ def test_what_is_no_goal_is_refused(
     """One sentence and exit code 2."""
     data = write_rows(tmp_path / "data.jsonl", drawn_rows(3.0))
     result = fit(server, data, tmp_path / "run", *arguments)
-    assert result.exit_code == 2, result.output
-    assert "Traceback" not in result.output
+    assert refusal(result)
     assert not (tmp_path / "run" / "bias.json").exists()
 
 
@@ -392,8 +362,7 @@ def test_a_bias_without_calibration_scores_no_decisions(
     fitted.bias.replacing(calibration=None).save(run / "bias.json")
     data = fitted.folder.parent / "data.jsonl"
     result = blb("score", run, "--data", data, "--reward", "exact-match", "--decisions")
-    assert result.exit_code == 2
-    assert "--learn-from answers" in result.stderr
+    assert "--learn-from answers" in refusal(result)
 
 
 def test_calibrated_probabilities_by_hand() -> None:
@@ -445,17 +414,6 @@ def test_the_test_prompts_that_a_promise_takes(
     takes 59 decisions, and a rate of .2 takes 14 prompts; in multiples of the test. Counts that
     hold already, break it, or miss the level themselves name no number.
     """
-    assert checked(promise, prompts, decisions).needed == needed
-
-
-def test_as_many_test_prompts_as_are_named_show_it() -> None:
-    """The counts times the named factor hold, and one multiple less does not."""
-    few = checked("precision=.7", (20, 9), (10, 9))
-    assert (few.word, few.prompts) == ("NOT SHOWN", 20)
-    assert few.needed is not None
-    times = few.needed // 20
-    assert checked("precision=.7", (20 * times, 9 * times), (10 * times, 9 * times)).word == "HOLDS"
-    less = times - 1
-    again = checked("precision=.7", (20 * less, 9 * less), (10 * less, 9 * less))
-    assert again.word == "NOT SHOWN"
-    assert str(few.needed) in few.shortage
+    found = checked(promise, prompts, decisions)
+    assert found.needed == needed
+    assert needed is None or str(needed) in found.shortage

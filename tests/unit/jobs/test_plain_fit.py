@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from blackbox_lb.estimate.diagnosis.reliability import Precision
 from blackbox_lb.jobs.runs.conclusion import CAUSES, plain_remedy, reason
 from blackbox_lb.records import Finding
 from blackbox_lb.rollouts.progress import FIRST, LONG, Lines, Outlook
-from tests.support.commands import asking, blb
+from tests.support.commands import asking, blb, refusal
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import DECIDER, labelled_rows
 from tests.support.questions import write_rows
@@ -110,6 +110,7 @@ def test_a_default_fit_says_little_and_says_it_plainly(
     remarks = json.loads((tmp_path / "run" / "result.json").read_text())["provenance"]["remarks"]
     assert any("chosen: " in remark for remark in remarks)
     if rows == "labels":
+        assert "macro-F1" in done.stdout
         detailed = blb("fit", *words, "--verbose", "--restart")
         assert "chosen: " in detailed.stderr
 
@@ -120,12 +121,9 @@ def test_a_list_that_the_model_hardly_uses_is_the_cause(
     """Where no completion has a hit, the refusal says so in plain words, before more is drawn."""
     monkeypatch.chdir(data)
     words = asking(writer, data="prompts.jsonl", reward="avoid:never.txt", max_tokens=4)
-    done = blb("fit", *words, "--out", tmp_path / "run")
-    assert done.exit_code == 2
-    assert "0 hits in 300 completions, so there is nothing to remove" in " ".join(
-        done.stderr.split()
-    )
-    assert terms(done.stderr) == []
+    said = refusal(blb("fit", *words, "--out", tmp_path / "run"))
+    assert "0 hits in 300 completions, so there is nothing to remove" in said
+    assert terms(said) == []
 
 
 @pytest.mark.parametrize("code", list(CAUSES))
@@ -150,20 +148,34 @@ def test_remedies_are_plain() -> None:
     assert plain_remedy("lower tau, to about 0.2") == "lower ``tau``, to about 0.2"
 
 
+class Watched:
+    """Stages whose lines and clock the test holds."""
+
+    def __init__(
+        self, completions: int, tokens: int, shorter: Callable[..., str] = lambda *speed: ""
+    ) -> None:
+        self.now = 0.0
+        self.lines: list[str] = []
+        self._outlook = Outlook(self.lines.append, lambda: self.now)
+        self._outlook.expect(completions, 0, tokens, shorter)
+
+    def stage(self, title: str, total: int, drawn: int, *, seconds: float, tokens: int) -> Lines:
+        """A stage of which so many completions came, each after so many seconds."""
+        stage = Lines(title, total, self.lines.append, lambda: self.now, self._outlook, brief=True)
+        for _ in range(drawn):
+            self.now += seconds
+            stage(text_completion("word", tokens=tokens))
+        return stage
+
+
 def test_the_time_of_a_command_is_said_after_the_first_completions() -> None:
     """Minutes of the whole command, by the share of the limit that completions have; where they are
     many, a shorter plan.
     """
-    now = 0.0
-    lines: list[str] = []
-    outlook = Outlook(lines.append, lambda: now)
-    outlook.expect(1000, 0, 16_000, lambda second, share: f"; shorter {second:.2f} {share:.2f}")
-    progress = Lines("training", 1000, lines.append, lambda: now, outlook, brief=True)
-    for _ in range(FIRST + 1):
-        now += 9.0
-        progress(text_completion("word", tokens=8))
+    watched = Watched(1000, 16_000, lambda second, share: f"; shorter {second:.2f} {share:.2f}")
+    watched.stage("training", 1000, FIRST + 1, seconds=9.0, tokens=8)
     assert LONG < 1000 * 9.0
-    [sentence] = [line for line in lines if "in all" in line]
+    [sentence] = [line for line in watched.lines if "in all" in line]
     assert sentence == (
         "about 2 h 30 min in all, by the first 9 completions (1 tokens/s); shorter 1.12 0.50"
     )
@@ -171,41 +183,21 @@ def test_the_time_of_a_command_is_said_after_the_first_completions() -> None:
 
 def test_time_between_stages_does_not_count() -> None:
     """What is computed between two stages says nothing of the completions to come."""
-    now = 0.0
-    lines: list[str] = []
-    outlook = Outlook(lines.append, lambda: now)
-    outlook.expect(200, 0, 200, lambda second, share: "")
-    first = Lines("first", 50, lines.append, lambda: now, outlook, brief=True)
-    for _ in range(50):
-        now += 0.2
-        first(text_completion("word", tokens=1))
-    first.end()
-    now += 3600.0
-    second = Lines("second", 150, lines.append, lambda: now, outlook, brief=True)
-    for _ in range(50):
-        now += 0.2
-        second(text_completion("word", tokens=1))
-    [shown] = [line for line in lines if line.startswith("second: ")]
+    watched = Watched(200, 200)
+    watched.stage("first", 50, 50, seconds=0.2, tokens=1).end()
+    watched.now += 3600.0
+    watched.stage("second", 150, 50, seconds=0.2, tokens=1)
+    [shown] = [line for line in watched.lines if line.startswith("second: ")]
     assert shown.endswith("about 30 s left")
 
 
 def test_a_long_stage_shows_signs_of_life_that_double() -> None:
     """After 30 s, 1 min, 2 min, 4 min: an hour takes eight lines at most."""
-    now = 0.0
-    lines: list[str] = []
-    outlook = Outlook(lines.append, lambda: now)
-    outlook.expect(3600, 0, 3600 * 4, lambda second, share: "")
-    progress = Lines("training", 3600, lines.append, lambda: now, outlook, brief=True)
-    for _ in range(3600):
-        now += 1.0
-        progress(text_completion("word", tokens=4))
-    progress.end()
-    shown = [line for line in lines if line.startswith("training: ")]
-    assert [line.split(" of ")[0] for line in shown[:3]] == [
-        "training: 30",
-        "training: 60",
-        "training: 120",
-    ]
+    watched = Watched(3600, 3600 * 4)
+    watched.stage("training", 3600, 3600, seconds=1.0, tokens=4).end()
+    shown = [line for line in watched.lines if line.startswith("training: ")]
+    counts = [line.split(" of ")[0] for line in shown[:3]]
+    assert counts == ["training: 30", "training: 60", "training: 120"]
     assert len(shown) <= 8
     assert shown[0].endswith("about 60 min left")
 

@@ -102,16 +102,12 @@ def test_nothing_else_counts(add: Add, other: dict[str, Any]) -> None:
     alone, and an error alone.
     """
     alone = add(5, **other)
-    with raises_naming(
-        InputError if {"model", "tokenizer"} & set(other) else NoLogprobs, "rollouts.db", "m"
-    ):
+    kind = InputError if {"model", "tokenizer"} & set(other) else NoLogprobs
+    with raises_naming(kind, "rollouts.db", "m"):
         logged_prefixes(alone, BIAS, load_profile("vllm"))
     add(1, 2)
-    assert logged_prefixes(alone, BIAS, load_profile("vllm")).next_token.token_ids.tolist() == [
-        1,
-        2,
-        9,
-    ]
+    read = logged_prefixes(alone, BIAS, load_profile("vllm"))
+    assert read.next_token.token_ids.tolist() == [1, 2, 9]
 
 
 def test_what_cannot_be_read_is_counted(add: Add) -> None:
@@ -125,10 +121,8 @@ def test_what_cannot_be_read_is_counted(add: Add) -> None:
     add(2)
     read = logged_prefixes(path, BIAS, load_profile("vllm"))
     assert len(read.rollouts.keys) == 1
-    assert [notice.partition(" completions are left out")[0] for notice in read.notices] == [
-        "1",
-        "1",
-    ]
+    counts = [notice.partition(" completions are left out")[0] for notice in read.notices]
+    assert counts == ["1", "1"]
 
 
 def test_the_end_token_is_left_alone_where_it_is_not_listed(add: Add) -> None:
@@ -147,9 +141,5 @@ def test_the_end_token_is_left_alone_where_it_is_not_listed(add: Add) -> None:
     ended = completion(9)
     ended.top_ids[:, 1] = 8
     listed = add(drawn=ended, provider="hosted")
-    assert (
-        9
-        in logged_prefixes(
-            listed, BIAS, load_profile("vllm"), vocabulary
-        ).next_token.token_ids.tolist()
-    )
+    read = logged_prefixes(listed, BIAS, load_profile("vllm"), vocabulary)
+    assert 9 in read.next_token.token_ids.tolist()

@@ -57,10 +57,8 @@ def test_what_a_file_gave_is_recorded() -> None:
 
 def test_the_version_is_that_of_the_distribution() -> None:
     """It stands in the package, where a checkout has it too, and every document names it."""
-    assert (
-        tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-        == __version__
-    )
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert tomllib.loads(text)["project"]["version"] == __version__
     assert provenance()["versions"]["blackbox-lb"] == __version__
 
 

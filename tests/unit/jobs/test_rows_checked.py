@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 import blackbox_lb
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.rollouts.judging.trials import TRIED
-from tests.support.commands import blb
+from tests.support.commands import asking, options, refused
 from tests.support.errors import names, raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.proxy_upstream import bias
@@ -25,13 +24,6 @@ MODEL = ExactModel(8, 3, seed=1, end=True, prompts=32)
 UNREADABLE = "\\frac{1}{"
 PADDED = {"type": "object", "properties": {"city": {"type": "string"}, "station": 5}}
 SPLITS = ("train", "train", "validation", "test")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ExactServer]:
-    """The model behind a llama.cpp server."""
-    with ExactServer(MODEL) as running:
-        yield running
 
 
 def completions(server: ExactServer) -> int:
@@ -72,21 +64,17 @@ def test_an_answer_that_math_cannot_read_is_found_first(
         (tmp_path / "rollouts.db").touch()
         arguments.append(tmp_path / "rollouts.db")
     else:
-        arguments += ["--provider", "llamacpp", "--base-url", server.base_url]
+        arguments += asking(server)
     if command == "eval":
         bias().save(tmp_path / "bias.json")
         arguments += [tmp_path / "bias.json"]
+    arguments += options(data=data, reward="accuracy", correct="math", max_tokens=3)
     before = completions(server)
-    result = blb(
-        *arguments,
-        *("--data", data, "--reward", "accuracy", "--correct", "math", "--max-tokens", 3),
-    )
-    assert result.exit_code == 2
-    assert names(result.output, f"line {line}", "--correct"), result.output
+    assert names(refused(*arguments), f"line {line}", "--correct")
     assert completions(server) == before
 
 
-def small_fit(server: ExactServer, data: Path | blackbox_lb.Task, **options: Any) -> None:
+def small_fit(server: ExactServer, data: Path | blackbox_lb.Task, **settings: Any) -> None:
     """A fit from Python in a folder of its own beside the module's data."""
     with tempfile.TemporaryDirectory() as folder:
         blackbox_lb.fit(
@@ -96,7 +84,7 @@ def small_fit(server: ExactServer, data: Path | blackbox_lb.Task, **options: Any
             out=Path(folder) / "run",
             max_tokens=3,
             quiet=True,
-            **options,
+            **settings,
         )
 
 
@@ -133,14 +121,10 @@ def test_tools_that_are_no_schemas_are_found_first(
     tool = {"type": "function", "function": {"name": "trains", "parameters": parameters}}
     rows: list[dict[str, Any]] = [{} for _ in range(40)]
     rows[7] = {"tools": [tool]}
-    data = written(tmp_path / "d.jsonl", rows)
+    where = asking(server, data=written(tmp_path / "d.jsonl", rows), out=tmp_path / "run")
     before = completions(server)
-    result = blb(
-        *("collect", "--provider", "llamacpp", "--base-url", server.base_url, "--data", data),
-        *("--reward", "arguments-valid", "--max-tokens", 3, "--out", tmp_path / "run"),
-    )
-    assert result.exit_code == 2
-    assert names(result.output, "'trains'", "line 8"), result.output
+    message = refused("collect", *where, *options(reward="arguments-valid", max_tokens=3))
+    assert names(message, "'trains'", "line 8")
     assert completions(server) == before
 
 
@@ -159,14 +143,10 @@ def test_a_reward_that_fails_is_seen_at_the_first_prompts(
     file = tmp_path / f"{module}.py"
     file.write_text(f"def own(example, completion):\n    return {bad}\n")
     data = written(tmp_path / "d.jsonl", [{} for _ in range(60)])
-    arguments = (
-        *("fit", "--provider", "llamacpp", "--base-url", server.base_url, "--data", data),
-        *("--reward", f"{module}:own", "--max-tokens", 3, "--out", tmp_path / "run", "--quiet"),
-        *("--samples-per-prompt", 2, "--concurrency", 1),
-    )
+    where = asking(server, data=data, out=tmp_path / "run", reward=f"{module}:own")
+    size = options(max_tokens=3, samples_per_prompt=2, concurrency=1)
     before = completions(server)
-    result = blb(*arguments)
-    assert result.exit_code == 2
+    assert refused("fit", *where, *size, "--quiet")
     drawn = completions(server) - before
     assert 0 < drawn <= 2 * TRIED
     sys.modules.pop(module)

@@ -7,7 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from tests.support.commands import asking, options
 from tests.support.commands import blb as command
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
-from tests.support.labelled import DECIDER, labelled_rows
 
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
 COMMAND_LINE_ONLY = {"engine", "workers", "as_json", "yes", "verbose", "dry_run", "help_all"}
@@ -39,13 +38,6 @@ Fit = Callable[..., blb.Run]
 def brevity(example: blb.Example, completion: blb.Completion) -> float:
     """Less for each token."""
     return -0.3 * completion.n_tokens
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ExactServer]:
-    """An exact model with an end token."""
-    with ExactServer(MODEL) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -118,11 +110,11 @@ class Frame:
         return [{"note": float("nan"), **row} for row in self.rows]
 
 
-@pytest.mark.parametrize("form", [list, tuple, iter, Frame])
+@pytest.mark.parametrize("form", [iter, Frame])
 def test_rows_of_a_program_are_rows_of_a_file(
     fit: Fit, fitted: blb.Run, data: Path, form: Callable[[Any], Any]
 ) -> None:
-    """A list of dicts, an iterator and a DataFrame teach what the same rows of a file do."""
+    """An iterator of dicts and a DataFrame teach what the same rows of a file do."""
     rows = [json.loads(line) for line in data.read_text().splitlines()]
     run = fit(form(rows), samples_per_prompt=2)
     assert run.task.name == "data"
@@ -256,29 +248,6 @@ def test_a_named_reward_and_a_loaded_task(fit: Fit, data: Path) -> None:
     assert max(step.done for step in training) == max(step.total for step in training)
 
 
-def test_decisions_learn_from_answers(tmp_path: Path) -> None:
-    """Labels are found in the data, as on the command line, and the summary names the commonest."""
-    path = tmp_path / "labels.jsonl"
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in labelled_rows(DECIDER)))
-    with ExactServer(DECIDER) as deciding:
-        run = blb.fit(
-            path,
-            reward="accuracy",
-            provider="llamacpp",
-            base_url=deciding.base_url,
-            max_tokens=2,
-            out=tmp_path / "labels",
-            quiet=True,
-        )
-    assert run.bias.settings["learn_from"] == "answers"
-    for finding in run.bias.findings:
-        # Nothing was sampled, and the estimator is the projection already.
-        assert "sample each" not in finding.remedy, finding
-        assert "projection" not in finding.remedy, finding
-    assert "macro-F1" in str(run)
-    assert "always" in str(run)
-
-
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
@@ -327,12 +296,8 @@ def test_the_summary_is_short_and_whole(
     assert len(lines) <= MOST_LINES
     assert max(map(len, lines)) <= WIDTH
     assert lines[0].startswith("HELPS")
-    assert [line.split()[0] for line in lines if not line.startswith(" ") and line][1:] == [
-        "but",
-        "spent",
-        "saved",
-        "next",
-    ]
+    names = [line.split()[0] for line in lines if not line.startswith(" ") and line]
+    assert names[1:] == ["but", "spent", "saved", "next"]
     page = run._repr_html_()
     assert page.count("<tr>") == 1 + len(run.examples())
     assert "&gt;" in page
@@ -377,10 +342,8 @@ def test_the_examples_show_what_the_bias_did() -> None:
     shown = telling([same, changed, broken, mended, mended_too], 5)
     assert [shown_pair.example.id for shown_pair in shown] == ["3", "4", "2", "1", "0"]
     assert telling([same, broken, mended], 2) == (mended, broken)
-    assert [shown_pair.status for shown_pair in telling([broken, mended], 2)] == [
-        "mended",
-        "broken",
-    ]
+    statuses = [shown_pair.status for shown_pair in telling([broken, mended], 2)]
+    assert statuses == ["mended", "broken"]
 
 
 def test_the_defaults_are_those_of_the_command() -> None:
@@ -412,19 +375,7 @@ def test_a_users_file_has_types(tmp_path: Path) -> None:
     settings = tmp_path / "mypy.ini"
     settings.write_text("[mypy]\nstrict = True\n")
     user_file = Path(__file__).with_name("typing_run.py")
-    checked = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mypy",
-            "--config-file",
-            settings,
-            "--cache-dir",
-            tmp_path,
-            user_file,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ("--config-file", settings, "--cache-dir", tmp_path, user_file)
+    line = [sys.executable, "-m", "mypy", *map(str, words)]
+    checked = subprocess.run(line, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -16,7 +16,8 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import AuthenticationFailed
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
-from tests.support.commands import asking, blb, options, refused
+from tests.support.commands import asking, blb, options, refusal
+from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import questions, write_rows
 from tests.support.stored import text_completion as completion
@@ -186,9 +187,7 @@ def test_marks_score_what_people_read(
     where = (store, f"marks:{marked}", "--policy", "base")
     found = groups(score(*where, "--split", "test", "--json", "--setting", "temperature=1"))
     assert [row["reward"]["mean"] for row in found] == [-0.25]
-    refused = score(*where)
-    assert refused.exit_code == 2
-    assert "no marks" in refused.stderr
+    assert "no marks" in refusal(score(*where))
 
 
 def test_the_table_names_the_bias_of_the_run(
@@ -213,32 +212,19 @@ def test_the_table_names_the_bias_of_the_run(
 
 
 @pytest.mark.parametrize(
-    ("where", "reward", "more", "message"),
+    ("where", "more", "message"),
     [
-        ("nowhere", "length", (), "there is no rollout store"),
-        (
-            "",
-            "length",
-            ("--setting", "temperature=0.7"),
-            "none of them to be scored, chosen here and of a prompt of capitals",
-        ),
-        ("", "length", ("--setting", "warm"), "cannot deploy with 'warm'"),
-        ("", "length", ("--per-completion", "/nowhere/x.jsonl"), "cannot write /nowhere/x.jsonl"),
+        ("nowhere", (), "there is no rollout store"),
+        ("", ("--setting", "temperature=0.7"), "none of them to be scored, chosen here and of"),
+        ("", ("--setting", "warm"), "cannot deploy with 'warm'"),
+        ("", ("--per-completion", "/nowhere/x.jsonl"), "cannot write /nowhere/x.jsonl"),
     ],
 )
 def test_what_cannot_be_scored_is_explained(
-    store: Path,
-    score: Callable[..., Result],
-    where: str,
-    reward: str,
-    more: tuple[str, ...],
-    message: str,
+    store: Path, score: Callable[..., Result], where: str, more: tuple[str, ...], message: str
 ) -> None:
     """Exit code 2, one sentence, and no empty store left behind."""
-    said = score(store.parent / where, reward, *more)
-    assert said.exit_code == 2
-    assert message in " ".join(said.stderr.split())
-    assert "Traceback" not in said.output
+    assert message in refusal(score(store.parent / where, "length", *more))
     assert not (store.parent / "nowhere").exists()
 
 
@@ -283,34 +269,25 @@ def test_another_reward_reuses_the_completions(server: ExactServer, tmp_path: Pa
     assert any(row["policy"].startswith("bias.json") and row["split"] == "test" for row in found)
 
 
-@pytest.mark.parametrize("way", ["command line", "Python"])
 def test_a_missing_key_of_a_judge_is_said_before_anything_is_drawn(
-    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By either way into a run; nothing was asked of the model but what it is."""
+    """Nothing was asked of the model but what it is."""
     monkeypatch.delenv("KEY_OF_NO_JUDGE", raising=False)
     (tmp_path / "judge.toml").write_text(
         'base_url = "http://127.0.0.1:9/v1"\nmodel = "m"\napi_key_env = "KEY_OF_NO_JUDGE"\n'
         "prompt = '{completion}'\npattern = '(.+)'\n"
     )
-    write_rows(tmp_path / "data.jsonl", questions(8, 3, 4, answer="a"))
-    reward = f"judge:{tmp_path / 'judge.toml'}"
-    if way == "command line":
-        where = asking(server, out=tmp_path / "run", reward=reward, data=tmp_path / "data.jsonl")
-        said = refused("fit", *where, *options(max_tokens=8, top_logprobs=5))
-    else:
-        with pytest.raises(AuthenticationFailed) as caught:
-            blackbox_lb.fit(
-                tmp_path / "data.jsonl",
-                reward=reward,
-                provider="llamacpp",
-                base_url=server.base_url,
-                out=tmp_path / "run",
-                max_tokens=8,
-                quiet=True,
-            )
-        said = str(caught.value)
-    assert "KEY_OF_NO_JUDGE" in said
+    with raises_naming(AuthenticationFailed, "KEY_OF_NO_JUDGE"):
+        blackbox_lb.fit(
+            write_rows(tmp_path / "data.jsonl", questions(8, 3, 4, answer="a")),
+            reward=f"judge:{tmp_path / 'judge.toml'}",
+            provider="llamacpp",
+            base_url=server.base_url,
+            out=tmp_path / "run",
+            max_tokens=8,
+            quiet=True,
+        )
     assert not [path for path, _ in server.calls if path.endswith("/completions")]
 
 

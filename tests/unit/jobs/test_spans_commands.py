@@ -14,7 +14,7 @@ from click.testing import Result
 import blackbox_lb
 from blackbox_lb.jobs.fitting.choosing import proposing
 from blackbox_lb.types import EndTokens
-from tests.support.commands import blb
+from tests.support.commands import blb, refusal
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
 
@@ -64,7 +64,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         yield invoke
 
 
-@pytest.mark.parametrize("reward", ["avoid:list.txt", "script:Greek", "tokens", "own_places:f"])
+@pytest.mark.parametrize("reward", ["script:Greek", "tokens", "own_places:f"])
 def test_a_fit_learns_from_places(run: Run, reward: str) -> None:
     """Credit where the reward falls is among the candidates of a fit."""
     run("fit", reward, *SIZES, "--l2", 1)
@@ -86,13 +86,6 @@ def test_a_rule_of_an_own_function_is_moved_and_banned(
     origins = [row["origin"] for row in result["validation"]["tried"]]
     assert "the 2 tokens of own_places:ruled by 2 nats" in origins
     assert f"a ban of the {banned} tokens of own_places:ruled" in origins
-
-
-def test_a_reward_without_places_has_no_gamma(run: Run) -> None:
-    """Nothing changes for it."""
-    run("fit", "length", *SIZES, "--l2", 1)
-    result = json.loads(Path("run/result.json").read_text())
-    assert not any("gamma" in row["settings"] for row in result["validation"]["tried"])
 
 
 def test_an_evaluation_and_its_report_show_places(run: Run) -> None:
@@ -141,16 +134,17 @@ def test_costs_from_a_store_are_those_of_its_tokens(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reward", "fact"),
+    ("command", "reward", "fact"),
     [
-        ("avoid:nowhere.txt", "nowhere.txt"),
-        ("script:Latim", "Did you mean Latin?"),
-        ("avoid:broken.txt", "line 1"),
-        ("avoid:heavy.txt", "'much'"),
-        ("marks:nowhere.jsonl", "nowhere.jsonl"),
+        ("fit", "avoid:nowhere.txt", "nowhere.txt"),
+        ("eval", "avoid:nowhere.txt", "nowhere.txt"),
+        ("score", "avoid:nowhere.txt", "nowhere.txt"),
+        ("fit", "script:Latim", "Did you mean Latin?"),
+        ("fit", "avoid:broken.txt", "line 1"),
+        ("fit", "avoid:heavy.txt", "'much'"),
+        ("score", "marks:nowhere.jsonl", "nowhere.jsonl"),
     ],
 )
-@pytest.mark.parametrize("command", ["fit", "eval", "score"])
 def test_what_cannot_work_ends_with_2_before_anything_is_asked(
     run: Run, command: str, reward: str, fact: str
 ) -> None:
@@ -160,9 +154,7 @@ def test_what_cannot_work_ends_with_2_before_anything_is_asked(
     more: list[Any] = ["run"] if command == "score" else []
     Path("run").mkdir()
     Path("run/rollouts.db").touch()
-    refused = run(command, reward, *more, code=2)
-    assert fact in refused.stderr
-    assert "Traceback" not in refused.output
+    assert fact in refusal(run(command, reward, *more, code=2))
 
 
 def test_marks_judge_no_fresh_completion(run: Run) -> None:

@@ -61,11 +61,8 @@ def test_whole_words_are_banned_and_all_is_stepped_back_from(
     bias.
     """
     bias, document = written(server, words)
-    assert {entry.text: entry.bias for entry in bias.entries} == {
-        " b": -100.0,
-        " c": -100.0,
-        " d": -100.0,
-    }
+    banned = {entry.text: entry.bias for entry in bias.entries}
+    assert banned == dict.fromkeys((" b", " c", " d"), -100.0)
     assert bias.phrases == WORDS
     assert bias.status == "UNVERIFIED"
     assert bias.prompted_endpoint == "chat"

@@ -10,7 +10,6 @@ from click.testing import Result
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.hosted_models import find_hosts, listed_hosts, load_models
-from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import load_profile
 from tests.support.commands import blb
 
@@ -139,9 +138,3 @@ def test_what_cannot_be_listed_is_refused(arguments: list[str]) -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr.startswith("Error: ")
-
-
-def test_lists_are_no_profiles() -> None:
-    """They stand beside them and are not taken for any."""
-    assert "models" not in profile_names()
-    assert set(listed_hosts()) <= set(profile_names())

@@ -51,7 +51,6 @@ def collect(folder: Path, provider: str, model: str) -> list[str]:
     [
         ("2026-10-15", [], 0),
         ("2026-10-16", [], 1),
-        ("2027-02-01", [], 1),
         ("2026-12-01", ["--quiet"], 0),
     ],
 )

@@ -76,14 +76,15 @@ def around(row: str) -> list[str]:
 
 
 def test_the_profiles_that_come_along() -> None:
-    """They load, are called as their files, and tell of the errors that their provider answers
-    with.
+    """They load, are called as their files, tell of the errors that their provider answers with,
+    and map no header of a budget that nothing reads.
     """
     assert profile_names() == NAMES
     for name in NAMES:
         profile = load_profile(name)
         assert profile.name == name
         assert profile.evidence["errors"].seen
+        RateLimiter(profile.connection.rate_limit_headers)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -286,12 +287,6 @@ def test_models_that_can_be_used_are_not_refused(model: str) -> None:
     """Neither here nor on Azure, also not for a name that holds another's."""
     for name in ("openai", "azure", "azure-classic"):
         load_profile(name).check_model(model)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_rate_limit_headers_have_names_that_the_budgets_know(name: str) -> None:
-    """No profile maps a budget that nothing reads."""
-    RateLimiter(load_profile(name).connection.rate_limit_headers)
 
 
 def test_a_profile_of_ones_own_from_scratch() -> None:

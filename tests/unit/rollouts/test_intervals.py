@@ -1,5 +1,5 @@
-"""Intervals and tests: the paper's definitions by eye, scipy's bootstrap to the last digit,
-published tables, and simulations.
+"""Intervals, tests and verdicts: the paper's definitions by eye, scipy's bootstrap to the last
+digit, published tables, and how seldom a bias that does nothing is said to do something.
 """
 
 from __future__ import annotations
@@ -8,15 +8,24 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from blackbox_lb.bias.records import Comparison
 from blackbox_lb.errors import InputError
 from blackbox_lb.rollouts.judging.verdict import (
+    GREEDY,
     REPLICATES,
+    SAMPLED,
+    PolicyScores,
+    Setting,
     bootstrap,
+    compare,
     holm,
     paired,
+    parse_setting,
     sample_size,
     sign_test,
+    together,
 )
+from blackbox_lb.tasks import parse_reward
 from tests.support.errors import raises_naming
 
 
@@ -38,24 +47,6 @@ def test_the_papers_interval_is_scipys(size: int) -> None:
     assert (ours.percentile_low, ours.percentile_high) == pytest.approx(
         (theirs.low, theirs.high), rel=1e-12
     )
-
-
-def test_another_seed_gives_scipys_interval_within_monte_carlo_error() -> None:
-    """With 10,000 other replicates of 800 prompts both ends move by less than an eighth of the
-    standard error.
-    """
-    values = np.random.default_rng(1).gamma(1.0, size=800)
-    ours = bootstrap(values)
-    theirs = stats.bootstrap(
-        (values,),
-        np.mean,
-        n_resamples=REPLICATES,
-        method="percentile",
-        rng=np.random.default_rng(2),
-    ).confidence_interval
-    spread = values.std() / np.sqrt(len(values))
-    for low, high in ((ours.low, ours.high), (ours.percentile_low, ours.percentile_high)):
-        assert (low, high) == pytest.approx((theirs.low, theirs.high), abs=0.12 * spread)
 
 
 def test_accuracy_of_four_by_eye() -> None:
@@ -175,11 +166,8 @@ def test_sign_test_by_eye() -> None:
     assert sign_test(np.zeros(5)) == 1
 
 
-def test_holm_by_eye() -> None:
-    """.01, .04, .03, .005 become .03, .06, .06, .02; no p-value gets smaller, and one alone
-    stays.
-    """
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+def test_holm_at_the_ends() -> None:
+    """One p-value stays, and none gives none; the worked example is that of the verdicts."""
     assert holm([0.04]) == [0.04]
     assert holm([]) == []
 
@@ -217,3 +205,114 @@ def test_so_many_prompts_do_show_it(level: float) -> None:
         for number in range(300)
     )
     assert 0.75 <= sum(found.p <= level for found in draws) / 300 <= 0.85
+
+
+# Verdicts
+
+REWARD = parse_reward("correct-and-short", max_tokens=8)
+
+
+def rows(*values: list[float]) -> PolicyScores:
+    """Scores with the same numbers as reward, correctness and tokens."""
+    arrays = tuple(np.array(value) for value in values)
+    return PolicyScores(arrays, arrays, arrays)
+
+
+def test_a_comparison_by_eye() -> None:
+    """Prompt means 1 and 2 against 3 and 4, three times: every metric is 2 higher, which helps a
+    reward and hurts a length.
+    """
+    reward, accuracy, tokens = compare(
+        SAMPLED, rows(*([0.0, 2.0], [2.0, 2.0]) * 3), rows(*([3.0], [4.0]) * 3), REWARD.label
+    )
+    assert (reward.base, reward.biased) == (1.5, 3.5)
+    assert (reward.difference, reward.low, reward.high) == (2, 2, 2)
+    assert (reward.n_prompts, reward.n_base, reward.n_biased) == (6, 12, 6)
+    assert [row.verdict for row in (reward, accuracy, tokens)] == ["HELPS", "HELPS", "HURTS"]
+
+
+@pytest.mark.parametrize("prompts", [1, 2, 5])
+def test_a_handful_of_prompts_proves_nothing(prompts: int) -> None:
+    """Five differences of one sign happen by chance once in 16 times, which is no 95 % verdict."""
+    row = compare(SAMPLED, rows(*([0.0],) * prompts), rows(*([1.0],) * prompts), REWARD.label)[0]
+    assert (row.difference, row.verdict) == (1, "NO EVIDENCE")
+
+
+@pytest.mark.parametrize(
+    ("shift", "verdict"), [(0.0, "NO EVIDENCE"), (1.0, "HELPS"), (-1.0, "HURTS")]
+)
+def test_the_verdict_follows_the_interval(shift: float, verdict: str) -> None:
+    """An interval that holds 0 is no evidence, whatever the mean."""
+    noise = np.random.default_rng(0).normal(size=50)
+    noise -= noise.mean() - 0.01
+    row = compare(
+        SAMPLED,
+        rows(*([0.0] for _ in noise)),
+        rows(*([value + shift] for value in noise)),
+        REWARD.label,
+    )[0]
+    assert row.verdict == verdict
+
+
+def row(p: float, metric: str = "tokens", difference: float = 1.0) -> Comparison:
+    """A verdict of which only the p-value and the direction matter."""
+    numbers = {
+        "base": 0.0,
+        "biased": difference,
+        "difference": difference,
+        "low": -9.0,
+        "high": 9.0,
+        "p": p,
+    }
+    paired = {"percentile_low": -9.0, "percentile_high": 9.0, "p_sign": p, "sd": 1.0}
+    counts = {"n_prompts": 9, "n_base": 9, "n_biased": 9}
+    return Comparison(
+        policy="bias",
+        against="base",
+        setting="greedy",
+        metric=metric,
+        better="higher",
+        verdict="NO EVIDENCE",
+        **numbers,
+        **paired,
+        **counts,
+    )
+
+
+def test_rows_are_judged_together() -> None:
+    """Holm's worked example: .01, .04, .03, .005 become .03, .06, .06, .02."""
+    rows = together([row(0.01), row(0.04), row(0.03), row(0.005, difference=-1.0)])
+    assert [each.p for each in rows] == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert [each.verdict for each in rows] == ["HELPS", "NO EVIDENCE", "NO EVIDENCE", "HURTS"]
+
+
+def test_a_bias_that_does_nothing_is_seldom_said_to_do_something() -> None:
+    """Of 400 tables with six rows of noise at most 7 % hold any verdict; judged row by row more
+    than 15 % would.
+    """
+    rng, alone, all_rows = np.random.default_rng(5), 0, 0
+    for number in range(400):
+        found = [bootstrap(rng.normal(size=40), replicates=1000, seed=number).p for _ in range(6)]
+        alone += min(found) <= 0.05
+        all_rows += any(each.verdict != "NO EVIDENCE" for each in together([row(p) for p in found]))
+    assert alone / 400 > 0.15
+    assert all_rows / 400 <= 0.07
+
+
+def test_settings() -> None:
+    """greedy, temperature=T; temperature 0 is greedy; names are the same however they are
+    written.
+    """
+    assert parse_setting("greedy") == parse_setting("temperature=0") == GREEDY
+    assert parse_setting("temperature=1.0") == SAMPLED
+    assert parse_setting("temperature=0.50") == Setting("temperature 0.5", 0.5)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["", "temperature", "temperature=", "temperature=-1", "temperature=3", "temperature=nan"],
+)
+def test_what_is_no_setting_is_refused(spec: str) -> None:
+    """The form is named."""
+    with raises_naming(InputError, "temperature=T"):
+        parse_setting(spec)

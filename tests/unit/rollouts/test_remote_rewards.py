@@ -26,10 +26,8 @@ from blackbox_lb.errors import (
     ConnectionFailed,
     CorruptResponse,
     InputError,
-    QuotaExhausted,
     RateLimited,
     RequestRejected,
-    ServerFailed,
 )
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
@@ -227,31 +225,8 @@ def test_a_reward_that_was_never_fetched_is_an_error(scorer: Scorer) -> None:
             retries.RATE_LIMIT_ATTEMPTS,
             ("429", "slow down", "same command"),
         ),
-        (
-            Reply(503, {"detail": "It is full."}),
-            ServerFailed,
-            ATTEMPTS,
-            ("503", "full", "same command"),
-        ),
-        (
-            "drop",
-            ConnectionFailed,
-            ATTEMPTS,
-            ("same command",),
-        ),
-        (
-            Reply(429, {"error": {"code": "insufficient_quota", "facts": "no credit"}}),
-            QuotaExhausted,
-            1,
-            ("429", "no credit"),
-        ),
+        ("drop", ConnectionFailed, ATTEMPTS, ("same command",)),
         (Reply(401, {}), AuthenticationFailed, 1, ("401", "credentials")),
-        (
-            Reply(422, {"detail": "no field items"}),
-            RequestRejected,
-            1,
-            ("422", "no field items"),
-        ),
         (
             Reply(302, {}, {"location": "http://127.0.0.1:9/"}),
             RequestRejected,
@@ -301,14 +276,11 @@ def test_an_interrupted_fetch_loses_nothing(scorer: Scorer, tmp_path: Path) -> N
     ("rewards", "facts"),
     [
         ([float("nan"), 1], ("answered nan", "'q1'")),
-        ([float("inf"), 1], ("answered inf", "'q1'")),
         ([10**400, 1], ("'q1'", f"answered {10**58}…")),
         (["-inf", 1], ("answered '-inf'", "'q1'", "finite")),
-        ([None, 1], ("None", "'q1'")),
         ([True, 1], ("True", "'q1'")),
         (["0.5", 1], ("'0.5'", "'q1'")),
         ([1], ("1 rewards", "2 items")),
-        ([1, 2, 3], ("3 rewards", "2 items")),
         ({"q1": 1}, ("{'rewards': {'q1': 1}}", '{"rewards": [...]}')),
         (None, ("{'rewards': None}", '{"rewards": [...]}')),
     ],
@@ -364,10 +336,7 @@ def test_a_key_comes_from_the_environment(
     [
         ("https://", ("'https://'", "https://HOST/PATH")),
         ("http://u:secret@host:port/x", ("'host:port/x'", "https://HOST/PATH")),
-        (
-            "http://u:secret@host/x?key=secret",
-            ("query", "BLB_REWARD_KEY"),
-        ),
+        ("http://u:secret@host/x?key=secret", ("query", "BLB_REWARD_KEY")),
         ("htps://u:secret@host/x", ("'...host/x'", "exact-match")),
     ],
 )
@@ -496,25 +465,14 @@ def test_a_judge_may_quote(judge: Callable[..., Reward], tmp_path: Path) -> None
     assert reward.has_spans
     texts = ("An old lamp by the sea", "Fine.", "Her ship")
     pairs = [(EXAMPLE, completion(text)) for text in texts]
-    notices = Notices()
-    with RolloutStore(tmp_path / "s.db") as store:
-        asyncio.run(fetch_rewards(store, reward, pairs, notices, "test"))
+    notices = Remarks()
+    fetch(reward, tmp_path / "s.db", pairs, notices)
     assert reward.score(*pairs[0]).spans == (Span(3, 11, -1.0), Span(15, 22, -1.0))
     assert reward.score(*pairs[1]).spans == ()
     assert reward.score(*pairs[2]).spans == (Span(8, 8, -1.5),)
     assert [reward.score(*pair).value for pair in pairs] == [-2.0, 0.0, -1.5]
     assert any("2 passages" in notice for notice in notices.said)
     assert not judge("score: 1").has_spans
-
-
-class Notices(Silent):
-    """A reporter that keeps its notices."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def notice(self, text: str) -> None:
-        self.said.append(text)
 
 
 @pytest.mark.parametrize(
@@ -525,10 +483,7 @@ class Notices(Silent):
         ({"model": None}, ("judge.toml: model", "base_url")),
         ({"modell": "m"}, ("judge.toml: modell", "base_url")),
         ({"base_url": "judge.example"}, ("'judge.example'", "https://HOST/v1")),
-        (
-            {"base_url": "http://u:pw@judge.example/v1"},
-            ("base_url", "password", "api_key_env"),
-        ),
+        ({"base_url": "http://u:pw@judge.example/v1"}, ("base_url", "password", "api_key_env")),
         ({"quotes": "("}, ("judge.toml: quotes", "missing )")),
         ({"scale": "x"}, ("judge.toml: scale", "number")),
     ],
@@ -559,7 +514,6 @@ BROKEN = {**RIGHT, "choices": [{**RIGHT["choices"][0], "error": {"message": "the
         {"error": {"code": 429, "message": "Rate limit exceeded: requests per minute"}},
         {"error": {"code": 502, "message": "the host went away"}},
         says("score: 1", "error"),
-        says("score: 1", "network_error"),
         says("score: 1", None),
         BROKEN,
         says(None, reasoning_content="score: 8"),
@@ -639,32 +593,23 @@ DOCUMENTED = r"Score:\s*(-?[0-9.]+)"
         ("Score: -7.5", DOCUMENTED, -7.5),
         ("Score: 7.5.", DOCUMENTED, 7.5),
         ("Score: 7. Well done, 8 of 9 points.", DOCUMENTED, 7.0),
-        ("Score: 7, because", DOCUMENTED, 7.0),
         ("Score: 8/10", DOCUMENTED, 8.0),
-        ("**Score: 8**", DOCUMENTED, 8.0),
-        ("Score: 80%", DOCUMENTED, 80.0),
         ("gpt-4: 3", "[0-9]+", 3.0),
-        ("[[8]]", r"\[\[(\d+)\]\]", 8.0),
         ("Score: 1e2", r"Score: (\S+)", 100.0),
         ("Score: .5", r"Score: (\S+)", 0.5),
         ("Score: 7-10", "Score: ([0-9]+)-[0-9]+", 7.0),
         ("Score: 7,5", DOCUMENTED, None),
         ("Score: 1,000", DOCUMENTED, None),
-        ("Score: 1'000", DOCUMENTED, None),
         ("Score: 1\u202f000", DOCUMENTED, None),
         ("Score: 1,000", "([0-9.]+)$", None),
         ("Score: 1_0", DOCUMENTED, None),
-        ("Score: 1_0", r"Score: (\S+)", None),
         ("Score: 1e2", DOCUMENTED, None),
         ("Score: 10", "Score: ([0-9])", None),
         ("Score: 10", "Score.*([0-9]+)", None),
         ("Score: -3", "([0-9]+)", None),
         ("Score: 7-8", DOCUMENTED, None),
         ("Score: \u0667", r"Score: (\d+)", None),
-        ("Score: 7\u066b5", r"Score: (\d+)", None),
-        ("Score: \uff17", r"Score: (\d+)", None),
         ("Score: 1e999", r"Score: (\S+)", None),
-        ("Score: inf", r"Score: (\S+)", None),
         ("Score: nan", r"Score: (\S+)", None),
         ("Score: 1.2.3", DOCUMENTED, None),
     ],
@@ -782,7 +727,7 @@ def test_a_fit_with_an_endpoint(
     scorer.answer = lambda _number, body: Reply(
         200, {"rewards": [-0.3 * item["tokens"] for item in body["items"]]}
     )
-    size = options(samples_per_prompt=8, validation_samples=2, test_samples=2, tau=[0.5, 0.3])
+    size = options(samples_per_prompt=4, validation_samples=2, test_samples=2, tau=[0.5, 0.3])
     for _ in range(2):
         small_run("fit", *size)
     asked = Counter(json.dumps(item, sort_keys=True) for item in scorer.items)

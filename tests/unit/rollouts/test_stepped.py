@@ -32,7 +32,16 @@ from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import JSON
 from tests.support.exact.model import log_softmax
-from tests.unit.deploy.test_phrase_requests import END, MODEL, PHRASES, WORDS, fits, law, text_of
+from tests.unit.bias.test_phases import fits
+from tests.unit.deploy.test_phrase_requests import (
+    END,
+    MODEL,
+    PHRASES,
+    WORDS,
+    by_text,
+    law,
+    text_of,
+)
 from tests.unit.rollouts.test_fragments import Fragments
 
 PROMPT = Prompt.user("go")
@@ -81,7 +90,7 @@ def test_completions_have_the_distribution_of_stepping_back(
     monkeypatch.setattr(stepped, "PART", part)
     with WordServer(seed=2) as server:
         completions = completed(server, [draw_of()] * DRAWS)
-    assert fits(Counter(completion.text for completion in completions), law()) > 1e-4
+    assert fits(Counter(completion.text for completion in completions), by_text(law())) > 1e-4
     discarded = 0
     for completion in completions:
         tokens = completion.token_ids.tolist()
@@ -101,7 +110,7 @@ def test_seeds_of_the_parts_are_not_the_same() -> None:
         texts = Counter(completion.text for completion in completed(server, draws))
         seeds = [body["seed"] for body in server.completions]
         assert len(set(seeds)) == len(seeds) > DRAWS
-    assert fits(texts, law()) > 1e-4
+    assert fits(texts, by_text(law())) > 1e-4
 
 
 class Scripted:

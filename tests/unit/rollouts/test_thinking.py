@@ -120,13 +120,10 @@ def test_rewards_count_what_is_named() -> None:
     short = parse_reward("correct-and-short", max_tokens=12, thinking=INSIDE, count="thinking")
     assert np.exp(short.score(example, done).value) == pytest.approx(4)
     assert short.score(Example("x", Prompt.user("?"), ("z",)), done).value == -np.inf
-    refused: dict[str, dict[str, Any]] = {
-        "length": {"count": "thinking"},
-        "contains": {"count": "answer", "thinking": INSIDE},
-    }
-    for spec, more in refused.items():
-        with raises_naming(InputError, "``thinking``"):
-            parse_reward(spec, max_tokens=9, **more)
+    with raises_naming(InputError, "``thinking``"):
+        parse_reward("length", max_tokens=9, count="thinking")
+    with raises_naming(InputError, "``thinking``"):
+        parse_reward("contains", max_tokens=9, count="answer", thinking=INSIDE)
 
 
 def test_metrics_of_thinking() -> None:
@@ -177,15 +174,11 @@ def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:
     """
     data, words = tmp_path / "data.jsonl", tmp_path / "words.txt"
     rows = [
-        {"prompt": f"thing {n}", "answer": "b", "split": split}
+        {"prompt": f"{split} thing {n}", "answer": "b", "split": split}
         for split in ("train", "validation", "test")
         for n in range(8)
     ]
-    data.write_text(
-        "".join(
-            json.dumps({**row, "prompt": f"{row['split']} {row['prompt']}"}) + "\n" for row in rows
-        )
-    )
+    data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     words.write_text("a\nnowhere near\n\nc\n")
     with ExactServer(MODEL) as server:
         where = asking(server, data=data, out=tmp_path, max_tokens=8)
@@ -202,11 +195,7 @@ def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:
             row["name"]: {name: mean["mean"] for name, mean in row["metrics"].items()}
             for row in found["policies"]
         }
-        assert [*policies] == [
-            "base",
-            "words at -4",
-            "' f' at +5",
-        ]
+        assert [*policies] == ["base", "words at -4", "' f' at +5"]
         assert policies["' f' at +5"]["thinking tokens"] < policies["base"]["thinking tokens"]
         assert policies["base"]["finished"] == 0
         assert {row["metric"] for row in found["comparisons"]} >= {
@@ -215,24 +204,13 @@ def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:
             "finished",
             "loops",
         }
-        for line, sentence in (
-            (("--rival", f"words:{tmp_path / 'none.txt'}:-2"), "give words:FILE:NATS"),
-            (("--rival", f"words:{words}:x"), "give words:FILE:NATS"),
-            (("--rival", f"words:{words}"), "give words:FILE:NATS"),
+        words_of = (f"words:{tmp_path / 'none.txt'}:-2", f"words:{words}:x", f"words:{words}")
+        plain = (*where, "--reward", "contains")
+        for arguments, sentence in (
+            *(((*task, "--rival", rival), "give words:FILE:NATS") for rival in words_of),
+            ((*plain, "--rival", "close:2"), "name it, as in --thinking"),
+            ((*plain, "--count", "thinking"), "--count thinking needs --thinking"),
         ):
-            refused = blb("eval", *task, *line, "--deploy", "greedy")
-            assert (refused.exit_code, sentence in " ".join(refused.output.split())) == (
-                2,
-                True,
-            ), refused.output
-        plain = (*where, "--reward", "contains", "--deploy", "greedy")
-        refused = blb("eval", *plain, "--rival", "close:2")
-        assert (
-            refused.exit_code,
-            "name it, as in --thinking" in " ".join(refused.output.split()),
-        ) == (2, True), refused.output
-        refused = blb("eval", *plain, "--count", "thinking")
-        assert (
-            refused.exit_code,
-            "--count thinking needs --thinking" in " ".join(refused.output.split()),
-        ) == (2, True)
+            refused = blb("eval", *arguments, "--deploy", "greedy")
+            assert refused.exit_code == 2, refused.output
+            assert sentence in " ".join(refused.output.split())

@@ -27,23 +27,11 @@ from blackbox_lb.types import UNNAMED, Completion, EndTokens, Example, Prompt
 from tests.support.errors import raises_naming
 from tests.support.fits import projection
 from tests.support.statistics import statistics_of
+from tests.unit.rollouts.test_spans import completion
 
 SETTINGS = {"model": "m", "tokenizer": "t"}
 EXAMPLES = [Example(str(n), Prompt.user(f"question {n}")) for n in range(3)]
 REWARD = parse_reward("length", max_tokens=9)
-
-
-def completion(text: str = "hi", tokens: int = 3) -> Completion:
-    """A completion with two alternatives a token, all but its first sampled outside them."""
-    return Completion(
-        text=text,
-        finish_reason="stop",
-        token_ids=np.arange(tokens, dtype=np.int32),
-        logprobs=np.full(tokens, -2.0, dtype=np.float32),
-        top_ids=np.tile(np.array([[0, 9]], dtype=np.int32), (tokens, 1)),
-        top_logprobs=np.tile(np.array([[-0.4, -1.5]], dtype=np.float32), (tokens, 1)),
-        whole=True,
-    )
 
 
 def trained(
@@ -66,7 +54,7 @@ def wide(tokens: int, seed: int, width: int = 200) -> Completion:
     )
     listed = np.sort(np.log(0.9 * rng.dirichlet(np.full(width, 0.1), tokens) + 1e-9))[:, ::-1]
     return replace(
-        completion(tokens=tokens),
+        completion("hi", tokens),
         token_ids=top[:, 0].astype(np.int32),
         top_ids=top.astype(np.int32),
         top_logprobs=listed.astype(np.float32),
@@ -77,22 +65,19 @@ def test_positions_are_the_listed_ones(tmp_path: Path) -> None:
     """A provider that counts an end token that it does not list has one more token than positions,
     and rewards count it.
     """
-    training = trained(tmp_path, [replace(completion(), generated=4), completion(tokens=2)])
+    training = trained(tmp_path, [replace(completion("hi"), generated=4), completion("hi", 2)])
     assert training.rollouts.lengths.tolist() == [3, 2]
     assert training.rollouts.rewards.tolist() == pytest.approx([np.log(9 / 4), np.log(9 / 2)])
-    assert (training.tally["incomplete"], training.tally["filtered"], training.left_out) == (
-        0,
-        0,
-        [],
-    )
+    assert (training.tally["incomplete"], training.tally["filtered"]) == (0, 0)
+    assert training.left_out == []
 
 
 def test_propensities_are_read_where_they_are_told(tmp_path: Path) -> None:
     """Where a provider tells the policy that sampled from the base model, inverse propensities read
     the former.
     """
-    told = replace(completion(), propensities=np.array([-1.0, -1.25, -1.5], dtype=np.float32))
-    training = trained(tmp_path, [told, completion(tokens=1)])
+    told = replace(completion("hi"), propensities=np.array([-1.0, -1.25, -1.5], dtype=np.float32))
+    training = trained(tmp_path, [told, completion("hi", 1)])
     assert training.rollouts.logprobs.tolist() == [-1.0, -1.25, -1.5, -2.0]
     assert training.rollouts.top_ids.shape == (4, 0)
     assert training.next_token.by_token(np.array([0])).mass(0)[1].tolist() == pytest.approx(
@@ -108,7 +93,7 @@ def test_what_an_older_store_holds_as_whole_is_left_out(tmp_path: Path, reason: 
     old = replace(completion("broken"), finish_reason=reason)
     filtered = replace(completion("filtered"), finish_reason="content_filter")
     assert old.whole
-    training = trained(tmp_path, [completion(), old, old, filtered])
+    training = trained(tmp_path, [completion("hi"), old, old, filtered])
     assert (
         len(training.rollouts.keys),
         training.tally["incomplete"],
@@ -119,7 +104,7 @@ def test_what_an_older_store_holds_as_whole_is_left_out(tmp_path: Path, reason: 
     scores = score(
         parse_reward("length", max_tokens=9),
         [Example("q", Prompt.user("q"), ())],
-        [[completion(), old, filtered]],
+        [[completion("hi"), old, filtered]],
     )
     assert (len(scores.reward[0]), scores.left_out, scores.broken_off) == (1, 2, {reason: 1})
     assert repr(reason or None) in scores.unscored
@@ -129,17 +114,19 @@ def test_a_policy_of_its_own_that_drew_is_not_the_base_model(tmp_path: Path) -> 
     """Where a provider's sampling probabilities are not those of its lists, the policy that drew is
     not known; where they agree but for rounding, it is the base model.
     """
-    same = replace(completion(), propensities=np.array([-2.0, -2.001, -1.999], dtype=np.float32))
-    other = replace(completion(), propensities=np.array([-1.0, -1.25, -1.5], dtype=np.float32))
-    assert trained(tmp_path / "a", [same, completion()]).rollouts.is_of_base.all()
-    rollouts = trained(tmp_path / "b", [other, completion()]).rollouts
+    same = replace(
+        completion("hi"), propensities=np.array([-2.0, -2.001, -1.999], dtype=np.float32)
+    )
+    other = replace(completion("hi"), propensities=np.array([-1.0, -1.25, -1.5], dtype=np.float32))
+    assert trained(tmp_path / "a", [same, completion("hi")]).rollouts.is_of_base.all()
+    rollouts = trained(tmp_path / "b", [other, completion("hi")]).rollouts
     assert rollouts.is_of_base.tolist() == [False, True]
 
 
 def test_bounds_are_kept_position_by_position(tmp_path: Path) -> None:
     """Completions with and without bounds stand side by side."""
-    bounded = replace(completion(), bounded=np.array([False, True, True]))
-    training = trained(tmp_path, [completion(tokens=2), bounded])
+    bounded = replace(completion("hi"), bounded=np.array([False, True, True]))
+    training = trained(tmp_path, [completion("hi", 2), bounded])
     assert training.rollouts.bounded.tolist() == [False, False, False, True, True]
     found = censoring_of(training.rollouts, training.next_token, "drop")
     assert (found.positions, found.outside, found.bounded, found.unobserved) == (5, 3, 2, "drop")
@@ -151,13 +138,15 @@ def test_what_is_left_out_is_counted_by_reason(tmp_path: Path) -> None:
     """Incomplete and filtered completions are told apart, whether the filter left text or not."""
     cut = replace(completion("cut"), finish_reason="content_filter")
     for drawn, incomplete, filtered in (
-        ([completion(), replace(completion(), whole=False)], 1, 0),
-        ([completion(), Completion.empty("content_filter")], 0, 1),
+        ([completion("hi"), replace(completion("hi"), whole=False)], 1, 0),
+        ([completion("hi"), Completion.empty("content_filter")], 0, 1),
         (
             [
-                completion(),
+                completion("hi"),
                 cut,
-                replace(completion(), whole=False, token_ids=np.array([0, UNNAMED, 2], np.int32)),
+                replace(
+                    completion("hi"), whole=False, token_ids=np.array([0, UNNAMED, 2], np.int32)
+                ),
             ],
             1,
             1,
@@ -178,18 +167,14 @@ def test_nothing_left_is_an_error_that_says_why(tmp_path: Path) -> None:
     named.
     """
     with raises_naming(NoLogprobs, "2", "1"):
-        trained(tmp_path, [Completion.empty("content_filter"), replace(completion(), whole=False)])
-
-
-def test_a_completion_without_tokens_is_no_training(tmp_path: Path) -> None:
-    """A provider that counts tokens and lists none has given nothing to learn from."""
-    with pytest.raises(NoLogprobs):
-        trained(tmp_path, [replace(completion(tokens=0), generated=5)])
+        trained(
+            tmp_path, [Completion.empty("content_filter"), replace(completion("hi"), whole=False)]
+        )
 
 
 def test_columns_of_different_lengths_are_refused() -> None:
     """Propensities that do not match the tokens never reach an estimator."""
-    short = replace(completion(), propensities=np.zeros(2, dtype=np.float32))
+    short = replace(completion("hi"), propensities=np.zeros(2, dtype=np.float32))
     with raises_naming(InputError, "logprobs"):
         columns({"a": short}, [0], [0.0])
 
@@ -231,9 +216,9 @@ def test_memory_grows_with_positions_and_not_with_their_lists(
     """
     in_small_pieces(monkeypatch)
     monkeypatch.setattr(passes, "cores", lambda: 1)
-    few, low = min(peak_of(tmp_path / name, 40) for name in ("few", "few again"))
-    many, high = min(peak_of(tmp_path / name, 160) for name in ("many", "many again"))
-    assert (few, many) == (2_000, 8_000)
+    few, low = min(peak_of(tmp_path / name, 20) for name in ("few", "few again"))
+    many, high = min(peak_of(tmp_path / name, 80) for name in ("many", "many again"))
+    assert (few, many) == (1_000, 4_000)
     assert (high - low) / (many - few) < 400
     assert sorted(path.name for path in (tmp_path / "many").iterdir()) in (
         ["s.db"],
@@ -280,20 +265,20 @@ def test_an_end_token_that_nobody_lists_is_hidden_in_every_block(
     """
     monkeypatch.setattr(reading, "BLOCK_BYTES", 1)
     ends = EndTokens(None, frozenset({9}))
-    hidden = trained(tmp_path / "a", [completion(), completion(tokens=2)], ends).next_token
+    hidden = trained(tmp_path / "a", [completion("hi"), completion("hi", 2)], ends).next_token
     assert hidden.unnamed == pytest.approx(np.exp(-1.5))
-    ended = replace(completion(), token_ids=np.array([0, 1, 9], dtype=np.int32))
-    assert not trained(tmp_path / "b", [completion(), ended], ends).next_token.unnamed.any()
+    ended = replace(completion("hi"), token_ids=np.array([0, 1, 9], dtype=np.int32))
+    assert not trained(tmp_path / "b", [completion("hi"), ended], ends).next_token.unnamed.any()
 
 
 def test_what_is_kept_of_a_mixture(tmp_path: Path) -> None:
     """Listed and empty completions are learned from, in the order drawn; filtered and incomplete
     ones are counted, and so are texts without tokens.
     """
-    ended = replace(completion(), token_ids=np.array([0, 1, 9], dtype=np.int32))
+    ended = replace(completion("hi"), token_ids=np.array([0, 1, 9], dtype=np.int32))
     text, empty = completion("ab", tokens=0), completion("", tokens=0)
-    cut, blank = replace(completion(), whole=False), Completion.empty("content_filter")
-    drawn = [completion(), ended, text, blank, empty, cut]
+    cut, blank = replace(completion("hi"), whole=False), Completion.empty("content_filter")
+    drawn = [completion("hi"), ended, text, blank, empty, cut]
     for listed, hidden in ((None, False), (True, False), (False, True)):
         ends = EndTokens(listed, frozenset({9}))
         training = trained(tmp_path / str(listed), drawn, ends, vocab_size=5_000)
@@ -307,14 +292,15 @@ def test_equal_prompts_share_their_completions(tmp_path: Path) -> None:
     """A completion that stands under two examples counts once, for the last of them."""
     with RolloutStore(tmp_path / "s.db") as store:
         keys = [
-            store.add(SETTINGS, EXAMPLES[0].prompt, n, completion(tokens=2 + n)) for n in range(2)
+            store.add(SETTINGS, EXAMPLES[0].prompt, n, completion("hi", 2 + n)) for n in range(2)
         ]
         training = training_set(store, [EXAMPLES[0], EXAMPLES[0]], [keys, keys], REWARD)
     assert training.rollouts.keys == tuple(keys)
     assert training.rollouts.prompts.tolist() == [1, 1]
 
 
-def test_texts_without_tokens_teach_nothing(tmp_path: Path) -> None:
-    """The error says of how many completions."""
+@pytest.mark.parametrize("generated", [5, None])
+def test_completions_without_tokens_teach_nothing(tmp_path: Path, generated: int | None) -> None:
+    """Also where the provider counts some; the error says of how many completions."""
     with raises_naming(NoLogprobs, "1", "0"):
-        trained(tmp_path, [completion("ab", tokens=0)])
+        trained(tmp_path, [replace(completion("ab", tokens=0), generated=generated)])

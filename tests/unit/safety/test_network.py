@@ -36,13 +36,8 @@ from tests.support.chaos.raw_listener import Connections, Exchange
 from tests.support.errors import raises_naming
 from tests.support.recording_server import LoopbackServer
 
-VARIABLES = (
-    "SSLKEYLOGFILE",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
-)
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+VARIABLES = ("SSLKEYLOGFILE", *CERTIFICATES)
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
@@ -221,19 +216,24 @@ def test_a_key_log_that_cannot_be_written_is_no_traceback(words: str, tmp_path: 
 # --- Proxy servers
 
 
-@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
+BROKEN = [
+    "socks://127.0.0.1:9/",
+    "socks4://127.0.0.1:9",
+    "ftp://127.0.0.1:9",
+    "http://:99",
+    "http://[::1",
+    "http://host:port",
+    "http://host:99999",
+    ":::",
+    "two words",
+]
+
+
 @pytest.mark.parametrize(
-    "value",
+    ("variable", "value"),
     [
-        "socks://127.0.0.1:9/",
-        "socks4://127.0.0.1:9",
-        "ftp://127.0.0.1:9",
-        "http://:99",
-        "http://[::1",
-        "http://host:port",
-        "http://host:99999",
-        ":::",
-        "two words",
+        *(("http_proxy", value) for value in BROKEN),
+        *((variable, BROKEN[0]) for variable in ("HTTP_PROXY", "all_proxy", "ALL_PROXY")),
     ],
 )
 def test_a_proxy_server_that_cannot_be_used(
@@ -349,12 +349,7 @@ def test_what_keeps_tiktoken_from_its_files_is_named(
 
 @pytest.mark.needs("huggingface_hub")
 @pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("SSL_CERT_FILE", "/nonexistent.pem"),
-        ("ALL_PROXY", "socks4://h:1"),
-        ("https_proxy", "ftp://h:1"),
-    ],
+    ("variable", "value"), [("SSL_CERT_FILE", "/nonexistent.pem"), ("ALL_PROXY", "socks4://h:1")]
 )
 def test_what_keeps_the_hub_from_being_asked_is_named(
     variable: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -162,13 +162,8 @@ def test_a_variable_that_any_profile_names_is_known(monkeypatch: pytest.MonkeyPa
     assert KEY not in environment_secrets()
     watch(["BLB_TEST_ODD_NAME"])
     assert KEY in environment_secrets()
-    for variable in (
-        "HF_TOKEN",
-        "AWS_SECRET_ACCESS_KEY",
-        "MY_PASSWORD",
-        "GITHUB_TOKEN",
-        "BLB_REWARD_KEY",
-    ):
+    named = ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "MY_PASSWORD", "GITHUB_TOKEN", "BLB_REWARD_KEY")
+    for variable in named:
         monkeypatch.setenv(variable, QUERY)
         assert QUERY in environment_secrets(), variable
         monkeypatch.setenv(variable, "abc")
@@ -236,17 +231,10 @@ def test_nothing_prints_its_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     profile = load_profile(str(tmp_path / "echo.toml"))
     session = Session(profile, base_url="http://127.0.0.1:9/v1", model="m")
     channel = session.channel
-    shown = [
-        profile,
-        Credentials(profile),
-        session,
-        channel,
-        channel._redactor,
-        channel._transport,
-        vars(channel._transport),
-    ]
+    transport = channel._transport
+    shown = [profile, Credentials(profile), session, channel, channel._redactor, transport]
     assert set(Credentials(profile).secrets) == {KEY, QUERY}
-    for each in shown:
+    for each in (*shown, vars(transport)):
         assert KEY not in f"{each!r}{each!s}", each
         assert QUERY not in f"{each!r}{each!s}", each
 
@@ -310,23 +298,12 @@ class Echo:
         told = f"{request.headers.get('authorization', '')} {query}"
         self.seen.add(told)
         self._look()
-        echo = {
-            "X-Echo": request.headers.get("authorization", ""),
-            "X-Query": query,
-            "Set-Cookie": f"k={KEY}",
-        }
+        authorization = request.headers.get("authorization", "")
+        echo = {"X-Echo": authorization, "X-Query": query, "Set-Cookie": f"k={KEY}"}
         if self.refuses is not None and path.endswith("completions"):
-            return Reply(
-                self.refuses,
-                {
-                    "error": {
-                        "message": f"wrong key {KEY} {QUERY} {told}",
-                        "code": KEY,
-                        "param": told,
-                    }
-                },
-                echo,
-            )
+            message = f"wrong key {KEY} {QUERY} {told}"
+            error = {"message": message, "code": KEY, "param": told}
+            return Reply(self.refuses, {"error": error}, echo)
         answer = self.exact._reply(Request(request.method, path, request.headers, request.body))
         if not isinstance(answer, Reply) or not isinstance(answer.body, dict):
             return answer
@@ -370,14 +347,9 @@ class Runner:
 
     @property
     def environment(self) -> dict[str, str]:
-        more = {
-            "PLANTED_KEY": KEY,
-            "PLANTED_QUERY": QUERY,
-            "PYTHONFAULTHANDLER": "1",
-            "OPENAI_LOG": "debug",
-            "NO_COLOR": "1",
-        }
-        return os.environ | more | {"OPENBLAS_NUM_THREADS": "1"}
+        keys = {"PLANTED_KEY": KEY, "PLANTED_QUERY": QUERY}
+        told = {"PYTHONFAULTHANDLER": "1", "OPENAI_LOG": "debug", "NO_COLOR": "1"}
+        return os.environ | keys | told | {"OPENBLAS_NUM_THREADS": "1"}
 
     def __call__(
         self, *words: object, code: str | None = None, expect: tuple[int, ...] = (0,)
@@ -412,11 +384,10 @@ def unpacked(path: Path) -> Iterator[bytes]:
 
 def spellings() -> list[bytes]:
     """The keys as they are, and as an address writes them."""
-    return [
-        each.encode()
-        for key in (KEY, QUERY)
-        for each in (key, quote(key, safe=""), key[:20], key[-20:])
+    texts = [
+        text for key in (KEY, QUERY) for text in (key, quote(key, safe=""), key[:20], key[-20:])
     ]
+    return [text.encode() for text in texts]
 
 
 CRASH = """
@@ -487,23 +458,16 @@ def proxied(run: Runner, address: str) -> None:
     """One request with the key through ``blb proxy``, which is then stopped; what it printed is
     kept.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "blackbox_lb",
-        "proxy",
-        *options(bias="run/bias.json", upstream=address, port="0"),
-        "--json",
-    ]
+    served = options(bias="run/bias.json", upstream=address, port="0")
+    command = [sys.executable, "-m", "blackbox_lb", "proxy", *served, "--json"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=run.folder, env=run.environment, **pipes) as process:
         assert process.stdout is not None
         told = ""
         while not told.endswith("\n}\n"):
             told += process.stdout.readline()
-        body = json.dumps(
-            {"model": "exact", "messages": [{"role": "user", "content": "x"}]}
-        ).encode()
+        asked = {"model": "exact", "messages": [{"role": "user", "content": "x"}]}
+        body = json.dumps(asked).encode()
         url = f"{json.loads(told)['address']}/chat/completions?api-key={quote(QUERY, safe='')}"
         headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
         with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as answer:

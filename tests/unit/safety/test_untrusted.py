@@ -150,59 +150,33 @@ def test_what_nobody_writes_to_is_refused_at_once(
     assert read_bounded(Path(os.devnull), 10) == b""
 
 
+CAPITALS = "fit --provider vllm --task capitals --dry-run"
+
+
 @pytest.mark.parametrize(
     "words",
     [
-        ("fit", "--provider", "vllm", "--reward", "contains", "--dry-run", "--data", "pipe.jsonl"),
-        (
-            "fit",
-            *options(provider="vllm", reward="contains"),
-            "--dry-run",
-            "--data",
-            "pipe.parquet",
-        ),
-        (
-            "fit",
-            *["--task", "capitals", "--provider", "vllm", "--dry-run", "--reward"],
-            "avoid:pipe.txt",
-        ),
-        (
-            "fit",
-            *["--task", "capitals", "--provider", "vllm", "--dry-run", "--reward"],
-            "json-schema:pipe.json",
-        ),
-        (
-            "fit",
-            *["--task", "capitals", "--reward", "length", "--dry-run", "--provider"],
-            "pipe.toml",
-        ),
-        (
-            "fit",
-            *[
-                *options(task="capitals", reward="length"),
-                "--dry-run",
-                "--provider",
-                "vllm",
-                "--tools",
-            ],
-            "pipe.json",
-        ),
-        ("show", "pipe.json"),
+        "fit --provider vllm --reward contains --dry-run --data pipe.jsonl",
+        "fit --provider vllm --reward contains --dry-run --data pipe.parquet",
+        f"{CAPITALS} --reward avoid:pipe.txt",
+        f"{CAPITALS} --reward json-schema:pipe.json",
+        f"{CAPITALS} --reward length --provider pipe.toml",
+        f"{CAPITALS} --reward length --tools pipe.json",
+        "show pipe.json",
     ],
-    ids=lambda words: words[-1],
 )
 def test_no_command_waits_for_a_pipe_without_a_writer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     """Data, lists, schemas, profiles, tools and bias files: the file is named, exit code 2."""
     monkeypatch.chdir(tmp_path)
-    name = words[-1].rpartition(":")[2]
+    name = re.split("[ :]", words)[-1]
     os.mkfifo(name)
     # A command that waits for a writer gets one in the end, so that the test fails and ends.
     rescue = threading.Timer(60, lambda: Path(name).write_bytes(b""))
     rescue.daemon = True
     rescue.start()
-    result = blb(*words)
+    result = blb(*words.split())
     rescue.cancel()
     assert result.exit_code == 2, result.output
     assert name in result.output
@@ -246,17 +220,10 @@ def test_a_dense_bias_of_150000_tokens_loads(tmp_path: Path) -> None:
         }
         for n in range(150_000)
     ]
-    head = {
-        "format": "blackbox-lb/bias",
-        "version": 4,
-        "provider": "vllm",
-        "model": "m",
-        "tokenizer": "t",
-        "reward": "length",
-    }
-    (tmp_path / "bias.json").write_text(
-        json.dumps({**head, "estimator": "ips", "entries": rows}), encoding="utf-8"
-    )
+    head = {"format": "blackbox-lb/bias", "version": 4, "provider": "vllm", "model": "m"}
+    head |= {"tokenizer": "t", "reward": "length", "estimator": "ips"}
+    text = json.dumps({**head, "entries": rows})
+    (tmp_path / "bias.json").write_text(text, encoding="utf-8")
     assert (tmp_path / "bias.json").stat().st_size < MAX_BYTES / 3
     loaded = Bias.load(tmp_path / "bias.json")
     assert len(loaded.entries) == 150_000
@@ -283,15 +250,9 @@ def test_no_file_of_the_package_unpickles_or_evaluates() -> None:
     """No pickle, no eval, no YAML loader, and numpy's own format only with pickles refused."""
     for path in (ROOT / "blackbox_lb").rglob("*.py"):
         source = path.read_text(encoding="utf-8")
-        for word in (
-            "import pickle",
-            "import dill",
-            "import shelve",
-            "import marshal",
-            "yaml.load(",
-            "allow_pickle=True",
-            "joblib",
-        ):
+        modules = ("pickle", "dill", "shelve", "marshal")
+        words = [f"import {module}" for module in modules]
+        for word in (*words, "yaml.load(", "allow_pickle=True", "joblib"):
             assert word not in source, (path, word)
         assert " eval(" not in source.replace("re.eval(", ""), path
         if "np.load(" in source:
@@ -330,10 +291,8 @@ def test_what_a_reward_names(
     assert (tmp_path / "ran").exists() is (form == "module:function")
 
 
-LOOKED_AT = (
-    "collect",
-    *options(provider="llamacpp", base_url="http://127.0.0.1:9/v1", data="d.jsonl"),
-)
+NOWHERE = "http://127.0.0.1:9/v1"
+LOOKED_AT = ("collect", *options(provider="llamacpp", base_url=NOWHERE, data="d.jsonl"))
 
 
 def plant(folder: Path, settings: str) -> None:
@@ -671,14 +630,9 @@ def test_a_profile_cannot_speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         f'extends = "vllm"\ntitle = {evil}\nhomepage = {evil}\n'
         f'[evidence.bias]\ngrade = "D"\ndate = 2026-01-01\nsource = {evil}\nseen = {evil}\n'
     )
-    words = (
-        ["providers", str(tmp_path / "evil.toml")],
-        [
-            "doctor",
-            *options(provider=str(tmp_path / "evil.toml"), base_url="http://127.0.0.1:9/v1"),
-        ],
-    )
-    for command in words:
+    profile = tmp_path / "evil.toml"
+    doctor = options(provider=profile, base_url="http://127.0.0.1:9/v1")
+    for command in (["providers", profile], ["doctor", *doctor]):
         result = blb(*command)
         assert "\\x1b[31mred" in result.output, result.output
         assert not unsafe(result.output)
@@ -695,21 +649,11 @@ def test_a_bias_file_cannot_speak(tmp_path: Path) -> None:
     has no line of a stranger's.
     """
     entries = (Entry(id=1, text=HOSTILE, bias=1.0),)
-    texts = {
-        "model": f"{HOSTILE}\nimport os",
-        "tokenizer": HOSTILE,
-        "reward": HOSTILE,
-        "estimator": HOSTILE,
-        "task": HOSTILE,
-    }
+    texts = dict.fromkeys(("tokenizer", "reward", "estimator", "task"), HOSTILE)
+    texts["model"] = f"{HOSTILE}\nimport os"
     Bias(provider=HOSTILE, entries=entries, **texts).save(tmp_path / "bias.json")
-    for words in (
-        ["show"],
-        *(
-            ["export", "--format", each]
-            for each in ("openai", "litellm", "langchain", "curl", "vllm", "json")
-        ),
-    ):
+    forms = ("openai", "litellm", "langchain", "curl", "vllm", "json")
+    for words in (["show"], *(["export", "--format", form] for form in forms)):
         result = blb(*words, tmp_path / "bias.json")
         assert result.exit_code in (0, 2), result.output
         assert not unsafe(result.output), words
@@ -731,10 +675,7 @@ def test_a_page_names_what_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> No
 # --- The proxy
 
 BIASES = ServedBiases(
-    [
-        ServedBias("m", None, bias("m"), Injection(RequestBias(VALUES))),
-        ServedBias("m", "a", bias("m"), Injection(RequestBias(VALUES))),
-    ]
+    [ServedBias("m", name, bias("m"), Injection(RequestBias(VALUES))) for name in (None, "a")]
 )
 BODIES = {
     "nan": b'{"model": "m", "temperature": NaN}',
@@ -762,13 +703,9 @@ def test_a_body_that_two_readers_read_differently_is_refused(name: str) -> None:
 
 def test_a_model_called_like_a_path_reaches_no_other_route() -> None:
     """Names of models in a bias file are quoted where they become part of an address."""
-    biases = ServedBiases(
-        [
-            ServedBias(
-                "../../admin?x=1#", "a", bias("../../admin?x=1#"), Injection(RequestBias(VALUES))
-            )
-        ]
-    )
+    model = "../../admin?x=1#"
+    served = ServedBias(model, "a", bias(model), Injection(RequestBias(VALUES)))
+    biases = ServedBiases([served])
     edit = biases.edit("/openai/deployments/..%2F..%2Fadmin%3Fx=1%23@a/chat/completions", b"{}")
     assert edit.target == "/openai/deployments/..%2F..%2Fadmin%3Fx%3D1%23/chat/completions"
     with pytest.raises(ErrorAnswer):
@@ -810,10 +747,7 @@ def test_ambiguous_framing_goes_no_further(name: str) -> None:
     assert answer[:10] in (b"HTTP/1.1 4", b"HTTP/1.0 4", b"HTTP/1.1 2"), answer[:80]
     assert len(origin.arrived) == (1 if answer[9:10] == b"2" else 0)
     for arrived in origin.arrived:
-        framing = [
-            name.lower()
-            for name, _ in arrived.fields
-            if name.lower() in ("content-length", "transfer-encoding")
-        ]
+        names = [name.lower() for name, _ in arrived.fields]
+        framing = [name for name in names if name in ("content-length", "transfer-encoding")]
         assert framing == ["content-length"]
         assert int(arrived.headers["content-length"]) == len(arrived.body)

@@ -10,7 +10,6 @@ import os
 import resource
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -27,9 +26,10 @@ from blackbox_lb.store.rows import sum_of
 from blackbox_lb.store.upkeep import check
 from blackbox_lb.types import Completion, Prompt
 from tests.support.errors import raises_naming
+from tests.unit.store.test_store import killed_after
 
 SETTINGS = {"model": "m", "tokenizer": "t"}
-WRITERS = 24
+WRITERS = 12
 
 
 def completion(text: str, tokens: int = 3) -> Completion:
@@ -84,7 +84,7 @@ def read(path: str, gate: Any, stop: Any, told: Any) -> None:
 
 
 def test_many_writers_and_a_reader(tmp_path: Path) -> None:
-    """24 processes that start at once on a file that is not there lose nothing; the reader never
+    """12 processes that start at once on a file that is not there lose nothing; the reader never
     sees half a response.
     """
     context, path, answers = multiprocessing.get_context("fork"), str(tmp_path / "s.db"), 4
@@ -213,14 +213,6 @@ def test_a_limit_on_file_sizes_is_a_full_disk(tmp_path: Path) -> None:
     assert found.rows["completions"] == kept
 
 
-def test_a_database_at_its_own_limit(tmp_path: Path) -> None:
-    """``PRAGMA max_page_count`` fills the file itself, on every system."""
-    with RolloutStore(tmp_path / "s.db") as store:
-        store._db.connection.execute("PRAGMA max_page_count = 40").fetchall()
-        kept = fill(store)
-        assert 0 < kept == store.size().completions
-
-
 def test_a_folder_that_may_not_be_written(small_disk: Path) -> None:
     """Opened to write, the store says so at once; read, it is as it was."""
     path = small_disk / "s.db"
@@ -241,12 +233,7 @@ def test_a_log_that_cannot_be_used_is_not_passed_over(small_disk: Path, tmp_path
     than read without them.
     """
     path = small_disk / "s.db"
-    script = (
-        "import os, signal, sys; sys.path.insert(0, sys.argv[2])\nfrom test_faults import"
-        " *\nstore = RolloutStore(sys.argv[1]); store.add(SETTINGS, Prompt.user('a'), 0,"
-        " completion('first'))\nos.kill(os.getpid(), signal.SIGKILL)"
-    )
-    subprocess.run([sys.executable, "-c", script, path, Path(__file__).parent], check=False)
+    killed_after(lambda: RolloutStore(path).add(SETTINGS, Prompt.user("a"), 0, completion("first")))
     path.with_name("s.db-shm").unlink()
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     with raises_naming(StoreError, "s.db-wal"):

@@ -20,6 +20,7 @@ from blackbox_lb.types import Example, Prompt
 from tests.support.commands import blb, options
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_rows
 
 
 def examples(texts: list[str]) -> list[Example]:
@@ -83,13 +84,11 @@ def test_stores_of_shards_merge_into_that_of_one_machine(
     monkeypatch.setattr("time.time", lambda: 1.8e9)
     splits = ["train"] * 7 + ["validation", "test"]
     data = tmp_path / "data.jsonl"
-    data.write_text(
-        "".join(
-            json.dumps({"prompt": f"question {n}", "answer": "a", "split": s}) + "\n"
-            for n, s in enumerate(splits)
-        )
-    )
-    names = ["whole", *(f"{n}/12" for n in range(1, 13))]
+    rows_of_data = [
+        {"prompt": f"question {n}", "answer": "a", "split": s} for n, s in enumerate(splits)
+    ]
+    write_rows(data, rows_of_data)
+    names = ["whole", *(f"{n}/6" for n in range(1, 7))]
     with ExactServer(ExactModel(12, 6, end=True, prompts=3)) as server:
         for name in names:
             out = tmp_path / name.replace("/", "of")
@@ -99,13 +98,8 @@ def test_stores_of_shards_merge_into_that_of_one_machine(
             result = blb("collect", *where, *task, *shard, "--quiet")
             assert result.exit_code == 0, result.output
     parts = [tmp_path / name.replace("/", "of") for name in names[1:]]
-    merged = blb(
-        "store",
-        "merge",
-        *(str(part / "rollouts.db") for part in parts),
-        "--out",
-        tmp_path / "all.db",
-    )
+    stores = [part / "rollouts.db" for part in parts]
+    merged = blb("store", "merge", *stores, "--out", tmp_path / "all.db")
     assert merged.exit_code == 0, merged.output
     assert rows(tmp_path / "all.db") == rows(tmp_path / "whole" / "rollouts.db")
     sizes = [len(rows(part / "rollouts.db")["completions"]) for part in parts]
@@ -113,7 +107,5 @@ def test_stores_of_shards_merge_into_that_of_one_machine(
     assert 0 in sizes
     for name, part, size in zip(names[1:], parts, sizes, strict=True):
         if size:
-            assert (
-                json.loads((part / "run.json").read_text())["runs"]["collect"]["settings"]["shard"]
-                == name
-            )
+            record = json.loads((part / "run.json").read_text())
+            assert record["runs"]["collect"]["settings"]["shard"] == name

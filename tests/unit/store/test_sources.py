@@ -68,12 +68,8 @@ def test_sources_are_one_store(three: tuple[Path, Path, Path], tmp_path: Path) -
         keys = sorted(whole.keys(REQUEST))
         assert store.keys(REQUEST) == set(keys)
         for one, other in zip(store.completions(keys), whole.completions(keys), strict=True):
-            assert (one.text, one.generated, one.whole, one.model) == (
-                other.text,
-                other.generated,
-                other.whole,
-                other.model,
-            )
+            for name in ("text", "generated", "whole", "model"):
+                assert getattr(one, name) == getattr(other, name)
             assert_same(arrays_of(one), arrays_of(other))
         assert store.spent(keys) == whole.spent(keys)
         assert store.token_bytes("t") == whole.token_bytes("t") == {0: b"\0", 1: b"\1", 2: b"\2"}
@@ -125,16 +121,9 @@ def plan_of(server: ExactServer, data: Path) -> tuple[str, ...]:
 def test_a_fit_from_shards_asks_for_nothing_new(tmp_path: Path) -> None:
     """Two machines' stores give the bias of a single one, and no completion is paid for twice."""
     data = tmp_path / "data.jsonl"
-    rows = [
-        {"prompt": f"Question {n}?", "answers": ["a"], "split": s}
-        for s in ("train", "validation", "test")
-        for n in range(8)
-    ]
-    data.write_text(
-        "".join(
-            json.dumps(row | {"prompt": f"{row['split']} {row['prompt']}"}) + "\n" for row in rows
-        )
-    )
+    splits = ("train", "validation", "test")
+    rows = [{"prompt": f"{s} Question {n}?", "split": s} for s in splits for n in range(8)]
+    write_rows(data, [{**row, "answers": ["a"]} for row in rows])
     with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
         plan = plan_of(server, data)
         fit = ("fit", *plan, "--validation-samples", 4, "--test-samples", 4, "--l2", 5)
@@ -185,12 +174,8 @@ def test_a_fit_of_what_is_stored_asks_for_no_training_completion(tmp_path: Path)
     write_rows(data, rows)
     with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
         plan = plan_of(server, data)
-        fit = (
-            "fit",
-            *plan,
-            *options(validation_samples=4, test_samples=4, l2=5, out=tmp_path / "fit"),
-            "--only-stored",
-        )
+        sizes = options(validation_samples=4, test_samples=4, l2=5, out=tmp_path / "fit")
+        fit = ("fit", *plan, *sizes, "--only-stored")
         empty = blb(*fit)
         assert (empty.exit_code, "Traceback" in empty.output) == (2, False)
         assert names(empty.output, "8 training prompts", "--only-stored")
@@ -199,12 +184,8 @@ def test_a_fit_of_what_is_stored_asks_for_no_training_completion(tmp_path: Path)
             for path, body in server.calls
             if "messages" in body
         )
-        assert (
-            blb(
-                "collect", *plan, *options(limit=5, samples_per_prompt=16, out=tmp_path / "part")
-            ).exit_code
-            == 0
-        )
+        part = options(limit=5, samples_per_prompt=16, out=tmp_path / "part")
+        assert blb("collect", *plan, *part).exit_code == 0
         asked = len(server.calls)
         result = blb(*fit, "--rollouts", tmp_path / "part", "--json")
         assert result.exit_code == 0, result.output

@@ -8,8 +8,6 @@ import json
 import random
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +17,7 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError, StoreError
-from blackbox_lb.store import RolloutStore, request_hash
+from blackbox_lb.store import RolloutStore
 from blackbox_lb.store.database import TABLES
 from blackbox_lb.store.parquet import export_store, import_store
 from blackbox_lb.store.recovery import recover
@@ -28,6 +26,7 @@ from blackbox_lb.store.upkeep import check, merge
 from blackbox_lb.types import Completion, Prompt
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
+from tests.unit.store.test_store import killed_after
 
 SETTINGS = {"model": "m", "tokenizer": "t"}
 Rows = dict[tuple[str, Any], dict[str, Any]]
@@ -171,7 +170,7 @@ def first_page_lost(data: bytearray, draw: random.Random) -> None:
     data[:size] = bytes(size)
 
 
-@pytest.mark.parametrize("trials", [6, pytest.param(75, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("trials", [3, pytest.param(75, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("damage", "least"), [(flipped, 0.98), (cut, 0.35), (page_lost, 0.97), (first_page_lost, 1.0)]
 )
@@ -199,54 +198,21 @@ def test_the_share_of_rows_that_is_recovered(
             assert rows(path) == before
         for file in tmp_path.glob(f"{path.name}*"):
             file.unlink()
-    share = recovered / trials / len(before)
-    print(f"{damage.__name__}: {share:.2%} of {trials} x {len(before)} rows")
-    assert share >= least
-
-
-def test_what_reads_a_damaged_store_says_so(whole: Path, tmp_path: Path) -> None:
-    """Every method on 60 damaged files gives what was stored or an error of our tree, never another
-    exception.
-    """
-    data, draw, request = (
-        whole.read_bytes(),
-        random.Random(3),
-        request_hash({**SETTINGS, "bias": [[1, 1.0]]}),
-    )
-    path, refused = tmp_path / "s.db", 0
-    for _ in range(60):
-        damaged = bytearray(data)
-        for _ in range(20):
-            damaged[draw.randrange(len(damaged))] ^= draw.randrange(1, 256)
-        path.write_bytes(bytes(damaged))
-        for use in (
-            lambda store: list(store.completions(store.prompts(request))),
-            lambda store: store.requests(),
-            lambda store: store.size(),
-            lambda store: store.spent(store.keys(request)),
-            lambda store: store.token_bytes("t"),
-            lambda store: store.rewards([f"{1:064x}"]),
-        ):
-            try:
-                with RolloutStore(path, read_only=True) as store:
-                    use(store)
-            except StoreError:
-                refused += 1
-    assert refused > 60
+    assert recovered / trials / len(before) >= least
 
 
 def test_a_log_that_was_never_written_back_is_recovered(tmp_path: Path) -> None:
     """After SIGKILL all rows are in the -wal; with the file itself gone to zeros they come back
     from there.
     """
-    script = (
-        "import os, signal, sys; sys.path.insert(0, sys.argv[2])\nfrom pathlib import Path\nimport"
-        " test_upkeep as t\nstore = t.RolloutStore(sys.argv[1])\nfor seed in range(12):"
-        " store.add(t.SETTINGS, t.Prompt.user('a'), seed, t.completion(seed))\nos.kill(os.getpid(),"
-        " signal.SIGKILL)"
-    )
     path = tmp_path / "s.db"
-    subprocess.run([sys.executable, "-c", script, path, Path(__file__).parent], check=False)
+
+    def work() -> None:
+        store = RolloutStore(path)
+        for seed in range(12):
+            store.add(SETTINGS, Prompt.user("a"), seed, completion(seed))
+
+    killed_after(work)
     path.write_bytes(bytes(path.stat().st_size))
     done = recover(path, tmp_path / "new.db")
     assert done.rows["completions"] == 12

@@ -10,30 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from blackbox_lb.errors import StoreError
 from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
 from blackbox_lb.store.rows import unpack
-from blackbox_lb.types import Completion, Prompt
+from blackbox_lb.types import Prompt
+from tests.unit.store.test_store import SETTINGS, completion
 
-SETTINGS: dict[str, Any] = {"model": "m", "tokenizer": "t"}
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
-
-
-def completion(text: str = "x", t: int = 3, k: int = 4) -> Completion:
-    """A completion of ``t`` tokens with ``k`` alternatives each."""
-    rng = np.random.default_rng(t)
-    return Completion(
-        text,
-        "stop",
-        rng.integers(0, 99, t).astype(np.int32),
-        -rng.random(t).astype(np.float32),
-        rng.integers(0, 99, (t, k)).astype(np.int32),
-        -np.sort(rng.random((t, k))).astype(np.float32),
-        token_bytes={5: b"five"},
-    )
 
 
 class Counting(RolloutStore):
@@ -95,7 +80,7 @@ def test_answers_that_wait_together_share_a_transaction(tmp_path: Path) -> None:
         assert {key for (key,) in keys} == store.keys(request_hash(SETTINGS))
         assert sum(store.sizes) == 40
         assert len(store.sizes) < 20
-        assert store.token_bytes("t") == {5: b"five"}
+        assert store.token_bytes("t") == completion().token_bytes
 
 
 def test_an_answer_is_durable_when_its_caller_goes_on(tmp_path: Path) -> None:
@@ -159,13 +144,12 @@ def test_a_blob_of_the_format_before_is_read() -> None:
     """Bytes that were packed as format 2 by the version before, of two tokens with two alternatives
     each.
     """
-    blob = bytes.fromhex(OLD)
+    blob = bytes.fromhex(
+        "02020000000200000000789c63e764408003fbf7b37372b23360030d0718f6efdb7f000062a806ab"
+    )
     arrays = unpack(blob)
     assert blob[0] == 2
     assert arrays.token_ids.tolist() == [7, 9]
     assert arrays.logprobs.tolist() == [-0.5, -1.5]
     assert arrays.top_ids.tolist() == [[7, 9], [9, 7]]
     assert arrays.top_logprobs.tolist() == [[-0.5, -1.5], [-0.25, -2.0]]
-
-
-OLD = "02020000000200000000789c63e764408003fbf7b37372b23360030d0718f6efdb7f000062a806ab"

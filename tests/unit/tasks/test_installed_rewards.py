@@ -8,7 +8,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,6 +20,7 @@ from tests.support.commands import blb
 from tests.support.errors import raises_naming
 from tests.support.installed import MODULE, documented, put_package
 from tests.support.questions import write_rows
+from tests.support.stored import SETTINGS
 from tests.support.stored import text_completion as completion
 
 EXAMPLE = Example("q1", Prompt.user("Hello?"))
@@ -46,18 +46,10 @@ def test_the_documented_package_scores_by_the_command_line(
     prompts = {"train": "Why?", "validation": "Who?", "test": "Hello?"}
     rows = [{"prompt": prompt, "split": split} for split, prompt in prompts.items()]
     write_rows(tmp_path / "rows.jsonl", rows)
-    sampling = {"temperature": 1.0, "max_tokens": 8, "top_logprobs": 0, "seed": None}
-    request: dict[str, Any] = {
-        "provider": "p",
-        "model": "m",
-        "tokenizer": "t",
-        "endpoint": "chat",
-        "bias": [],
-        "sampling": sampling,
-    }
+    known = {"model": "m", "tokenizer": "t", "endpoint": "chat", "bias": []}
     with RolloutStore(tmp_path / "rollouts.db") as store:
         for sample, text in enumerate(["Please, come in, please.", "Go away, thanks."]):
-            store.add(request, Prompt.user("Hello?"), sample, completion(text, 4))
+            store.add(SETTINGS | known, Prompt.user("Hello?"), sample, completion(text, 4))
     assert MODULE not in sys.modules
     means = {}
     for spec in ("polite", "polite:thanks"):
@@ -89,10 +81,7 @@ def test_a_package_cannot_take_a_name_of_ours(install: Install) -> None:
 @pytest.mark.parametrize(
     ("code", "facts"),
     [
-        ("import no_such_module_of_it", ("ModuleNotFoundError", "no_such_module_of_it")),
         ("raise SystemExit(1)", ("SystemExit",)),
-        ("", ("AttributeError", "Polite")),
-        ("Polite = 3", ("TypeError",)),
         ("def Polite(argument): raise ValueError('no such word')", ("ValueError", "no such word")),
         ("def Polite(argument): return 3", ("3", "``needs_answer``")),
         ("class Polite:\n    def __init__(self, a): pass\n    name = 'x'", ("score(example",)),

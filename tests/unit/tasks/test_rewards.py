@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,16 +16,9 @@ from hypothesis import strategies as st
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.tasks.rewards.matching import normalise, parse_matcher
-from blackbox_lb.types import Completion, Example, Prompt
+from blackbox_lb.types import Example, Prompt
 from tests.support.errors import raises_naming
-
-
-def completion(text: str, tokens: int = 5) -> Completion:
-    zeros = np.zeros(tokens, dtype=np.float32)
-    none = np.zeros((tokens, 0))
-    return Completion(
-        text, "stop", zeros.astype(np.int32), zeros, none.astype(np.int32), none.astype(np.float32)
-    )
+from tests.support.stored import text_completion as completion
 
 
 def asked(*answers: str) -> Example:
@@ -43,28 +35,16 @@ OSLO = asked("Oslo")
     [
         ("  The  Capital\nis OSLO! ", "the capital is oslo"),
         ("Bogotá, Brasília & Chișinău", "bogotá brasília & chișinău"),
-        ("N'Djamena", "ndjamena"),
-        ("N’Djaména", "ndjaména"),
-        ("Nukuʻalofa", "nukualofa"),
+        ("N’Djaména, Nukuʻalofa", "ndjaména nukualofa"),
         ("Washington, D.C.", "washington dc"),
-        ("U.S.A.", "usa"),
-        ("Port-au-Prince", "port au prince"),
         ("København, Łódź, Straße, Œuvre", "københavn łódź strasse œuvre"),
-        ("**Paris**, _France_", "paris france"),
-        ("St. John's", "st johns"),
         ("$1,234,567.50.", "$ 1234567.50"),
         ("1,2345", "1 2345"),
         ("x = -5, y = −5, 2020-2021", "x = -5 y = -5 2020 2021"),
-        ("東京です。", "東 京 で す"),
-        ("서울", "서 울"),
         ("ﬁne ½", "fine 1 / 2"),
         ("... !?", ""),
         ("C++, C++17, `C#`, A+ or A-; **A***", "c++ c++ 17 c# a+ or a- a*"),
         ("*A*, A - b, BBB-, x+1, a->b", "a a b bbb- x + 1 a > b"),
-        ("$5, 5%, 1/2, R&D, +1, ≠", "$ 5 5 % 1 / 2 r & d + 1 ≠"),
-        ("-", "-"),
-        ("ÎȚI, îţi", "îți îți"),
-        ("เสื้อ ม้า", "เ สื้ อ ม้ า"),
         ("कर्म ｶﾞ", "कर्म ガ"),
     ],
 )
@@ -91,96 +71,69 @@ def test_contains_finds_what_stands_between_spaces(before: str, after: str, answ
 
 
 @pytest.mark.parametrize(
-    ("spec", "answer", "text", "correct"),
+    ("spec", "answer", "right", "wrong"),
     [
-        ("contains", "Oslo", "It is Oslo.", True),
-        ("contains", "Oslo", "OSLO", True),
-        ("contains", "Rome", "Romero lives in Rometta.", False),
-        ("contains", "Rome", "The answer: **Rome**", True),
-        ("contains", "N'Djamena", "It is N’Djaména, in Chad.", True),
-        ("contains", "New Delhi", "Delhi, or New York", False),
-        ("contains", "72", "So she earns $72.", True),
-        ("contains", "72", "So she earns $72.50", False),
-        ("contains", "72", "So she earns 1,072", False),
-        ("contains", "1072", "So she earns 1,072.", True),
-        ("contains", "5", "x = -5", False),
-        ("contains", "東京", "首都は東京です", True),
-        ("contains", "+", "the operator is +", True),
-        ("contains", "+", "the operator is -", False),
-        ("contains", "Oslo", "", False),
-        ("exact-match", "Oslo", " oslo.\n", True),
-        ("exact-match", "Oslo", "It is Oslo.", False),
-        ("exact-match", "+", "+", True),
-        ("exact-match", "+", "-", False),
-        ("exact-match", "+", "", False),
-        ("exact-match", "Paris", "Paris.", True),
-        ("exact-match", "Paris", "**Paris**", True),
-        ("exact-match", "Paris", "“Paris!”", True),
-        ("exact-match", "Port-au-Prince", "Port au Prince", True),
-        ("contains", "Paris", "The answer is **Paris**.", True),
-        ("contains", "Paris", "Paris - the capital", True),
-        ("exact-match", "72", "$72", True),
-        ("exact-match", "72", "72 %", True),
-        ("exact-match", "5%", "5 %.", True),
-        ("exact-match", "5%", "$5", False),
-        ("exact-match", "$5", "5%", False),
-        ("exact-match", "5%", "5", False),
-        ("exact-match", "1/2", "1 2", False),
-        ("exact-match", "1 2", "1/2", False),
-        ("exact-match", "½", "1/2", True),
-        ("contains", "18", "9*2=18", True),
-        ("exact-match", "C++", "C", False),
-        ("exact-match", "C", "C++", False),
-        ("exact-match", "C", "C#", False),
-        ("exact-match", "C++", "`c++`", True),
-        ("exact-match", "A+", "A-", False),
-        ("exact-match", "A-", "A", False),
-        ("exact-match", "A", "A-", False),
-        ("exact-match", "A-", "A-.", True),
-        ("exact-match", "A*", "A", False),
-        ("exact-match", "A*", "**A***", True),
-        ("exact-match", "+1", "1", False),
-        ("exact-match", "R&D", "R D", False),
-        ("exact-match", "👍", "👎", False),
-        ("contains", "C#", "Use C here", False),
-        ("contains", "C#", "Use C# here", True),
-        ("contains", "C", "Use C++ here", False),
-        ("contains", "A-", "Grade: A-", True),
-        ("contains", "-", "the operator is -", True),
-        ("exact-match", "かぎ", "かき", False),
-        ("exact-match", "かき", "かぎ", False),
-        ("exact-match", "パパ", "ハハ", False),
-        ("exact-match", "ガ", "ｶﾞ", True),
-        ("contains", "ガラス", "カラスがいる", False),
-        ("contains", "ガラス", "ガラスがある", True),
-        ("exact-match", "เสื้อ", "เสือ", False),
-        ("exact-match", "ม้า", "มา", False),
-        ("exact-match", "कर्म", "करम", False),
-        ("exact-match", "мой", "мои", False),
-        ("exact-match", "ёлка", "елка", True),
-        ("exact-match", "có", "cỏ", False),
-        ("exact-match", "có", "co", True),
-        ("exact-match", "co", "có", True),
-        ("exact-match", "ế", "ê", False),
-        ("exact-match", "Chișinău", "Chisinău", True),
-        ("exact-match", "Chișinău", "Chişinău", True),
-        ("exact-match", "København", "Kobenhavn", True),
-        ("exact-match", "Αθήνα", "ΑΘΗΝΑ", True),
-        ("exact-match", "São Tomé", "Sao Tome", True),
-        ("exact-match", "São Tomé", "Sa\u0303o Tome\u0301", True),
-        ("exact-match", "≠", "=", False),
-        ("regex:^{answer}$", "a.b", "a.b", True),
-        ("regex:^{answer}$", "a.b", "axb", False),
-        (r"regex:#### {answer}\b", "18", "9*2\n#### 18", True),
-        (r"regex:#### {answer}\b", "18", "#### 180", False),
-        ("regex:oslo", "Oslo", "Oslo", False),
-        ("regex:(?i)oslo", "Oslo", "Oslo", True),
-        ("regex:a{2}:b", "Oslo", "aa:b", True),
+        ("contains", "Oslo", ("It is Oslo.", "OSLO"), ("",)),
+        ("contains", "Rome", ("The answer: **Rome**",), ("Romero lives in Rometta.",)),
+        ("contains", "N'Djamena", ("It is N’Djaména, in Chad.",), ()),
+        ("contains", "New Delhi", (), ("Delhi, or New York",)),
+        ("contains", "72", ("She earns $72.", "9*8=72"), ("She earns $72.50", "She earns 1,072")),
+        ("contains", "1072", ("So she earns 1,072.",), ()),
+        ("contains", "5", (), ("x = -5",)),
+        ("contains", "東京", ("首都は東京です",), ()),
+        ("contains", "ガラス", ("ガラスがある",), ("カラスがいる",)),
+        ("contains", "+", ("the operator is +",), ("the operator is -",)),
+        ("contains", "-", ("the operator is -",), ()),
+        ("contains", "Paris", ("Paris - the capital",), ()),
+        ("contains", "C#", ("Use C# here",), ("Use C here",)),
+        ("contains", "C", (), ("Use C++ here",)),
+        ("contains", "A-", ("Grade: A-",), ()),
+        ("exact-match", "Oslo", (" oslo.\n",), ("It is Oslo.",)),
+        ("exact-match", "Paris", ("**Paris**", "“Paris!”"), ()),
+        ("exact-match", "Port-au-Prince", ("Port au Prince",), ()),
+        ("exact-match", "+", ("+",), ("-", "")),
+        ("exact-match", "72", ("$72", "72 %"), ()),
+        ("exact-match", "5%", ("5 %.",), ("$5", "5")),
+        ("exact-match", "$5", (), ("5%",)),
+        ("exact-match", "1/2", ("½",), ("1 2",)),
+        ("exact-match", "1 2", (), ("1/2",)),
+        ("exact-match", "C++", ("`c++`",), ("C",)),
+        ("exact-match", "C", (), ("C++", "C#")),
+        ("exact-match", "A-", ("A-.",), ("A", "A+")),
+        ("exact-match", "A*", ("**A***",), ("A",)),
+        ("exact-match", "+1", (), ("1",)),
+        ("exact-match", "R&D", (), ("R D",)),
+        ("exact-match", "👍", (), ("👎",)),
+        ("exact-match", "かぎ", (), ("かき",)),
+        ("exact-match", "ガ", ("ｶﾞ",), ()),
+        ("exact-match", "เสื้อ", (), ("เสือ",)),
+        ("exact-match", "कर्म", (), ("करम",)),
+        ("exact-match", "мой", (), ("мои",)),
+        ("exact-match", "ёлка", ("елка",), ()),
+        ("exact-match", "có", ("co",), ("cỏ",)),
+        ("exact-match", "co", ("có",), ()),
+        ("exact-match", "ế", (), ("ê",)),
+        ("exact-match", "Chișinău", ("Chisinău", "Chişinău"), ()),
+        ("exact-match", "København", ("Kobenhavn",), ()),
+        ("exact-match", "Αθήνα", ("ΑΘΗΝΑ",), ()),
+        ("exact-match", "São Tomé", ("Sao Tome", "Sa\u0303o Tome\u0301"), ()),
+        ("exact-match", "≠", (), ("=",)),
+        ("regex:^{answer}$", "a.b", ("a.b",), ("axb",)),
+        (r"regex:#### {answer}\b", "18", ("9*2\n#### 18",), ("#### 180",)),
+        ("regex:oslo", "Oslo", (), ("Oslo",)),
+        ("regex:(?i)oslo", "Oslo", ("Oslo",), ()),
+        ("regex:a{2}:b", "Oslo", ("aa:b",), ()),
     ],
 )
-def test_matchers_worked_examples(spec: str, answer: str, text: str, correct: bool) -> None:
-    """Each matcher, on a completion one can judge by eye."""
-    assert parse_matcher(spec)(asked(answer), text) is correct
+def test_matchers_worked_examples(
+    spec: str, answer: str, right: tuple[str, ...], wrong: tuple[str, ...]
+) -> None:
+    """Each matcher, on completions one can judge by eye."""
+    matcher = parse_matcher(spec)
+    for text in right:
+        assert matcher(asked(answer), text), text
+    for text in wrong:
+        assert not matcher(asked(answer), text), text
 
 
 # Built-in rewards
@@ -190,9 +143,7 @@ def test_matchers_worked_examples(spec: str, answer: str, text: str, correct: bo
     ("spec", "text", "tokens", "nats", "read"),
     [
         ("contains", "It is Oslo.", 5, 1.0, 1.0),
-        ("contains", "It is Bergen.", 5, 0.0, 0.0),
         ("exact-match", "Oslo", 5, 1.0, 1.0),
-        ("exact-match", "It is Oslo.", 5, 0.0, 0.0),
         ("regex:Os(lo|terdal)", "It is Oslo.", 5, 1.0, 1.0),
         ("length", "anything", 12, math.log(4), 4.0),
         ("length", "anything", 48, 0.0, 1.0),
@@ -223,14 +174,12 @@ def test_rewards_worked_examples(
 @pytest.mark.parametrize(
     ("spec", "is_log", "needs_answer", "label"),
     [
-        ("exact-match", False, True, "exact-match"),
         ("contains", False, True, "contains"),
         ("regex:^A", False, False, "matches '^A'"),
         ("regex:^{answer}", False, True, "matches '^{answer}'"),
         ("length", True, False, "T/len"),
         ("log-accuracy", True, True, "accuracy"),
         ("correct-and-short", True, True, "correct x T/len"),
-        ("accuracy", False, True, "accuracy"),
         ("accuracy-minus-length", False, True, "accuracy - len/T"),
         ("accuracy-gated-length", False, True, "correct x T/len"),
         ("math:dist", False, False, "math:dist"),
@@ -249,19 +198,11 @@ def test_each_reward_says_how_it_is_read(
 def test_the_correctness_matcher_gates_the_reward() -> None:
     """What counts as correct is set by ``correct`` where the reward does not say it itself."""
     wordy = completion("It is Oslo.", 12)
-    assert (
-        parse_reward("correct-and-short", max_tokens=48, correct="exact-match")
-        .score(OSLO, wordy)
-        .value
-        == -math.inf
-    )
-    assert (
-        parse_reward("log-accuracy", max_tokens=48, correct="regex:Oslo")
-        .score(asked(), wordy)
-        .value
-        == 0.0
-    )
-    assert not parse_reward("log-accuracy", max_tokens=48, correct="regex:Oslo").needs_answer
+    strict = parse_reward("correct-and-short", max_tokens=48, correct="exact-match")
+    assert strict.score(OSLO, wordy).value == -math.inf
+    searched = parse_reward("log-accuracy", max_tokens=48, correct="regex:Oslo")
+    assert searched.score(asked(), wordy).value == 0.0
+    assert not searched.needs_answer
 
 
 def test_accuracy_is_known_where_there_is_an_answer() -> None:
@@ -270,12 +211,8 @@ def test_accuracy_is_known_where_there_is_an_answer() -> None:
     assert reward.correct(OSLO, completion("It is Oslo.")) is True
     assert reward.correct(OSLO, completion("Bergen")) is False
     assert reward.correct(asked(), completion("Bergen")) is None
-    assert (
-        parse_reward("exact-match", max_tokens=48, correct="contains").correct(
-            OSLO, completion("It is Oslo.")
-        )
-        is False
-    )
+    exact = parse_reward("exact-match", max_tokens=48, correct="contains")
+    assert exact.correct(OSLO, completion("It is Oslo.")) is False
 
 
 GATED = [
@@ -372,11 +309,9 @@ def module(
     ("body", "nats"),
     [
         ("True", 1.0),
-        ("3", 3.0),
         ("-0.5", -0.5),
         ("np.bool_(True)", 1.0),
         ("np.float32(0.5)", 0.5),
-        ("np.int64(2)", 2.0),
         ("len(completion.text) - len(example.answers[0])", 0.0),
     ],
 )
@@ -399,14 +334,10 @@ def test_a_users_function_is_called_with_example_and_completion(
 @pytest.mark.parametrize(
     ("body", "facts"),
     [
-        (
-            "float('nan')",
-            ("nan", "finite"),
-        ),
+        ("float('nan')", ("nan", "finite")),
         ("float('inf')", ("returned inf", "finite")),
         ("float('-inf')", ("minus infinity", "``tau``")),
         ("10**400", ("1e308",)),
-        ("None", ("None",)),
         ("'0.5'", ("'0.5'",)),
         ("[0.5]", ("[0.5]",)),
         ("1 / 0", ("ZeroDivisionError", "division by zero")),
@@ -428,18 +359,13 @@ def test_a_users_function_must_return_a_number(
     [
         ("def g(e, c): ...\n", "f", ("own_reward_for_test.py", "'f'", "'g'")),
         ("f = 3\n", "f", ("3", "(example, completion)")),
-        (
-            "def f(text): ...\n",
-            "f",
-            ("(text)", "(example, completion)"),
-        ),
+        ("def f(text): ...\n", "f", ("(text)", "(example, completion)")),
         ("async def f(e, c): ...\n", "f", ("asynchronous",)),
         (
             "import own_reward_missing_part\n",
             "f",
             ("ModuleNotFoundError", "'own_reward_missing_part'"),
         ),
-        ("def f(:\n", "f", ("SyntaxError",)),
         ("raise SystemExit(1)\n", "f", ("SystemExit",)),
     ],
 )
@@ -482,7 +408,6 @@ def schema(tmp_path: Path) -> Callable[[str], str]:
     ("text", "value"),
     [
         ('{"name": "Ada", "age": 36}', 1.0),
-        (' \n{"name": "Ada"}\n', 1.0),
         ('Here it is:\n```json\n{"name": "Ada"}\n```\nAnything else?', 1.0),
         ('```json\n{"age": 1}\n```\n```json\n{"name": "Ada"}\n```', 0.0),
         ('```json\n{"name":\n```\n```json\n{"name": "Ada"}\n```', 0.0),
@@ -503,7 +428,6 @@ def schema(tmp_path: Path) -> Callable[[str], str]:
         ('{"name": "Ada"} is the answer', 0.0),
         ('{"name": "Ada", "age": -1}', 0.0),
         ('{"name": "Ada", "age": NaN}', 0.0),
-        ("[]", 0.0),
         ("null", 0.0),
         ("", 0.0),
         ("[" * 100_000, 0.0),
@@ -525,10 +449,7 @@ def test_a_completion_that_fits_the_schema_is_worth_one(
     [
         ("{", ("not JSON",)),
         ("3", ("3", "object", "true", "false")),
-        (
-            '{"properties": {"a": {"type": "sting"}}}',
-            ("properties/a/type",),
-        ),
+        ('{"properties": {"a": {"type": "sting"}}}', ("properties/a/type",)),
     ],
 )
 def test_a_broken_schema_is_refused_at_once(
@@ -547,7 +468,6 @@ def test_a_broken_schema_is_refused_at_once(
         ('{"name": "person", "strict": true, "schema": %s}', "schema"),
         ('{"schema": %s}', "schema"),
         ('{"type": "json_schema", "json_schema": {"schema": %s}}', "json_schema.schema"),
-        ('{"type": "json_schema", "name": "person", "schema": %s}', "schema"),
         ('{"type": "function", "function": {"parameters": %s}}', "function.parameters"),
         ('{"type": "function", "name": "person", "parameters": %s}', "parameters"),
     ],
@@ -623,12 +543,9 @@ def test_a_completion_is_never_the_schemas_fault(
         ("0.01", "19.99", 1),
         ("0.01", "4.02", 1),
         ("0.01", "-0.07", 1),
-        ("0.01", "1.11", 1),
         ("0.01", "19.995", 0),
-        ("0.01", "1e-3", 0),
         ("0.01", "1e300", 1),
         ("1e-7", "0.0000003", 1),
-        ("3", "9", 1),
         ("3", "10", 0),
         ("0.01", '"text"', 1),
     ],
@@ -651,7 +568,6 @@ def test_a_multiple_is_one_of_decimals(
         ("[[1], [true]]", 1),
         ('[{"a": 1, "b": [2]}, {"b": [2.0], "a": 1}]', 0),
         ("[[], {}]", 1),
-        ('[[["a", 1]], {"a": 1}]', 1),
     ],
 )
 def test_unique_items(schema: Callable[[str], str], items: str, value: float) -> None:

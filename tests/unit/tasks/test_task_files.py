@@ -19,7 +19,7 @@ from blackbox_lb.tasks.records.files import SourcedExample, join_repeats, read_r
 from blackbox_lb.tasks.records.records import value_at
 from blackbox_lb.tasks.sets.labels import Labels, labels_of_task
 from blackbox_lb.types import Example, Message, Prompt
-from tests.support.commands import blb
+from tests.support.commands import options, refused
 from tests.support.errors import names, raises_naming
 
 Write = Callable[[str, str | bytes], Path]
@@ -71,8 +71,6 @@ def test_a_number_of_too_many_digits_is_named_plainly(write: Write, row: str, pr
         ('{"a": 1e308, "b": 1e308}', (0.5, 0.5)),
         ('{"a": 1e308, "b": 1e308, "c": 1}', (0.5, 0.5, 0)),
         ('{"a": 5e-324, "b": 5e-324}', (0.5, 0.5)),
-        ('{"a": 1e300, "b": 3e300}', (0.25, 0.75)),
-        ('{"a": 1, "b": 3}', (0.25, 0.75)),
     ],
 )
 def test_shares_of_any_size_are_divided_by_their_sum(
@@ -120,24 +118,11 @@ def test_banking77(write: Write) -> None:
     assert names(task.note, "2 rows", "1 prompt")
 
 
-def test_judgebench(write: Write) -> None:
-    """An equal row counts once, whatever its id."""
-    row = {"pair_id": "a", "question": "Which?", "response_A": "x", "response_B": "y"}
-    rows = [{**row, "label": "A>B", "id": "1"}, {**row, "label": "A>B", "id": "2"}]
-    path = write("gpt.jsonl", jsonl(*rows, {**row, "response_B": "z", "label": "B>A", "id": "3"}))
-    template = "{question}\n{response_A}\n{response_B}"
-    task = load_task(
-        data=write(
-            "all.jsonl",
-            path.read_text()
-            + jsonl(
-                *({**row, "response_A": str(n), "label": "A>B", "id": f"r{n}"} for n in range(50))
-            ),
-        ),
-        prompt_template=template,
-        answer_column="label",
-    )
-    assert len(prompts_of(task)) == 52
+def test_an_equal_row_counts_once(write: Write) -> None:
+    """Whatever its id, as in JudgeBench."""
+    rows = [{"prompt": "Which?", "answer": "A>B", "id": id_} for id_ in ("1", "2")]
+    task = load_task(data=write("a.jsonl", jsonl(*rows, *filler(50))))
+    assert len(prompts_of(task)) == 51
     assert names(task.note, "1 row")
 
 
@@ -218,23 +203,15 @@ def test_arrays_are_read_as_they_are(write: Write) -> None:
     """PandaLM, LLMBar and Alpaca are a JSON array, pretty or on one line, in a file of any of the
     suffixes.
     """
-    pandalm = [
-        {"index": 0, "instruction": "Sum it up.", "input": "x", "response1": "a", "annotator1": 2},
-        {"index": 1, "instruction": "Sum it up.", "input": "y", "response1": "b", "annotator1": 1},
-    ]
-    llmbar = [{"input": "Say hi.", "output_1": "hi", "output_2": "no", "label": 1}]
-    alpaca = [{"instruction": "Name a colour.", "input": "", "output": "Red"}]
+    rows = [{"instruction": "Sum.", "input": x, "annotator1": n} for n, x in enumerate("xy")]
     for indent in (None, 2):
         for suffix in ("json", "jsonl"):
-            path = write(f"p.{suffix}", json.dumps(pandalm, indent=indent))
-            task = load_examples(path, prompt_column="input", answer_column="annotator1")
-            assert [(e.prompt.text, e.answers) for e in task] == [("x", ("2",)), ("y", ("1",))]
-            path = write(f"l.{suffix}", json.dumps(llmbar, indent=indent))
-            (example,) = load_examples(path, prompt_column="input", answer_column="label")
-            assert example.answers == ("1",)
-            path = write(f"a.{suffix}", json.dumps(alpaca * 1, indent=indent))
-            (example,) = load_examples(path, prompt_column="instruction", answer_column="output")
-            assert example.answers == ("Red",)
+            path = write(f"p.{suffix}", json.dumps(rows, indent=indent))
+            examples = load_examples(path, prompt_column="input", answer_column="annotator1")
+            assert [(example.prompt.text, example.answers) for example in examples] == [
+                ("x", ("0",)),
+                ("y", ("1",)),
+            ]
 
 
 @pytest.mark.parametrize(
@@ -281,15 +258,15 @@ def test_bigbench(write: Write) -> None:
 
 
 def test_a_field_is_for_one_json_file(write: Write, tmp_path: Path) -> None:
-    """A table and a data set have no field; a task by name has neither field nor prefill."""
+    """A table and a data set have no field; a task by name has no field, prefill or column."""
     with raises_naming(DataError, "``field=rows``"):
         load_task(data=write("a.csv", "prompt,answer\nP,x\n"), field="rows")
     with raises_naming(InputError, "``field=rows``"):
         load_task(data=tmp_path, field="rows")
-    with raises_naming(InputError, "'capitals'"):
-        load_task("capitals", field="rows")
-    with raises_naming(InputError, "'capitals'"):
-        load_task("capitals", prefill=True)
+    of_data: Any
+    for of_data in ({"field": "rows"}, {"prefill": True}, {"prompt_column": "q"}):
+        with raises_naming(InputError, "'capitals'"):
+            load_task("capitals", **of_data)
 
 
 def test_one_object_over_several_lines_is_one_row(write: Write) -> None:
@@ -467,6 +444,13 @@ def turn(text: str) -> list[dict[str, str]]:
     return [*ASKED, {"role": "assistant", "content": text}]
 
 
+def ended(text: str, **more: object) -> str:
+    """40 different questions that end with this text of the assistant."""
+    answered = {"role": "assistant", "content": text}
+    asked = ([{"role": "user", "content": str(n)}, answered] for n in range(40))
+    return jsonl(*({"messages": messages, **more} for messages in asked))
+
+
 def test_the_last_turn_is_the_answer_of_a_row_without_one(write: Write) -> None:
     """A file as fine-tuning takes it: the gold turn is the answer and not sent, which is said; it
     is the same example as with an answer column.
@@ -475,12 +459,8 @@ def test_the_last_turn_is_the_answer_of_a_row_without_one(write: Write) -> None:
     (other,) = load_examples(write("b.jsonl", jsonl({"messages": ASKED, "answer": "a"})))
     assert example == other
     assert example.prompt.messages == (Message("system", "Route."), Message("user", "City?"))
-    rows = [
-        {"messages": [*ASKED[:1], {"role": "user", "content": str(n)}, *turn("a")[2:]]}
-        for n in range(40)
-    ]
     for needed in (True, False):
-        task = load_task(data=write("c.jsonl", jsonl(*rows)), require_answers=needed)
+        task = load_task(data=write("c.jsonl", ended("a")), require_answers=needed)
         assert names(task.note, "40 rows", "answer column")
         assert {e.prompt.messages[-1].role for e in task.train} == {"user"}
     with raises_naming(DataError, "line 1", "messages", "``prefill``"):
@@ -494,16 +474,12 @@ def test_a_last_turn_that_holds_the_answer_is_refused(write: Write, text: str) -
     """The model would be shown the answer; the option for a wanted prefill is named, and sends
     it.
     """
-    path = write("a.jsonl", jsonl({"messages": turn(text), "answer": ["b", "a"]}, *()))
+    path = write("a.jsonl", jsonl({"messages": turn(text), "answer": ["b", "a"]}))
     with raises_naming(DataError, "line 1", "'a'", "``prefill``"):
         load_examples(path)
-    rows = jsonl(
-        *(
-            {"messages": [{"role": "user", "content": str(n)}, *turn(text)[2:]], "answer": "a"}
-            for n in range(40)
-        )
-    )
-    task = load_task(data=write("b.jsonl", rows), prefill=True)
+    where = options(provider="llamacpp", base_url="http://127.0.0.1:9/v1", data=path)
+    assert names(refused("check", *where, "--reward", "contains"), "line 1", "'a'", "--prefill")
+    task = load_task(data=write("b.jsonl", ended(text, answer="a")), prefill=True)
     assert task.train[0].prompt.messages[-1] == Message("assistant", text)
     assert task.note == ""
 
@@ -512,44 +488,11 @@ def test_another_last_turn_is_sent_and_said(write: Write) -> None:
     """The beginning of a completion that gives nothing away is sent, and counted unless --prefill
     says that it is meant.
     """
-    rows = jsonl(
-        *(
-            {
-                "messages": [{"role": "user", "content": str(n)}, *turn('{"city":')[2:]],
-                "answer": "x",
-            }
-            for n in range(40)
-        )
-    )
+    rows = ended('{"city":', answer="x")
     task = load_task(data=write("a.jsonl", rows))
     assert task.train[0].prompt.messages[-1].content == '{"city":'
     assert names(task.note, "40 rows", "assistant")
     assert load_task(data=write("a.jsonl", rows), prefill=True).note == ""
-
-
-def test_check_refuses_a_file_that_shows_its_answers(write: Write) -> None:
-    """Through the command, before anything is asked: exit code 2 and the option."""
-    rows = jsonl(
-        *(
-            {
-                "messages": [{"role": "user", "content": str(n)}, *turn("ab"[n % 2])[2:]],
-                "answer": "ab"[n % 2],
-            }
-            for n in range(40)
-        )
-    )
-    words = [
-        "check",
-        "--provider",
-        "llamacpp",
-        "--base-url",
-        "http://127.0.0.1:9/v1",
-        "--reward",
-        "contains",
-    ]
-    result = blb(*words, "--labels", "a,b", "--data", write("a.jsonl", rows))
-    assert result.exit_code == 2
-    assert "--prefill" in result.output
 
 
 # --- Where nothing is learned

@@ -69,18 +69,6 @@ def numbered(count: int, start: int = 0) -> list[Example]:
     ]
 
 
-def test_the_door_is_sorted() -> None:
-    """The package exports exactly these names, in order."""
-    assert tasks.__all__ == [
-        "Reward",
-        "Score",
-        "Task",
-        "load_examples",
-        "load_task",
-        "parse_reward",
-    ]
-
-
 # Files
 
 
@@ -133,23 +121,15 @@ def test_chat_messages_in_csv_are_json(write: Write) -> None:
     assert example.prompt == Prompt.user("Hi")
 
 
-def test_columns_can_be_renamed(write: Write) -> None:
-    """GSM8K's question and answer columns are read by name."""
-    path = write("a.jsonl", jsonl({"question": "Q", "final": "4", "answer": "long"}))
-    assert load_examples(path, prompt_column="question", answer_column="final")[0].answers == ("4",)
-
-
 def test_answers_may_be_left_out_where_none_are_needed(write: Write) -> None:
     """With require_answers=False a row without an answer, or with an empty one in a table, has no
     answers.
     """
-    assert (
-        load_examples(write("a.jsonl", jsonl({"prompt": "Q"})), require_answers=False)[0].answers
-        == ()
-    )
-    assert (
-        load_examples(write("a.csv", "prompt,answer\nQ,\n"), require_answers=False)[0].answers == ()
-    )
+    for path in (
+        write("a.jsonl", jsonl({"prompt": "Q"})),
+        write("a.csv", "prompt,answer\nQ,\n"),
+    ):
+        assert load_examples(path, require_answers=False)[0].answers == ()
 
 
 def test_the_default_id_depends_on_content_only(write: Write) -> None:
@@ -178,18 +158,7 @@ BROKEN = {
     "null answer": ({"prompt": "Q", "answer": None}, "line 2: answer is empty; add one"),
     "empty list": ({"prompt": "Q", "answer": []}, "line 2: answer is empty; add one"),
     "blank answer": ({"prompt": "Q", "answer": " "}, "line 2: answer is empty; write one"),
-    "object in a list": (
-        {"prompt": "Q", "answer": [{"value": "x"}]},
-        "name the field with the answer, ``answer_column=answer.0.value``",
-    ),
-    "prediction": (
-        {"prompt": "Q", "answer": {"label": 1, "score": 0.9}},
-        "name the field with the answer, ``answer_column=answer.label``",
-    ),
-    "object": (
-        {"prompt": "Q", "answer": {"a": 1}},
-        "line 2: answer has shares of 'a' alone",
-    ),
+    "object": ({"prompt": "Q", "answer": {"a": 1}}, "line 2: answer has shares of 'a' alone"),
     "no prompt": (
         {"text": "Q", "answer": "x"},
         "line 2: has no column 'prompt' or 'messages' (did you mean ``prompt_column=text``?); its columns: text, answer;",
@@ -233,7 +202,6 @@ BROKEN = {
         "line 2: id is 1.5; it must be a string or an integer",
     ),
     "not an object": ("hello", "line 2: 'hello' is not an object; write one JSON object a line"),
-    "list": ([1], "line 2: [1] is not an object; write one JSON object a line"),
     "same id": ({"prompt": "Q", "answer": "x", "id": "first"}, "line 2 has the id 'first' of"),
     "surrogate": (
         {"prompt": "\ud800", "answer": "x"},
@@ -259,7 +227,6 @@ def test_a_broken_row_is_named_by_file_and_line(write: Write, case: str) -> None
     ("name", "text", "message"),
     [
         ("a.jsonl", "", "is empty"),
-        ("a.jsonl", "\ufeff \n\n", "is empty"),
         ("a.jsonl", '{"prompt": "Q", \n', "line 1: not JSON: Expecting property name"),
         (
             "a.jsonl",
@@ -267,24 +234,11 @@ def test_a_broken_row_is_named_by_file_and_line(write: Write, case: str) -> None
             "line 3: not JSON: NaN is no JSON number",
         ),
         ("a.jsonl", "[" * 100_000, "line 1: not JSON"),
-        ("a.jsonl", '{"prompt": "Q", "answer": 1' + "0" * 5000 + "}", "line 1: not JSON"),
         ("a.jsonl", '{"prompt": "Q", "answer": 1e999}', "line 1: answer is inf; it must be"),
-        ("a.json", "[", "line 1: not JSON"),
         (
             "a.doc",
             "Q",
             "the suffix '.doc', which tells no format; name the file with one of .jsonl",
-        ),
-        ("a", "Q", "the suffix ''"),
-        (
-            "a.csv",
-            "question,answer\nQ,x\n",
-            "line 2: has no column 'prompt' or 'messages' (did you mean ``prompt_column=question``?); its columns: question, answer;",
-        ),
-        (
-            "a.csv",
-            "prompt,gold\nQ,x\n",
-            "line 2: has no column 'answer' (did you mean ``answer_column=gold``?); its columns: prompt, gold;",
         ),
         ("a.csv", 'prompt,answer\n"a\nb",x\nQ,\n', "line 4: answer is empty"),
         ("a.csv", "prompt,answer\n,x\n", "line 2: prompt is empty"),
@@ -293,7 +247,6 @@ def test_a_broken_row_is_named_by_file_and_line(write: Write, case: str) -> None
             "prompt,answer\nQ,x,y\n",
             "line 2: 3 cells, but the header has 2 (prompt, answer)",
         ),
-        ("a.csv", "prompt,answer\nQ\n", "line 2: 1 cells, but the header has 2"),
         ("a.csv", 'prompt,answer\nQ,"x\n', "line 2: unexpected end of data; check the quotes"),
         (
             "a.csv",
@@ -542,45 +495,35 @@ def test_capitals_has_its_size() -> None:
     assert (CAPITALS.name, CAPITALS.correct, CAPITALS.max_tokens) == ("capitals", "contains", 48)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "answers"),
-    [
-        ("What is the capital of France?", ("Paris",)),
-        ("What is the capital of the Netherlands?", ("Amsterdam",)),
-        ("What is the capital of the United States?", ("Washington, D.C.", "Washington")),
-        ("What is the capital of Ukraine?", ("Kyiv", "Kiev")),
-        ("What is the capital of Burundi?", ("Gitega",)),
-        ("What is the capital of Indonesia?", ("Jakarta", "Djakarta")),
-        ("What is the capital of Bolivia?", ("Sucre", "La Paz")),
-        ("What is the capital of South Africa?", ("Pretoria", "Cape Town", "Bloemfontein")),
-        ("What is the capital of Australia?", ("Canberra",)),
-        ("What is the capital of Turkey?", ("Ankara",)),
-        ("What is the capital of Brazil?", ("Brasília",)),
-        ("What is the capital of the Democratic Republic of the Congo?", ("Kinshasa",)),
-    ],
-)
-def test_capitals_known_truths(prompt: str, answers: tuple[str, ...]) -> None:
+def test_capitals_known_truths() -> None:
     """Countries that are often got wrong have the right capital, and the article the language asks
     for.
     """
-    assert {e.prompt.text: e.answers for e in COUNTRIES}[prompt] == answers
+    truths = {
+        "France": ("Paris",),
+        "the Netherlands": ("Amsterdam",),
+        "the United States": ("Washington, D.C.", "Washington"),
+        "Ukraine": ("Kyiv", "Kiev"),
+        "Burundi": ("Gitega",),
+        "Indonesia": ("Jakarta", "Djakarta"),
+        "Bolivia": ("Sucre", "La Paz"),
+        "South Africa": ("Pretoria", "Cape Town", "Bloemfontein"),
+        "Australia": ("Canberra",),
+        "Turkey": ("Ankara",),
+        "Brazil": ("Brasília",),
+        "the Democratic Republic of the Congo": ("Kinshasa",),
+    }
+    answers = {example.prompt.text: example.answers for example in COUNTRIES}
+    for name, capitals in truths.items():
+        assert answers[f"What is the capital of {name}?"] == capitals
 
 
 def test_capitals_leaves_out_what_it_says() -> None:
     """States whose capital is given away, in dispute, unofficial, or shared in name with another
     place are not asked about.
     """
-    left_out = {
-        "Singapore",
-        "Monaco",
-        "Luxembourg",
-        "Djibouti",
-        "Tunisia",
-        "Israel",
-        "Palestine",
-        "Nauru",
-        "Georgia",
-    }
+    left_out = {"Singapore", "Monaco", "Luxembourg", "Djibouti", "Tunisia"}
+    left_out |= {"Israel", "Palestine", "Nauru", "Georgia"}
     assert not left_out & set(map(country, COUNTRIES))
 
 
@@ -608,18 +551,8 @@ def test_continents_asks_about_every_state_it_does_not_leave_out() -> None:
     """The 193 members and 2 observers are those asked about, those without one certain continent,
     and two whose name tells.
     """
-    two = {
-        "Armenia",
-        "Azerbaijan",
-        "Cyprus",
-        "East Timor",
-        "Egypt",
-        "Georgia",
-        "Indonesia",
-        "Kazakhstan",
-        "Russia",
-        "Turkey",
-    }
+    two = {"Armenia", "Azerbaijan", "Cyprus", "East Timor", "Egypt", "Georgia"}
+    two |= {"Indonesia", "Kazakhstan", "Russia", "Turkey"}
     told = {"Central African Republic", "South Africa"}
     asked = set(map(country, STATES))
     assert not asked & (two | told)
@@ -635,32 +568,18 @@ def test_no_country_gives_its_continent_away() -> None:
     assert tells.search("Central African Republic")
 
 
-@pytest.mark.parametrize(
-    ("name", "continent"),
-    [
-        ("Algeria", "Africa"),
-        ("Equatorial Guinea", "Africa"),
-        ("Madagascar", "Africa"),
-        ("Mauritania", "Africa"),
-        ("Canada", "America"),
-        ("Dominica", "America"),
-        ("Guyana", "America"),
-        ("Trinidad and Tobago", "America"),
-        ("Iran", "Asia"),
-        ("Maldives", "Asia"),
-        ("Uzbekistan", "Asia"),
-        ("Yemen", "Asia"),
-        ("Iceland", "Europe"),
-        ("Malta", "Europe"),
-        ("Ukraine", "Europe"),
-        ("Kiribati", "Oceania"),
-        ("Palau", "Oceania"),
-        ("Papua New Guinea", "Oceania"),
-    ],
-)
-def test_continents_known_truths(name: str, continent: str) -> None:
+def test_continents_known_truths() -> None:
     """Countries that are easily confused are in the right continent."""
-    assert {country(e): e.answers for e in STATES}[name] == (continent,)
+    truths = {
+        "Africa": ["Algeria", "Equatorial Guinea", "Madagascar", "Mauritania"],
+        "America": ["Canada", "Dominica", "Guyana", "Trinidad and Tobago"],
+        "Asia": ["Iran", "Maldives", "Uzbekistan", "Yemen"],
+        "Europe": ["Iceland", "Malta", "Ukraine"],
+        "Oceania": ["Kiribati", "Palau", "Papua New Guinea"],
+    }
+    continents = {country(example): example.answers for example in STATES}
+    for continent, names in truths.items():
+        assert {continents[name] for name in names} == {(continent,)}
 
 
 @pytest.mark.parametrize(
@@ -719,12 +638,12 @@ def test_each_split_has_its_share_of_each_label(tmp_path: Path) -> None:
     assert "Technical has" not in task.note
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_two_of_five_rows_of_a_label_teach(tmp_path: Path, seed: int) -> None:
+def test_two_of_five_rows_of_a_label_teach(tmp_path: Path) -> None:
     """Whatever the draw."""
     path = label_rows(tmp_path / "t.jsonl", {"Technical": 28, "Billing": 16, "Account": 5})
-    task = load_task(data=path, seed=seed)
-    assert sum(example.answers == ("Account",) for example in task.train) >= 2
+    for seed in range(20):
+        task = load_task(data=path, seed=seed)
+        assert sum(example.answers == ("Account",) for example in task.train) >= 2, seed
 
 
 @pytest.mark.parametrize(

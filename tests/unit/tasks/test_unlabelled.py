@@ -20,12 +20,7 @@ from tests.support.commands import blb
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import labelled_rows
-
-
-def written(path: Path, rows: list[dict[str, str]]) -> Path:
-    """A file of these rows."""
-    path.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
-    return path
+from tests.support.questions import write_rows
 
 
 def rows_of(labelled: int, unlabelled: int) -> list[dict[str, str]]:
@@ -36,10 +31,10 @@ def rows_of(labelled: int, unlabelled: int) -> list[dict[str, str]]:
 
 def test_they_are_kept_apart(tmp_path: Path) -> None:
     """They are in no split, change the hash of the data, and are training prompts elsewhere."""
-    task = load_task(data=written(tmp_path / "d.jsonl", rows_of(60, 7)), seed=1)
+    task = load_task(data=write_rows(tmp_path / "d.jsonl", rows_of(60, 7)), seed=1)
     assert [example.prompt.text for example in task.unlabelled] == [f"u{n}" for n in range(7)]
     assert sum(len(task.split(split)) for split in ("train", "validation", "test")) == 60
-    without = load_task(data=written(tmp_path / "e.jsonl", rows_of(60, 0)), seed=1)
+    without = load_task(data=write_rows(tmp_path / "e.jsonl", rows_of(60, 0)), seed=1)
     assert not without.unlabelled
     assert without.data_hash != task.data_hash
     free = load_task(data=tmp_path / "d.jsonl", seed=1, require_answers=False)
@@ -50,7 +45,7 @@ def test_they_are_kept_apart(tmp_path: Path) -> None:
 def test_a_prompt_that_has_an_answer_elsewhere_is_no_unlabelled_one(tmp_path: Path) -> None:
     """Its row without an answer is a copy."""
     rows = [*rows_of(60, 1), {"prompt": "p3"}]
-    task = load_task(data=written(tmp_path / "d.jsonl", rows), seed=1)
+    task = load_task(data=write_rows(tmp_path / "d.jsonl", rows), seed=1)
     assert [example.prompt.text for example in task.unlabelled] == ["u0"]
 
 
@@ -61,7 +56,7 @@ def test_what_is_judged_by_needs_an_answer(tmp_path: Path, split: str) -> None:
     rows += [{"prompt": "v", "answer": "yes", "split": "validation"}]
     rows += [{"prompt": "t", "answer": "yes", "split": "test"}, {"prompt": "x", "split": split}]
     with raises_naming(DataError, "line 33"):
-        load_task(data=written(tmp_path / "d.jsonl", rows))
+        load_task(data=write_rows(tmp_path / "d.jsonl", rows))
 
 
 def test_batch_calibration_divides_the_mean_answer_out() -> None:
@@ -103,30 +98,15 @@ def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:
 
 
 def test_a_decision_is_calibrated_without_any_answer(server: ExactServer, tmp_path: Path) -> None:
-    """The bias is on the labels alone and their shifts differ; nobody can verify it, and it names
-    its source.
-    """
+    """Nobody can verify the bias."""
     rows = [{"prompt": row["prompt"], "split": row["split"]} for row in labelled_rows(MODEL)]
-    out = tmp_path / "run"
-    result = fit(
-        server,
-        written(tmp_path / "d.jsonl", rows),
-        out,
-        "--learn-from",
-        "unlabelled",
-        "--labels",
-        "b,c",
-        "--json",
-    )
+    data = write_rows(tmp_path / "d.jsonl", rows)
+    asked = ("--learn-from", "unlabelled", "--labels", "b,c", "--json")
+    result = fit(server, data, tmp_path / "run", *asked)
     assert result.exit_code == 0, result.output
-    document = json.loads(result.stdout)
-    assert document["status"] == "UNVERIFIED"
-    bias = Bias.load(out / "bias.json")
-    assert bias.estimator == "calibration"
-    assert bias.settings["learn_from"] == "unlabelled"
-    values = {entry.id: entry.bias for entry in bias.entries}
-    assert set(values) == {1, 2}
-    assert values[1] != values[2]
+    assert json.loads(result.stdout)["status"] == "UNVERIFIED"
+    bias = Bias.load(tmp_path / "run" / "bias.json")
+    assert (bias.estimator, bias.settings["learn_from"]) == ("calibration", "unlabelled")
 
 
 def test_it_is_judged_where_the_test_has_answers(server: ExactServer, tmp_path: Path) -> None:
@@ -135,7 +115,7 @@ def test_it_is_judged_where_the_test_has_answers(server: ExactServer, tmp_path: 
         row if row["split"] == "test" else {"prompt": row["prompt"], "split": row["split"]}
         for row in labelled_rows(MODEL)
     ]
-    data = written(tmp_path / "d.jsonl", rows)
+    data = write_rows(tmp_path / "d.jsonl", rows)
     asked = ("--learn-from", "unlabelled", "--labels", "b,c", "--json")
     result = fit(server, data, tmp_path / "run", *asked)
     assert result.exit_code == 0, result.output
@@ -146,7 +126,7 @@ def test_it_is_judged_where_the_test_has_answers(server: ExactServer, tmp_path: 
 def test_without_labels_it_is_refused(server: ExactServer, tmp_path: Path) -> None:
     """Nobody knows what the labels are."""
     rows = [{"prompt": row["prompt"], "split": row["split"]} for row in labelled_rows(MODEL)]
-    data = written(tmp_path / "d.jsonl", rows)
+    data = write_rows(tmp_path / "d.jsonl", rows)
     result = fit(server, data, tmp_path / "run", "--learn-from", "unlabelled")
     assert result.exit_code == 2
     assert "--labels" in result.output
@@ -158,7 +138,7 @@ def test_rows_without_an_answer_join_a_fit_with_few(server: ExactServer, tmp_pat
     train = [row for row in rows if row["split"] == "train"]
     few = [row for row in rows if row["split"] != "train"] + train[:6]
     unlabelled = [{"prompt": row["prompt"], "split": "train"} for row in train[6:]]
-    data = written(tmp_path / "d.jsonl", few + unlabelled)
+    data = write_rows(tmp_path / "d.jsonl", few + unlabelled)
     result = fit(server, data, tmp_path / "run", "--labels", "b,c", "--json")
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
@@ -171,7 +151,7 @@ def test_rows_without_an_answer_join_a_fit_with_few(server: ExactServer, tmp_pat
 def test_python_refuses_what_the_command_refuses(server: ExactServer, tmp_path: Path) -> None:
     """Rows without an answer among answers that are no labels are not dropped in silence."""
     rows = [{"prompt": f"p{n}", "answer": f"answer {n}"} for n in range(30)]
-    data = written(tmp_path / "d.jsonl", [*rows, {"prompt": "u"}])
+    data = write_rows(tmp_path / "d.jsonl", [*rows, {"prompt": "u"}])
     result = fit(server, data, tmp_path / "command")
     assert result.exit_code == 2
     assert "line 31" in result.output

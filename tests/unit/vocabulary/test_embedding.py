@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.server
 import sys
-import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,7 +15,7 @@ from blackbox_lb.errors import ConnectionFailed, InputError
 from blackbox_lb.vocabulary import embedding
 from blackbox_lb.vocabulary.embedding import load_encoder, resolve_encoder
 from tests.support.errors import raises_naming
-from tests.support.recording_server import LoopbackServer
+from tests.support.exact.listener import Listener, Reply, Request
 
 
 def test_a_missing_extra_names_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,28 +90,16 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     huggingface_hub = pytest.importorskip("huggingface_hub")
     answer = {"status": 200}
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(answer["status"])
-            if answer["status"] == 404:
-                self.send_header("X-Error-Code", "RepoNotFound")
-            body = b'{"id": "org/model"}'
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def reply(request: Request) -> Reply:
+        headers = {"X-Error-Code": "RepoNotFound"} if answer["status"] == 404 else {}
+        return Reply(answer["status"], {"id": "org/model"}, headers)
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = LoopbackServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    address = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr(huggingface_hub, "HfApi", partial(huggingface_hub.HfApi, endpoint=address))
+    listener = Listener(reply)
+    listener.start()
+    api = partial(huggingface_hub.HfApi, endpoint=listener.url)
+    monkeypatch.setattr(huggingface_hub, "HfApi", api)
     yield answer
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    listener.stop()
 
 
 def test_an_unknown_or_unreachable_model_is_told_at_once(

@@ -6,63 +6,41 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from blackbox_lb.errors import (
-    AuthenticationFailed,
-    BlbError,
-)
+from blackbox_lb.errors import AuthenticationFailed, BlbError
 from blackbox_lb.safety.http import retries
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.vocabulary.embedding import TextVectors
 from tests.support.errors import raises_naming
-from tests.support.recording_server import LoopbackServer
+from tests.support.exact.listener import Listener, Reply, Request
 
 Answer = Callable[[dict[str, Any]], tuple[int, Any]]
 
 
 @contextmanager
 def embeddings(
-    answer: Answer, fields: Mapping[str, str] | None = None
-) -> Iterator[tuple[str, list[tuple[dict[str, Any], dict[str, str]]]]]:
-    """A server that answers with these ``fields`` of the header: its address, and the bodies and
-    headers that it was sent.
-    """
-    seen: list[tuple[dict[str, Any], dict[str, str]]] = []
+    answer: Answer,
+) -> Iterator[tuple[str, list[tuple[dict[str, Any], Mapping[str, str]]]]]:
+    """A server: its address, and the bodies and headers that it was sent."""
+    seen: list[tuple[dict[str, Any], Mapping[str, str]]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            names = {name.lower(): value for name, value in self.headers.items()}
-            seen.append((body, names))
-            status, document = answer(body)
-            content = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("content-length", str(len(content)))
-            for name, value in (fields or {}).items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(content)
+    def reply(request: Request) -> Reply:
+        body = json.loads(request.body)
+        seen.append((body, request.headers))
+        return Reply(*answer(body))
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = LoopbackServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    listener = Listener(reply)
+    listener.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/v1", seen
+        yield f"{listener.url}/v1", seen
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        listener.stop()
 
 
 def lengths(body: dict[str, Any]) -> tuple[int, Any]:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, TypedDict
+from typing import Literal, TypeAlias
 
-__all__ = ["Fault", "Lie", "Options", "RequestSettings"]
+__all__ = ["Fault", "Lie", "RequestSettings"]
 
 Lie: TypeAlias = Literal["top_p 0.9", "after bias", "ignored bias", "64 entries", "integers"]
-Fault: TypeAlias = Callable[[int], int | Literal["drop"] | None]
-"""Number of an accepted completion request, from 0 -> a status to answer instead, "drop" the
-connection, or None.
-"""
+Fault: TypeAlias = Callable[[int], int | None]
+"""Number of an accepted completion request, from 0 -> a status to answer instead, or None."""
 
 
-class Options(TypedDict, total=False):
-    """What is left out is as the provider has it.
+@dataclass(frozen=True, slots=True)
+class RequestSettings:
+    """Options of ``RulesGateway``, with their values filled in.
 
     key, token: what clients must send; ``token`` is an Entra token (azure). models, legacy_models
     (completions endpoint only), reasoning_models (refuse logprobs with 400): names, or deployments
@@ -28,24 +27,6 @@ class Options(TypedDict, total=False):
     logprobs of the biased distribution, the bias ignored, no more than 64 entries, fractions
     rounded. seed: of the order of legacy lists.
     """
-
-    key: str
-    token: str
-    models: tuple[str, ...]
-    legacy_models: tuple[str, ...]
-    reasoning_models: tuple[str, ...]
-    entries: int | None
-    largest: int | None
-    quantise: float | None
-    filter_prompts: str | None
-    hosts: Mapping[str, tuple[str, ...]]
-    lie: Lie | None
-    seed: int
-
-
-@dataclass(frozen=True, slots=True)
-class RequestSettings:
-    """``Options`` with every value filled in."""
 
     key: str = "gateway-key"
     token: str = "gateway-token"  # opens nothing but this gateway

@@ -4,7 +4,6 @@ a content filter.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import ClassVar
@@ -16,7 +15,6 @@ from tests.support.gateway.engine.completion_view import CompletionView
 from tests.support.gateway.engine.upstream import Want
 from tests.support.gateway.refusals import JSON, Refusal, refusal
 from tests.support.gateway.rules.openai import OpenAIRules, Route, bearer
-from tests.support.gateway.rules.rate_buckets import Level
 
 __all__ = ["AzureRules"]
 
@@ -33,6 +31,14 @@ class AzureRules(OpenAIRules):
 
     prefix: ClassVar[str] = "/openai/v1"
     name: ClassVar[str] = "azure"
+    headers: ClassVar[Mapping[str, str]] = {
+        **OpenAIRules.headers,
+        "x-ratelimit-renewalperiod-requests": "60",
+        "x-ratelimit-reset-requests": "2",
+        "x-ratelimit-renewalperiod-tokens": "60",
+        "x-ratelimit-reset-tokens": "1",
+    }
+    """With the window in seconds; resets are whole milliseconds."""
     batches: ClassVar[BatchLimits | None] = BatchLimits(
         requests=100_000, expires=False, slow_files=2, endpoints=("/chat/completions",)
     )
@@ -90,13 +96,6 @@ class AzureRules(OpenAIRules):
         if found is None or found not in text:
             return None
         return refusal(self.name, "prompt filter")
-
-    def budget(self, level: Level) -> dict[str, str]:
-        """With the window in seconds; resets are whole milliseconds."""
-        return super().budget(level) | {
-            "renewalperiod": "60",
-            "reset": str(math.ceil(level.reset * 1000)),
-        }
 
     def envelope(self, body: JSON) -> JSON:
         """Fields beside the choices: what the filter found in the prompt."""

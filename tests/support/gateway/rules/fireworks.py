@@ -18,8 +18,7 @@ from tests.support.gateway.engine.settings import RequestSettings
 from tests.support.gateway.engine.upstream import Want
 from tests.support.gateway.refusals import JSON, refusal
 from tests.support.gateway.rules.open_weights import OpenWeightsRules
-from tests.support.gateway.rules.openai import Route, asked
-from tests.support.gateway.rules.rate_buckets import Level
+from tests.support.gateway.rules.openai import OpenAIRules, Route, asked
 
 __all__ = ["FireworksRules"]
 
@@ -38,6 +37,10 @@ class FireworksRules(OpenWeightsRules):
 
     prefix: ClassVar[str] = "/inference/v1"
     name: ClassVar[str] = "fireworks"
+    headers: ClassVar[Mapping[str, str]] = {
+        name: value for name, value in OpenAIRules.headers.items() if "reset" not in name
+    }
+    """Without the time of a reset."""
     tables: ClassVar[Mapping[fields.Endpoint, fields.Fields]] = fields.fields_of("fireworks")
     defaults: ClassVar[RequestSettings] = RequestSettings(
         models=("accounts/fireworks/models/gateway",)
@@ -64,10 +67,6 @@ class FireworksRules(OpenWeightsRules):
         """
         changed = sampling_of(body) != DEFAULTS or bool(body.get("logit_bias"))
         return asked(body) is not None and changed
-
-    def budget(self, level: Level) -> dict[str, str]:
-        """Without the time of its reset."""
-        return {"limit": str(level.limit), "remaining": str(level.remaining)}
 
     def rest(
         self, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator

@@ -19,7 +19,6 @@ from tests.support.gateway.engine.logprobs import EnginePosition
 from tests.support.gateway.engine.settings import RequestSettings
 from tests.support.gateway.engine.upstream import UpstreamEngine, Want
 from tests.support.gateway.refusals import JSON, Refusal, refusal
-from tests.support.gateway.rules.rate_buckets import Level, duration
 
 __all__ = ["OpenAIRules", "Route", "asked", "bearer"]
 
@@ -65,6 +64,15 @@ class OpenAIRules:
             "rejected_prediction_tokens": 0,
         },
     }
+    headers: ClassVar[Mapping[str, str]] = {
+        "x-ratelimit-limit-requests": "30000",
+        "x-ratelimit-remaining-requests": "29999",
+        "x-ratelimit-reset-requests": "2ms",
+        "x-ratelimit-limit-tokens": "150000000",
+        "x-ratelimit-remaining-tokens": "149999968",
+        "x-ratelimit-reset-tokens": "0s",
+    }
+    """Of every answer: a budget of which little is used."""
     beside: ClassVar[JSON] = {"service_tier": "default", "system_fingerprint": "fp_gateway"}
     """Fields beside the choices."""
 
@@ -174,22 +182,6 @@ class OpenAIRules:
             else []
         )
         return -(-sum(len(str(text)) for text in texts or [body.get("prompt")]) // 4) + 2
-
-    def headers(self, levels: Mapping[str, Level]) -> dict[str, str]:
-        """The state of the budget."""
-        return {
-            f"x-ratelimit-{fact}-{kind}": value
-            for kind, level in levels.items()
-            for fact, value in self.budget(level).items()
-        }
-
-    def budget(self, level: Level) -> dict[str, str]:
-        """What the headers tell of one budget."""
-        return {
-            "limit": str(level.limit),
-            "remaining": str(level.remaining),
-            "reset": duration(level.reset),
-        }
 
     def answer(
         self,
