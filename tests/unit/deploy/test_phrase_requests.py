@@ -429,6 +429,14 @@ def test_several_choices_are_drawn_one_after_the_other() -> None:
     assert [row["finish_reason"] for row in events if row["finish_reason"]] == ["stop", "stop"]
 
 
+def test_steps_of_all_choices_are_counted() -> None:
+    """A step in each of two choices makes two, in the usage and in the sender's counts."""
+    parts = (["sky", "red", "fish", "sky"], ["blue"], [""])
+    sender = sender_of(bias_of())
+    spent = whole(sender, scripted(*parts, *parts), asked(n=2))["usage"]["x_phrases"]
+    assert (spent["steps_back"], spent["discarded_tokens"], sender.counts.steps) == (2, 6, 2)
+
+
 def test_lists_are_those_of_the_delivered_tokens() -> None:
     """Where the client asked for them; else they are not told."""
     parts = (["sky", "red", "fish", "sky"], ["blue"], ["fish", ""])
