@@ -15,8 +15,12 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.support.exact import ExactServer
 
 # Before numpy is imported: threads of BLAS wait for each other on cores that are busy, and small
 # matrices gain nothing by them.
@@ -187,6 +191,17 @@ def tiktoken_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TIKTOKEN_CACHE_DIR", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="module")
+def server(request: pytest.FixtureRequest) -> Iterator[ExactServer]:
+    """The module's ``MODEL`` behind a llama.cpp server; a module with another server has its own
+    fixture of this name.
+    """
+    from tests.support.exact import ExactServer
+
+    with ExactServer(request.module.MODEL) as running:
+        yield running
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ everything else, the likeliest shift, and a fit from first lists alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +83,6 @@ def test_the_shift_of_separated_prompts_is_finite() -> None:
     shift = likeliest_shift(np.zeros(50), np.ones(50, np.bool_), None)
     assert 3 < shift < 10
     assert 50 * (1 - expit(shift)) == pytest.approx(shift / SPREAD**2, abs=1e-6)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ExactServer]:
-    """The model behind a llama.cpp server."""
-    with ExactServer(MODEL) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

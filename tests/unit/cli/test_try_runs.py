@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,13 +27,6 @@ from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ExactServer]:
-    """An exact model with an end token."""
-    with ExactServer(MODEL) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -79,13 +78,6 @@ MODEL = ExactModel(
     14, 2, seed=3, prompts=12, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True
 )
 """Tokens 1 and 2, " b" and " c", are the labels; the model hardly says either."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ExactServer]:
-    """The model behind a llama.cpp server."""
-    with ExactServer(MODEL) as running:
-        yield running
 
 
 def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:
