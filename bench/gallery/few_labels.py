@@ -332,17 +332,36 @@ async def _with_shots(
     return {SHOWN: read.by_tokens(lists, {}), f"{SHOWN} and {FIXED}": read.by_tokens(lists, shifts)}
 
 
-async def as_predicted(
+async def below_prediction(
     trials: Trials, read: LabelledSet, bias: RequestBias, count: int
-) -> npt.NDArray[np.bool_]:
-    """Whether each of the first ``count`` test prompts begins as predicted under the bias."""
+) -> Array:
+    """Nats by which the token that each of the first ``count`` test prompts begins with under the
+    bias lies below the predicted one: 0 where it is that one, inf where it is not listed.
+    """
     examples = read.tests[:count]
     draw = trials.draw(GREEDY, bias, max_tokens=1, top_logprobs=1)
     keys = await trials.collect(f"{read.title}, asked", examples, draw, 1, scored=False)
     completions = trials.store.completions(key for [key] in keys)
     tokens = np.array([completion.token_ids[0] for completion in completions])
-    predicted = read.lists.greedy(of_each_prompt(read.tests, bias))[:count]
-    return np.asarray(tokens == predicted)
+    lists = read.lists.only(np.arange(len(examples)))
+    tilted = lists.tilted(of_each_prompt(examples, bias))
+    came = np.where(lists.ids == tokens[:, None], tilted, -np.inf).max(axis=1)
+    below: Array = tilted.max(axis=1) - came
+    return below
+
+
+def prediction_note(below: Array) -> str:
+    """What the asked prompts say of the predictions. below: as ``below_prediction`` returns it."""
+    others = below[below != 0]
+    note = (
+        f"Of {len(below)} test prompts that were asked with the bias, {len(below) - len(others)}"
+        " began as predicted"
+    )
+    if not len(others):
+        return f"{note}."
+    if np.isinf(others).any():
+        return f"{note}; not all others with a listed token."
+    return f"{note}, the others with a token that was at most {others.max():.2f} nats below it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,7 +453,7 @@ async def _document(files: Mapping[str, Path], options: Options) -> dict[str, An
     draws = Draws(options.numbers, options.draws, options.prompts, options.words_from)
     evaluations = []
     found = {}
-    predicted: list[bool] = []
+    below = []
     async with connect(
         options.provider,
         model=options.model,
@@ -450,14 +469,11 @@ async def _document(files: Mapping[str, Path], options: Options) -> dict[str, An
                 rows = draws.size * draws.times + UNLABELLED
                 read = await read_set(trials, title, pool[:rows], tests[: options.test_limit])
                 found[title], bias = await by_number(trials, read, draws)
-                predicted += (await as_predicted(trials, read, bias, options.count)).tolist()
+                below.append(await below_prediction(trials, read, bias, options.count))
                 evaluations += [
                     evaluation(title, right, number, name) for number, right in found[title].items()
                 ]
-    note = (
-        f"Of {len(predicted)} test prompts that were asked with the bias, {sum(predicted)} began as"
-        " predicted."
-    )
+    note = prediction_note(np.concatenate(below))
     tables = [{**means_table(found), "notes": [note], "model": name}]
     if len(found) >= FEWEST_SETS:
         tables.append({**over_sets(found), "model": name})

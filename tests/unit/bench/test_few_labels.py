@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bench.gallery.few_labels import by_thresholds, main
+from bench.gallery.few_labels import by_thresholds, main, prediction_note
 from bench.gallery.over_draws import crossed, less
 from bench.measuring import write_rows
 from tests.support.exact import ExactServer
@@ -81,3 +81,13 @@ def test_decisions_are_those_of_a_model_that_is_known(tmp_path: Path) -> None:
     assert document["tables"][0]["notes"] == [
         "Of 5 test prompts that were asked with the bias, 5 began as predicted."
     ]
+
+
+def test_a_prompt_that_began_otherwise_is_told_with_its_nats() -> None:
+    """A near tie is told from a prediction that was wrong."""
+    assert prediction_note(np.array([0.0, 0.0])).endswith("2 began as predicted.")
+    near = prediction_note(np.array([0.0, 0.114, 0.02]))
+    assert near.endswith(
+        "1 began as predicted, the others with a token that was at most 0.11 nats below it."
+    )
+    assert prediction_note(np.array([0.0, np.inf])).endswith("not all others with a listed token.")
