@@ -47,19 +47,7 @@ PATTERN_MARK = "re:"
 """Begins a line that is a pattern, as the slash does."""
 KEY = 3
 """First letters by which the words and phrases of a list are looked up."""
-REPEATED = 48
-"""Repetitions in a text on which a pattern is tried: where the time doubles with each of them, it
-would take months.
-"""
-MOST_PROBED = 144
-"""Characters of such a text."""
-MOST_UNITS = 16
-"""Texts that are repeated in such a trial."""
-MOST_TAILS = 24
-"""Parts of a pattern that are tried by themselves."""
 SMALLEST_WEIGHT = 1e-6
-_USUAL_UNITS = ("a", "1", " ", "a ", ".", "\n", "-")
-_LETTER = r"[\p{L}\p{M}\p{N}]"
 _UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Myanmar}\p{Khmer}]"
 """Scripts in which words stand side by side, or (Hangul) with particles behind them."""
 _SLASHED = re.compile(r"/(?P<entry>.+?)(?<!\\)/(?=\s|$)(?P<rest>.*)", re.DOTALL)
@@ -92,15 +80,13 @@ class PhraseLine:
         number: of the line in its file, from 1; of the entry where it is no file of lines.
         weight: cost of a hit, above 0.
         entry: the word, the phrase or the pattern, as it is written.
-        source: the pattern that finds its hits.
-        is_pattern: whether the user wrote that pattern.
+        is_pattern: whether it is a pattern.
         has_forms: whether English forms of its last word count, too.
     """
 
     number: int
     weight: float
     entry: str
-    source: str
     is_pattern: bool = False
     has_forms: bool = False
 
@@ -170,8 +156,8 @@ class _Word(NamedTuple):
 class _Words:
     """The words and phrases of a list, each form by itself, looked up by their letters.
 
-    They are the hits of the patterns of their lines (``PhraseLine.source``). Joined, the patterns
-    of 10,000 lines take 8 seconds to compile and half a millisecond a word of a text.
+    Patterns for 10,000 lines, joined into one, took 8 seconds to compile and half a millisecond a
+    word of a text.
     """
 
     def __init__(self, lines: Sequence[PhraseLine]) -> None:
@@ -327,7 +313,7 @@ class PhraseList:
         Raises:
             InputError: no such file though ``name`` is that of one, no line with a word, a word
                 with two weights, a weight that is no number above 0, a factor that is none, or a
-                pattern that is not valid, matches the empty text or can take exponential time.
+                pattern that is not valid or matches the empty text.
         """
         path = Path(name)
         is_pattern = name.startswith(PATTERN_MARK) or (name.startswith("/") and name.endswith("/"))
@@ -351,10 +337,7 @@ class PhraseList:
         if not lines:
             raise InputError(f"the list {path} has no line with a word; {REMEDY}")
         _check_weights(lines, path)
-        phrases = cls(tuple(lines), path)
-        for pattern in phrases._patterns:
-            _check_time(pattern, path)
-        return phrases
+        return cls(tuple(lines), path)
 
     @classmethod
     def of_entries(cls, entries: Iterable[str]) -> PhraseList:
@@ -417,7 +400,7 @@ class PhraseList:
         log.warning(
             "%s: the pattern %s takes more than %g s on an answer, and is no longer looked for; %s",
             _place(self.path, pattern.line.number),
-            shorten(pattern.line.source),
+            shorten(pattern.line.entry),
             SENDING_SECONDS,
             WITHOUT_NESTING,
         )
@@ -439,7 +422,7 @@ class PhraseList:
             matches = list(pattern.regex.finditer(text, timeout=SECONDS))
         except TimeoutError as error:
             raise InputError(
-                f"{_place(self.path, line.number)}: the pattern {shorten(line.source)} takes more"
+                f"{_place(self.path, line.number)}: the pattern {shorten(line.entry)} takes more"
                 f" than {SECONDS:g} s on a text of {len(text):,} characters; {WITHOUT_NESTING}"
             ) from error
         return [
@@ -496,8 +479,7 @@ def _line(written: str, number: int, path: Path) -> PhraseLine:
                 f"{place}: {shorten(written)} begins with a slash, and a pattern ends with one,"
                 " too: write /PATTERN/, and a word that begins with a slash in quotation marks"
             )
-        pattern = match["entry"]
-        return PhraseLine(number, _weight(match["rest"], place), pattern, pattern, is_pattern=True)
+        return PhraseLine(number, _weight(match["rest"], place), match["entry"], is_pattern=True)
     entry = written
     rest = ""
     has_forms = False
@@ -539,8 +521,7 @@ def _phrase_line(
             f"{place}: {shorten(written)} holds no word, so nothing would match; write one, or"
             " delete the line"
         )
-    source = _phrase(words, has_forms)
-    return PhraseLine(number, weight, " ".join(words), source, has_forms=has_forms)
+    return PhraseLine(number, weight, " ".join(words), has_forms=has_forms)
 
 
 def _marked_pattern(written: str, number: int, place: str) -> PhraseLine:
@@ -551,7 +532,7 @@ def _marked_pattern(written: str, number: int, place: str) -> PhraseLine:
             f"{place}: {shorten(written)} holds no pattern; write one behind {PATTERN_MARK}, or"
             " delete the line"
         )
-    return PhraseLine(number, _weight(rest, place), pattern, pattern, is_pattern=True)
+    return PhraseLine(number, _weight(rest, place), pattern, is_pattern=True)
 
 
 def _weight(rest: str, place: str) -> float:
@@ -583,17 +564,24 @@ def _needs_quotes(text: str, has_forms: bool) -> bool:
 
 def _check_weights(lines: Sequence[PhraseLine], path: Path) -> None:
     """Raise InputError where a word has two weights."""
-    first_lines: dict[str, PhraseLine] = {}
+    first_lines: dict[tuple[str, bool], PhraseLine] = {}
     for line in lines:
         if line.is_pattern:
             continue
-        first = first_lines.setdefault(line.source.casefold(), line)
+        first = first_lines.setdefault(_spelling(line), line)
         if first.weight != line.weight:
             raise InputError(
                 f"{_place(path, line.number)}: {shorten(line.entry)} has the weight"
                 f" {line.weight:g}, and {shorten(first.entry)} in line {first.number}"
                 f" {first.weight:g}; words count in any case, so keep one of them"
             )
+
+
+def _spelling(line: PhraseLine) -> tuple[str, bool]:
+    """What two lines of one word share: its letters in any case, and whether its forms count."""
+    if line.is_pattern:
+        return line.entry, False
+    return _folded(line.entry), line.has_forms
 
 
 # --- Lists of public samplers
@@ -620,7 +608,7 @@ def _json_lines(text: str, path: Path) -> list[PhraseLine]:
         pairs = document
     numbers = [row[1] for row in pairs if isinstance(row, list) and len(row) == 2]
     are_counts = all(type(number) is int and number >= 1 for number in numbers)
-    heaviest: dict[tuple[str, bool], PhraseLine] = {}
+    heaviest: dict[tuple[str, bool, bool], PhraseLine] = {}
     for number, row in enumerate(pairs, start=1):
         place = _place(path, number)
         entry = row
@@ -634,7 +622,7 @@ def _json_lines(text: str, path: Path) -> list[PhraseLine]:
                 ' ["word", ...], [["word", 0.03], ...] or {"word": 0.03}'
             )
         line = _json_line(entry, weight, number, place)
-        key = (line.source.casefold(), line.is_pattern)
+        key = (*_spelling(line), line.is_pattern)
         if key not in heaviest or weight > heaviest[key].weight:
             heaviest[key] = line
     return sorted(heaviest.values(), key=lambda line: line.number)
@@ -645,7 +633,7 @@ def _json_line(entry: str, weight: float, number: int, place: str) -> PhraseLine
     if entry.startswith(PATTERN_MARK):
         pattern = entry.removeprefix(PATTERN_MARK)
         line = _marked_pattern(PATTERN_MARK + pattern.replace("\t", r"\t"), number, place)
-        return PhraseLine(number, weight, line.entry, line.source, is_pattern=True)
+        return PhraseLine(number, weight, line.entry, is_pattern=True)
     if _LOOKS_LIKE_PATTERN.search(entry):
         raise InputError(
             f"{place}: {shorten(entry)} is an expression, and a text of a JSON list is a phrase; if"
@@ -668,25 +656,6 @@ def _weight_of_factor(factor: object, entry: object, place: str) -> float:
 # --- Words
 
 
-def _phrase(words: Sequence[str], has_forms: bool) -> str:
-    """The pattern that finds ``words`` in a text, set off from other letters."""
-    parts = [_literal(word) for word in words]
-    if has_forms:
-        parts[-1] = _with_forms(words[-1])
-    pattern = r"\s+".join(parts)
-    if _is_spaced(words[0][0]):
-        pattern = f"(?<!{_LETTER}){pattern}"
-    if _is_spaced(words[-1][-1]):
-        pattern = f"{pattern}(?!{_LETTER})"
-    return pattern
-
-
-def _literal(word: str) -> str:
-    import regex
-
-    return re.sub("['’]", "['’]", str(regex.escape(word)))
-
-
 @lru_cache(maxsize=4096)
 def _is_spaced(letter: str) -> bool:
     """Whether a word that begins or ends with ``letter`` is set off from other letters."""
@@ -699,15 +668,10 @@ def _is_letter(letter: str) -> bool:
     return unicodedata.category(letter)[0] in "LMN"
 
 
-def _with_forms(word: str) -> str:
-    """The pattern of an English word and its regular forms: endings, "delve" and "delving",
-    "tapestry" and "tapestries", "shrug" and "shrugged".
-    """
-    return f"(?:{'|'.join(_literal(form) for form in sorted(_forms(word), key=len, reverse=True))})"
-
-
 def forms_of(line: PhraseLine) -> list[str]:
-    """What the pattern of a word or phrase matches, with one space between words."""
+    """A word or phrase with each of its forms, with one space between words: endings, "delve" and
+    "delving", "tapestry" and "tapestries", "shrug" and "shrugged".
+    """
     if not line.has_forms:
         return [line.entry]
     before, space, word = line.entry.rpartition(" ")
@@ -715,7 +679,7 @@ def forms_of(line: PhraseLine) -> list[str]:
 
 
 def _forms(word: str) -> list[str]:
-    """An English word and its regular forms, see ``_with_forms``."""
+    """An English word and its regular forms, see ``forms_of``."""
     forms = [word, *(word + ending for ending in _ENDINGS.split("|"))]
     stem, endings = _stem(word)
     return forms + [stem + ending for ending in endings]
@@ -762,17 +726,17 @@ def _compiled(line: PhraseLine, path: Path) -> _Pattern:
 
     place = _place(path, line.number)
     try:
-        compiled = regex.compile(line.source, regex.IGNORECASE)
-        opened = regex.compile(_opened(line.source, compiled.flags), regex.IGNORECASE)
+        compiled = regex.compile(line.entry, regex.IGNORECASE)
+        opened = regex.compile(_opened(line.entry, compiled.flags), regex.IGNORECASE)
         matches_nothing = compiled.fullmatch("", timeout=SECONDS) is not None
     except (regex.error, RecursionError, OverflowError, TimeoutError) as error:
         raise InputError(
-            f"{place}: the pattern {shorten(line.source)} is not valid: {error}; correct it, the"
+            f"{place}: the pattern {shorten(line.entry)} is not valid: {error}; correct it, the"
             " syntax is that of the package regex"
         ) from error
     if matches_nothing:
         raise InputError(
-            f"{place}: the pattern {shorten(line.source)} matches the empty text, so it would hit"
+            f"{place}: the pattern {shorten(line.entry)} matches the empty text, so it would hit"
             " at every place; let it hold a letter or a sign that must be there"
         )
     return _Pattern(line, compiled, opened)
@@ -787,9 +751,9 @@ def _any_of(patterns: Sequence[_Pattern]) -> regex.Pattern[str] | None:
     if not patterns:
         return None
     for pattern in patterns:
-        if pattern.regex.groups or re.search(r"\(\?(?!:|=|!|<=|<!)", pattern.line.source):
+        if pattern.regex.groups or re.search(r"\(\?(?!:|=|!|<=|<!)", pattern.line.entry):
             return None
-    joined = "|".join(f"(?:{pattern.line.source})" for pattern in patterns)
+    joined = "|".join(f"(?:{pattern.line.entry})" for pattern in patterns)
     return regex.compile(joined, regex.IGNORECASE)
 
 
@@ -801,81 +765,3 @@ def _opened(source: str, flags: int) -> str:
     if flags & regex.VERBOSE:
         end = "\n"  # a comment may be the last that it holds
     return rf"(?:{source}{end})[\s\S](?!)"
-
-
-def _check_time(pattern: _Pattern, path: Path) -> None:
-    """Raise InputError where the search for a pattern can take exponential time.
-
-    The pattern, and each of its parts that begins with a group, is tried on short texts that repeat
-    what it holds. There an exponential search takes months of processor time and any other one far
-    less than the limit, on however busy a machine.
-    """
-    import regex
-
-    line = pattern.line
-    quantifiers = re.findall(r"[*+?{]", re.sub(r"\\.|\(\?", "", line.source, flags=re.DOTALL))
-    if len(quantifiers) < 2 and not re.search(r"\)[*+{]", line.source):
-        return  # nothing is repeated twice
-    units = _units(line.source)
-    for part in _parts(line.source):
-        try:
-            compiled = regex.compile(part, regex.IGNORECASE)
-            tried = (compiled, regex.compile(_opened(part, compiled.flags), regex.IGNORECASE))
-        except (regex.error, RecursionError, OverflowError):
-            continue  # it refers to a group before it
-        for unit in units:
-            repeated = (unit * REPEATED)[:MOST_PROBED]
-            try:
-                for each in tried:
-                    each.search(repeated, timeout=SECONDS)
-                    each.search(f"{repeated}\0", timeout=SECONDS)
-                tried[1].search(repeated, timeout=SECONDS, partial=True)
-            except TimeoutError as error:
-                raise InputError(
-                    f"{_place(path, line.number)}: the pattern {shorten(line.source)} can take"
-                    f" exponential time: more than {SECONDS:g} s on"
-                    f" {shorten(repeated[:8] + '...')}, {len(repeated)} characters;"
-                    f" {WITHOUT_NESTING}"
-                ) from error
-
-
-def _units(source: str) -> list[str]:
-    """Texts whose repetition may take a pattern long: its words, its letters and the usual ones."""
-    plain = re.sub(r"\\[a-zA-Z]|\(\?[a-zA-Z:=!<]*", " ", source)
-    words = re.findall(r"[^\W\d_]{2,}", plain)
-    units = [*_USUAL_UNITS]
-    units += [letter for letter in plain if not letter.isspace()]
-    units += words
-    units += [f"{word} " for word in words]
-    return list(dict.fromkeys(units))[: len(_USUAL_UNITS) + MOST_UNITS]
-
-
-def _parts(source: str) -> list[str]:
-    """A pattern, and the rest of it from each group on that it holds, to the end of what the group
-    stands in.
-    """
-    parts = [source]
-    openings: list[int] = []
-    starts: list[tuple[int, int]] = []
-    is_escaped = False
-    in_class = False
-    for place, letter in enumerate(source):
-        if is_escaped:
-            is_escaped = False
-        elif letter == "\\":
-            is_escaped = True
-        elif in_class:
-            in_class = letter != "]"
-        elif letter == "[":
-            in_class = True
-        elif letter == "(":
-            starts.append((place, len(openings)))
-            openings.append(place)
-        elif letter == ")" and openings:
-            openings.pop()
-            depth = len(openings)
-            ended = [start for start, level in starts if level > depth]
-            starts = [row for row in starts if row[1] <= depth]
-            parts += [source[start:place] for start in ended]
-    parts += [source[start:] for start, _ in starts]
-    return list(dict.fromkeys(parts))[:MOST_TAILS]
