@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.literals import Split
@@ -247,72 +248,85 @@ def load_task(
         if path is not None
     }
     if data is None:
-        return _task_of_rows(str(test), file_splits)
+        return _task_of_rows(Path(str(test)).stem, str(test), file_splits)
     if validation_size is not None and validation is not None:
         raise InputError(
             "``validation_size`` and ``validation_data`` both say what to choose on; give one of"
             " them"
         )
     if str(data).startswith(HUB) or (not isinstance(data, GivenRows) and Path(data).is_dir()):
-        return load_dataset(
-            str(data),
-            file_splits,
-            columns,
-            seed=seed,
-            fractions=fractions,
-            require_answers=require_answers,
-            validation_size=validation_size,
+        read = read_dataset(str(data), file_splits, columns, require_answers=require_answers)
+    else:
+        rows, unlabelled = _by_answer(data, columns, require_answers)
+        read = ReadRows(Path(str(data)).stem, rows, file_splits, unlabelled)
+    rows = _with_labels(read.rows)
+    if not learns and not read.splits and all(row.split == "test" for row in rows):
+        return _task_of_rows(read.name, str(data), {"test": rows})
+    splits = rest(str(data), rows, seed, fractions, set(read.splits)) | read.splits
+    divided = "validation" not in read.splits and not any(row.split for row in rows)
+    if validation_size is not None and not divided:
+        raise InputError(
+            f"``validation_size={validation_size}`` draws the rows to choose on, and the rows of"
+            f" {data} have a split of their own; leave it out, or that column"
         )
-    rows, unlabelled = _by_answer(data, columns, require_answers)
-    rows = _with_labels(rows)
-    if not learns and not file_splits and all(row.split == "test" for row in rows):
-        return _task_of_rows(str(data), {"test": rows})
-    splits = rest(str(data), rows, seed, fractions, set(file_splits)) | file_splits
-    divided = "validation" not in file_splits and not any(row.split for row in rows)
     if validation_size is not None:
-        splits = _set_apart(str(data), splits, validation_size, seed, divided=divided)
+        splits = chosen_on(str(data), splits, validation_size, seed)
         divided = False
     return _task_of_rows(
-        str(data), splits, unlabelled, divided=divided, answer_column=columns.answer
+        read.name,
+        read.source or str(data),
+        splits,
+        read.unlabelled,
+        divided=divided,
+        answer_column=columns.answer,
+        is_source_noted=bool(read.source),
     )
 
 
-def _set_apart(
-    source: str,
-    splits: Mapping[Split, Sequence[SourcedExample]],
-    size: int,
-    seed: int,
-    *,
-    divided: bool,
-) -> dict[Split, list[SourcedExample]]:
-    """The splits with ``size`` rows to choose on. Raises InputError: the rows were not ``divided``
-    here but have splits of their own.
+class ReadRows(NamedTuple):
+    """Data as they were read.
+
+    name: of their task. rows: to learn from, to be divided unless they name their splits. splits:
+    whole ones. unlabelled: see ``Task``. source: of a data set, what was taken of it and what not.
     """
-    if not divided:
-        raise InputError(
-            f"``validation_size={size}`` draws the rows to choose on, and the rows of {source} have"
-            " a split of their own; leave it out, or that column"
-        )
-    return chosen_on(source, splits, size, seed)
+
+    name: str
+    rows: list[SourcedExample]
+    splits: dict[Split, list[SourcedExample]]
+    unlabelled: list[SourcedExample]
+    source: str = ""
 
 
 def _task_of_rows(
+    name: str,
     source: str,
     splits: Mapping[Split, Sequence[SourcedExample]],
     unlabelled: Sequence[SourcedExample] = (),
     *,
     divided: bool = False,
     answer_column: str = ANSWER,
+    is_source_noted: bool = False,
 ) -> Task:
-    """The task of these rows, with empty splits where there are none. Raises DataError: see
-    ``_apart``.
+    """The task of these rows, with empty splits where there are none.
+
+    Raises DataError: a split has no prompt of its own, or rows have shares of different labels.
     """
-    distinct, left_out = _apart(splits)
-    note = _note(source, distinct, left_out, unlabelled, answer_column)
+    check_alike(row.example for rows in splits.values() for row in rows)
+    distinct, left_out = keep_apart(splits)
+    for split, rows in distinct.items():
+        if not rows:
+            raise DataError(
+                f"every prompt of {split} stands in another split too, so there is none left for"
+                f" it; give other data for {split}"
+            )
+    rows_kept = [row for rows in distinct.values() for row in rows]
+    notices = remarks_on(rows_kept, left_out, unlabelled, answer_column)
+    notices += _small_labels(rows_kept)
+    note = source if is_source_noted else ""
+    if notices:
+        note = f"{source}: {'; '.join(notices)}"
     every_split = {split: distinct.get(split, []) for split in SPLITS}
-    return Task.from_splits(
-        Path(source).stem, every_split, note=note, unlabelled=unlabelled, divided=divided
-    )
+    return Task.from_splits(name, every_split, note=note, unlabelled=unlabelled, divided=divided)
 
 
 def _by_answer(
@@ -369,17 +383,14 @@ def _whole(
     return rows
 
 
-def load_dataset(
+def read_dataset(
     spec: str,
     whole: dict[Split, list[SourcedExample]],
     columns: ColumnNames,
     *,
-    seed: int,
-    fractions: Sequence[float],
     require_answers: bool,
-    validation_size: int | None = None,
-) -> Task:
-    """The task in ``spec``, hf:NAME[/CONFIG][@SPLIT] or a folder; ``whole`` are splits that have
+) -> ReadRows:
+    """The rows in ``spec``, hf:NAME[/CONFIG][@SPLIT] or a folder; ``whole`` are splits that have
     files of their own.
 
     Splits called train, validation (valid, val, dev) and test are used as they are, others are left
@@ -428,58 +439,15 @@ def load_dataset(
     unused = [name for name in records if not single and name not in NAMES]
     own_splits = {split: join_repeats(rows) for split, rows in rows_by_split.items()} | whole
     train = own_splits.pop("train")
-    train = _with_labels(train)
-    divided = "validation" not in own_splits
-    splits = rest(spec, train, seed, fractions, set(own_splits)) | own_splits
-    if validation_size is not None:
-        splits = _set_apart(spec, splits, validation_size, seed, divided=divided)
-        divided = False
-    distinct, left_out = _apart(splits)
     source = f"{spec}: splits {', '.join(records)}"
     if unused:
         source += f"; not used: {', '.join(unused)}"
     for judged_split, count in unanswered.items():
         source += f"; {counted(count, 'row')} of {judged_split} without an answer, left out"
-    note = _note(source, distinct, left_out, unlabelled, columns.answer) or source
     name_of_task = Path(spec).name
     if spec.startswith(HUB):
         name_of_task = spec.removeprefix(HUB).replace("/", "-").replace("@", "-")
-    return Task.from_splits(
-        name_of_task, distinct, note=note, unlabelled=unlabelled, divided=divided
-    )
-
-
-def _apart(
-    splits: Mapping[Split, Sequence[SourcedExample]],
-) -> tuple[dict[Split, list[SourcedExample]], Counter[tuple[Split, Split]]]:
-    """Each prompt in one split. Raises DataError: a split has no prompt of its own, or rows have
-    shares of different labels.
-    """
-    check_alike(row.example for rows in splits.values() for row in rows)
-    distinct, left_out = keep_apart(splits)
-    for split, rows in distinct.items():
-        if not rows:
-            raise DataError(
-                f"every prompt of {split} stands in another split too, so there is none left for"
-                f" it; give other data for {split}"
-            )
-    return distinct, left_out
-
-
-def _note(
-    source: str,
-    splits: Mapping[Split, Sequence[SourcedExample]],
-    left_out: Mapping[tuple[Split, Split], int],
-    unlabelled: Sequence[SourcedExample] = (),
-    answer_column: str = ANSWER,
-) -> str:
-    """What was done to the rows, in one sentence after the name of their source; "" for nothing."""
-    rows_kept = [row for rows in splits.values() for row in rows]
-    notices = remarks_on(rows_kept, left_out, unlabelled, answer_column)
-    notices += _small_labels(rows_kept)
-    if not notices:
-        return ""
-    return f"{source}: {'; '.join(notices)}"
+    return ReadRows(name_of_task, train, own_splits, unlabelled, source)
 
 
 def _small_labels(rows: Sequence[SourcedExample]) -> list[str]:
