@@ -139,10 +139,10 @@ def token_places(
 
     Tokens are laid along the text from its beginning. Behind one that is not known (None) or does
     not fit they go on where the known ones that follow stand, if that is a single place; else they
-    are laid from the end of the text, too. A single token between two parts holds what is between
-    them, and several in a row that cannot be told apart hold nothing. Nor do tokens behind the
-    text, such as those of a stop text. A server may leave out the first space of a text, or that of
-    a single token.
+    hold nothing. A single token between two parts, or at the end, holds what is between them, and
+    several in a row that cannot be told apart hold nothing. Nor do tokens behind the text, such as
+    those of a stop text. A server may leave out the first space of a text, or that of a single
+    token.
 
     Args:
         text: of a completion.
@@ -163,6 +163,11 @@ def token_places(
         if size is None:
             after, place_after = _next_known(raw, place, spelled, first)
             if after is None:
+                rest = spelled[first + 1 :]
+                is_end_token = has_ended and len(rest) == 1 and not raw.endswith(rest[0] or b"\0")
+                if not rest or is_end_token:
+                    begins[first] = place
+                    ends[first] = len(raw)
                 break
             size = 0
             if after == first + 1:
@@ -176,23 +181,6 @@ def token_places(
         place += size
         ends[first] = place
         first += 1
-    last = len(spelled) - 1
-    place_behind = len(raw)
-    if has_ended and last > first and _size_before(raw, place, len(raw), spelled[last]) is None:
-        begins[last] = len(raw)
-        ends[last] = len(raw)
-        last -= 1
-    while last > first:
-        size = _size_before(raw, place, place_behind, spelled[last])
-        if size is None:
-            break
-        ends[last] = place_behind
-        place_behind -= size
-        begins[last] = place_behind
-        last -= 1
-    if last == first:
-        begins[first] = place
-        ends[first] = place_behind
     return begins, ends
 
 
@@ -228,15 +216,6 @@ def _size_at(raw: bytes, place: int, token: bytes | None) -> int | None:
     if token.startswith(raw[place:]):  # a stop text begins inside of it
         return len(raw) - place
     return None
-
-
-def _size_before(raw: bytes, place: int, place_behind: int, token: bytes | None) -> int | None:
-    """The bytes of ``raw`` that ``token`` holds before ``place_behind`` and from ``place`` on; None
-    where it does not fit.
-    """
-    if not token or not raw.endswith(token, place, place_behind):
-        return None
-    return len(token)
 
 
 def _of_every_token(completion: Completion, reward: float, cost: float) -> Costs:

@@ -11,7 +11,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,16 +22,12 @@ from blackbox_lb.tasks.records.records import (
     SUFFIXES,
     Record,
     read_records,
-    table_format,
 )
 
 HUB = "hf:"
 """The prefix of a data set of the hub: hf:NAME[/CONFIG][@SPLIT]."""
 
-TABLES = (".parquet", ".csv", ".tsv")
-"""Formats that ``datasets`` reads with its own column types; JSON lines are read here, so that no
-string becomes a date.
-"""
+PARQUET = ".parquet"
 ROWS = 256
 """Rows of a Parquet file that are unpacked at a time: few enough for the memory, for any readable
 file.
@@ -114,8 +109,8 @@ def read_folder(folder: Path) -> Any:
     """A DatasetDict of the files in ``folder``, each a split that is named by its stem
     (train.jsonl, test.parquet).
 
-    JSON lines, CSV, TSV and Parquet. DataError: no such folder, no such file in it, two files of
-    one split, or a broken row.
+    JSON lines, CSV and TSV (of texts) and Parquet. DataError: no such folder, no such file in it,
+    two files of one split, or a broken row.
     """
     if not folder.is_dir():
         raise DataError(
@@ -124,7 +119,7 @@ def read_folder(folder: Path) -> Any:
         )
     files: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
-        if path.is_file() and path.suffix.lower() in (*SUFFIXES, *TABLES):
+        if path.is_file() and path.suffix.lower() in (*SUFFIXES, PARQUET):
             if path.stem in files:
                 raise DataError(
                     f"{folder} has both {files[path.stem].name} and {path.name} for one split;"
@@ -132,7 +127,7 @@ def read_folder(folder: Path) -> Any:
                 )
             files[path.stem] = path
     if not files:
-        suffixes = ", ".join(dict.fromkeys((*SUFFIXES, *TABLES)))
+        suffixes = ", ".join((*SUFFIXES, PARQUET))
         raise DataError(
             f"{folder} has no data file ({suffixes}); give it one for each split, as train.jsonl"
             " and test.jsonl"
@@ -280,30 +275,9 @@ def _decoded(value: Any, feature: Any, *, is_padded: bool = False) -> Any:
     return value
 
 
-def _check_size(path: Path) -> None:
-    """Raise DataError for a table that is too large, on the disk or, because a small file can hold
-    a huge one, as it is read.
-    """
-    packed = path.suffix.lower() == ".parquet"
-    try:
-        size = _unpacked(path) if packed else path.stat().st_size
-    except DataError:
-        raise
-    except Exception as error:  # pyarrow has its own errors, and not one root of them
-        reason = first_line(error)
-        raise DataError(
-            f"{path} cannot be read as {path.suffix[1:]}: {reason}; check that the file is whole"
-        ) from error
-    if size > MAX_BYTES:
-        raise DataError(
-            f"{path} holds more than {MAX_BYTES:,} bytes, the limit; take a sample of its rows"
-        )
-
-
-def _unpacked(path: Path) -> int:
-    """Bytes of a Parquet file's rows in memory, counted up to a little over the limit.
-
-    Raises DataError: two columns have one name.
+def _check_parquet(path: Path) -> None:
+    """Raise DataError for a Parquet file that is too large as it is read, because a small one can
+    hold a huge table, and for two columns of one name.
     """
     parquet = library("pyarrow.parquet", f"reading {path}")
     size = 0
@@ -317,29 +291,27 @@ def _unpacked(path: Path) -> int:
         for rows in file.iter_batches(batch_size=ROWS):
             size += rows.nbytes
             if size > MAX_BYTES:
-                break
-    return size
+                raise DataError(
+                    f"{path} holds more than {MAX_BYTES:,} bytes, the limit; take a sample of its"
+                    " rows"
+                )
 
 
 def _table(path: Path) -> Any:
-    if path.suffix.lower() in TABLES:
-        _check_size(path)
+    """The rows of a file as a table of the library's; cells of CSV and TSV are texts."""
     dataset = library("datasets", f"reading {path}").Dataset
-    suffix = path.suffix.lower()
-    if suffix not in TABLES:
+    if path.suffix.lower() != PARQUET:
         rows = list(read_records(path))
         names = dict.fromkeys(name for row in rows for name in row.columns)
         return dataset.from_list([{**names, **row.values} for row in rows])
-    if suffix == ".parquet":
-        read = dataset.from_parquet
-    else:
-        delimiter, encoding = table_format(path)
-        read = partial(dataset.from_csv, sep=delimiter, encoding=encoding)
     try:
+        _check_parquet(path)
         with quiet(), tempfile.TemporaryDirectory() as cache:
-            return read(str(path), cache_dir=cache, keep_in_memory=True)
-    except Exception as error:  # each reader has its own errors: pyarrow's, pandas', datasets'
+            return dataset.from_parquet(str(path), cache_dir=cache, keep_in_memory=True)
+    except (DataError, InputError):
+        raise
+    except Exception as error:  # pyarrow and datasets have their own errors, and not one root
         reason = first_line(error.__cause__ or error)
         raise DataError(
-            f"{path} cannot be read as {suffix[1:]}: {reason}; check that the file is whole"
+            f"{path} cannot be read as parquet: {reason}; check that the file is whole"
         ) from error

@@ -172,14 +172,6 @@ def read_records(path: Path, field: str | None = None) -> Iterator[Record]:
     return _json_lines(path, text)
 
 
-def table_format(path: Path) -> tuple[str, str]:
-    """What stands between the cells of a table, and its encoding. Raises DataError: the file
-    cannot be read.
-    """
-    text, encoding = _text(path)
-    return _delimiter(text, _DELIMITERS[path.suffix.lower()]), encoding
-
-
 def given_records(rows: Iterable[object]) -> Iterator[Record]:
     """The rows of a program: mappings of column -> value, where None and what pandas has in place
     of a value (NaN, NA, NaT) count as absent.

@@ -6,7 +6,6 @@ Shares and counts are the same thing here: the numbers of a row are divided by t
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,8 @@ from blackbox_lb.tasks.records.records import Record
 from blackbox_lb.tasks.rewards.normalising import normalise
 from blackbox_lb.types import Example
 
-LARGE = 2.0**900
-"""Shares above it are divided by it, because their sum may be beyond the range of a double."""
+MOST_COUNT = 1e100
+"""Largest share or count of a label."""
 MOST_SHARES = 1.05
 """Largest sum of rounded shares. A smaller one than 1 leaves out who did not answer."""
 LEAST_PERCENT = 90.0
@@ -88,15 +87,13 @@ def shares_of(record: Record, column: str, value: Mapping[str, Any]) -> AnswerSh
     numbers = {label.strip(): value[label] for label in labels}
     for label, share in numbers.items():
         is_number = isinstance(share, int | float) and not isinstance(share, bool)
-        if not is_number or not 0 <= share <= sys.float_info.max:
+        if not is_number or not 0 <= share <= MOST_COUNT:
             raise record.error(
                 f"{column} gives {shorten(label)} the share {shorten(share)}; a share or count must"
-                f" be a finite number from 0; if the object has no shares, name the field with the"
-                f" answer, as ``answer_column={column}.{label}``"
+                f" be a number from 0 to {MOST_COUNT:g}; if the object has none, name the field of"
+                f" the answer, as ``answer_column={column}.{label}``"
             )
     _refuse_other_numbers(record, column, numbers)
-    if max(numbers.values()) > LARGE:
-        numbers = {label: share / LARGE for label, share in numbers.items()}
     total = math.fsum(numbers.values())
     if total == 0:
         raise record.error(

@@ -224,13 +224,13 @@ def _unusable(path: Path, error: Exception) -> InputError:
 
 
 def draft_of(schema: Any) -> Any:
-    """The validator class of the draft that ``$schema`` names, else of 2020-12, with the keywords
+    """The validator class of the draft that ``$schema`` names, else of 2020-12, with the keyword
     of this module.
     """
     from jsonschema.validators import Draft202012Validator, extend, validator_for
 
     draft = validator_for(schema, default=Draft202012Validator)
-    return extend(draft, {"uniqueItems": _unique_items, "multipleOf": _multiple_of})
+    return extend(draft, {"multipleOf": _multiple_of})
 
 
 def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Iterator[Any]:
@@ -246,28 +246,6 @@ def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Itera
         yield ValidationError("the number is beyond the range of a double")
     elif (Fraction(str(instance)) / Fraction(str(step))).denominator != 1:
         yield ValidationError(f"{instance} is not a multiple of {step}")
-
-
-def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """The keyword ``uniqueItems`` in time that grows with the length of the list.
-
-    jsonschema compares all pairs where the items cannot be sorted.
-    """
-    from jsonschema import ValidationError
-
-    if unique is True and isinstance(instance, list):
-        keys = [_key(item) for item in instance]
-        if len(set(keys)) < len(keys):
-            yield ValidationError("the list has non-unique elements")
-
-
-def _key(value: Any) -> object:
-    """A hashable value that is equal for equal JSON: 1 equals 1.0, and true is no number."""
-    if isinstance(value, dict):
-        return dict, frozenset((name, _key(item)) for name, item in value.items())
-    if isinstance(value, list):
-        return list, tuple(_key(item) for item in value)
-    return isinstance(value, bool), value
 
 
 FORMS = (
