@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.drift import DriftWatch
@@ -27,33 +27,6 @@ from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, r
 from blackbox_lb.types import Completion, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
-BUSY = 0.85
-"""Share of a core from which on this program's own work is what limits."""
-
-
-class Throughput(NamedTuple):
-    """Of a collection that took ``seconds``: the tokens generated for it, the mean number of
-    requests under way, the share of their time in which the server had none of them (reading,
-    storing, rate limits, pauses), and of one core that this process used.
-    """
-
-    seconds: float
-    tokens: int
-    places: float
-    without_server: float
-    cpu: float
-
-    def told(self) -> str:
-        """One sentence on whose speed it was."""
-        ours = ""
-        if self.cpu > BUSY:
-            ours = "; this program is the limit: blb collect ``shard`` uses more cores"
-        return (
-            f"{self.tokens / self.seconds:,.0f} tokens/s, {self.places:.0f} requests at a time, of"
-            f" whose time the server had them {1 - self.without_server:.0%}; this program used"
-            f" {self.cpu:.0%} of a core{ours}"
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Collection:
@@ -67,7 +40,6 @@ class Collection:
     keys: tuple[tuple[str, ...], ...]
     received: int
     notes: Counter[str]
-    throughput: Throughput
 
 
 MOST_TOKENS = 8192
@@ -219,15 +191,7 @@ async def collect_all(
     drift = drift or DriftWatch()
     pace = pace or AdaptiveConcurrency()
 
-    tokens = 0
-    under_way = 0.0
-    begin = time.monotonic()
-    cpu = time.process_time()
-    served = session.channel.served
-
     async def receive(work: tuple[_Asked, MissingRequest]) -> None:
-        nonlocal tokens, under_way
-        began = time.monotonic()
         asked, request = work
         n = len(request.samples)
         draw = draw_of(asked.series.draw, request)
@@ -249,13 +213,10 @@ async def collect_all(
                 settings, request.prompt, dict(zip(request.samples, completions, strict=False))
             )
         asked.notes.update(completion.note for completion in completions if completion.note)
-        now = time.monotonic()
         token_count = sum(len(completion.token_ids) for completion in completions)
         if draw.questions:
             token_count = len(draw.questions)  # of each answer: no tokens are listed
-        pace.ended(token_count, session.refusals, now)
-        tokens = tokens + token_count
-        under_way = under_way + now - began
+        pace.ended(token_count, session.refusals, time.monotonic())
         if drifted is not None:
             raise drifted
         if watch is not None:
@@ -275,15 +236,10 @@ async def collect_all(
     pace.begin(len(missing), least, most)
     with Writer(store) as writer:
         await run_all(missing, receive, lambda: pace.level, budget, session.drop_waiting)
-    seconds = max(time.monotonic() - begin, 1e-9)
-    idle = max(1 - (session.channel.served - served) / max(under_way, 1e-9), 0.0)
-    throughput = Throughput(
-        seconds, tokens, under_way / seconds, idle, (time.process_time() - cpu) / seconds
-    )
     collections: list[Collection] = []
     for asked in all_asked:
         received = sum(len(request.samples) for of, request in missing if of is asked)
-        collections.append(Collection(asked.keys, received, asked.notes, throughput))
+        collections.append(Collection(asked.keys, received, asked.notes))
     return collections
 
 

@@ -20,8 +20,6 @@ from blackbox_lb.errors import CorruptResponse, NoLogprobs, RequestRejected
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.types import NO_TOKEN, Completion, Prompt, Sampling
 
-__all__ = ["FILLED", "places_of", "with_fragments"]
-
 WIDE = 1_000
 """Alternatives that are asked for at a place, so that the drawn token is hardly ever outside."""
 FILLED = "had parts of characters left out of their lists, which were asked for one by one"
@@ -65,7 +63,8 @@ async def _filled(session: Session, prompt: Prompt, completion: Completion) -> C
     places = places_of(listed, ids)
     if len(ids) != completion.generated or places is None:
         return None
-    filled = _Columns(completion, ids, places)
+    filled = with_all_tokens(completion, ids, places)
+    token_bytes = dict(completion.token_bytes)
     [forced] = (await session.encode(WHOLE_CHARACTER))[:1]
     one = Draw(Sampling(1.0, 1, WIDE), RequestBias({forced: FORCING}), rules.endpoint)
     begin = await session.prompt_ids(prompt)
@@ -73,8 +72,9 @@ async def _filled(session: Session, prompt: Prompt, completion: Completion) -> C
         [answer] = await session.complete_many([*begin, *ids[:place]], one)
         if not answer.whole or answer.prompt_tokens != completion.prompt_tokens + place:
             return None
-        filled.put(place, answer)
-    return filled.completion()
+        token_bytes |= answer.token_bytes
+        _put(filled, place, answer)
+    return replace(filled, token_bytes=token_bytes, whole=True, note=FILLED)
 
 
 def _may_lack_fragments(profile: Profile, draw: Draw, completion: Completion) -> bool:
@@ -120,49 +120,46 @@ def _first_places(listed: Sequence[int], ids: Sequence[int]) -> list[int] | None
     return places
 
 
-class _Columns:
-    """The arrays of a completion, with room for the tokens that it lacks.
+def with_all_tokens(
+    completion: Completion, ids: Sequence[int], places: Sequence[int] | None
+) -> Completion:
+    """A completion with room for the tokens that it lacks: these have no list, and no logprob but
+    the bound of 0 nats.
 
-    ids: (t,) all its tokens. places: where the listed ones stand.
+    ids: (t,) all its tokens. places: where the listed ones stand; None where that is not certain.
     """
-
-    def __init__(self, completion: Completion, ids: Sequence[int], places: Sequence[int]) -> None:
-        t = len(ids)
-        k = completion.top_ids.shape[1]
-        self._completion = completion
-        self._ids = np.array(ids, np.int32)
-        self._logprobs = np.zeros(t, np.float32)
-        self._top_ids = np.full((t, k), NO_TOKEN, np.int32)
-        self._top_logprobs = np.full((t, k), -np.inf, np.float32)
-        self._bounded = np.zeros(t, np.bool_)
-        self._token_bytes = dict(completion.token_bytes)
-        self._logprobs[places] = completion.logprobs
-        self._top_ids[places] = completion.top_ids
-        self._top_logprobs[places] = completion.top_logprobs
+    size = len(ids)
+    width = max(completion.top_ids.shape[1], 1)
+    logprobs = np.zeros(size, np.float32)
+    top_ids = np.full((size, width), NO_TOKEN, np.int32)
+    top_logprobs = np.full((size, width), -np.inf, np.float32)
+    bounded = np.ones(size, np.bool_)
+    if places:
+        logprobs[places] = completion.logprobs
+        top_ids[places] = completion.top_ids
+        top_logprobs[places] = completion.top_logprobs
+        bounded[places] = False
         if completion.bounded is not None:
-            self._bounded[places] = completion.bounded
+            bounded[places] = completion.bounded
+    return replace(
+        completion,
+        token_ids=np.array(ids, np.int32),
+        logprobs=logprobs,
+        top_ids=top_ids,
+        top_logprobs=top_logprobs,
+        propensities=None,
+        bounded=bounded,
+    )
 
-    def put(self, place: int, answer: Completion) -> None:
-        """The list of a token that was left out: ``answer`` is a completion of one token there."""
-        top_ids = answer.top_ids[0]
-        top_logprobs = answer.top_logprobs[0]
-        at = np.flatnonzero(top_ids == self._ids[place])
-        self._bounded[place] = at.size == 0
-        self._logprobs[place] = top_logprobs[at[0]] if at.size else top_logprobs[-1]
-        k = min(self._top_ids.shape[1], len(top_ids))
-        self._top_ids[place, :k] = top_ids[:k]
-        self._top_logprobs[place, :k] = top_logprobs[:k]
-        self._token_bytes.update(answer.token_bytes)
 
-    def completion(self) -> Completion:
-        return replace(
-            self._completion,
-            token_ids=self._ids,
-            logprobs=self._logprobs,
-            top_ids=self._top_ids,
-            top_logprobs=self._top_logprobs,
-            bounded=self._bounded,
-            token_bytes=self._token_bytes,
-            whole=True,
-            note=FILLED,
-        )
+def _put(filled: Completion, place: int, answer: Completion) -> None:
+    """The list of a token that was left out: ``answer`` is a completion of one token there."""
+    assert filled.bounded is not None
+    top_ids = answer.top_ids[0]
+    top_logprobs = answer.top_logprobs[0]
+    at = np.flatnonzero(top_ids == filled.token_ids[place])
+    filled.bounded[place] = at.size == 0
+    filled.logprobs[place] = top_logprobs[at[0]] if at.size else top_logprobs[-1]
+    width = min(filled.top_ids.shape[1], len(top_ids))
+    filled.top_ids[place, :width] = top_ids[:width]
+    filled.top_logprobs[place, :width] = top_logprobs[:width]

@@ -16,15 +16,13 @@ import codecs
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.bias.stepping import REST, AnswerPiece, SteppingBack, with_bans
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.rollouts.fragments import places_of
+from blackbox_lb.rollouts.fragments import places_of, with_all_tokens
 from blackbox_lb.rollouts.phased import (
     bytes_of,
     check_continues,
@@ -32,7 +30,7 @@ from blackbox_lb.rollouts.phased import (
     first_tokens,
     joined,
 )
-from blackbox_lb.types import NO_TOKEN, Completion, Prompt
+from blackbox_lb.types import Completion, Prompt
 
 PART = 32
 """Tokens of a part: fewer take more requests, and of more are more thrown away."""
@@ -244,7 +242,8 @@ class _Stepped:
             tokens = [*tokens, listed[-1]]  # the token that ended it
         spelled |= await bytes_of(self._session, tokens, spelled)
         spellings = spelled_along(part.text, [spelled[token] for token in tokens])
-        return _with_tokens(part, listed, tokens), spellings
+        filled = with_all_tokens(part, tokens, places_of(listed, tokens))
+        return replace(filled, whole=False), spellings
 
     def _cut(self) -> None:
         """Keep the tokens of the pieces that are left; of a text that a stop text has cut, those
@@ -295,34 +294,6 @@ def spelled_along(text: str, spellings: Sequence[bytes]) -> list[bytes]:
         recovered.append(raw[place:end])
         place = end
     return recovered
-
-
-def _with_tokens(part: Completion, listed: Sequence[int], tokens: Sequence[int]) -> Completion:
-    """A part that has the ``tokens``, of which the server has ``listed`` some."""
-    count = len(tokens)
-    width = max(part.top_ids.shape[1], 1)
-    logprobs = np.zeros(count, np.float32)
-    top_ids = np.full((count, width), NO_TOKEN, np.int32)
-    top_logprobs = np.full((count, width), -np.inf, np.float32)
-    bounded = np.ones(count, np.bool_)
-    places = places_of(listed, tokens)
-    if places:
-        logprobs[places] = part.logprobs
-        top_ids[places] = part.top_ids
-        top_logprobs[places] = part.top_logprobs
-        bounded[places] = False
-        if part.bounded is not None:
-            bounded[places] = part.bounded
-    return replace(
-        part,
-        token_ids=np.array(tokens, np.int32),
-        logprobs=logprobs,
-        top_ids=top_ids,
-        top_logprobs=top_logprobs,
-        propensities=None,
-        bounded=bounded,
-        whole=False,
-    )
 
 
 def _decoder() -> codecs.IncrementalDecoder:

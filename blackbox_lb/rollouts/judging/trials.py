@@ -48,9 +48,6 @@ their KL: from there on they are taken for completions of the model without a bi
 does once in 30,000 runs. A bias from which the lists let expect less than as many above 0 is too
 weak for this test: then nothing is said."""
 
-LONG = 10.0
-"""Seconds of a stage from which on its throughput is told."""
-
 
 @dataclass(frozen=True, slots=True)
 class StagePart:
@@ -281,9 +278,6 @@ class Trials:
             for note, number in done.notes.items():
                 ending = note if number > 1 else note.replace("are ", "is ", 1)
                 self.report.notice(f"{part.name}: {counted(number, 'completion')} {ending}")
-        throughput = collections[0].throughput
-        if throughput.seconds >= LONG and not self.session.profile.connection.embedded:
-            self.report.detail(f"{title}: {throughput.told()}")
         await self._look_for_drift(sum(done.received for done in collections))
         if scored:
             pairs = (

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -114,7 +113,6 @@ class HttpService:
     """Requests to one service; use as an asynchronous context manager, or call ``close``.
 
     ``refusals`` counts the answers that blame the server's load, and the requests that timed out.
-    ``served`` is how long the service had requests, in seconds, those at the same time added up.
 
     Args:
         url: the address, without credentials.
@@ -149,7 +147,6 @@ class HttpService:
         self.name = wording.name
         self.url = url
         self.refusals = 0
-        self.served = 0.0
         self._authorize = authorize
         self._secrets = secrets
         self._advice = wording.advice
@@ -220,13 +217,10 @@ class HttpService:
         )
         if self._authorize is not None:
             await self._authorize(request)
-        begin = time.monotonic()
         try:
             response = await self._transport.handle_async_request(request)
         except httpx2.HTTPError as error:
             raise self.unanswered(error) from error
-        finally:
-            self.served += time.monotonic() - begin
         response.request = request
         if not response.is_success:
             refused = httpx2.HTTPStatusError(
