@@ -7,12 +7,12 @@ probabilities that it answers with, here, in plain Python.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
+from blackbox_lb.bias.records import softmax
 from blackbox_lb.questions.question import Question
 from blackbox_lb.records import Count, Finite, Flag, Name, Row, Share
 
@@ -128,11 +128,3 @@ class MendedQuestion(Row):
         return MendedDecision(
             probabilities=probabilities, raw=softmax(logprobs), place=place, abstains=abstains
         )
-
-
-def softmax(logits: Sequence[float]) -> tuple[float, ...]:
-    """The probabilities in proportion to the exponentials of ``logits``."""
-    largest = max(logits)
-    odds = [math.exp(logit - largest) for logit in logits]
-    total = math.fsum(odds)
-    return tuple(part / total for part in odds)

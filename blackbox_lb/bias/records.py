@@ -422,10 +422,16 @@ class Calibration(Row):
             self.weight * score + label.offset
             for score, label in zip(scores, self.labels, strict=True)
         ]
-        largest = max(logits)
-        odds = [math.exp(logit - largest) for logit in logits]
-        total = math.fsum(odds)
-        return {label.label: part / total for label, part in zip(self.labels, odds, strict=True)}
+        shares = softmax(logits)
+        return {label.label: share for label, share in zip(self.labels, shares, strict=True)}
+
+
+def softmax(logits: Sequence[float]) -> tuple[float, ...]:
+    """The probabilities in proportion to the exponentials of ``logits``."""
+    largest = max(logits)
+    odds = [math.exp(logit - largest) for logit in logits]
+    total = math.fsum(odds)
+    return tuple(part / total for part in odds)
 
 
 def label_scores(

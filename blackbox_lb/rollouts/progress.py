@@ -229,13 +229,9 @@ def _no_shorter(second: float, share: float) -> str:
 
 
 class Lines:
-    """Progress in lines, few where it is ``brief``: after 30 s of the command, 1 min, 2 min and so
-    on; otherwise a line at every tenth of the stage, at most one in 5 s, at least one in
-    30 s, and one at its end.
+    """Progress in lines: after 30 s of the command, 1 min, 2 min and so on; and unless it is
+    ``brief``, one at the end of the stage.
     """
-
-    SHORTEST = 5.0
-    LONGEST = 30.0
 
     def __init__(
         self,
@@ -252,24 +248,17 @@ class Lines:
         self._clock = clock
         self._outlook = outlook or Outlook(say, clock)
         self._brief = brief
-        self._done = self._tokens = self._tenth = 0
-        self._begin = self._said = clock()
+        self._done = 0
+        self._tokens = 0
+        self._begin = clock()
         self._outlook.start()
 
     def __call__(self, completion: Completion) -> None:
         self._done += 1
         self._tokens += completion.n_tokens
         self._outlook.add(completion)
-        if self._brief:
-            if self._outlook.is_due():
-                self._tell(f", {self._outlook.left}".rstrip(", "))
-            return
-        tenth = 10 * self._done // max(self._total, 1)
-        silent = self._clock() - self._said
-        if (silent >= self.SHORTEST and tenth > self._tenth) or silent >= self.LONGEST:
-            self._tell(f", {_clock_text(self._left())} left")
-            self._tenth = tenth
-            self._said = self._clock()
+        if self._outlook.is_due():
+            self._tell(f", {self._outlook.left}".rstrip(", "))
 
     def end(self) -> None:
         self._outlook.stop()
@@ -280,9 +269,6 @@ class Lines:
         if stored > 0:
             more = f", {stored:,} were stored"
         self._tell(more)
-
-    def _left(self) -> float:
-        return (self._clock() - self._begin) / max(self._done, 1) * (self._total - self._done)
 
     def _tell(self, more: str) -> None:
         spent = self._clock() - self._begin

@@ -11,7 +11,8 @@ import re
 import socket
 from typing import Any
 
-from blackbox_lb.bias.decisions import MendedQuestion, softmax
+from blackbox_lb.bias.decisions import MendedQuestion
+from blackbox_lb.bias.records import softmax
 from blackbox_lb.questions.fields import RequestFault
 from blackbox_lb.questions.question import Json, Question, parse_questions
 from blackbox_lb.questions.serving import (

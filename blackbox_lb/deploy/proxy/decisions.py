@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blackbox_lb.bias.decisions import MendedQuestion, softmax
+from blackbox_lb.bias.decisions import MendedQuestion
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import softmax
 from blackbox_lb.deploy.proxy.limits import PREFIX
 from blackbox_lb.errors import InputError
 from blackbox_lb.questions.answers import DecisionAnswer, OptionScores, read_answer

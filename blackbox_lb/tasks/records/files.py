@@ -382,7 +382,6 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
     if columns.otherwise and not record.has(columns.answer):
         columns = replace(columns, answer=columns.otherwise)
     value = _answer_value(record, columns.answer)
-    _remark_on_classes(record, columns.answer)
     if isinstance(value, Mapping):
         target = shares_of(record, columns.answer, value)
         answers = target.labels
@@ -704,19 +703,6 @@ def _answer_value(record: Record, column: str) -> Any:
 
 
 _SQUAD_FIELDS = {"text", "answer_start"}
-_NAMED_CLASSES = 8
-"""Classes that a remark names."""
-
-
-def _remark_on_classes(record: Record, column: str) -> None:
-    """Note that an answer is the name of a class, which the file has as a number."""
-    path = ".".join(part for part in column.split(".") if not part.isdecimal())
-    names = record.classes.get(path, ())
-    if names and record.get(column) not in (None, []):
-        listed = ", ".join(names[:_NAMED_CLASSES])
-        if len(names) > _NAMED_CLASSES:
-            listed += f" ... ({len(names)} in all)"
-        record.remark(f"with a numbered class as the answer, named by the data: {listed}")
 
 
 def _answers(record: Record, column: str, value: Any) -> tuple[str, ...]:

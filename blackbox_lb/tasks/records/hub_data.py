@@ -212,11 +212,8 @@ def _loaded(spec: str, path: str, config: str | None) -> Any:
 
 
 def _records(name: Path, table: Any) -> Iterator[Record]:
-    classes: dict[str, list[str]] = {}
-    for column, feature in table.features.items():
-        classes |= _classes_in(column, feature)
     for number, row in enumerate(table, start=1):
-        record = Record(name, number, tuple(row), {}, textual=False, unit="row", classes=classes)
+        record = Record(name, number, tuple(row), {}, textual=False, unit="row")
         for column, value in row.items():
             try:
                 decoded = _decoded(value, table.features[column])
@@ -225,20 +222,6 @@ def _records(name: Path, table: Any) -> Iterator[Record]:
             if decoded is not None:
                 record.values[column] = decoded
         yield record
-
-
-def _classes_in(path: str, feature: Any) -> dict[str, list[str]]:
-    """The names of the classes in a column, by the path to each (without the numbers of lists)."""
-    names = getattr(feature, "names", None)
-    if names and names != [str(number) for number in range(len(names))]:
-        return {path: names}
-    classes: dict[str, list[str]] = {}
-    if isinstance(feature, dict):
-        for field, inner in feature.items():
-            classes |= _classes_in(f"{path}.{field}", inner)
-    elif hasattr(feature, "feature"):
-        classes = _classes_in(path, feature.feature)
-    return classes
 
 
 def _decoded(value: Any, feature: Any, *, is_padded: bool = False) -> Any:

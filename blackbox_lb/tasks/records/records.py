@@ -49,9 +49,8 @@ class Record:
     ``columns`` are all columns, the absent ones too. ``textual`` is True where every value is text
     (CSV, TSV). ``line`` counts from 1; a CSV row over several lines has its first. ``unit``: what
     ``line`` counts, rows in a file whose lines are no rows. ``begins``: the line where a row of a
-    JSON array begins. ``whole``: the row is all that the file holds. ``classes``: columns whose
-    values the file numbers, with the names of these classes; ``values`` hold the names.
-    ``remarks``: how the row was read, where that is to be said; filled while it is read.
+    JSON array begins. ``whole``: the row is all that the file holds. ``remarks``: how the row was
+    read, where that is to be said; filled while it is read.
     """
 
     path: Path
@@ -62,7 +61,6 @@ class Record:
     unit: str = "line"
     begins: int | None = None
     whole: bool = False
-    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
     @property

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blackbox_lb.bias.decisions import MendedQuestion, PromisedError, softmax
+from blackbox_lb.bias.decisions import MendedQuestion, PromisedError
+from blackbox_lb.bias.records import softmax
 from blackbox_lb.deploy.proxy.compressed import decoded
 from blackbox_lb.deploy.proxy.decisions import (
     ServedQuestions,
