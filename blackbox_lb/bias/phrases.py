@@ -289,13 +289,10 @@ class PhraseList:
     Attributes:
         lines: in the order of the file.
         path: of the file, for messages.
-        switched_off: patterns that took too long while an answer was sent, and are no longer
-            looked for.
     """
 
     lines: tuple[PhraseLine, ...]
     path: Path = OF_A_BIAS
-    switched_off: int = field(default=0, init=False)
     _words: _Words = field(init=False, repr=False, compare=False)
     _patterns: list[_Pattern] = field(init=False, repr=False, compare=False)
     _any: regex.Pattern[str] | None = field(init=False, repr=False, compare=False)
@@ -396,7 +393,6 @@ class PhraseList:
     def _switch_off(self, pattern: _Pattern) -> None:
         """Look no longer for a pattern."""
         self._patterns.remove(pattern)
-        self.switched_off += 1
         log.warning(
             "%s: the pattern %s takes more than %g s on an answer, and is no longer looked for; %s",
             _place(self.path, pattern.line.number),

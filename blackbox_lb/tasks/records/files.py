@@ -49,7 +49,6 @@ from blackbox_lb.tasks.records.records import Record, arrays_in, given_records, 
 from blackbox_lb.tasks.records.shares import (
     ANSWER_FIELDS,
     ANSWER_NAMES,
-    AnswerShares,
     answer_field,
     check_alike,
     shares_of,
@@ -382,11 +381,10 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
     if columns.otherwise and not record.has(columns.answer):
         columns = replace(columns, answer=columns.otherwise)
     value = _answer_value(record, columns.answer)
+    shares: tuple[float, ...] = ()
     if isinstance(value, Mapping):
-        target = shares_of(record, columns.answer, value)
-        answers = target.labels
+        answers, shares = shares_of(record, columns.answer, value)
     else:
-        target = AnswerShares()
         answers = _answers(record, columns.answer, value)
     prompt, answers = _read_last_turn(record, columns, prompt, answers)
     if require_answers and not answers:
@@ -401,10 +399,9 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
     if identity is not None and (isinstance(identity, bool) or not isinstance(identity, str | int)):
         raise record.error(f"id is {shorten(identity)}; it must be a string or an integer")
     tools = _tools(record)
+    name = str(identity)
     if identity is None:
-        name = content_hash(prompt, answers, tools, target.shares)
-    else:
-        name = str(identity)
+        name = content_hash(prompt, answers, tools, shares)
     unread = {
         key: str(value) for key, value in record.values.items() if isinstance(value, str | int)
     }
@@ -419,7 +416,7 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
             replace(prompt, columns=settings, tools=tools),
             answers,
             source=record.source,
-            weights=target.shares,
+            weights=shares,
         ),
         record.source,
         _split(record),

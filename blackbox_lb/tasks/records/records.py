@@ -39,7 +39,6 @@ WINDOWS = "cp1252"
 """The encoding in which Excel saves tables where it is not asked for UTF-8."""
 NO_VALUES = ("nan", "<NA>", "NaT")
 """How the values print that pandas puts where there is none."""
-_SPACE_AND_COMMA = re.compile(r"[\s,]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +47,8 @@ class Record:
 
     ``columns`` are all columns, the absent ones too. ``textual`` is True where every value is text
     (CSV, TSV). ``line`` counts from 1; a CSV row over several lines has its first. ``unit``: what
-    ``line`` counts, rows in a file whose lines are no rows. ``begins``: the line where a row of a
-    JSON array begins. ``whole``: the row is all that the file holds. ``remarks``: how the row was
-    read, where that is to be said; filled while it is read.
+    ``line`` counts, rows in a file whose lines are no rows. ``whole``: the row is all that the file
+    holds. ``remarks``: how the row was read, where that is to be said; filled while it is read.
     """
 
     path: Path
@@ -59,17 +57,13 @@ class Record:
     values: dict[str, Any]
     textual: bool
     unit: str = "line"
-    begins: int | None = None
     whole: bool = False
     remarks: list[str] = field(default_factory=list)
 
     @property
     def source(self) -> str:
-        """The row's name in messages: "train.jsonl, line 3", or "train.json, row 3 (line 12)"."""
-        place = f"{self.path}, {self.unit} {self.line}"
-        if self.begins is None:
-            return place
-        return f"{place} (line {self.begins})"
+        """The row's name in messages: "train.jsonl, line 3", or "train.json, row 3"."""
+        return f"{self.path}, {self.unit} {self.line}"
 
     def get(self, column: str) -> Any:
         """The value of a column, or at a path such as question.stem; None where it is absent."""
@@ -323,19 +317,15 @@ def _json_document(path: Path, text: str, field: str | None) -> Iterator[Record]
         raise DataError(
             f"{path}, line {line}: not JSON: {error}; correct it, or write one JSON object a line"
         ) from error
-    starts: list[int] = []
     if field is not None:
         rows = _rows_under(path, value, field)
     elif isinstance(value, list):
         rows = value
-        if "\n" in text.strip():
-            starts = _lines_of_rows(text)
     else:
         yield _of_object(Record(path, 1, (), {}, textual=False, whole=True), value)
         return
     for number, row in enumerate(rows, start=1):
-        begins = starts[number - 1] if starts else None
-        record = Record(path, number, (), {}, textual=False, unit="row", begins=begins)
+        record = Record(path, number, (), {}, textual=False, unit="row")
         yield _of_object(record, row)
 
 
@@ -371,23 +361,6 @@ def arrays_in(value: object) -> list[str]:
 
 def _is_array_of_objects(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
-
-
-def _lines_of_rows(text: str) -> list[int]:
-    """The line, from 1, where each element of a JSON array begins."""
-    decoder = json.JSONDecoder()
-    lines: list[int] = []
-    line = 1
-    counted = 0
-    position = text.index("[") + 1
-    while True:
-        position = _SPACE_AND_COMMA.match(text, position).end()  # type: ignore[union-attr]
-        if text.startswith("]", position):
-            return lines
-        line += text.count("\n", counted, position)
-        counted = position
-        lines.append(line)
-        _, position = decoder.raw_decode(text, position)
 
 
 def _loads(text: str) -> object:

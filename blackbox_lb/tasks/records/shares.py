@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from blackbox_lb.errors import DataError
@@ -23,17 +22,6 @@ MOST_SHARES = 1.05
 LEAST_PERCENT = 90.0
 MOST_PERCENT = 105.0
 """Sums of rounded per cent, less who did not answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerShares:
-    """The wanted distribution of a row.
-
-    labels: (l,) in the order of the row. shares: (l,) at least 0, with sum 1.
-    """
-
-    labels: tuple[str, ...] = ()
-    shares: tuple[float, ...] = ()
 
 
 ANSWER_NAMES = (
@@ -69,8 +57,11 @@ def answer_field(value: Mapping[str, Any]) -> str:
     return ""
 
 
-def shares_of(record: Record, column: str, value: Mapping[str, Any]) -> AnswerShares:
-    """The distribution in the object ``value`` of ``column``; a null counts as absent.
+def shares_of(
+    record: Record, column: str, value: Mapping[str, Any]
+) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """The labels (l,) in the object ``value`` of ``column``, in its order, and their wanted shares
+    (l,), with sum 1; a null counts as absent.
 
     Raises DataError: an object of something else; fewer than two labels, two of one spelling, or
     an empty one; a share that is no finite number from 0; numbers that are neither shares nor
@@ -100,7 +91,7 @@ def shares_of(record: Record, column: str, value: Mapping[str, Any]) -> AnswerSh
             f"the shares in {column} sum to {total:g}; at least one label must have a share above 0"
         )
     shares = tuple(share / total for share in numbers.values())
-    return AnswerShares(tuple(numbers), shares)
+    return tuple(numbers), shares
 
 
 def _refuse_other_numbers(record: Record, column: str, numbers: Mapping[str, float]) -> None:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -121,17 +121,7 @@ class Task:
         if not text.strip():
             raise InputError("``system`` is empty; give the system message, or leave it out")
         system = Message("system", text)
-
-        def led(examples: Sequence[Example]) -> tuple[Example, ...]:
-            return tuple(_led_by(system, example) for example in examples)
-
-        return replace(
-            self,
-            train=led(self.train),
-            validation=led(self.validation),
-            test=led(self.test),
-            unlabelled=led(self.unlabelled),
-        )
+        return self._each(lambda example: _led_by(system, example))
 
     def with_tools(self, tools: str) -> Task:
         """The task with the same tools for each prompt, the JSON text of :func:`tools_text`.
@@ -139,23 +129,23 @@ class Task:
         Raises InputError: a prompt has tools of its own.
         """
 
-        def equipped(examples: Sequence[Example]) -> tuple[Example, ...]:
-            for example in examples:
-                if example.prompt.tools:
-                    raise InputError(
-                        f"{example.place} has tools of its own; leave out ``tools``, or that column"
-                    )
-            return tuple(
-                replace(example, prompt=replace(example.prompt, tools=tools))
-                for example in examples
-            )
+        def equipped(example: Example) -> Example:
+            if example.prompt.tools:
+                raise InputError(
+                    f"{example.place} has tools of its own; leave out ``tools``, or that column"
+                )
+            return replace(example, prompt=replace(example.prompt, tools=tools))
 
+        return self._each(equipped)
+
+    def _each(self, changed: Callable[[Example], Example]) -> Task:
+        """The task with each of its examples ``changed``."""
         return replace(
             self,
-            train=equipped(self.train),
-            validation=equipped(self.validation),
-            test=equipped(self.test),
-            unlabelled=equipped(self.unlabelled),
+            train=tuple(map(changed, self.train)),
+            validation=tuple(map(changed, self.validation)),
+            test=tuple(map(changed, self.test)),
+            unlabelled=tuple(map(changed, self.unlabelled)),
         )
 
     @property

@@ -109,6 +109,11 @@ def test_lists_of_samplers_are_read_as_they_are(content: str, weights: dict[str,
         ("lantern\nre:lan(", ("line 2", "not valid")),
         ("re:", ("line 1", "no pattern")),
         ("re:a*", ("line 1", "empty text")),
+        ("/lantern", ("line 1", "slash")),
+        ("/lantern/ heavy", ("line 1", "'heavy'")),
+        ("*", ("line 1", "no word")),
+        ("# nothing else", ("no line",)),
+        ("apple 2\npear\nApple 3", ("line 3", "line 1")),
         ("re:lan\ttwo", ("line 1", "'two'")),
         ("catch 22\t0", ("line 1", "'0'")),
     ],
@@ -249,8 +254,8 @@ def test_nothing_is_let_go_that_becomes_a_phrase(entries: list[str], text: str, 
 def test_a_pattern_that_takes_too_long_is_switched_off(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is raised while an answer is being sent: it is logged once with its line, counted, and
-    the rest of the list is found as before.
+    """Nothing is raised while an answer is being sent: it is logged once with its line, and the
+    rest of the list is found as before.
     """
     monkeypatch.setattr("blackbox_lb.bias.phrases.SENDING_SECONDS", 0.1)
     found = PhraseList.of_entries(["lamp", "re:(.*?,){16}P"])
@@ -260,7 +265,6 @@ def test_a_pattern_that_takes_too_long_is_switched_off(
             sight = found.find(text, 0, False)
             assert sight is not None
             assert sight.entry == "lamp"
-    assert found.switched_off == 1
     (record,) = caplog.records
     assert names(record.getMessage(), "entry 2")
 

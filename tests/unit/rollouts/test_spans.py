@@ -138,30 +138,6 @@ def test_words_of_any_script_are_counted() -> None:
     assert count_words("... 17") == 0
 
 
-@pytest.mark.parametrize(
-    ("content", "fact"),
-    [
-        ("tapestry\n/tapest(/\n", "line 2"),
-        ("/tapestry\n", "line 1"),
-        ("/a*/\n", "line 1"),
-        ("/tapestry/ heavy\n", "'heavy'"),
-        ("tapestry 0\n", "'0'"),
-        ("tapestry -2\n", "'-2'"),
-        ('"area 51" two\n', "'two'"),
-        ("*\n", "line 1"),
-        ("# nothing else\n", "no line"),
-        ("apple 2\npear\nApple 3\n", "line 3"),
-    ],
-)
-def test_a_broken_list_is_refused_at_once(avoid: WriteList, content: str, fact: str) -> None:
-    """A bad pattern, one that matches everywhere, a weight that is no number above 0, and a list
-    without a word are named with their line.
-    """
-    with pytest.raises(InputError) as caught:
-        avoid(content)
-    assert fact in str(caught.value)
-
-
 def test_words_of_the_command_are_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They count as the same lines in a file; a file of that name goes first, and which of both it
     is stands in the summary.
