@@ -275,11 +275,11 @@ def read_address(text: str, subject: str, remedy: str, secrets: str, *, of_api: 
         subject: the address in messages, as in "the address of the reward".
         remedy: the way to give one.
         secrets: the place of keys and queries, which no address may hold.
-        of_api: the paths of requests lie below it, and it may hold no password either.
+        of_api: the paths of requests lie below it.
 
     Raises:
         InputError: it is no http(s) URL with a host and a usable port, it holds a query, a
-            fragment, or, ``of_api``, a password, or it ends in the path of a request. The message
+            fragment or a password, or, ``of_api``, it ends in the path of a request. The message
             repeats none of the secrets.
     """
     scheme, mark, rest = text.strip().rstrip("/").partition("://")
@@ -288,12 +288,12 @@ def read_address(text: str, subject: str, remedy: str, secrets: str, *, of_api: 
         host_on = re.split("[?#]", text.strip().rpartition("@")[2], maxsplit=1)[0]
         raise InputError(f"{subject}, {shorten(host_on)}, is not a http(s) URL; {remedy}")
     parts = urlsplit(address)
-    if of_api and "@" in parts.netloc:
+    if "@" in parts.netloc:
         raise InputError(f"{subject} holds a user name, a password or a key; {secrets}")
     if "?" in address:
         raise InputError(f"{subject} holds a query, which could be a key; {secrets}")
     if "#" in address:
-        clean = parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()
+        clean = parts._replace(fragment="").geturl()
         raise InputError(
             f"{subject} holds a fragment, which starts at its # and reaches no server; leave it"
             f" out: {clean}"

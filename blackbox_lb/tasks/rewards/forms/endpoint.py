@@ -18,14 +18,12 @@ and answers ``{"rewards": [...]}``: as many finite numbers of nats, in the same 
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
-from urllib.parse import unquote, urlsplit
 
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.safety.network import read_address
@@ -48,30 +46,23 @@ class EndpointReward(Remote):
     """Any HTTP endpoint that follows the schema above."""
 
     answer_field: ClassVar[str] = "rewards"
-    authorization: str = field(default="", repr=False, compare=False)
     batch: int = BATCH
     concurrency: int = CONCURRENCY
 
     @classmethod
     def parse(cls, spec: str) -> EndpointReward:
-        """The endpoint at an address; a user and password in it become the header Authorization.
+        """The endpoint at an address.
 
-        Raises InputError: not an address, or one with a query.
+        Raises InputError: not an address, or one with a password or a query.
         """
-        address = read_address(
+        url = read_address(
             spec,
             "the address of the reward",
             "give one as https://HOST/PATH",
             f"keys belong in the environment variable {KEY}",
             of_api=False,
         )
-        parts = urlsplit(address)
-        url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-        pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
-        basic = ""
-        if "@" in parts.netloc:
-            basic = f"Basic {base64.b64encode(pair.encode()).decode()}"
-        return cls(name=url, url=url, authorization=basic)
+        return cls(name=url, url=url)
 
     @property
     def identity(self) -> Any:
@@ -124,19 +115,12 @@ class EndpointReward(Remote):
 
     def headers(self) -> dict[str, str]:
         watch([KEY])
-        key = os.environ.get(KEY)
-        if self.authorization:
-            return {"Authorization": self.authorization}
-        if key:
-            return {"Authorization": f"Bearer {key.strip()}"}
-        return {}
+        keys = self.secrets()
+        return {"Authorization": f"Bearer {keys[0]}"} if keys else {}
 
     def secrets(self) -> list[str]:
-        sent = self.headers().get("Authorization", "")
-        clear = ""
-        if sent.startswith("Basic "):
-            clear = base64.b64decode(sent[6:]).decode().partition(":")[2]
-        return [secret for secret in (sent.partition(" ")[2], clear) if secret]
+        key = os.environ.get(KEY, "").strip()
+        return [key] if key else []
 
 
 FORMS = (
