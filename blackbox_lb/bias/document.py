@@ -556,20 +556,11 @@ def _document(path: Path, content: builtins.bytes) -> dict[str, Any]:
             " `blb fit` wrote"
         )
     version = document.get("version")
-    if type(version) is not int or version < 1:
+    if type(version) is not int or version != VERSION:
         raise BiasError(
-            f'{path}: "version" is {_shown(version)}, not a positive integer; restore the file as'
-            " it was written"
-        )
-    if version > VERSION:
-        raise BiasError(
-            f"{path}: bias format version {version}, but blackbox-lb {__version__} reads {VERSION};"
-            " upgrade blackbox-lb"
-        )
-    if version < VERSION:
-        raise BiasError(
-            f"{path}: bias format version {version}, but blackbox-lb {__version__} reads {VERSION};"
-            " fit again: the completions in the run's store are used again, and not paid for again"
+            f'{path}: "version" is {_shown(version)}, and blackbox-lb {__version__} reads'
+            f" {VERSION}; take the release that wrote the file, or fit again: the completions in"
+            " the run's store are used again, and not paid for again"
         )
     return document
 
