@@ -327,11 +327,6 @@ class Phases:
             bits |= self.held_first
         return bits
 
-    def name_of(self, phase: int) -> str:
-        """The features that hold in a phase, in one text."""
-        names = [name for j, name in enumerate(self.names) if phase & 1 << j]
-        return " + ".join(names) or REST
-
     def of(self, prefix: Prefix) -> int:
         """The phase of the token after ``prefix``."""
         return self.of_state(self.after(0, prefix.text), prefix.tokens)

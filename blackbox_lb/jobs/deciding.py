@@ -18,7 +18,7 @@ from blackbox_lb.literals import Split
 from blackbox_lb.rollouts.judging.verdict import bootstrap
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task
-from blackbox_lb.tasks.rewards.matching import normalise
+from blackbox_lb.tasks.rewards.normalising import normalise
 from blackbox_lb.types import Example, Prompt
 
 

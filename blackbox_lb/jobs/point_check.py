@@ -32,7 +32,7 @@ from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks import Task
-from blackbox_lb.tasks.rewards.matching import normalise
+from blackbox_lb.tasks.rewards.normalising import normalise
 from blackbox_lb.types import Example
 
 MOST_PROMPTS = 400

@@ -17,7 +17,7 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import parse_setting
 from blackbox_lb.rollouts.phased import check_continues
 from blackbox_lb.tasks import Task
-from blackbox_lb.tasks.rewards.matching import normalise
+from blackbox_lb.tasks.rewards.normalising import normalise
 from blackbox_lb.tasks.sets.labels import OPENING, Labels, OpenLabels
 
 RARE = 0.02

@@ -332,19 +332,6 @@ class Trials:
                 " start anew with another ``out``"
             )
 
-    async def scores(
-        self,
-        title: str,
-        examples: Sequence[Example],
-        setting: Setting,
-        samples: int,
-        bias: AnyBias = None,
-    ) -> PolicyScores:
-        """Scores of one policy: see ``scores_of_all``. bias: token id -> nats, or None."""
-        biases = [NamedBias(title, to_request_bias(bias))]
-        [scores] = await self.scores_of_all(title, examples, setting, samples, biases)
-        return scores
-
     async def scores_of_all(
         self,
         title: str,

@@ -33,18 +33,6 @@ from blackbox_lb.tasks.rewards._math_process import SECONDS
 from blackbox_lb.tasks.rewards.normalising import decomposed, normalise, pattern
 from blackbox_lb.types import Example
 
-__all__ = [
-    "Matcher",
-    "check_installed",
-    "gives_text",
-    "is_only_text",
-    "is_sentence",
-    "mathematically_equal",
-    "normalise",
-    "parse_matcher",
-    "text_of",
-]
-
 _TEXT = re.compile(
     r"\\(?:text(?:bf|it|rm|normal)?|math(?:bf|it|rm)|mbox|operatorname)\s*\{([^{}]*)\}"
 )

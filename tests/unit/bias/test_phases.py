@@ -26,7 +26,7 @@ from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import FeatureVector, Words, bucket_of
-from blackbox_lb.bias.phases import FirstTokens, Phases, Prefix
+from blackbox_lb.bias.phases import REST, FirstTokens, Phases, Prefix
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.providers.profile import load_profile
@@ -44,7 +44,10 @@ TEXTS = ("a", "b", "ab", "ba", "aab", "", "<")
 def named(phases: Phases, tokens: list[str]) -> list[str]:
     """The phase of each token."""
     along = phases.along(token.encode() for token in tokens)
-    return [phases.name_of(phase) for phase in islice(along, len(tokens))]
+    return [
+        " + ".join(name for j, name in enumerate(phases.names) if phase & 1 << j) or REST
+        for phase in islice(along, len(tokens))
+    ]
 
 
 @given(st.lists(st.sampled_from(TEXTS), max_size=12), st.sampled_from(["aab", "ab", "aa", "b<a"]))

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.tasks.rewards.matching import normalise, parse_matcher
+from blackbox_lb.tasks.rewards.matching import parse_matcher
+from blackbox_lb.tasks.rewards.normalising import normalise
 from blackbox_lb.types import Example, Prompt
 from tests.support.errors import raises_naming
 from tests.support.stored import text_completion as completion

@@ -10,7 +10,7 @@ import numpy as np
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import Costs, Goal
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.tasks.rewards.matching import normalise
+from blackbox_lb.tasks.rewards.normalising import normalise
 from blackbox_lb.tasks.sets.labels import Labels
 
 
