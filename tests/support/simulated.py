@@ -33,10 +33,9 @@ class SimulatedTrials:
     The id of an example is the number of its prompt.
     """
 
-    draw, collect, scores, scores_of_all, scored, kl = (
+    draw, collect, scores_of_all, scored, kl = (
         Trials.draw,
         Trials.collect,
-        Trials.scores,
         Trials.scores_of_all,
         Trials.scored,
         Trials.kl,
