@@ -128,7 +128,7 @@ async def blb(job: Job) -> AsyncIterator[Collect]:
 
     # The collector alone is measured, without a task and its reward.
     from blackbox_lb.api.draw import Draw
-    from blackbox_lb.rollouts.collect import collect
+    from blackbox_lb.rollouts.collect import Series, collect_all
     from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
     path = Path(job.folder, "rollouts.db")
@@ -147,13 +147,11 @@ async def blb(job: Job) -> AsyncIterator[Collect]:
                 asked = itertools.islice(numbers, completions)
                 prompts = [Prompt.user(f"Write on the number {number}.") for number in asked]
                 tokenizer = Tokenizer("bench", None)
-                await collect(
+                await collect_all(
                     session,
                     store,
                     tokenizer,
-                    prompts,
-                    draw,
-                    samples=1,
+                    [Series(prompts, draw, samples=1)],
                     concurrency=job.concurrency,
                 )
 

@@ -39,9 +39,9 @@ from blackbox_lb import BlbError, Completion, Prompt, RolloutStore, Sampling, co
 
 # The collector alone is soaked, without a task and its reward.
 from blackbox_lb.api.draw import Draw
-from blackbox_lb.rollouts.collect import collect
 from tests.support.chaos.server import MODES as EVERY_MODE
 from tests.support.chaos.server import ChaosServer
+from tests.support.collecting import collect
 from tests.support.exact import ExactModel, ExactServer
 
 __all__ = ["MODES", "growth", "soak"]

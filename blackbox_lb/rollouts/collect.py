@@ -115,37 +115,6 @@ def request_settings(
     return settings
 
 
-async def collect(
-    session: Session,
-    store: RolloutStore,
-    tokenizer: Tokenizer,
-    prompts: Sequence[Prompt],
-    draw: Draw,
-    *,
-    samples: int,
-    concurrency: int | None = None,
-    watch: Watcher | None = None,
-    budget: SpendLimit | None = None,
-    drift: DriftWatch | None = None,
-    pace: AdaptiveConcurrency | None = None,
-    only_stored: bool = False,
-) -> Collection:
-    """One series of ``collect_all``: ``samples`` completions of every prompt."""
-    [collection] = await collect_all(
-        session,
-        store,
-        tokenizer,
-        [Series(prompts, draw, samples)],
-        concurrency=concurrency,
-        watch=watch,
-        budget=budget,
-        drift=drift,
-        pace=pace,
-        only_stored=only_stored,
-    )
-    return collection
-
-
 async def collect_all(
     session: Session,
     store: RolloutStore,

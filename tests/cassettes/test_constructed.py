@@ -24,7 +24,6 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.jobs.fitting.scored_policies import BASE, BIASED, score_policies, verdict_of
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.positions import training_set
@@ -33,6 +32,7 @@ from blackbox_lb.safety.http import retries as retrying
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import UNNAMED, Completion, Example, Prompt, Sampling
+from tests.support.collecting import collect
 from tests.support.errors import raises_naming
 from tests.support.fits import projection
 

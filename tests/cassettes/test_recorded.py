@@ -20,12 +20,12 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.errors import RequestRejected
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.positions import training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Example, Prompt, Sampling
+from tests.support.collecting import collect
 from tests.support.errors import raises_naming
 from tests.support.fits import projection
 

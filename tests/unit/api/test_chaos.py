@@ -19,7 +19,6 @@ from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import BlbError, CorruptResponse
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.rollouts.positions import training_set
 from blackbox_lb.safety.http import clients as bounded
 from blackbox_lb.safety.http import retries
@@ -29,6 +28,7 @@ from blackbox_lb.types import Completion, Example, Prompt, Sampling
 from tests.support.chaos import MODES, ChaosServer
 from tests.support.chaos.broken_answers import TOKENIZER
 from tests.support.chaos.dialects import DIALECTS, KEY, Dialect, register
+from tests.support.collecting import collect
 from tests.support.commands import asking, blb, options
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.fits import projection

@@ -25,11 +25,11 @@ from blackbox_lb.errors import (
     ServerFailed,
 )
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.safety.http import retries
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
+from tests.support.collecting import collect
 from tests.support.errors import raises_naming
 
 Answer = Callable[[httpx2.Request], httpx2.Response]

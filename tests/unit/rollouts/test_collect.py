@@ -36,7 +36,6 @@ from blackbox_lb.providers.schema import SamplingRules
 from blackbox_lb.rollouts.collect import (
     Collection,
     Series,
-    collect,
     collect_all,
     keys_of,
     missing_requests,
@@ -44,6 +43,7 @@ from blackbox_lb.rollouts.collect import (
 from blackbox_lb.safety.http.retries import MORE_SLIPS
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt, Sampling
+from tests.support.collecting import collect
 from tests.support.commands import asking, blb, options
 from tests.support.exact import ExactModel, ExactServer
 

@@ -19,10 +19,11 @@ from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import ServerFailed
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.rollouts.collect import collect, settings_of
+from blackbox_lb.rollouts.collect import settings_of
 from blackbox_lb.rollouts.fragments import FILLED, places_of
 from blackbox_lb.store import RolloutStore, request_hash
 from blackbox_lb.types import Completion, Prompt, Sampling
+from tests.support.collecting import collect
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import JSON, Dialect, RefusedRequest
 from tests.support.exact.model import log_softmax

@@ -24,10 +24,10 @@ from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts import stepped
-from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.rollouts.stepped import check_parts, complete_in_parts, spelled_along
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt, Sampling
+from tests.support.collecting import collect
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import JSON
