@@ -47,7 +47,18 @@ PATTERN_MARK = "re:"
 """Begins a line that is a pattern, as the slash does."""
 KEY = 3
 """First letters by which the words and phrases of a list are looked up."""
+REPEATED = 48
+"""Repetitions in a text on which a pattern is tried: where the time doubles with each of them, it
+would take months.
+"""
+MOST_PROBED = 144
+"""Characters of such a text."""
+MOST_UNITS = 16
+"""Texts that are repeated in such a trial."""
+MOST_TAILS = 24
+"""Parts of a pattern that are tried by themselves."""
 SMALLEST_WEIGHT = 1e-6
+_USUAL_UNITS = ("a", "1", " ", "a ", ".", "\n", "-")
 _UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Myanmar}\p{Khmer}]"
 """Scripts in which words stand side by side, or (Hangul) with particles behind them."""
 _SLASHED = re.compile(r"/(?P<entry>.+?)(?<!\\)/(?=\s|$)(?P<rest>.*)", re.DOTALL)
@@ -310,7 +321,7 @@ class PhraseList:
         Raises:
             InputError: no such file though ``name`` is that of one, no line with a word, a word
                 with two weights, a weight that is no number above 0, a factor that is none, or a
-                pattern that is not valid or matches the empty text.
+                pattern that is not valid, matches the empty text or can take exponential time.
         """
         path = Path(name)
         is_pattern = name.startswith(PATTERN_MARK) or (name.startswith("/") and name.endswith("/"))
@@ -334,7 +345,10 @@ class PhraseList:
         if not lines:
             raise InputError(f"the list {path} has no line with a word; {REMEDY}")
         _check_weights(lines, path)
-        return cls(tuple(lines), path)
+        phrases = cls(tuple(lines), path)
+        for pattern in phrases._patterns:
+            _check_time(pattern, path)
+        return phrases
 
     @classmethod
     def of_entries(cls, entries: Iterable[str]) -> PhraseList:
@@ -761,3 +775,81 @@ def _opened(source: str, flags: int) -> str:
     if flags & regex.VERBOSE:
         end = "\n"  # a comment may be the last that it holds
     return rf"(?:{source}{end})[\s\S](?!)"
+
+
+def _check_time(pattern: _Pattern, path: Path) -> None:
+    """Raise InputError where the search for a pattern can take exponential time.
+
+    The pattern, and each of its parts that begins with a group, is tried on short texts that repeat
+    what it holds. There an exponential search takes months of processor time and any other one far
+    less than the limit, on however busy a machine.
+    """
+    import regex
+
+    line = pattern.line
+    quantifiers = re.findall(r"[*+?{]", re.sub(r"\\.|\(\?", "", line.entry, flags=re.DOTALL))
+    if len(quantifiers) < 2 and not re.search(r"\)[*+{]", line.entry):
+        return  # nothing is repeated twice
+    units = _units(line.entry)
+    for part in _parts(line.entry):
+        try:
+            compiled = regex.compile(part, regex.IGNORECASE)
+            tried = (compiled, regex.compile(_opened(part, compiled.flags), regex.IGNORECASE))
+        except (regex.error, RecursionError, OverflowError):
+            continue  # it refers to a group before it
+        for unit in units:
+            repeated = (unit * REPEATED)[:MOST_PROBED]
+            try:
+                for each in tried:
+                    each.search(repeated, timeout=SECONDS)
+                    each.search(f"{repeated}\0", timeout=SECONDS)
+                tried[1].search(repeated, timeout=SECONDS, partial=True)
+            except TimeoutError as error:
+                raise InputError(
+                    f"{_place(path, line.number)}: the pattern {shorten(line.entry)} can take"
+                    f" exponential time: more than {SECONDS:g} s on"
+                    f" {shorten(repeated[:8] + '...')}, {len(repeated)} characters;"
+                    f" {WITHOUT_NESTING}"
+                ) from error
+
+
+def _units(source: str) -> list[str]:
+    """Texts whose repetition may take a pattern long: its words, its letters and the usual ones."""
+    plain = re.sub(r"\\[a-zA-Z]|\(\?[a-zA-Z:=!<]*", " ", source)
+    words = re.findall(r"[^\W\d_]{2,}", plain)
+    units = [*_USUAL_UNITS]
+    units += [letter for letter in plain if not letter.isspace()]
+    units += words
+    units += [f"{word} " for word in words]
+    return list(dict.fromkeys(units))[: len(_USUAL_UNITS) + MOST_UNITS]
+
+
+def _parts(source: str) -> list[str]:
+    """A pattern, and the rest of it from each group on that it holds, to the end of what the group
+    stands in.
+    """
+    parts = [source]
+    openings: list[int] = []
+    starts: list[tuple[int, int]] = []
+    is_escaped = False
+    in_class = False
+    for place, letter in enumerate(source):
+        if is_escaped:
+            is_escaped = False
+        elif letter == "\\":
+            is_escaped = True
+        elif in_class:
+            in_class = letter != "]"
+        elif letter == "[":
+            in_class = True
+        elif letter == "(":
+            starts.append((place, len(openings)))
+            openings.append(place)
+        elif letter == ")" and openings:
+            openings.pop()
+            depth = len(openings)
+            ended = [start for start, level in starts if level > depth]
+            starts = [row for row in starts if row[1] <= depth]
+            parts += [source[start:place] for start in ended]
+    parts += [source[start:] for start, _ in starts]
+    return list(dict.fromkeys(parts))[:MOST_TAILS]

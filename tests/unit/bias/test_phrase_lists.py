@@ -124,6 +124,35 @@ def test_a_wrong_entry_is_refused_by_name(content: str, facts: tuple[str, ...]) 
         PhraseList.parse(content, LIST)
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [r"(.*?,){16}P", "^(a|aa)+$", "say (ha|haha)+!", "(?:foo(?:x|xx)+y|b)z"],
+)
+def test_a_pattern_of_exponential_time_is_refused(
+    pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where only a part of it is, behind letters that must come first."""
+    monkeypatch.setattr("blackbox_lb.bias.phrases.SECONDS", 0.1)
+    with raises_naming(InputError, "line 2", "repetitions inside repetitions"):
+        phrases("lantern", f"re:{pattern}")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\bnot\s+(?:just|only)?\s*(?:(?!but\b|[.?!]).){1,50}?[,;:—–-]?\s*but\s+(?:also\s+)?",
+        r"(?:\w+ ){0,6}lamp",
+        r"(?:very )+lone",
+        r"\b\w+ly\b",
+        r"(?x) lan \w+  # a comment",
+        r"[—–]|(?<=\w)--(?=\w)",
+    ],
+)
+def test_a_pattern_of_ordinary_time_is_taken(pattern: str) -> None:
+    """Repetitions beside each other, bounded ones and such as must hold a separator."""
+    assert phrases(f"re:{pattern}").lines[0].entry == pattern
+
+
 def test_words_of_a_command_may_be_a_pattern(tmp_path: Path) -> None:
     """``re:`` begins no file's name."""
     assert [line.is_pattern for line in PhraseList.load("lamp,re:lan.ern").lines] == [False, True]

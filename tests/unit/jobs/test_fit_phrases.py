@@ -53,12 +53,16 @@ def test_a_fit_writes_its_phrases(server: ExactServer, tmp_path: Path) -> None:
     assert Bias.load(compiled).phrases == PHRASES
 
 
-def test_phrases_are_checked_before_anything_is_asked(server: ExactServer, tmp_path: Path) -> None:
+def test_phrases_are_checked_before_anything_is_asked(
+    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A list that cannot be read, a wrong pattern, and a server that cannot step back."""
+    monkeypatch.setattr("blackbox_lb.bias.phrases.SECONDS", 0.2)
     where = asking(server, out=tmp_path / "run", data=tmp_path / "data.jsonl", reward="length")
     for phrases, facts in (
         (tmp_path / "none.txt", ("none.txt",)),
         ("re:lan(", ("entry 1", "not valid")),
+        ("lamp,re:(a|aa)+!", ("entry 2", "exponential")),
         ("re:a*", ("entry 1", "empty text")),
     ):
         assert names(refused("fit", *where, *options(phrases=phrases)), *facts)
