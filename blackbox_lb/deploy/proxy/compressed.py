@@ -12,59 +12,27 @@ from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 
 _MODULES = ("compression.zstd", "backports.zstd")
 """Zstandard in Python 3.14 and its backport for earlier versions."""
-_MOST_CODINGS = 2
 _WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 """What zlib needs to know of a format."""
 
 
 def decoded(content: bytes, encoding: str, most: int) -> bytes:
-    """The body under its codings, at most ``most`` bytes of which are ever held.
+    """The body under its coding, at most ``most`` bytes of which are ever held.
 
     Args:
         content: as it came.
-        encoding: the value of ``Content-Encoding``: gzip, deflate, zstd, or two of them.
-        most: largest size in bytes after each step.
+        encoding: the value of ``Content-Encoding``: gzip, deflate or zstd.
+        most: largest size in bytes.
 
     Raises:
         ErrorAnswer: 415 for another coding, 400 for a body that is not in it, 413 for a larger one.
     """
-    codings = [coding.strip().lower() for coding in encoding.split(",")]
-    codings = [coding for coding in codings if coding not in ("", "identity")]
-    if len(codings) > _MOST_CODINGS:
-        raise _unsupported(encoding)
-    for coding in reversed(codings):
-        content = _unpacked(content, _decoder(coding), coding, most)
-    return content
-
-
-def _decoder(coding: str) -> Callable[[], Any]:
-    """What makes a decompressor with ``decompress(data, max_length)``, ``eof`` and
-    ``unused_data``.
-    """
-    if coding in _WINDOWS:
-        return lambda: zlib.decompressobj(_WINDOWS[coding])
-    if coding == "zstd":
-        for name in _MODULES:
-            try:
-                return importlib.import_module(name).ZstdDecompressor  # type: ignore[no-any-return]
-            except ImportError:
-                continue
-    raise _unsupported(coding)
-
-
-def _unsupported(encoding: str) -> ErrorAnswer:
-    return ErrorAnswer(
-        415,
-        f"a body with Content-Encoding {quoted(encoding)} is not read; send it uncompressed, or"
-        " with gzip, deflate or zstd",
-        code="compressed_body",
-    )
-
-
-def _unpacked(content: bytes, decoder: Callable[[], Any], coding: str, most: int) -> bytes:
-    """All frames of a body in one coding."""
+    coding = encoding.strip().lower()
+    if coding in ("", "identity"):
+        return content
+    decoder = _decoder(coding)
     unpacked = bytearray()
-    while content:
+    while content:  # each frame of it
         decompressor = decoder()
         try:
             unpacked += decompressor.decompress(content, most + 1 - len(unpacked))
@@ -81,6 +49,26 @@ def _unpacked(content: bytes, decoder: Callable[[], Any], coding: str, most: int
             raise _broken(coding)
         content = decompressor.unused_data
     return bytes(unpacked)
+
+
+def _decoder(coding: str) -> Callable[[], Any]:
+    """What makes a decompressor with ``decompress(data, max_length)``, ``eof`` and
+    ``unused_data``. Raises ErrorAnswer (415): there is none of this coding.
+    """
+    if coding in _WINDOWS:
+        return lambda: zlib.decompressobj(_WINDOWS[coding])
+    if coding == "zstd":
+        for name in _MODULES:
+            try:
+                return importlib.import_module(name).ZstdDecompressor  # type: ignore[no-any-return]
+            except ImportError:
+                continue
+    raise ErrorAnswer(
+        415,
+        f"a body with Content-Encoding {quoted(coding)} is not read; send it uncompressed, or"
+        " with gzip, deflate or zstd",
+        code="compressed_body",
+    )
 
 
 def _broken(coding: str) -> ErrorAnswer:

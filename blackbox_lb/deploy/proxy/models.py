@@ -6,7 +6,6 @@ import json
 import logging
 import math
 from typing import Any
-from urllib.parse import unquote
 
 import aiohttp
 from aiohttp import web
@@ -25,28 +24,11 @@ _MOST = 16 * 2**20
 log = logging.getLogger(__name__)
 
 
-def aliased_model(path: str, biases: ServedBiases) -> ServedBias | None:
-    """The bias whose ``MODEL@ALIAS`` a path below ``/v1/models`` names.
-
-    Raises ErrorAnswer (404): an alias that does not exist.
-    """
-    served = None
-    if path.startswith(f"{MODELS}/"):
-        served = biases.choose(unquote(path.removeprefix(f"{MODELS}/")))
-    if served is None or served.alias is None:
-        return None
-    return served
-
-
 async def models_answer(
-    upstream: Upstream,
-    answer: aiohttp.ClientResponse,
-    biases: ServedBiases,
-    served: ServedBias | None,
+    upstream: Upstream, answer: aiohttp.ClientResponse, biases: ServedBiases
 ) -> web.Response | None:
-    """The list with the aliases, or the one model of an alias, with the upstream's headers; None
-    where the upstream's answer is to be passed on. Where the upstream has no such route, the names
-    known here are the answer.
+    """The list with the aliases and the upstream's headers; None where the upstream's answer is to
+    be passed on. Where the upstream has no such route, the names known here are the list.
     """
     is_list = answer.status == web.HTTPOk.status_code
     if not is_list and answer.status not in _NO_ROUTE:
@@ -56,8 +38,6 @@ async def models_answer(
     if is_list:
         with upstream.faults():
             document = await read_object(answer)
-    if served is not None:
-        return web.json_response(_entry(served, document), headers=headers)
     data = document.get("data")
     if not isinstance(data, list):
         if is_list:

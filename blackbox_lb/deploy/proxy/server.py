@@ -14,7 +14,6 @@ from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from types import FrameType
 from typing import Any
-from urllib.parse import quote
 
 import aiohttp
 from aiohttp import web
@@ -31,7 +30,7 @@ from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.limits import GRACE, IDLE, MAX_BODY, PREFIX
 from blackbox_lb.deploy.proxy.looking import trouble, unready
 from blackbox_lb.deploy.proxy.metrics import Metrics
-from blackbox_lb.deploy.proxy.models import MODELS, aliased_model, models_answer
+from blackbox_lb.deploy.proxy.models import MODELS, models_answer
 from blackbox_lb.deploy.proxy.own_pages import HEALTH, READY, health_page, is_own, log_line
 from blackbox_lb.deploy.proxy.prompting import chat_fields
 from blackbox_lb.deploy.proxy.upstream import (
@@ -115,6 +114,7 @@ class Proxy:
         self._callers = Callers(hosts, origins)
         self._log_request = log_request
         self._reads_large = asyncio.Semaphore()
+        self._at_work: set[web.RequestHandler] = set()
 
     @asynccontextmanager
     async def listening(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
@@ -124,6 +124,7 @@ class Proxy:
         server = ClientServer(
             self._answer,
             most=self._connections,
+            at_work=self._at_work,
             keepalive_timeout=self._idle,
             lingering_time=min(_LINGER, self._idle),
             handler_cancellation=True,
@@ -182,6 +183,7 @@ class Proxy:
             status = answer.status
             return answer
         finally:
+            self._at_work.discard(request.protocol)
             seconds = loop.time() - start
             if not is_own(request):
                 self.metrics.answer(status, seconds)
@@ -252,6 +254,7 @@ class Proxy:
                 code="transfer_coding_unsupported",
             )
         content = await read_body(request, self._max_body, self._idle)
+        self._at_work.add(request.protocol)
         decides = request.method == "POST" and path.rstrip("/") in PATHS
         if decides and self._decisions is not None:
             decision = await self._decisions.answer(request, path, content or b"")
@@ -259,18 +262,13 @@ class Proxy:
             return decision
         if request.method == "POST" and route(path) is not None:
             return await self._sample(request, target, content or b"")
-        if request.method == "GET" and self.biases.aliased:
-            served = aliased_model(path, self.biases)
-            if served is not None:
-                target = f"{MODELS}/{quote(served.model, safe=':/')}"
-            if served is not None or path in (MODELS, f"{MODELS}/"):
-                self.metrics.other += 1
-                async with await self.upstream.ask(request, target, None, is_plain=True) as answer:
-                    listed = await models_answer(self.upstream, answer, self.biases, served)
-                    if listed is None:
-                        return await self._pass(request, answer, dropped=_decoded(answer))
-                    return listed
         self.metrics.other += 1
+        if request.method == "GET" and path.rstrip("/") == MODELS and self.biases.aliased:
+            async with await self.upstream.ask(request, target, None, is_plain=True) as answer:
+                listed = await models_answer(self.upstream, answer, self.biases)
+                if listed is None:
+                    return await self._pass(request, answer, dropped=_decoded(answer))
+                return listed
         return await self._pass(request, await self.upstream.ask(request, target, content))
 
     async def _sample(

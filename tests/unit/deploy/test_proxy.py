@@ -660,11 +660,7 @@ def test_models_are_the_upstreams_and_the_aliases() -> None:
     with proxied(models(listed), bias("m"), ("short", bias("m"))) as (origin, port, _):
         client = sdk(port)
         assert [row.id for row in client.models.list()] == ["m", "m@short"]
-        found = client.models.retrieve("m@short")
-        assert (found.id, found.owned_by, found.created) == ("m@short", "up", 5)
         assert client.models.retrieve("m").id == "m"
-        with raises_naming(openai.NotFoundError, "'m@shrt'"):
-            client.models.retrieve("m@shrt")
         with raises_naming(openai.NotFoundError, "404", "theirs"):
             client.models.retrieve("other")
         document = json.loads(exchange(port, request("/v1/models", None, method="GET"))[2])
@@ -683,7 +679,6 @@ def test_aliases_are_listed_without_a_list(answer: Any, caplog: pytest.LogCaptur
         assert [row.id for row in sdk(port).models.list()] == ["m", "m@short"]
         has_route = exchange(port, request("/v1/x"))[0] == "HTTP/1.1 200 OK"
         assert ("list of models" in caplog.text) is has_route
-        assert sdk(port).models.retrieve("m@short").owned_by == "blackbox-lb"
 
 
 CORS = (
@@ -698,7 +693,6 @@ PAGE = "Origin: http://localhost:3000"
     ("sent", "status"),
     [
         (request("/v1/models", None, PAGE, method="GET"), "200"),
-        (request("/v1/models/m@short", None, PAGE, method="GET"), "200"),
         (request("/healthz", None, PAGE, method="GET"), "200"),
         (request("/v1/chat/completions", b'{"model":"m@short"}', PAGE), "200"),
         (request("/v1/chat/completions", b'{"model":"m@typo"}', PAGE), "404"),

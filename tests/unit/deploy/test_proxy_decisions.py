@@ -416,18 +416,13 @@ def test_a_list_without_options_abstains() -> None:
 
 
 def packed(content: bytes, coding: str) -> bytes:
-    """A body in these codings."""
-    for name in coding.lower().split(", "):
-        if name == "gzip":
-            content = gzip.compress(content)
-        elif name == "deflate":
-            content = zlib.compress(content)
-        else:
-            content = pytest.importorskip("backports.zstd").compress(content)
-    return content
+    """A body in a coding."""
+    if coding == "zstd":
+        return bytes(pytest.importorskip("backports.zstd").compress(content))
+    return zlib.compress(content) if coding == "deflate" else gzip.compress(content)
 
 
-@pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd", "GZIP", "gzip, deflate"])
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd", "GZIP"])
 def test_compressed_bodies_are_read(coding: str) -> None:
     """The upstream gets them uncompressed."""
     body = json.dumps(request_body("systemone", "any", "s", [TEAM])).encode()
@@ -453,7 +448,7 @@ def test_a_bomb_is_not_unpacked(coding: str) -> None:
         (packed(b"text", coding)[:-2], coding, 400),
         (b"text", coding, 400),
         (bomb, "br", 415),
-        (bomb, f"{coding}, {coding}, {coding}", 415),
+        (bomb, f"{coding}, {coding}", 415),
     ):
         with pytest.raises(ErrorAnswer) as caught:
             decoded(content, encoding, 2**20)
