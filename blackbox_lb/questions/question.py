@@ -30,7 +30,7 @@ from blackbox_lb.questions.fields import (
 )
 from blackbox_lb.records import Flag, Name, Row
 from blackbox_lb.safety.printable import did_you_mean, shorten
-from blackbox_lb.safety.untrusted import finite_float, no_constant, parse_json, read_settings
+from blackbox_lb.safety.untrusted import read_settings, strict_json
 
 Kind: TypeAlias = Literal["choice", "noul", "score"]
 Json: TypeAlias = JsonValue
@@ -220,13 +220,9 @@ def read_questions(path: Path) -> tuple[Question, ...]:
         path,
         "the questions",
         "give a JSON file of questions, as System One has them",
-        parse=_strict_json,
+        parse=strict_json,
     )
     return parse_questions(raw, str(path))
-
-
-def _strict_json(content: bytes) -> Any:
-    return parse_json(content, constant=no_constant, parse_float=finite_float)
 
 
 def parse_questions(raw: object, source: str) -> tuple[Question, ...]:

@@ -158,28 +158,39 @@ def windows_text(content: bytes) -> str | None:
     return text
 
 
-def parse_json(
-    content: bytes | str,
-    *,
-    constant: Callable[[str], Any] | None = None,
-    parse_float: Callable[[str], Any] | None = None,
-) -> Any:
+def parse_json(content: bytes | str) -> Any:
     """Parse JSON in UTF-8, with or without a byte order mark.
-
-    Args:
-        content: the text.
-        constant: called with the text of NaN and Infinity, which JSON does not have.
-        parse_float: called with the text of each number that is no integer, as in ``json.loads``.
 
     Raises:
         ValueError: no JSON, nested deeper than ``MAX_DEPTH``, or an object with a repeated key,
             which readers resolve differently.
     """
+    return _parsed(content, None, None)
+
+
+def strict_json(content: bytes | str) -> Any:
+    """``parse_json`` of JSON that every reader reads alike: without NaN and Infinity, which JSON
+    does not have, and without numbers beyond a double, such as 1e400.
+
+    Raises ValueError.
+    """
+    return _parsed(content, _no_constant, _finite_float)
+
+
+def _parsed(
+    content: bytes | str,
+    parse_constant: Callable[[str], Any] | None,
+    parse_float: Callable[[str], Any] | None,
+) -> Any:
+    """See ``parse_json``; the readers of numbers are those of ``json.loads``."""
     if isinstance(content, bytes):
         content = text_of_file(content)
     try:
         value = json.loads(
-            content, object_pairs_hook=_unique, parse_float=parse_float, parse_constant=constant
+            content,
+            object_pairs_hook=_unique,
+            parse_constant=parse_constant,
+            parse_float=parse_float,
         )
     except RecursionError:
         raise ValueError(_DEEP) from None
@@ -192,6 +203,17 @@ def parse_json(
     return value
 
 
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _finite_float(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {digits[:60]} is beyond the range of a double")
+    return number
+
+
 def _explain_digits(error: ValueError) -> None:
     """Raise ValueError in a user's words where ``error`` is Python's about a number of too many
     digits.
@@ -201,22 +223,6 @@ def _explain_digits(error: ValueError) -> None:
             f"it holds a number of more than {sys.get_int_max_str_digits():,} digits, the limit;"
             " write it as a text, in quotes"
         ) from error
-
-
-def no_constant(name: str) -> NoReturn:
-    """Refuse NaN and Infinity; the ``constant`` of ``parse_json`` for strict JSON."""
-    raise ValueError(f"{name} is no JSON number")
-
-
-def finite_float(digits: str) -> float:
-    """Read a number and refuse one beyond a double, such as 1e400.
-
-    The ``parse_float`` of ``parse_json`` for JSON that is written again.
-    """
-    number = float(digits)
-    if not math.isfinite(number):
-        raise ValueError(f"the number {digits[:60]} is beyond the range of a double")
-    return number
 
 
 def parse_toml(content: bytes) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from blackbox_lb.errors import ConnectionFailed, CorruptResponse, InputError
 from blackbox_lb.safety.network import check_environment, read_address
 from blackbox_lb.safety.printable import first_line
-from blackbox_lb.safety.untrusted import finite_float, no_constant, parse_json
+from blackbox_lb.safety.untrusted import strict_json
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -324,7 +324,7 @@ class TextVectors:
         async def once() -> list[list[float]]:
             response = await service.send("POST", address, content, headers=headers, model=model)
             with service.reading(response) as body:
-                answer = parse_json(body, constant=no_constant, parse_float=finite_float)
+                answer = strict_json(body)
             service.check_answer(answer, "data", model)
             return self._rows(answer, texts, url)
 

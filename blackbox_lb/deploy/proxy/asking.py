@@ -11,7 +11,7 @@ from aiohttp import web
 
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.upstream import REWRITTEN, Upstream, check_no_redirect
-from blackbox_lb.safety.untrusted import finite_float, no_constant, parse_json
+from blackbox_lb.safety.untrusted import strict_json
 
 DECODED = frozenset(("content-encoding",))
 """The header that is not sent on where the body is sent decompressed."""
@@ -75,7 +75,7 @@ async def json_answer(
     if answer.status != web.HTTPOk.status_code:
         raise Unusable(answer)
     try:
-        parsed = parse_json(answer.body, constant=no_constant, parse_float=finite_float)
+        parsed = strict_json(answer.body)
     except ValueError as error:
         raise ErrorAnswer(
             502,

@@ -15,7 +15,7 @@ from blackbox_lb.deploy.proxy.served import ServedBias
 from blackbox_lb.deploy.request_policy import Others
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import printable
-from blackbox_lb.safety.untrusted import finite_float, no_constant, parse_json
+from blackbox_lb.safety.untrusted import strict_json
 
 LARGE = 2**17
 """Bytes of a body up to which reading it takes a few milliseconds, whatever it holds."""
@@ -195,7 +195,7 @@ def _document(content: bytes) -> dict[str, Any]:
     reason = ""
     document: Any = None
     try:
-        document = parse_json(content.decode(), constant=no_constant, parse_float=finite_float)
+        document = strict_json(content.decode())
     except ValueError as error:
         reason = f" ({printable(str(error)[:200])[:200]})"
     if not isinstance(document, dict):

@@ -50,7 +50,7 @@ from blackbox_lb.questions.serving import (
     parse_request,
     shape_of,
 )
-from blackbox_lb.safety.untrusted import finite_float, no_constant, parse_json
+from blackbox_lb.safety.untrusted import parse_json, strict_json
 
 _PASSED_TYPE = "box"
 """A question about a place in an image, which the upstream answers as it is."""
@@ -268,7 +268,7 @@ def _parsed(content: bytes) -> Any:
     """
     check_values(content)
     try:
-        return parse_json(content, constant=no_constant, parse_float=finite_float)
+        return strict_json(content)
     except ValueError as error:
         raise RequestFault((), f"the body is no JSON: {error}", "json_invalid") from error
 

@@ -5,7 +5,6 @@ read.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +21,7 @@ from blackbox_lb.jobs.evaluation.document import (
 from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.records import SharesOfGroup
 from blackbox_lb.safety.printable import printable
-from blackbox_lb.safety.untrusted import parse_json, read_bounded
+from blackbox_lb.safety.untrusted import read_bounded, strict_json
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -160,7 +159,7 @@ def _read(path: Path, model: type[Model]) -> Model | None:
             f"{path}: larger than the limit of {MAX_BYTES:,} bytes for a document; remove it"
         ) from None
     try:
-        return model.model_validate(parse_json(content, constant=partial(_refuse, path)))
+        return model.model_validate(strict_json(content))
     except ValidationError as error:
         errors = error.errors(include_url=False)
         where = ".".join(str(part) for part in errors[0]["loc"])
@@ -171,13 +170,7 @@ def _read(path: Path, model: type[Model]) -> Model | None:
             f"{path}: field {printable(where)}: {printable(errors[0]['msg'])}{more}; {_again(path)}"
         ) from None
     except ValueError as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"{path}: not JSON in UTF-8 ({error}); {_again(path)}") from None
-
-
-def _refuse(path: Path, constant: str) -> None:
-    raise InputError(f"{path}: {constant} is no JSON number; {_again(path)}")
 
 
 def _again(path: Path) -> str:

@@ -16,9 +16,8 @@ from typing import Any
 from blackbox_lb.errors import DataError
 from blackbox_lb.safety.printable import did_you_mean, shell_line, shorten
 from blackbox_lb.safety.untrusted import (
-    no_constant,
-    parse_json,
     read_bounded,
+    strict_json,
     text_of_file,
     windows_text,
 )
@@ -364,7 +363,7 @@ def _is_array_of_objects(value: object) -> bool:
 
 
 def _loads(text: str) -> object:
-    value = parse_json(text, constant=no_constant)
+    value = strict_json(text)
     if r"\ud" in text.lower():
         _refuse_lone_surrogates(value)
     return value
