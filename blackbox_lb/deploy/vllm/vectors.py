@@ -36,10 +36,6 @@ KEY = "#"
 """Between the name of a bias and the number of a phase."""
 ROOM = 8
 """Least slots of the table, so that a few more biases need no larger one while the server runs."""
-SPARSE = 16
-"""Logits for each entry of a bias from which a CPU adds the entries alone: with 300 entries of
-49,152 logits that takes a quarter of the time of the whole vector, with 3,000 three quarters.
-"""
 FORBIDDEN = -1e9
 """Nats; finite, so that a row whose end token is also forbidden has no NaN."""
 logger = logging.getLogger(f"vllm.{__name__}")  # vLLM shows records of its own loggers only
@@ -47,7 +43,7 @@ logger = logging.getLogger(f"vllm.{__name__}")  # vLLM shows records of its own 
 
 class VectorTable:
     """The vectors, one a row of a float32 tensor on the device; row ``NOTHING`` is zero, row
-    ``REFUSED`` leaves the end token. On a CPU the entries of those with few are kept beside them.
+    ``REFUSED`` leaves the end token.
 
     The first tensor-parallel rank reads the files and hands them to the others: ranks that read at
     different times would sample different tokens.
@@ -66,7 +62,6 @@ class VectorTable:
         self._width = config.model_config.get_vocab_size()
         self._directory: BiasDirectory[_Vectors] | None = None
         names = self._on_first_rank(lambda: self._open(config))
-        self._entries: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._vectors = torch.zeros(max(ROOM, len(names) + REFUSED + 1), self._width, device=device)
         self._vectors[REFUSED] = FORBIDDEN
         end = _tokenizer(config).eos_token_id
@@ -150,12 +145,7 @@ class VectorTable:
 
     def add_to_all(self, logits: torch.Tensor, slot: int) -> None:
         """Add one vector to every row."""
-        entries = self._entries.get(slot)
-        if entries is None or logits.dtype != torch.float32:
-            logits[:, : self._width].add_(self._vectors[slot])
-            return
-        token_ids, values = entries
-        logits.index_add_(1, token_ids, values.expand(len(logits), -1))
+        logits[:, : self._width].add_(self._vectors[slot])
 
     def add(self, logits: torch.Tensor, index: torch.Tensor | None, slots: torch.Tensor) -> None:
         """Add the vector of ``slots[i]`` to row ``index[i]``, or to row i."""
@@ -163,14 +153,8 @@ class VectorTable:
             for place, slot in zip(
                 range(len(slots)) if index is None else index.tolist(), slots.tolist(), strict=True
             ):
-                if slot == NOTHING:
-                    continue
-                entries = self._entries.get(slot)
-                if entries is None:
+                if slot != NOTHING:
                     logits[place, : self._width].add_(self._vectors[slot].to(logits.dtype))
-                    continue
-                token_ids, values = entries
-                logits[place].index_add_(0, token_ids, values.to(logits.dtype))
             return
         vectors = self._vectors.index_select(0, slots).to(logits.dtype)
         if index is None:
@@ -239,11 +223,6 @@ class VectorTable:
             self._vectors = torch.cat([self._vectors, torch.zeros_like(self._vectors)])
         host = torch.frombuffer(vector, dtype=torch.float32)
         self._vectors[slot].copy_(host.pin_memory() if self._pin else host, non_blocking=True)
-        self._entries.pop(slot, None)
-        if self._device.type == "cpu":
-            token_ids = torch.nonzero(host).flatten()
-            if SPARSE * len(token_ids) <= self._width:
-                self._entries[slot] = (token_ids, host[token_ids])
 
     def _on_first_rank(self, work: Callable[[], Any]) -> Any:
         """The result, or the BiasError, of ``work`` on the first tensor-parallel rank, on every

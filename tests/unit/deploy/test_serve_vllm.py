@@ -87,12 +87,11 @@ def config(**changes: Any) -> SimpleNamespace:
     return SimpleNamespace(model_config=model, parallel_config=parallel, **fields)
 
 
-@pytest.fixture(autouse=True, params=[table.SPARSE, 1], ids=["vectors", "entries"])
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The server's folder with biases a and b, found through the environment; files are looked at
-    whenever asked. Biases are added as whole vectors, and by their entries.
+    whenever asked.
     """
-    monkeypatch.setattr(table, "SPARSE", request.param)
     for seed, name in enumerate(("a", "b")):
         save(tmp_path, name, values(seed))
     monkeypatch.setenv("BLB_BIAS_DIR", str(tmp_path))

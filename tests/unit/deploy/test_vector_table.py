@@ -73,7 +73,6 @@ def double() -> dict[str, ModuleType]:
         zeros_like=lambda tensor: np.zeros_like(tensor).view(Tensor),
         cat=lambda parts: np.concatenate(parts).view(Tensor),
         frombuffer=lambda values, dtype: np.frombuffer(values, dtype),
-        nonzero=lambda values: np.transpose(np.nonzero(values)),
     )
     modules = {"torch": torch}
     for name in ("vllm", "vllm.config", "vllm.distributed", "vllm.tokenizers"):
