@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.exact.listener import Listener, Reply, Request
+from tests.support.listener import Listener, Reply, Request
 
 JSON = dict[str, Any]
 LogProbs = Callable[[Any, str, Sequence[str]], Sequence[float]]

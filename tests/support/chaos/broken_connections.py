@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import chain, repeat
 from typing import Any, TypeAlias
 
-from tests.support.chaos.raw_listener import Exchange, Hangup
+from tests.support.listener import Hangup, Request
 
 __all__ = ["MANNERS", "Given", "Manner", "honest"]
 
@@ -52,7 +52,7 @@ class Given:
         return replace(self, body=found if isinstance(found, bytes) else json.dumps(found).encode())
 
 
-Manner: TypeAlias = Callable[[Exchange, Given, float, random.Random], None]
+Manner: TypeAlias = Callable[[Request, Given, float, random.Random], None]
 """Answers an exchange; the connection is kept where the function returns, and closed where it
 raises ``Hangup``.
 """
@@ -65,12 +65,12 @@ def head(status: int, fields: Mapping[str, str], length: int | None) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-def honest(exchange: Exchange, given: Given) -> None:
+def honest(exchange: Request, given: Given) -> None:
     """The answer as it is."""
     exchange.connection.sendall(head(given.status, given.headers, len(given.body)) + given.body)
 
 
-def _late(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+def _late(exchange: Request, given: Given, pause: float, rng: random.Random) -> None:
     """Nothing for ``pause`` seconds, then the answer."""
     time.sleep(pause)
     honest(exchange, given)
@@ -81,7 +81,7 @@ def ended(*, headers: bool = True, share: float, reset: bool) -> Manner:
     in an orderly way.
     """
 
-    def answer(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    def answer(exchange: Request, given: Given, pause: float, rng: random.Random) -> None:
         if headers:
             begun = given.body[: int(share * len(given.body))]
             exchange.connection.sendall(head(given.status, given.headers, len(given.body)) + begun)
@@ -96,9 +96,7 @@ def _half(given: Given) -> bytes:
     return given.body[: len(given.body) // 2]
 
 
-def _half_without_length(
-    exchange: Exchange, given: Given, pause: float, rng: random.Random
-) -> None:
+def _half_without_length(exchange: Request, given: Given, pause: float, rng: random.Random) -> None:
     """Half of the body and an orderly end, with nothing that says how long it was to be."""
     exchange.connection.sendall(
         head(given.status, {**given.headers, "connection": "close"}, None) + _half(given)
@@ -106,7 +104,7 @@ def _half_without_length(
     raise Hangup
 
 
-def _length_too_long(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+def _length_too_long(exchange: Request, given: Given, pause: float, rng: random.Random) -> None:
     """A content-length of 100 bytes more than there are; after ``pause`` seconds the connection
     ends.
     """
@@ -117,7 +115,7 @@ def _length_too_long(exchange: Exchange, given: Given, pause: float, rng: random
     raise Hangup
 
 
-def _length_too_short(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+def _length_too_short(exchange: Request, given: Given, pause: float, rng: random.Random) -> None:
     """A content-length of half the bytes that there are; the connection stays open, with the rest
     on it.
     """
@@ -126,20 +124,20 @@ def _length_too_short(exchange: Exchange, given: Given, pause: float, rng: rando
     )
 
 
-def _gzip_garbage(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+def _gzip_garbage(exchange: Request, given: Given, pause: float, rng: random.Random) -> None:
     """Said to be gzip, and random bytes."""
     _send(
         exchange, 200, {**given.headers, "content-encoding": "gzip"}, rng.randbytes(len(given.body))
     )
 
 
-def _gzip_cut(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+def _gzip_cut(exchange: Request, given: Given, pause: float, rng: random.Random) -> None:
     """The first half of a gzip stream, with the right content-length of that half."""
     packed = gzip.compress(given.body)
     _send(exchange, 200, {**given.headers, "content-encoding": "gzip"}, packed[: len(packed) // 2])
 
 
-def _gzip_bomb(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+def _gzip_bomb(exchange: Request, given: Given, pause: float, rng: random.Random) -> None:
     """Half a megabyte of gzip that is 128 megabytes of blanks and then the answer."""
     blanks, packing = _blanks()
     packing = packing.copy()
@@ -154,14 +152,14 @@ def _blanks() -> tuple[bytes, Any]:
     return b"".join(packing.compress(b" " * (1 << 20)) for _ in range(128)), packing
 
 
-def _huge_length(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+def _huge_length(exchange: Request, given: Given, pause: float, rng: random.Random) -> None:
     """A content-length of a terabyte, the answer, and blanks for as long as anybody reads."""
     exchange.connection.sendall(head(given.status, given.headers, HUGE) + given.body)
     for _ in range(HUGE // CHUNK):
         exchange.connection.sendall(b" " * CHUNK)
 
 
-def _endless_body(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+def _endless_body(exchange: Request, given: Given, pause: float, rng: random.Random) -> None:
     """The answer in chunks, and then chunks of blanks for as long as anybody reads."""
     exchange.connection.sendall(
         head(given.status, {**given.headers, "transfer-encoding": "chunked"}, None)
@@ -170,7 +168,7 @@ def _endless_body(exchange: Exchange, given: Given, pause: float, rng: random.Ra
         exchange.connection.sendall(b"%x\r\n%s\r\n" % (len(part), part))
 
 
-def _slow_loris(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+def _slow_loris(exchange: Request, given: Given, pause: float, rng: random.Random) -> None:
     """The body byte by byte, ``pause`` seconds apart, so that no single read is ever late."""
     exchange.connection.sendall(head(given.status, given.headers, len(given.body)))
     for byte in given.body:
@@ -178,19 +176,19 @@ def _slow_loris(exchange: Exchange, given: Given, pause: float, rng: random.Rand
         exchange.connection.sendall(bytes([byte]))
 
 
-def _storm(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+def _storm(exchange: Request, given: Given, pause: float, rng: random.Random) -> None:
     """429 with a retry-after of ``pause`` seconds."""
     error = {"message": "Rate limit reached", "type": "requests", "code": "rate_limit_exceeded"}
     fields = {"content-type": "application/json", "retry-after-ms": f"{1000 * pause:.0f}"}
     _send(exchange, 429, fields, json.dumps({"error": error}).encode())
 
 
-def _server_errors(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+def _server_errors(exchange: Request, given: Given, pause: float, rng: random.Random) -> None:
     """500, 502, 503, 504 or 529."""
     says(rng.choice(OVERLOADED), error=SERVER_ERROR)(exchange, given, pause, rng)
 
 
-def _error_page(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+def _error_page(exchange: Request, given: Given, pause: float, rng: random.Random) -> None:
     """A web page with status 502 or 503."""
     status = rng.choice((502, 503))
     says(status, page=status)(exchange, given, pause, rng)
@@ -208,7 +206,7 @@ def says(
     return lambda exchange, given, pause, rng: _send(exchange, status, {"content-type": kind}, body)
 
 
-def _send(exchange: Exchange, status: int, fields: Mapping[str, str], body: bytes) -> None:
+def _send(exchange: Request, status: int, fields: Mapping[str, str], body: bytes) -> None:
     exchange.connection.sendall(head(status, fields, len(body)) + body)
 
 

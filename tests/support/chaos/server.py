@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from blackbox_lb.errors import InputError
 from tests.support.chaos.broken_answers import CHANGES, TOKENIZER
 from tests.support.chaos.broken_connections import MANNERS, Given, honest
-from tests.support.chaos.raw_listener import Connections, Exchange, Hangup
+from tests.support.listener import Connections, Hangup, Request
 
 __all__ = ["MODES", "ChaosServer"]
 
@@ -129,7 +129,7 @@ class ChaosServer:
         self._port = self._connections.port
         self._connections.start()
 
-    def _serve(self, exchange: Exchange) -> None:
+    def _serve(self, exchange: Request) -> None:
         """One request; called from many threads."""
         try:
             self._answer(exchange)
@@ -139,7 +139,7 @@ class ChaosServer:
             self.failures.append(error)
             honest(exchange, Given(500, {}, f"the chaos server itself failed: {error!r}".encode()))
 
-    def _answer(self, exchange: Exchange) -> None:
+    def _answer(self, exchange: Request) -> None:
         mode, rng = self._struck(exchange)
         if mode == DIES:
             return self._die()
@@ -150,7 +150,7 @@ class ChaosServer:
             return MANNERS[mode](exchange, given, self.pause, rng)
         return honest(exchange, given)
 
-    def _struck(self, exchange: Exchange) -> tuple[str, random.Random]:
+    def _struck(self, exchange: Request) -> tuple[str, random.Random]:
         """The mode that this request meets, "" for none, and what its details are drawn from."""
         path = exchange.path.partition("?")[0]
         generates = exchange.method == "POST" and path.endswith(GENERATING)
@@ -168,7 +168,7 @@ class ChaosServer:
             self.hits[mode] += 1
         return mode, rng
 
-    def _forward(self, exchange: Exchange) -> Given:
+    def _forward(self, exchange: Request) -> Given:
         """What the inner server answers."""
         connection = http.client.HTTPConnection(
             self._inner.hostname or "", self._inner.port, timeout=600

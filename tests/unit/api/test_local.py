@@ -5,14 +5,11 @@ loopback.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import ClassVar
 
@@ -28,74 +25,51 @@ from blackbox_lb.errors import (
     InputError,
 )
 from tests.support.errors import raises_naming
-from tests.support.recording_server import LoopbackServer
+from tests.support.listener import Listener, Reply, Request
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 MODEL = b"GGUF" + bytes(range(256)) * 400
 
 
-class FakeHub(BaseHTTPRequestHandler):
+class FakeHub:
     """The routes of a hub that huggingface_hub uses: listing a repository, and describing and
     sending a file of it.
     """
 
-    protocol_version = "HTTP/1.1"
     repos: ClassVar[dict[str, dict[str, bytes]]] = {}
     gated: ClassVar[set[str]] = set()
     token = "hf_right"
     log: ClassVar[list[str]] = []
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
-    def do_HEAD(self) -> None:
-        """Describe a file."""
-        self._answer(body=False)
-
-    def do_GET(self) -> None:
-        """Send a file or a listing."""
-        self._answer(body=True)
-
-    def _answer(self, body: bool) -> None:
-        FakeHub.log.append(f"{self.command} {self.path}")
-        listing = re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/main/?(\?.*)?", self.path)
-        file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/(main|[0-9a-f]{40})/(.+)", self.path)
+    def answer(self, request: Request) -> Reply:
+        """Describe or send a file, or send a listing."""
+        FakeHub.log.append(f"{request.method} {request.path}")
+        listing = re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/main/?(\?.*)?", request.path)
+        file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/(main|[0-9a-f]{40})/(.+)", request.path)
         match = listing or file
         repo = match[1] if match else ""
         if repo not in self.repos:
-            self._send(404, b'{"error":"Repository not found"}', {"X-Error-Code": "RepoNotFound"})
-        elif repo in self.gated and self.headers.get("Authorization") != f"Bearer {self.token}":
-            self._send(
-                401, b'{"error":"gated"}', {"X-Error-Code": "GatedRepo", "X-Error-Message": "gated"}
+            return Reply(404, {"error": "not found"}, {"X-Error-Code": "RepoNotFound"})
+        if repo in self.gated and request.headers.get("authorization") != f"Bearer {self.token}":
+            codes = {"X-Error-Code": "GatedRepo", "X-Error-Message": "gated"}
+            return Reply(401, {"error": "gated"}, codes)
+        if listing:
+            return Reply(
+                200,
+                [
+                    {"type": "file", "path": name, "size": len(data), "oid": "0" * 40}
+                    for name, data in self.repos[repo].items()
+                ],
             )
-        elif listing:
-            rows = [
-                {"type": "file", "path": name, "size": len(data), "oid": "0" * 40}
-                for name, data in self.repos[repo].items()
-            ]
-            self._send(200, json.dumps(rows).encode(), {"Content-Type": "application/json"})
-        elif file and file[3] in self.repos[repo]:
-            self._send_file(self.repos[repo][file[3]], body)
-        else:
-            self._send(404, b"", {"X-Error-Code": "EntryNotFound"})
-
-    def _send_file(self, data: bytes, body: bool) -> None:
+        if not file or file[3] not in self.repos[repo]:
+            return Reply(404, b"", {"X-Error-Code": "EntryNotFound"})
+        data = self.repos[repo][file[3]]
         headers = {
             "ETag": f'"{hashlib.sha256(data).hexdigest()}"',
             "X-Repo-Commit": COMMIT,
             "X-Linked-Size": str(len(data)),
-            "Content-Length": str(len(data)),
         }
-        self._send(200, data if body else b"", headers)
-
-    def _send(self, status: int, data: bytes, headers: dict[str, str] | None = None) -> None:
-        headers = {"Content-Length": str(len(data)), **(headers or {})}
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
+        return Reply(200, data, headers)
 
 
 @pytest.fixture
@@ -124,13 +98,8 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(FakeHub, "gated", {"org/gated"})
     monkeypatch.setattr(FakeHub, "log", [])
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    server = LoopbackServer(("127.0.0.1", 0), FakeHub)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with Listener(FakeHub().answer) as address:
+        yield address
 
 
 def fetch(model: str | None, endpoint: str, cache: Path) -> bytes:

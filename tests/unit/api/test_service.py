@@ -35,7 +35,7 @@ from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Example, Prompt
 from blackbox_lb.vocabulary.embedding import TextVectors
 from tests.support.errors import raises_naming
-from tests.support.exact.listener import Listener, Reply, Request
+from tests.support.listener import Listener, Reply, Request
 
 JUDGE = """
 base_url = "{url}"

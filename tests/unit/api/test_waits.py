@@ -28,7 +28,7 @@ from blackbox_lb.safety.http.waits import NOTICEABLE, heard_by
 from blackbox_lb.store import RolloutStore
 from tests.support.commands import asking, options, refused
 from tests.support.exact import ExactModel, ExactServer
-from tests.support.exact.listener import Reply, Request
+from tests.support.listener import Reply, Request
 from tests.support.questions import write_rows
 
 Answer = Callable[[int], httpx2.Response]

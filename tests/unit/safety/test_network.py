@@ -12,9 +12,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 
 import httpx2
 import pytest
@@ -32,9 +30,8 @@ from blackbox_lb.safety.network import (
 )
 from blackbox_lb.vocabulary.embedding import TextVectors
 from blackbox_lb.vocabulary.tokenizer_files import read_encoding
-from tests.support.chaos.raw_listener import Connections, Exchange
 from tests.support.errors import raises_naming
-from tests.support.recording_server import LoopbackServer
+from tests.support.listener import Listener, Reply, Request
 
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 VARIABLES = ("SSLKEYLOGFILE", *CERTIFICATES)
@@ -63,25 +60,10 @@ def get(address: str) -> object:
 # --- Certificates
 
 
-class Models(BaseHTTPRequestHandler):
-    """A server that lists no models, and embeds any text alike."""
-
-    def do_GET(self) -> None:
-        self.answer(b'{"data": []}')
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.answer(b'{"data": [{"index": 0, "embedding": [3, 4]}]}')
-
-    def answer(self, content: bytes) -> None:
-        """Send a body of JSON."""
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+def models(request: Request) -> Reply:
+    """Lists no models, and embeds any text alike."""
+    data = [] if request.method == "GET" else [{"index": 0, "embedding": [3, 4]}]
+    return Reply(200, {"data": data})
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +83,8 @@ def encrypted(certificate: Path) -> Iterator[str]:
     """The address of a server with that certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, certificate.with_name("key.pem"))
-    server = LoopbackServer(("127.0.0.1", 0), Models)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    yield f"https://localhost:{server.server_port}/v1"
-    server.shutdown()
-    server.server_close()
+    with Listener(models, context) as address:
+        yield address.replace("http://127.0.0.1", "https://localhost") + "/v1"
 
 
 def test_a_certificate_in_the_variable_is_trusted_on_this_machine(
@@ -309,25 +287,18 @@ def test_a_proxy_server_that_does_not_run_is_named(monkeypatch: pytest.MonkeyPat
 
 def test_requests_go_through_a_proxy_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of http whole, under its password; those of https by a tunnel that it may refuse."""
-    exchanges: list[Exchange] = []
+    requests: list[Request] = []
 
-    def serve(exchange: Exchange) -> None:
-        exchanges.append(exchange)
-        answer = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
-        if exchange.method == "GET":
-            answer = b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"data": []}'
-        exchange.connection.sendall(answer)
+    def answer(request: Request) -> Reply:
+        requests.append(request)
+        return Reply(200, {"data": []}) if request.method == "GET" else Reply(403)
 
-    server = Connections(serve)
-    server.start()
-    monkeypatch.setenv("ALL_PROXY", f"http://user:sesame@127.0.0.1:{server.port}")
-    try:
+    with Listener(answer) as address:
+        monkeypatch.setenv("ALL_PROXY", address.replace("://", "://user:sesame@"))
         assert get("http://host.example/v1") == {"data": []}
         with raises_naming(ConnectionFailed, "ALL_PROXY", "403"):
             get("https://host.example/v1")
-    finally:
-        server.stop()
-    [whole, tunnel] = exchanges[:2]
+    [whole, tunnel] = requests[:2]
     assert whole.path == "http://host.example/v1/models"
     assert whole.headers["proxy-authorization"] == "Basic dXNlcjpzZXNhbWU="
     assert (tunnel.method, tunnel.path) == ("CONNECT", "host.example:443")
@@ -387,20 +358,10 @@ def test_encodings_over_the_network(coding: str) -> None:
     if coding == "gzip":
         content = gzip.compress(content)
 
-    def serve(exchange: Exchange) -> None:
-        head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\n"
-        exchange.connection.sendall(
-            f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
-        )
-
-    server = Connections(serve)
-    server.start()
-    try:
+    with Listener(lambda _: Reply(200, content, {"Content-Encoding": coding})) as address:
         if coding in ("identity", "gzip"):
-            assert get(f"http://127.0.0.1:{server.port}/v1") == {"data": []}
+            assert get(f"{address}/v1") == {"data": []}
             return
         named = coding.lower().rpartition(" ")[2]
         with raises_naming(CorruptResponse, "200", repr(named)):
-            get(f"http://127.0.0.1:{server.port}/v1")
-    finally:
-        server.stop()
+            get(f"{address}/v1")

@@ -15,7 +15,7 @@ import sys
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -34,7 +34,7 @@ from blackbox_lb.store import RolloutStore
 from tests.support.commands import options
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
-from tests.support.exact.listener import Listener, Reply, Request
+from tests.support.listener import Listener, Reply, Request
 from tests.support.questions import write_rows
 
 ROOT = Path(__file__).parents[3]
@@ -304,7 +304,7 @@ class Echo:
             message = f"wrong key {KEY} {QUERY} {told}"
             error = {"message": message, "code": KEY, "param": told}
             return Reply(self.refuses, {"error": error}, echo)
-        answer = self.exact._reply(Request(request.method, path, request.headers, request.body))
+        answer = self.exact._reply(replace(request, path=path))
         if not isinstance(answer, Reply) or not isinstance(answer.body, dict):
             return answer
         body = answer.body | {"debug": told, "x_key": KEY, "x_query": QUERY}
@@ -330,10 +330,8 @@ def echo() -> Iterator[tuple[Echo, str]]:
     """The server and its address."""
     with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as exact:
         echo = Echo(exact)
-        listener = Listener(echo)
-        listener.start()
-        yield echo, f"{listener.url}/v1"
-        listener.stop()
+        with Listener(echo) as address:
+            yield echo, f"{address}/v1"
 
 
 @dataclass
