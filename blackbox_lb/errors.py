@@ -28,6 +28,9 @@ Each message says what happened, with the value, the limit and the remedy.
 The command line prints it as one sentence and exits with 2.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 __all__ = [
     "AuthenticationFailed",
     "BiasError",
@@ -118,10 +121,13 @@ class ProviderError(BlbError, RuntimeError):
 
     reason: what the service answered, without a remedy; "" where it refused nothing.
     pause: seconds that the service asks to wait before another request; 0 for none.
+    status, headers: of its answer in HTTP; None and none where there is none.
     """
 
     reason: str = ""
     pause: float = 0.0
+    status: int | None = None
+    headers: Mapping[str, str] = MappingProxyType({})
 
 
 class ConnectionFailed(ProviderError):

@@ -480,11 +480,7 @@ class Session:
             return list(dict.fromkeys(names))
         except (AuthenticationFailed, RequestRejected, CorruptResponse) as error:
             # A key may be allowed to sample and not to list; only a wrong one is refused with 401.
-            if (
-                needed
-                or getattr(getattr(error.__cause__, "response", None), "status_code", None)
-                == UNAUTHORIZED
-            ):
+            if needed or error.status == UNAUTHORIZED:
                 raise
         except (KeyError, TypeError) as error:
             if needed:

@@ -8,8 +8,6 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-import httpx2
-
 from blackbox_lb.errors import AuthenticationFailed
 from blackbox_lb.providers.profile import Profile
 
@@ -17,9 +15,6 @@ TokenProvider: TypeAlias = Callable[[], Awaitable[str]]
 """Returns a bearer token; called before every request.
 ``azure.identity.aio.get_bearer_token_provider`` returns such a function.
 """
-
-SDK_HEADERS = ("Authorization", "OpenAI-Organization", "OpenAI-Project")
-"""Headers that the SDK adds from the environment of one provider to requests for any other."""
 
 
 def environment(name: str | None) -> str | None:
@@ -30,7 +25,7 @@ def environment(name: str | None) -> str | None:
 
 
 class Credentials:
-    """A request hook that adds the credentials.
+    """The credentials of requests. query: parameters of each address.
 
     ``token_provider`` is preferred to the key, and the key to the token in
     ``connection.token_env``.
@@ -58,34 +53,30 @@ class Credentials:
         for header, variable in rules.headers_env.items():
             if value := _secret(variable):
                 self._extra[header] = value
-        self._query: dict[str, str] = {}
+        self.query: dict[str, str] = {}
         for parameter, variable in rules.query_env.items():
             if value := environment(variable):
-                self._query[parameter] = value
+                self.query[parameter] = value
         self._last_token: str | None = None
 
-    async def __call__(self, request: httpx2.Request) -> None:
-        for header in SDK_HEADERS:
-            request.headers.pop(header, None)
+    async def headers(self) -> dict[str, str]:
+        """Those of the next request; ``query`` has the parameters of its address."""
         if self._token_provider:
             self._last_token = await self._token_provider()
         token = self._last_token or self._token
         if token:
-            request.headers["Authorization"] = f"Bearer {token}"
-        elif self._key:
-            value = self._key
-            if self._header.lower() == "authorization":
-                value = f"Bearer {value}"
-            request.headers[self._header] = value
-        request.headers.update(self._extra)
-        if self._query:
-            request.url = request.url.copy_merge_params(self._query)
+            return {"Authorization": f"Bearer {token}", **self._extra}
+        if self._key and self._header.lower() == "authorization":
+            return {"Authorization": f"Bearer {self._key}", **self._extra}
+        if self._key:
+            return {self._header: self._key, **self._extra}
+        return self._extra
 
     @property
     def secrets(self) -> list[str]:
         """The texts that no message may repeat."""
         values = [self._key, self._token, self._last_token]
-        values += [*self._extra.values(), *self._query.values()]
+        values += [*self._extra.values(), *self.query.values()]
         return [value for value in values if value]
 
     def __repr__(self) -> str:

@@ -21,7 +21,7 @@ from blackbox_lb.safety.http.retries import (
     asked_again,
     is_passing,
 )
-from blackbox_lb.safety.http.service import HttpService, Moment, ServiceWording
+from blackbox_lb.safety.http.service import HttpService, Moment
 from blackbox_lb.safety.http.waits import heard_by
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
@@ -163,8 +163,7 @@ def service_of(remote: Remote) -> HttpService:
     place = ""
     if remote.name != remote.url:
         place = f"{remote.name} at {remote.url}"
-    wording = ServiceWording(remote.name, place, advice)
-    return HttpService(remote.url, wording, secrets=remote.secrets)
+    return HttpService(remote.url, remote.name, place=place, advice=advice, secrets=remote.secrets)
 
 
 async def _ask(

@@ -292,7 +292,7 @@ class TextVectors:
     async def _fetch(self, texts: Sequence[str]) -> list[list[float]]:
         """The vectors from the API, after as many tries as its faults deserve."""
         from blackbox_lb.safety.http.retries import MalformedResponseTolerance, is_passing
-        from blackbox_lb.safety.http.service import HttpService, ServiceWording
+        from blackbox_lb.safety.http.service import HttpService
 
         model, _, written = self.name.partition("@")
         url = read_address(
@@ -309,7 +309,8 @@ class TextVectors:
             secrets.append(key)
         content = json.dumps({"model": model, "input": list(texts)}).encode()
         address = f"{url}/embeddings"
-        wording = ServiceWording(
+        service = HttpService(
+            url,
             f"the embeddings API {url}",
             place=f"the embeddings API {url}",
             advice={
@@ -318,8 +319,9 @@ class TextVectors:
                 "unknown model": f"is {model!r} the model's name?",
                 "not found": f"is {model!r} the model's name, and {url} the API's address?",
             },
+            secrets=lambda: secrets,
+            timeout=TIMEOUT,
         )
-        service = HttpService(url, wording, secrets=lambda: secrets, timeout=TIMEOUT)
 
         async def once() -> list[list[float]]:
             response = await service.send("POST", address, content, headers=headers, model=model)

@@ -19,7 +19,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import numpy as np
 import pytest
 import yaml  # type: ignore[import-untyped]
@@ -37,6 +36,8 @@ from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.store.rows import Arrays, pack, unpack
 from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Sampling
 from blackbox_lb.vocabulary import Vocabulary
+from tests.support.answering import Answering
+from tests.support.listener import Reply
 
 FOLDER = Path(__file__).parents[2] / "cassettes"
 DIALECTS: dict[str, tuple[str, Endpoint, str]] = {
@@ -405,7 +406,7 @@ def test_broken_bytes_are_an_answer_or_refused(
             count["refused"] += 1
 
     with asyncio.Runner() as runner:
-        transport = httpx2.MockTransport(lambda request: httpx2.Response(200, content=answer))
+        transport = Answering(lambda request: Reply(200, answer))
         channel = Channel(
             load_profile("vllm"), "http://127.0.0.1:9/v1", attempts=1, transport=transport
         )

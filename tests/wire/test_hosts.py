@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import httpx2
 import pytest
 
 from blackbox_lb.api.transport.channel import Channel
@@ -15,8 +14,11 @@ from blackbox_lb.api.wire import parse_response
 from blackbox_lb.errors import BlbError, CorruptResponse, ModelUnsuitable, NoLogprobs
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.safety.http.clients import HttpRequest
 from blackbox_lb.types import Sampling
 from blackbox_lb.vocabulary import Vocabulary
+from tests.support.answering import Answering
+from tests.support.listener import Reply
 
 K = Sampling(top_logprobs=2)
 PAIRS = [(" the", -0.5), (" a", -1.5)], [(" cat", -0.25), (" the", -2.5)]
@@ -188,12 +190,12 @@ DIFFUSION = (
 def refused(name: str, message: str) -> BlbError:
     """The error of a biased request that a server of this profile refuses with 400."""
 
-    def answer(_: httpx2.Request) -> httpx2.Response:
+    def answer(_: HttpRequest) -> Reply:
         error = {"message": message, "type": "BadRequestError", "param": None, "code": 400}
-        return httpx2.Response(400, json={"error": error})
+        return Reply(400, {"error": error})
 
     async def go() -> None:
-        channel = Channel(load_profile(name), transport=httpx2.MockTransport(answer))
+        channel = Channel(load_profile(name), transport=Answering(answer))
         try:
             await channel.post("/chat/completions", {"model": "m", "logit_bias": {"5": 1.0}})
         finally:

@@ -11,8 +11,6 @@ from dataclasses import dataclass, fields
 from operator import add, attrgetter
 from typing import Any
 
-import httpx2
-
 from blackbox_lb.api.wire.envelope import count
 from blackbox_lb.errors import (
     BudgetExhausted,
@@ -23,13 +21,14 @@ from blackbox_lb.errors import (
     Interrupted,
 )
 from blackbox_lb.providers.prices import Prices
+from blackbox_lb.safety.http.clients import NoAnswer
 from blackbox_lb.safety.http.waits import current_wait
+from blackbox_lb.safety.printable import causes
 
 TEMPLATE_TOKENS = 64
 """Most tokens that a chat template adds to a prompt: markers, dates, a default system message."""
 MESSAGE_TOKENS = 8
 """Tokens that a template adds to each message."""
-NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,14 +255,7 @@ def _lost(error: Exception, most: Spent, prompt: Spent) -> Spent:
     """
     if isinstance(error, ContentFiltered):
         return prompt
-    never_sent = isinstance(error, ConnectionFailed) and _was_never_sent(error)
+    never_sent = any(isinstance(cause, NoAnswer) and cause.never_sent for cause in causes(error))
     if isinstance(error, ConnectionFailed | CorruptResponse) and not never_sent:
         return most + Spent(guessed=1)
     return Spent(requests=1)
-
-
-def _was_never_sent(error: BaseException) -> bool:
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, NEVER_SENT):
-        cause = cause.__cause__
-    return cause is not None

@@ -31,8 +31,6 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import httpx2
-
 from blackbox_lb.api.wire import loads
 from blackbox_lb.errors import (
     ConnectionFailed,
@@ -44,7 +42,13 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.providers.credentials import Credentials, TokenProvider, environment
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.safety.http.clients import at_most, ceiling
+from blackbox_lb.safety.http.clients import (
+    HttpAnswer,
+    HttpRequest,
+    Transport,
+    at_most,
+    ceiling,
+)
 from blackbox_lb.safety.http.error_answers import Fault
 from blackbox_lb.safety.http.header_values import DAY, MINUTE, lowered, parse_duration, parse_number
 from blackbox_lb.safety.http.retries import (
@@ -55,14 +59,14 @@ from blackbox_lb.safety.http.retries import (
 )
 from blackbox_lb.safety.http.service import (
     HttpService,
-    ServiceWording,
-    connection_limits,
+    most_connections,
     when_to_go_on,
 )
 from blackbox_lb.safety.network import client_options, read_address
 from blackbox_lb.safety.printable import with_remedy
 
 if TYPE_CHECKING:
+    import httpx2
     import openai
 
 FACTS = ("limit", "rate", "remaining", "reset", "window")
@@ -307,6 +311,8 @@ NEEDED = frozenset(
 """Request fields that adapting a model needs: the returned logprobs, the bias, and neutral
 sampling.
 """
+SDK_HEADERS = ("Authorization", "OpenAI-Organization", "OpenAI-Project")
+"""Headers that the SDK adds from the environment of one provider to requests for any other."""
 API_PATH = "/v1"
 """The end of the address of most APIs."""
 Parse: TypeAlias = Callable[[bytes], Awaitable[Any]]
@@ -328,7 +334,7 @@ class Channel(HttpService):
         *,
         attempts: int = ATTEMPTS,
         token_provider: TokenProvider | None = None,
-        transport: httpx2.AsyncBaseTransport | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self.profile = profile
         self.base_url = address_of(profile, base_url)
@@ -339,18 +345,20 @@ class Channel(HttpService):
         self._credentials = Credentials(profile, token_provider)
         super().__init__(
             self.base_url,
-            ServiceWording(
-                profile.name,
-                advice={
-                    "no answer": "is the server running? Another address goes in ``base_url``",
-                    "moved": "give the new address with ``base_url``",
-                },
-            ),
+            profile.name,
+            advice={
+                "no answer": "is the server running? Another address goes in ``base_url``",
+                "moved": "give the new address with ``base_url``",
+            },
             secrets=lambda: self._credentials.secrets,
             attempts=attempts,
-            authorize=self._credentials,
             transport=transport,
         )
+
+    async def authorize(self, request: HttpRequest) -> None:
+        """Add the key."""
+        request.headers.update(await self._credentials.headers())
+        request.url = request.url.update_query(self._credentials.query)
 
     def for_files(self, timeout: httpx2.Timeout) -> openai.AsyncOpenAI:
         """The SDK's client of the same API under the same key, for answers of any size, with the
@@ -358,19 +366,27 @@ class Channel(HttpService):
 
         Raises InputError: the SDK is too old for it.
         """
+        import httpx2
         import openai
+
+        async def authorize(request: httpx2.Request) -> None:
+            for header in SDK_HEADERS:
+                request.headers.pop(header, None)
+            request.headers.update(await self._credentials.headers())
+            request.url = request.url.copy_merge_params(self._credentials.query)
 
         if not hasattr(openai, "DefaultAsyncHttpx2Client"):
             raise InputError(
                 f"openai {openai.__version__} cannot talk through httpx2, which batches need;"
                 " install openai 2.49 or newer"
             )
+        most = most_connections()
         client = httpx2.AsyncClient(
             timeout=timeout,
-            limits=connection_limits(),
+            limits=httpx2.Limits(max_connections=most, max_keepalive_connections=most),
             # The key would be added again for any host that a redirect names.
             follow_redirects=False,
-            event_hooks={"request": [self._credentials]},
+            event_hooks={"request": [authorize]},
             **client_options(self.base_url),
         )
         return openai.AsyncOpenAI(
@@ -390,8 +406,7 @@ class Channel(HttpService):
         """``parse`` an answer from a file like a live one. Raises CorruptResponse: it is no
         JSON.
         """
-        request = httpx2.Request("GET", self.base_url)
-        with self.reading(httpx2.Response(200, content=content, request=request)) as body:
+        with self.reading(HttpAnswer(200, {}, content, self.base_url)) as body:
             return parse(body)
 
     async def get(self, path: str) -> Any:
@@ -401,8 +416,8 @@ class Channel(HttpService):
 
         async def once() -> Any:
             query = self.profile.connection.query
-            response = await self.send("GET", self.base_url + path, query=query)
-            with self.reading(response) as content:
+            answer = await self.send("GET", self.base_url + path, query=query)
+            with self.reading(answer) as content:
                 return loads(content)
 
         return await self.tried(
@@ -451,8 +466,8 @@ class Channel(HttpService):
                     "POST", url, sent, query=self.profile.connection.query, model=model
                 )
             except ProviderError as error:
-                if isinstance(error.__cause__, httpx2.HTTPStatusError):
-                    learn(error.__cause__.response.headers)
+                if error.status is not None:
+                    learn(error.headers)
                     if isinstance(error, RateLimited):
                         self._budgets.refused(error.pause, time.monotonic())
                 raise

@@ -20,6 +20,7 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.errors import CorruptResponse, ProviderError, RequestRejected, ServerFailed
 from blackbox_lb.extras.batches.record import BatchRecord
 from blackbox_lb.safety.files import replacing
+from blackbox_lb.safety.http.clients import HttpAnswer
 from blackbox_lb.safety.printable import shorten
 
 TIMEOUT = httpx2.Timeout(600.0, connect=30.0)
@@ -152,7 +153,10 @@ class BatchApi:
         try:
             yield
         except openai.APIStatusError as error:
-            raise self._channel.refused(error.response) from error
+            answer = error.response
+            place = str(answer.url.copy_with(query=None))
+            refusal = HttpAnswer(answer.status_code, answer.headers, answer.content, place)
+            raise self._channel.refused(refusal) from error
         except (openai.OpenAIError, httpx2.HTTPError) as error:
             cause: BaseException = error
             if isinstance(error, openai.OpenAIError) and error.__cause__ is not None:

@@ -1,19 +1,18 @@
-"""The HTTP client of everything that is sent: it bounds the size and duration of every answer.
-
-The parser of aiohttp is C, and a short request takes a third of the time that httpx2 needs.
-"""
+"""The HTTP client of everything that is sent: it bounds the size and duration of every answer."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
-import httpx2
+from multidict import CIMultiDict
+from yarl import URL
 
 from blackbox_lb.errors import ConnectionFailed, CorruptResponse
 
@@ -36,9 +35,8 @@ ever.
 """
 LONGEST_LINE = 2**16
 """Most bytes of a status line or a header."""
-
-FRAMING = frozenset({"content-encoding", "content-length", "transfer-encoding"})
-"""Headers that describe a body as it was sent and not as it was unpacked."""
+KEPT_OPEN = 5.0
+"""Seconds that a connection without a request is kept open."""
 UNREADABLE = re.compile(r"content-encoding: .*\((\w+)\)")
 """aiohttp's words where a package that unpacks an encoding is not installed."""
 
@@ -71,126 +69,144 @@ def at_most(size: int) -> Iterator[None]:
         LIMIT.reset(token)
 
 
-def decoded(
-    status: int, headers: Iterable[tuple[str, str]], content: bytes, request: httpx2.Request
-) -> httpx2.Response:
-    """The response with a complete and unpacked body."""
-    fields = [(name, value) for name, value in headers if name.lower() not in FRAMING]
-    return httpx2.Response(status, headers=fields, content=content, request=request)
+@dataclass(slots=True)
+class HttpRequest:
+    """One request. content: its body, empty for a request without one."""
+
+    method: str
+    url: URL
+    headers: CIMultiDict[str]
+    content: bytes = b""
+
+    @property
+    def place(self) -> str:
+        """The address in messages, without a password and a query."""
+        return f"{self.url.origin()}{self.url.raw_path}"
 
 
-def check_encodings(status: int, encodings: str, request: httpx2.Request) -> None:
-    """Raise CorruptResponse for an answer in an encoding that ``request`` does not accept.
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """A complete answer.
 
-    Args:
-        status: the HTTP status of the answer.
-        encodings: its header ``content-encoding``.
-        request: the request that it answers.
+    place: see ``HttpRequest.place``. content: its body, unpacked.
     """
-    accepted = request.headers.get("accept-encoding", "")
-    readable = {coding.partition(";")[0].strip() for coding in accepted.lower().split(",")}
-    readable |= {"identity", ""}
-    for part in encodings.lower().split(","):
-        coding = part.strip()
-        if coding not in readable:
-            raise CorruptResponse(
-                f"{_where(request)} answered {status} in the encoding {coding[:20]!r}, and"
-                f" {accepted or 'none'} was asked for; turn the compression off at the server or"
-                " the gateway before it"
-            )
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+    place: str
+
+    @property
+    def text(self) -> str:
+        """The body as a text."""
+        return self.content.decode("utf-8", "replace")
 
 
-def _where(request: httpx2.Request) -> str:
-    return f"{request.url.scheme}://{request.url.netloc.decode()}{request.url.path}"
+class NoAnswer(Exception):
+    """No answer came, for the reason in ``__cause__``. never_sent: nor was the request sent."""
+
+    never_sent = False
 
 
-class AiohttpTransport(httpx2.AsyncBaseTransport):
-    """Sends requests of httpx2 from one event loop; every response is read, decoded and bounded.
+class Transport(Protocol):
+    """Sends requests: the network, or what stands in for it."""
+
+    async def send(self, request: HttpRequest) -> HttpAnswer:
+        """The answer. Raises NoAnswer: none came."""
+        ...
+
+    async def close(self) -> None:
+        """Close what is kept open."""
+        ...
+
+
+class Network:
+    """Sends requests from one event loop; every answer is read, unpacked and bounded.
 
     It follows no redirect, and it keeps no cookies.
 
     Args:
         verify: the trusted certificates.
         timeout: seconds to make a connection, and seconds of silence.
-        limits: the connections kept open.
+        connections: most at once, all kept open for a while.
         proxy: the address of a proxy server.
     """
 
     def __init__(
-        self,
-        verify: ssl.SSLContext,
-        timeout: float,
-        limits: httpx2.Limits,
-        proxy: str | None = None,
+        self, verify: ssl.SSLContext, timeout: float, connections: int, proxy: str | None = None
     ) -> None:
         self._verify = verify
         self._timeout = timeout
-        self._limits = limits
+        self._connections = connections
         self._proxy = proxy
         self._session: aiohttp.ClientSession | None = None
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The response, with its body.
+    async def send(self, request: HttpRequest) -> HttpAnswer:
+        """The answer, with its body.
 
         Raises:
-            httpx2.HTTPError: ConnectError and ConnectTimeout where nothing was sent.
+            NoAnswer: none came.
             CorruptResponse: more bytes, packed or unpacked, than ``at_most``, or an encoding that
                 the request does not accept.
             ConnectionFailed: the answer is not complete after ``DEADLINE``.
         """
-        from yarl import URL
+        import aiohttp  # takes a quarter of a second
 
-        if self._session is None:
-            self._session = self._open_session()
-        limit = LIMIT.get()
-        parts = list[bytes]()
-        size = 0
         try:
-            with _as_httpx2(request):
-                async with (
-                    asyncio.timeout(DEADLINE) as deadline,
-                    self._session.request(
-                        request.method,
-                        URL(str(request.url), encoded=True),
-                        data=request.content or None,
-                        headers=list(request.headers.items()),
-                        allow_redirects=False,
-                        proxy=self._proxy,
-                    ) as answer,
-                ):
-                    encodings = answer.headers.get("Content-Encoding", "")
-                    check_encodings(answer.status, encodings, request)
-                    while part := await answer.content.readany():
-                        size += len(part)
-                        if size > limit:
-                            raise CorruptResponse(
-                                f"{_where(request)} answered with more than {limit:,} bytes,"
-                                " several times what was asked for can need; is this an inference"
-                                " API? It is read no further"
-                            )
-                        parts.append(part)
-                    headers = answer.headers.items()
-                    return decoded(answer.status, headers, b"".join(parts), request)
-        except httpx2.ReadTimeout as error:
-            if not deadline.expired():
-                raise
-            raise ConnectionFailed(
-                f"the answer of {_where(request)} is not whole after {DEADLINE:,.0f} seconds; is"
-                " the server overloaded? A smaller ``concurrency``, ``max_tokens`` or"
-                " ``top_logprobs`` makes answers that come sooner"
-            ) from error.__cause__
+            async with asyncio.timeout(DEADLINE) as deadline:
+                return await self._answer(request)
+        except aiohttp.ClientResponseError as error:
+            # aiohttp refuses an answer that it cannot unpack before it hands the answer out.
+            if coding := UNREADABLE.search(error.message):
+                _check_encodings(200, coding[1], request)
+            raise _no_answer(error) from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            if isinstance(error, TimeoutError) and deadline.expired():
+                raise ConnectionFailed(
+                    f"the answer of {request.place} is not whole after {DEADLINE:,.0f} seconds; is"
+                    " the server overloaded? A smaller ``concurrency``, ``max_tokens`` or"
+                    " ``top_logprobs`` makes answers that come sooner"
+                ) from error
+            failure = _no_answer(error)
+            connecting = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+            failure.never_sent = isinstance(error, connecting)
+            raise failure from error
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
+        """Close all connections."""
         if self._session is not None:
             await self._session.close()
 
+    async def _answer(self, request: HttpRequest) -> HttpAnswer:
+        if self._session is None:
+            self._session = self._open_session()
+        limit = LIMIT.get()
+        content = bytearray()
+        async with self._session.request(
+            request.method,
+            request.url,
+            data=request.content or None,
+            headers=request.headers,
+            allow_redirects=False,
+            proxy=self._proxy,
+        ) as answer:
+            encodings = answer.headers.get("Content-Encoding", "")
+            _check_encodings(answer.status, encodings, request)
+            while part := await answer.content.readany():
+                content += part
+                if len(content) > limit:
+                    raise CorruptResponse(
+                        f"{request.place} answered with more than {limit:,} bytes, several times"
+                        " what was asked for can need; is this an inference API? It is read no"
+                        " further"
+                    )
+            return HttpAnswer(answer.status, answer.headers, bytes(content), request.place)
+
     def _open_session(self) -> aiohttp.ClientSession:
-        import aiohttp  # takes a quarter of a second
+        import aiohttp
 
         connector = aiohttp.TCPConnector(
-            limit=self._limits.max_connections or 0,
-            keepalive_timeout=self._limits.keepalive_expiry,
-            ssl=self._verify,
+            limit=self._connections, keepalive_timeout=KEPT_OPEN, ssl=self._verify
         )
         return aiohttp.ClientSession(
             connector=connector,
@@ -198,33 +214,31 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
                 total=None, sock_connect=self._timeout, sock_read=self._timeout
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("Content-Type",),
             max_line_size=LONGEST_LINE,
             max_field_size=LONGEST_LINE,
         )
 
 
-@contextmanager
-def _as_httpx2(request: httpx2.Request) -> Iterator[None]:
-    """Turn errors of aiohttp inside the block into those of httpx2."""
-    import aiohttp
+def _no_answer(error: Exception) -> NoAnswer:
+    return NoAnswer(" ".join(str(error).split()))
 
-    try:
-        yield
-    except aiohttp.ClientResponseError as error:
-        # aiohttp refuses an answer that it cannot unpack before it hands the answer out.
-        if coding := UNREADABLE.search(error.message):
-            check_encodings(200, coding[1], request)
-        raise httpx2.RemoteProtocolError(" ".join(str(error).split()), request=request) from error
-    except (aiohttp.ClientError, OSError, ValueError) as error:
-        kinds: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
-            (aiohttp.ConnectionTimeoutError, httpx2.ConnectTimeout),
-            (TimeoutError, httpx2.ReadTimeout),
-            (aiohttp.ClientConnectorError, httpx2.ConnectError),
-            (aiohttp.ClientOSError, httpx2.ReadError),
-            (aiohttp.ClientError, httpx2.RemoteProtocolError),
-            (OSError, httpx2.ReadError),
-            (ValueError, httpx2.LocalProtocolError),
-        )
-        kind = next(kind for source, kind in kinds if isinstance(error, source))
-        raise kind(" ".join(str(error).split()), request=request) from error
+
+def _check_encodings(status: int, encodings: str, request: HttpRequest) -> None:
+    """Raise CorruptResponse for an answer in an encoding that ``request`` does not accept.
+
+    Args:
+        status: the HTTP status of the answer.
+        encodings: its header ``content-encoding``.
+        request: the request that it answers.
+    """
+    accepted = request.headers.get("Accept-Encoding", "")
+    readable = {coding.partition(";")[0].strip() for coding in accepted.lower().split(",")}
+    readable |= {"identity", ""}
+    for part in encodings.lower().split(","):
+        coding = part.strip()
+        if coding not in readable:
+            raise CorruptResponse(
+                f"{request.place} answered {status} in the encoding {coding[:20]!r}, and"
+                f" {accepted or 'none'} was asked for; turn the compression off at the server or"
+                " the gateway before it"
+            )

@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-import httpx2
 from tenacity import RetryCallState, wait_exponential_jitter
 
 from blackbox_lb.errors import (
@@ -15,6 +14,7 @@ from blackbox_lb.errors import (
     ServerFailed,
 )
 from blackbox_lb.safety.network import speaks_plain_http, untrusted_certificate
+from blackbox_lb.safety.printable import causes
 
 ATTEMPTS = 6
 """Tries of one request. With exponential waits they span about half a minute, the time in which a
@@ -57,6 +57,11 @@ def is_passing(error: BaseException) -> bool:
     return isinstance(error, RateLimited | ConnectionFailed | ServerFailed)
 
 
+def is_timeout(error: BaseException | None) -> bool:
+    """Whether an error is that a service took too long."""
+    return any(isinstance(cause, TimeoutError) for cause in causes(error))
+
+
 def is_enough(state: RetryCallState, attempts: int) -> bool:
     """Whether a request is given up: after ``attempts`` tries, for most errors, or where the next
     wait would pass ``PATIENCE``.
@@ -67,7 +72,7 @@ def is_enough(state: RetryCallState, attempts: int) -> bool:
     most = attempts
     if isinstance(error, RateLimited) and attempts > 1:
         most = RATE_LIMIT_ATTEMPTS
-    if error is not None and isinstance(error.__cause__, httpx2.TimeoutException | TimeoutError):
+    if is_timeout(error):
         most = min(most, SLOW_ATTEMPTS)
     return state.attempt_number >= most
 

@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import Thread
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self, TypeAlias, TypeVar
 
-import httpx2
+from multidict import CIMultiDict
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
+from yarl import URL
 
 from blackbox_lb._version import __version__
 from blackbox_lb.errors import (
@@ -35,10 +35,10 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.safety.files import has_too_many, most_open_files, remedy_for_too_many
 from blackbox_lb.safety.http import retries
-from blackbox_lb.safety.http.clients import AiohttpTransport
+from blackbox_lb.safety.http.clients import HttpAnswer, HttpRequest, Network, NoAnswer, Transport
 from blackbox_lb.safety.http.error_answers import Fault, FaultKind, classify, masked
 from blackbox_lb.safety.http.header_values import retry_after
-from blackbox_lb.safety.http.retries import ATTEMPTS, failure_of, is_enough, is_passing
+from blackbox_lb.safety.http.retries import ATTEMPTS, failure_of, is_enough, is_passing, is_timeout
 from blackbox_lb.safety.http.waits import NOTICEABLE, Waits, clock_time, time_in
 from blackbox_lb.safety.network import (
     HTTP,
@@ -95,20 +95,6 @@ Moment: TypeAlias = FaultKind | Literal["no answer", "moved"]
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceWording:
-    """How messages speak of a service.
-
-    name: the service in "NAME answered 429".
-    place: the service in "no answer from PLACE"; "" for its address.
-    advice: the remedy behind the service's own words.
-    """
-
-    name: str
-    place: str = ""
-    advice: Mapping[Moment, str] = field(default_factory=dict)
-
-
 class HttpService:
     """Requests to one service; use as an asynchronous context manager, or call ``close``.
 
@@ -116,11 +102,12 @@ class HttpService:
 
     Args:
         url: the address, without credentials.
-        wording: how messages call the service, and the advice in them.
+        name: of the service in messages, as in "NAME answered 429".
+        place: of the service in messages, as in "no answer from PLACE"; by default its address.
+        advice: the remedies behind the service's own words.
         secrets: returns the keys in use, which no message and no stored answer may hold.
         timeout: seconds to make a connection, and seconds of silence.
         attempts: tries of a request, rate limits aside.
-        authorize: adds the credentials to each request.
         transport: stands in for the network.
 
     Raises:
@@ -131,26 +118,26 @@ class HttpService:
     def __init__(
         self,
         url: str,
-        wording: ServiceWording,
+        name: str,
         *,
+        place: str = "",
+        advice: Mapping[Moment, str] = MappingProxyType({}),
         secrets: Callable[[], Iterable[str]] = tuple,
         timeout: float = TIMEOUT,
         attempts: int = ATTEMPTS,
-        authorize: Callable[[httpx2.Request], Awaitable[None]] | None = None,
-        transport: httpx2.AsyncBaseTransport | None = None,
+        transport: Transport | None = None,
     ) -> None:
         if not is_http_url(url):
             raise InputError(
                 f"the address {shorten(url.rpartition('@')[2])} is no http(s) URL; give one as"
                 " https://HOST/v1"
             )
-        self.name = wording.name
+        self.name = name
         self.url = url
         self.refusals = 0
-        self._authorize = authorize
         self._secrets = secrets
-        self._advice = wording.advice
-        self._place = wording.place or url
+        self._advice = advice
+        self._place = place or url
         self._attempts = attempts
         self._redactor = Redactor(secrets)
         self._has_repeated_a_key = False
@@ -163,14 +150,14 @@ class HttpService:
             transport = self._network(timeout)
         self._transport = transport
 
-    def _network(self, timeout: float) -> AiohttpTransport:
+    def _network(self, timeout: float) -> Network:
         verify = verification(self.url)
         proxy = None
         if self._proxy_server is not None:
             proxy = self._proxy_server.address
             if proxy.startswith("https:"):
                 verify = verification(proxy)
-        return AiohttpTransport(verify, timeout, connection_limits(), proxy)
+        return Network(verify, timeout, most_connections(), proxy)
 
     async def __aenter__(self) -> Self:
         return self
@@ -184,18 +171,21 @@ class HttpService:
         await self.close()
 
     async def close(self) -> None:
-        await self._transport.aclose()
+        await self._transport.close()
+
+    async def authorize(self, request: HttpRequest) -> None:
+        """Add the credentials to a request; a service without a hook has them in its headers."""
 
     async def send(
         self,
         method: str,
         url: str,
-        content: bytes | None = None,
+        content: bytes = b"",
         *,
         headers: Mapping[str, str] | None = None,
         query: Mapping[str, str] | None = None,
         model: str | None = None,
-    ) -> httpx2.Response:
+    ) -> HttpAnswer:
         """The complete answer to one try of a request for JSON.
 
         Args:
@@ -208,26 +198,17 @@ class HttpService:
             ProviderError: no answer, or a refusal.
             CorruptResponse: more bytes than ``clients.at_most``.
         """
-        request = httpx2.Request(
-            method,
-            _parsed_url(url),
-            content=content,
-            params=query or None,
-            headers={**HEADERS, **(headers or {})},
-        )
-        if self._authorize is not None:
-            await self._authorize(request)
+        address = _parsed_url(url).update_query(query or {})
+        request = HttpRequest(method, address, CIMultiDict(HEADERS), content)
+        request.headers.update(headers or {})
+        await self.authorize(request)
         try:
-            response = await self._transport.handle_async_request(request)
-        except httpx2.HTTPError as error:
+            answer = await self._transport.send(request)
+        except NoAnswer as error:
             raise self.unanswered(error) from error
-        response.request = request
-        if not response.is_success:
-            refused = httpx2.HTTPStatusError(
-                f"HTTP {response.status_code}", request=request, response=response
-            )
-            raise self.refused(response, model) from refused
-        return response
+        if not 200 <= answer.status < 300:
+            raise self.refused(answer, model)
+        return answer
 
     async def tried(
         self,
@@ -289,14 +270,14 @@ class HttpService:
             task.cancel()
 
     @contextmanager
-    def reading(self, response: httpx2.Response) -> Iterator[bytes]:
-        """The body of a response, with the keys in use masked.
+    def reading(self, answer: HttpAnswer) -> Iterator[bytes]:
+        """The body of an answer, with the keys in use masked.
 
         Raises:
             CorruptResponse: the block raises ValueError or RecursionError, as parsers do.
         """
-        content = self._redactor.answer(response.content)
-        if content != response.content and not self._has_repeated_a_key:
+        content = self._redactor.answer(answer.content)
+        if content != answer.content and not self._has_repeated_a_key:
             self._has_repeated_a_key = True
             log.warning(
                 "%s repeats a key in its answers; [masked] stands for it in what is kept", self.url
@@ -304,9 +285,9 @@ class HttpService:
         try:
             yield content
         except (ValueError, RecursionError) as error:
-            text = self.masked(response.text[:MOST_QUOTED])[:100]
+            text = self.masked(answer.text[:MOST_QUOTED])[:100]
             raise CorruptResponse(
-                f"{self._place} answered {response.request.url.path} with something that is not"
+                f"{self._place} answered {URL(answer.place).path} with something that is not"
                 f" JSON ({first_line(error)[:100]}): {text!r}"
             ) from error
 
@@ -334,7 +315,7 @@ class HttpService:
         """The error where no answer came."""
         self._redactor.clean(error)
         reason = "connection error"
-        if isinstance(error, httpx2.TimeoutException):
+        if is_timeout(error):
             reason = "the request timed out"
             self.refusals += 1
         if untrusted := untrusted_certificate(error):
@@ -360,20 +341,23 @@ class HttpService:
             with_remedy(f"no answer from {place}: {self.masked(reason)}", remedy)
         )
 
-    def refused(self, response: httpx2.Response, model: str | None = None) -> ProviderError:
+    def refused(self, answer: HttpAnswer, model: str | None = None) -> ProviderError:
         """The error for an answer that is no success, in the service's own words."""
-        if response.status_code < 400:
-            target = self.masked(response.headers.get("location", "no address"))
+        error: ProviderError
+        if answer.status < 400:
+            target = self.masked(answer.headers.get("Location", "no address"))
             remedy = self._advice.get("moved", "give the new address")
-            return RequestRejected(
-                f"{self.name} answered {response.status_code}: {self.url} has moved to {target};"
+            error = RequestRejected(
+                f"{self.name} answered {answer.status}: {self.url} has moved to {target};"
                 f" keys are not sent along: {remedy}"
             )
-        url = response.request.url.copy_with(query=None)
-        pause = retry_after(response.headers) or 0.0
-        return self.refusal(
-            response.status_code, response.text, model, self.masked(str(url)), pause
-        )
+        else:
+            pause = retry_after(answer.headers) or 0.0
+            place = self.masked(answer.place)
+            error = self.refusal(answer.status, answer.text, model, place, pause)
+        error.status = answer.status
+        error.headers = answer.headers
+        return error
 
     def refusal(
         self,
@@ -427,19 +411,18 @@ def when_to_go_on(seconds: float) -> str:
     )
 
 
-_parsed_url = lru_cache(httpx2.URL)
+_parsed_url = lru_cache(URL)
 
 
-def connection_limits() -> httpx2.Limits:
-    """Most connections at once, all kept open; further requests wait for one.
+def most_connections() -> int:
+    """Most connections at once; further requests wait for one.
 
     They are as many as the process may have files open, less ``OTHER_FILES``.
     """
     files = most_open_files()
-    most = MOST_CONNECTIONS
-    if files is not None:
-        most = max(1, min(most, files - OTHER_FILES))
-    return httpx2.Limits(max_connections=most, max_keepalive_connections=most, keepalive_expiry=5.0)
+    if files is None:
+        return MOST_CONNECTIONS
+    return max(1, min(MOST_CONNECTIONS, files - OTHER_FILES))
 
 
 def run_apart(main: Coroutine[Any, Any, T]) -> T:

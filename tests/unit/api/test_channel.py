@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from blackbox_lb.api.transport.channel import Channel
@@ -22,35 +21,31 @@ from blackbox_lb.errors import (
     RequestRejected,
 )
 from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.safety.http.clients import HttpRequest
+from tests.support.answering import Answering
 from tests.support.errors import names, raises_naming
+from tests.support.listener import Reply
 
-Answer = Callable[[httpx2.Request], httpx2.Response]
+Answer = Callable[[HttpRequest], Reply]
 pytestmark = pytest.mark.usefixtures("quick_retries")
 KEY = "sk-0123456789abcdef0123456789abcdef"
 BODY = {"model": "gpt-4o-mini"}
 
 
-def fail(
-    status: int, message: str, headers: dict[str, str] | None = None, **fields: Any
-) -> httpx2.Response:
-    """An error answer of the usual shape."""
-    return httpx2.Response(status, json={"error": {"message": message, **fields}}, headers=headers)
-
-
 def send(
     answer: Answer, provider: str = "openai", *, times: int = 1, **options: Any
-) -> list[httpx2.Request]:
+) -> list[HttpRequest]:
     """POST ``times`` requests one after another to a provider that answers so; the requests that
     arrived.
     """
-    arrived: list[httpx2.Request] = []
+    arrived: list[HttpRequest] = []
 
-    def handle(request: httpx2.Request) -> httpx2.Response:
+    def handle(request: HttpRequest) -> Reply:
         arrived.append(request)
         return answer(request)
 
     async def go() -> None:
-        channel = Channel(load_profile(provider), transport=httpx2.MockTransport(handle), **options)
+        channel = Channel(load_profile(provider), transport=Answering(handle), **options)
         try:
             for _ in range(times):
                 await channel.post("/chat/completions", BODY)
@@ -65,14 +60,14 @@ def send(
     return arrived
 
 
-def refuse(status: int, message: str, _: httpx2.Request) -> httpx2.Response:
+def refuse(status: int, message: str, _: HttpRequest) -> Reply:
     """An error answer to any request."""
-    return fail(status, message)
+    return Reply(status, {"error": {"message": message}})
 
 
-def fine(_: httpx2.Request) -> httpx2.Response:
+def fine(_: HttpRequest) -> Reply:
     """An answer that nothing is wrong with."""
-    return httpx2.Response(200, json={})
+    return Reply(200, {})
 
 
 def arrived_before(error: BlbError) -> int:
@@ -144,11 +139,9 @@ def test_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_key_follows_a_redirect(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever host a redirect names, it is not asked; the sentence names it."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    moved = httpx2.Response(
-        307, headers={"location": "https://elsewhere.example/v1/chat/completions"}
-    )
+    moved = Reply(307, headers={"location": "https://elsewhere.example/v1/chat/completions"})
     with raises_naming(RequestRejected, "https://elsewhere.example", "``base_url``") as caught:
-        send(lambda request: httpx2.Response(307, headers=moved.headers))
+        send(lambda request: moved)
     assert arrived_before(caught.value) == 1
 
 
@@ -189,7 +182,7 @@ def test_an_address_with_the_path_of_a_request(path: str) -> None:
 def missing(provider: str, base_url: str) -> str:
     """The message where a server has nothing at the address of a request."""
     with pytest.raises(RequestRejected) as caught:
-        send(lambda _: httpx2.Response(404, text="404 page not found"), provider, base_url=base_url)
+        send(lambda _: Reply(404, b"404 page not found"), provider, base_url=base_url)
     return str(caught.value)
 
 

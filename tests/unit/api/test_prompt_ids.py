@@ -6,7 +6,6 @@ import asyncio
 import json
 from typing import Any
 
-import httpx2
 import numpy as np
 import pytest
 
@@ -16,8 +15,11 @@ from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.api.wire import build_request
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.safety.http.clients import HttpRequest
 from blackbox_lb.types import Completion, Message, Prompt, Sampling
+from tests.support.answering import Answering
 from tests.support.errors import raises_naming
+from tests.support.listener import Reply
 
 
 @pytest.mark.parametrize("name", ["vllm", "llamacpp", "local"])
@@ -32,7 +34,7 @@ def test_a_prompt_of_ids_goes_to_the_completions_endpoint_only(name: str) -> Non
         build_request(profile, Draw(sampling, endpoint="chat"), model="m", prompt=[3, 1, 2])
 
 
-def vllm(request: httpx2.Request) -> httpx2.Response:
+def vllm(request: HttpRequest) -> Reply:
     """What vLLM 0.32 answers, as seen: /tokenize with messages or a text, and legacy completions
     with logprobs -1.
     """
@@ -44,9 +46,7 @@ def vllm(request: httpx2.Request) -> httpx2.Response:
             if "messages" in body
             else body.get("add_special_tokens")
         )
-        return httpx2.Response(
-            200, json={"count": len(ids), "max_model_len": 2048, "tokens": ids} if said else {}
-        )
+        return Reply(200, {"count": len(ids), "max_model_len": 2048, "tokens": ids} if said else {})
     table = {
         f"token_id:{token}": float(value)
         for token, value in enumerate(np.log([0.1, 0.2, 0.3, 0.4]))
@@ -64,9 +64,7 @@ def vllm(request: httpx2.Request) -> httpx2.Response:
         "logprobs": lists,
         "token_ids": [1],
     }
-    return httpx2.Response(
-        200, json={"model": "m", "choices": [choice], "usage": {"completion_tokens": 1}}
-    )
+    return Reply(200, {"model": "m", "choices": [choice], "usage": {"completion_tokens": 1}})
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
@@ -77,9 +75,7 @@ def test_vllm_tells_prompt_ids_and_whole_lists(endpoint: Any) -> None:
     session = Session(
         load_profile("vllm"), base_url="https://host.example", model="m", endpoint=endpoint
     )
-    session.channel = Channel(
-        session.profile, "https://host.example", transport=httpx2.MockTransport(vllm)
-    )
+    session.channel = Channel(session.profile, "https://host.example", transport=Answering(vllm))
 
     async def ask() -> tuple[list[int], Completion]:
         found = await session.prompt_ids(Prompt((Message("user", "hi"),)))
@@ -100,16 +96,16 @@ def test_the_template_gets_the_tools(provider: str, path: str) -> None:
     """The ids of a chat prompt are those with its tools: servers put them into the prompt."""
     bodies: dict[str, Any] = {}
 
-    def answer(request: httpx2.Request) -> httpx2.Response:
+    def answer(request: HttpRequest) -> Reply:
         bodies[request.url.path] = json.loads(request.content)
         found = {"prompt": "p"} if request.url.path == "/apply-template" else {"tokens": [1, 9]}
-        return httpx2.Response(200, json=found)
+        return Reply(200, found)
 
     session = Session(
         load_profile(provider), base_url="https://host.example/v1", model="m", endpoint="chat"
     )
     session.channel = Channel(
-        session.profile, "https://host.example/v1", transport=httpx2.MockTransport(answer)
+        session.profile, "https://host.example/v1", transport=Answering(answer)
     )
     tools = [{"type": "function", "function": {"name": "weather"}}]
     prompt = Prompt((Message("user", "hi"),), tools=json.dumps(tools))

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import httpx2
 import numpy as np
 import pytest
 
@@ -28,12 +27,14 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.safety.http import retries
+from blackbox_lb.safety.http.clients import HttpRequest, NoAnswer
 from blackbox_lb.safety.http.retries import ATTEMPTS, RATE_LIMIT_ATTEMPTS, SLOW_ATTEMPTS
-from blackbox_lb.safety.http.service import HttpService, ServiceWording, run_apart
+from blackbox_lb.safety.http.service import HttpService, run_apart
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Example, Prompt
 from blackbox_lb.vocabulary.embedding import TextVectors
+from tests.support.answering import Answering
 from tests.support.errors import raises_naming
 from tests.support.listener import Listener, Reply, Request
 
@@ -222,14 +223,12 @@ def test_http_to_a_server_of_https_names_the_cure(
 def test_what_nobody_answers_in_time_is_tried_twice(server: Refusing) -> None:
     """Each try takes the whole patience."""
 
-    async def late(request: httpx2.Request) -> httpx2.Response:
+    def late(request: HttpRequest) -> Reply:
         server.asked += 1
-        raise httpx2.ReadTimeout("too late", request=request)
+        raise NoAnswer("too late") from TimeoutError()
 
     async def ask() -> None:
-        async with HttpService(
-            "http://h", ServiceWording("s"), transport=httpx2.MockTransport(late)
-        ) as service:
+        async with HttpService("http://h", "s", transport=Answering(late)) as service:
             await service.tried(lambda: service.send("GET", "http://h/"))
 
     with pytest.raises(ConnectionFailed):

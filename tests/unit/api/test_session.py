@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from blackbox_lb.api.draw import Draw
@@ -26,13 +26,16 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.http import retries
+from blackbox_lb.safety.http.clients import HttpRequest
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
+from tests.support.answering import Answering
 from tests.support.collecting import collect
 from tests.support.errors import raises_naming
+from tests.support.listener import Reply
 
-Answer = Callable[[httpx2.Request], httpx2.Response]
+Answer = Callable[[HttpRequest], Reply]
 HELLO = [{"token": "Hello", "bytes": list(b"Hello"), "logprob": -0.5, "top_logprobs": []}]
 
 
@@ -43,16 +46,14 @@ def _machine(monkeypatch: pytest.MonkeyPatch, tiktoken_cache: Path) -> None:
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "k")
 
 
-def completion(model: str) -> httpx2.Response:
+def completion(model: str) -> Reply:
     """One token, said by ``model``."""
     choice = {
         "finish_reason": "length",
         "message": {"content": "Hello"},
         "logprobs": {"content": HELLO},
     }
-    return httpx2.Response(
-        200, json={"model": model, "choices": [choice], "usage": {"completion_tokens": 1}}
-    )
+    return Reply(200, {"model": model, "choices": [choice], "usage": {"completion_tokens": 1}})
 
 
 def session_with(
@@ -61,14 +62,12 @@ def session_with(
     """A session whose requests are answered so, and the paths that are asked for."""
     asked: list[str] = []
 
-    def handle(request: httpx2.Request) -> httpx2.Response:
+    def handle(request: HttpRequest) -> Reply:
         asked.append(request.url.path)
         return answer(request)
 
     session = Session(load_profile(provider), base_url="https://host.example", **options)
-    session.channel = Channel(
-        session.profile, "https://host.example", transport=httpx2.MockTransport(handle)
-    )
+    session.channel = Channel(session.profile, "https://host.example", transport=Answering(handle))
     return session, asked
 
 
@@ -87,34 +86,28 @@ def test_a_key_that_may_not_list_models_may_sample(status: int) -> None:
     """With a model named, only a wrong key (401) is an end."""
     refusal = {"error": {"message": "Missing scopes: api.model.read"}}
 
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        return (
-            httpx2.Response(status, json=refusal)
-            if request.method == "GET"
-            else completion("gpt-4o-mini")
-        )
+    def answer(request: HttpRequest) -> Reply:
+        return Reply(status, refusal) if request.method == "GET" else completion("gpt-4o-mini")
 
     complete(session_with(answer, model="gpt-4o-mini")[0])
     with pytest.raises(BlbError):
         complete(session_with(answer, "vllm")[0])
     with pytest.raises(AuthenticationFailed):
-        complete(
-            session_with(lambda request: httpx2.Response(401, json=refusal), model="gpt-4o-mini")[0]
-        )
+        complete(session_with(lambda request: Reply(401, refusal), model="gpt-4o-mini")[0])
 
 
 def test_a_server_that_loads_its_model_is_waited_for() -> None:
     """503 to the first question is asked again, until the model is there or patience ends."""
     answers = iter([503, 503, 200])
 
-    def answer(request: httpx2.Request) -> httpx2.Response:
+    def answer(request: HttpRequest) -> Reply:
         if request.method == "POST":
             return completion("gpt-4o-mini")
-        return httpx2.Response(next(answers), json={"data": [{"id": "gpt-4o-mini"}]})
+        return Reply(next(answers), {"data": [{"id": "gpt-4o-mini"}]})
 
     complete(session_with(answer, model="gpt-4o-mini")[0])
     with pytest.raises(ServerFailed):
-        complete(session_with(lambda request: httpx2.Response(503), model="gpt-4o-mini")[0])
+        complete(session_with(lambda request: Reply(503), model="gpt-4o-mini")[0])
 
 
 def test_a_deployment_that_is_another_model_is_noticed() -> None:
@@ -122,7 +115,7 @@ def test_a_deployment_that_is_another_model_is_noticed() -> None:
     wrong.
     """
 
-    def answer(request: httpx2.Request) -> httpx2.Response:
+    def answer(request: HttpRequest) -> Reply:
         return completion("gpt-4o-2024-11-20")
 
     for options in ({}, {"tokenizer": "cl100k_base"}):
@@ -146,14 +139,12 @@ def test_a_failure_stops_what_has_not_been_sent(tmp_path: Path) -> None:
     """Requests that wait for the rate budget when another is refused for good never leave."""
     limit, left = "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests"
 
-    def answer(request: httpx2.Request) -> httpx2.Response:
+    def answer(request: HttpRequest) -> Reply:
         if request.method == "GET":
-            return httpx2.Response(200, json={"data": []})
+            return Reply(200, {"data": []})
         if b"question 0" in request.content:
-            return httpx2.Response(
-                200, content=completion("gpt-4o-mini").content, headers={limit: "600", left: "0"}
-            )
-        return httpx2.Response(401, json={"error": {"message": "revoked"}})
+            return replace(completion("gpt-4o-mini"), headers={limit: "600", left: "0"})
+        return Reply(401, {"error": {"message": "revoked"}})
 
     session, asked = session_with(answer, model="gpt-4o-mini")
     prompts = [Prompt.user(f"question {n}") for n in range(12)]
@@ -189,9 +180,7 @@ def test_openai_without_a_model_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("name", [12, None, {"name": "m"}, ["m"]])
 def test_a_model_without_a_name_of_text_is_not_chosen(name: Any) -> None:
     """No request is sent with Python's spelling of what the server listed."""
-    session, asked = session_with(
-        lambda request: httpx2.Response(200, json={"data": [{"id": name}]}), "vllm"
-    )
+    session, asked = session_with(lambda request: Reply(200, {"data": [{"id": name}]}), "vllm")
     with pytest.raises(CorruptResponse):
         complete(session)
     assert asked == ["/models"]
@@ -200,10 +189,10 @@ def test_a_model_without_a_name_of_text_is_not_chosen(name: Any) -> None:
 def test_a_model_that_is_listed_twice_is_one_model() -> None:
     """It is chosen as the server's only one."""
 
-    def answer(request: httpx2.Request) -> httpx2.Response:
+    def answer(request: HttpRequest) -> Reply:
         if request.url.path.endswith("/models"):
-            return httpx2.Response(200, json={"data": [{"id": "toy"}, {"id": "toy"}]})
-        return httpx2.Response(401, json={"error": "who?"})
+            return Reply(200, {"data": [{"id": "toy"}, {"id": "toy"}]})
+        return Reply(401, {"error": "who?"})
 
     session, asked = session_with(answer, "vllm")
     with pytest.raises(AuthenticationFailed):

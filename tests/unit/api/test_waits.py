@@ -15,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
-import httpx2
 import pytest
 
 from blackbox_lb.api.limits.budget import SpendLimit
@@ -23,15 +22,17 @@ from blackbox_lb.api.transport import channel as channel_module
 from blackbox_lb.api.transport.channel import OPENAI_HEADERS, Channel
 from blackbox_lb.errors import Interrupted, RateLimited, ServerFailed
 from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.safety.http.clients import HttpRequest
 from blackbox_lb.safety.http.retries import PATIENCE
 from blackbox_lb.safety.http.waits import NOTICEABLE, heard_by
 from blackbox_lb.store import RolloutStore
+from tests.support.answering import Answering
 from tests.support.commands import asking, options, refused
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.listener import Reply, Request
 from tests.support.questions import write_rows
 
-Answer = Callable[[int], httpx2.Response]
+Answer = Callable[[int], Reply]
 MODEL = ExactModel(12, 8, end=True, prompts=4)
 CLOCK = re.compile(r"\d\d:\d\d")
 
@@ -60,14 +61,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def refusal(
-    status: int, seconds: float | None, words: str = "limit of a minute"
-) -> httpx2.Response:
+def refusal(status: int, seconds: float | None, words: str = "limit of a minute") -> Reply:
     """A refusal that asks to wait."""
     headers = {}
     if seconds is not None:
         headers["retry-after"] = str(seconds)
-    return httpx2.Response(status, json={"error": {"message": words}}, headers=headers)
+    return Reply(status, {"error": {"message": words}}, headers)
 
 
 def send(answer: Answer, times: int = 1, provider: str = "vllm") -> tuple[list[str], int]:
@@ -77,15 +76,13 @@ def send(answer: Answer, times: int = 1, provider: str = "vllm") -> tuple[list[s
     said: list[str] = []
     arrived = 0
 
-    def handle(request: httpx2.Request) -> httpx2.Response:
+    def handle(request: HttpRequest) -> Reply:
         nonlocal arrived
         arrived += 1
         return answer(arrived)
 
     async def go() -> None:
-        channel = Channel(
-            load_profile(provider), "http://h/v1", transport=httpx2.MockTransport(handle)
-        )
+        channel = Channel(load_profile(provider), "http://h/v1", transport=Answering(handle))
         async with channel:
             posts = [channel.post("/chat/completions", {"model": "m"}) for _ in range(times)]
             await asyncio.gather(*posts)
@@ -106,7 +103,7 @@ def test_a_long_wait_is_said_once_and_kept(clock: Clock, status: int, seconds: f
     earlier than it may.
     """
     said, arrived = send(
-        lambda number: refusal(status, seconds) if number <= 8 else httpx2.Response(200, json={}), 8
+        lambda number: refusal(status, seconds) if number <= 8 else Reply(200, {}), 8
     )
     assert len(said) == 1
     assert str(status) in said[0]
@@ -152,11 +149,11 @@ def test_a_wait_for_the_headers_budget_is_said(
     }
     said: list[str] = []
 
-    def handle(request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(200, json={}, headers=headers)
+    def handle(request: HttpRequest) -> Reply:
+        return Reply(200, {}, headers)
 
     async def go() -> None:
-        transport = httpx2.MockTransport(handle)
+        transport = Answering(handle)
         async with Channel(load_profile("openai"), transport=transport) as channel:
             for _ in range(2):
                 await channel.post("/chat/completions", {"model": "gpt-4o-mini"})
@@ -179,11 +176,7 @@ def test_a_wait_for_the_headers_budget_is_said(
 def test_a_limit_that_passes_is_waited_for(clock: Clock, words: str) -> None:
     """Whatever code stands beside it."""
     body = {"status": 429, "error": "INSUFFICIENT QUOTA", "message": words}
-    _, arrived = send(
-        lambda number: (
-            httpx2.Response(429, json=body) if number == 1 else httpx2.Response(200, json={})
-        )
-    )
+    _, arrived = send(lambda number: Reply(429, body) if number == 1 else Reply(200, {}))
     assert arrived == 2
 
 
@@ -193,7 +186,7 @@ def test_a_closed_budget_names_the_wait_that_it_cut_off() -> None:
     budget = SpendLimit()
 
     async def go() -> None:
-        transport = httpx2.MockTransport(lambda request: refusal(503, 600, "the model is loading"))
+        transport = Answering(lambda request: refusal(503, 600, "the model is loading"))
         async with Channel(load_profile("vllm"), "http://h/v1", transport=transport) as channel:
             budget.droppers.append(channel.drop_waiting)
             post = asyncio.create_task(channel.post("/chat/completions", {"model": "m"}))

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from blackbox_lb.api.local.engine import resolve_model
@@ -30,6 +29,7 @@ from blackbox_lb.safety.network import (
 )
 from blackbox_lb.vocabulary.embedding import TextVectors
 from blackbox_lb.vocabulary.tokenizer_files import read_encoding
+from tests.support.answering import Answering
 from tests.support.errors import raises_naming
 from tests.support.listener import Listener, Reply, Request
 
@@ -339,7 +339,7 @@ def test_a_mock_of_the_network_is_asked_whatever_the_environment_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
-    transport = httpx2.MockTransport(lambda request: httpx2.Response(200, json={"data": []}))
+    transport = Answering(lambda request: Reply(200, {"data": []}))
 
     async def go() -> object:
         channel = Channel(load_profile("llamacpp"), "http://host.example/v1", transport=transport)
