@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -19,27 +18,10 @@ DECODED = frozenset(("content-encoding",))
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class WholeAnswer:
-    """An answer of the upstream; headers: those that are passed on. kind: its content type."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-    kind: str
-
-    @property
-    def response(self) -> web.Response:
-        """The same as an answer to the client."""
-        return web.Response(
-            status=self.status, body=self.body, headers=self.headers, content_type=self.kind
-        )
-
-
 class Unusable(Exception):
     """The upstream's answer is no 200, and becomes the client's."""
 
-    def __init__(self, answer: WholeAnswer) -> None:
+    def __init__(self, answer: web.Response) -> None:
         super().__init__()
         self.answer = answer
 
@@ -50,7 +32,7 @@ async def whole_answer(
     target: str,
     content: bytes,
     dropped: frozenset[str] = DECODED,
-) -> WholeAnswer:
+) -> web.Response:
     """The upstream's answer to a body, with the client's headers but those ``dropped``.
 
     Raises ErrorAnswer: no answer, or a redirect.
@@ -61,7 +43,15 @@ async def whole_answer(
         headers = upstream.headers_of(answer, REWRITTEN)
         with upstream.faults():
             body = await answer.read()
-    return WholeAnswer(answer.status, headers, body, answer.content_type)
+    return web.Response(
+        status=answer.status, body=body, headers=headers, content_type=answer.content_type
+    )
+
+
+def body_of(answer: web.Response) -> bytes:
+    """The body of a whole answer."""
+    assert isinstance(answer.body, bytes)
+    return answer.body
 
 
 async def json_answer(
@@ -75,7 +65,7 @@ async def json_answer(
     if answer.status != web.HTTPOk.status_code:
         raise Unusable(answer)
     try:
-        parsed = strict_json(answer.body)
+        parsed = strict_json(body_of(answer))
     except ValueError as error:
         raise ErrorAnswer(
             502,
@@ -83,6 +73,7 @@ async def json_answer(
             " address of an API that decides",
             code="upstream_no_decisions",
         ) from error
+    del answer.headers["Content-Type"]
     return answer.headers, parsed
 
 

@@ -8,7 +8,6 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
@@ -17,8 +16,8 @@ from blackbox_lb.deploy.injection import to_json
 from blackbox_lb.deploy.proxy.asking import (
     DECODED,
     Unusable,
-    WholeAnswer,
     all_of,
+    body_of,
     json_answer,
     whole_answer,
 )
@@ -250,8 +249,7 @@ class DecisionService:
         """The upstream's answer to a request in which nothing can be mended."""
         target = self.served.default.target
         self._metrics.other += 1
-        answer = await whole_answer(self._upstream, request, target, content, dropped)
-        return answer.response
+        return await whole_answer(self._upstream, request, target, content, dropped)
 
     def _count(self, decisions: Mapping[str, QuestionAnswer], parsed: DecisionRequest) -> None:
         mended = [decision for decision in decisions.values() if decision.mended]
@@ -281,16 +279,16 @@ def _without(document: Any, ids: Sequence[str]) -> Any:
     return {**document, "questions": questions}
 
 
-def _refused(answer: WholeAnswer, shape: Shape) -> web.Response:
+def _refused(answer: web.Response, shape: Shape) -> web.Response:
     """The upstream's refusal; an error in OpenAI's form gets System One's beside it where the
     client speaks that.
     """
     document: Any = None
     with suppress(ValueError):
-        document = parse_json(answer.body)
+        document = parse_json(body_of(answer))
     error = document.get("error") if isinstance(document, dict) else None
     if shape == "systemone" and isinstance(error, dict) and "detail" not in document:
         kind = str(error.get("type") or error.get("code") or "upstream_error")
         detail = {"error_type": kind, "message": str(error.get("message", ""))}
-        answer = replace(answer, body=json.dumps({**document, "detail": detail}).encode())
-    return answer.response
+        answer.body = json.dumps({**document, "detail": detail}).encode()
+    return answer
