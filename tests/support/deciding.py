@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from blackbox_lb.questions.serving import QuestionAnswer, answer_body, parse_request
 from tests.support.listener import Listener, Reply, Request
 
 JSON = dict[str, Any]
@@ -68,11 +69,22 @@ class DecidingServer:
             self.requests.append(body)
         if number in self._faults:
             return Reply(self._faults[number], {"error": {"message": "not now"}})
-        if request.path == "/v1/systemone":
-            return Reply(200, self._system_one(body))
-        if request.path == "/v1/decisions":
-            return Reply(200, self._openai(body))
-        return Reply(404, {"error": {"message": "no such path"}})
+        name = request.path.rpartition("/")[2]
+        if name not in ("systemone", "decisions"):
+            return Reply(404, {"error": {"message": "no such path"}})
+        asked = parse_request(body, name)
+        if asked.state in self._refused:
+            decided = {
+                question.id: QuestionAnswer((), refused=True) for question in asked.questions
+            }
+        else:
+            decided = {
+                question.id: QuestionAnswer(
+                    tuple(self.probabilities(asked.state, question.id, question.names))
+                )
+                for question in asked.questions
+            }
+        return Reply(200, bare(answer_body(asked, self.model, decided, 100)))
 
     def probabilities(self, state: Any, name: str, options: Sequence[str]) -> list[float]:
         """As they are printed."""
@@ -83,56 +95,11 @@ class DecidingServer:
             return shares
         return [round(share, self._decimals) for share in shares]
 
-    def _system_one(self, body: JSON) -> JSON:
-        answers: JSON = {}
-        for name, question in body["questions"].items():
-            criteria = question.get("criteria") or {}
-            if question["type"] == "noul":
-                [yes, _] = self.probabilities(body["state"], name, ["true", "false"])
-                answers[name] = {"type": "noul", "noul": yes}
-                continue
-            options = list(criteria)
-            if question["type"] == "score":
-                options = [str(place) for place in range(len(criteria))]
-            shares = self.probabilities(body["state"], name, options)
-            table = dict(zip(options, shares, strict=True))
-            answers[name] = {
-                "type": question["type"],
-                "confidence": max(shares),
-                "probabilities": table,
-            }
-            if question["type"] == "score":
-                answers[name]["score"] = sum(place * share for place, share in enumerate(shares))
-                answers[name]["legend"] = dict(zip(options, criteria, strict=True))
-            else:
-                answers[name]["choice"] = max(table, key=lambda option: table[option])
-        usage = {"input_tokens": 100, "output_tokens": len(answers)}
-        return {"model": self.model, "answers": answers, "usage": usage}
 
-    def _openai(self, body: JSON) -> JSON:
-        answers = []
-        for question in body["questions"]:
-            name = question.get("name")
-            if body["input"] in self._refused:
-                answers.append({"type": "refusal", "name": name})
-                continue
-            if question["type"] == "predicate":
-                [yes, _] = self.probabilities(body["input"], name, ["true", "false"])
-                answers.append({"type": "predicate", "name": name, "probability": yes})
-                continue
-            values = [choice["value"] for choice in question["choices"]]
-            shares = self.probabilities(body["input"], name, values)
-            pairs = zip(values, shares, strict=True)
-            answers.append(
-                {
-                    "type": "choice",
-                    "name": name,
-                    "choice": values[int(np.argmax(shares))],
-                    "confidence": max(shares),
-                    "probabilities": [
-                        {"value": value, "probability": share} for value, share in pairs
-                    ],
-                }
-            )
-        usage = {"input_tokens": 90, "output_tokens": 0, "total_tokens": 90}
-        return {"model": self.model, "answers": answers, "usage": usage}
+def bare(body: JSON) -> JSON:
+    """An answer without the fields that tell what was mended, as other servers write it."""
+    answers = body["answers"]
+    for fields in answers if isinstance(answers, list) else answers.values():
+        for name in ("x_mended", "x_abstain"):
+            fields.pop(name, None)
+    return body

@@ -23,6 +23,7 @@ from blackbox_lb.questions.serving import (
     parse_request,
     shape_of,
 )
+from tests.support.deciding import bare
 from tests.support.proxy_upstream import Answering, Arrived, plain
 
 MODEL = "m-1"
@@ -66,12 +67,7 @@ def endpoint_answer(request: DecisionRequest, **changed: Any) -> dict[str, Any]:
     decided = {
         question.id: QuestionAnswer(raw(request.state, question)) for question in request.questions
     }
-    body = answer_body(request, MODEL, decided, 42)
-    answers = body["answers"]
-    for fields in answers if isinstance(answers, list) else answers.values():
-        for name in ("x_mended", "x_abstain"):
-            fields.pop(name, None)
-    return {**body, **changed}
+    return {**bare(answer_body(request, MODEL, decided, 42)), **changed}
 
 
 def _labels(prompt: str) -> list[str]:
