@@ -110,6 +110,9 @@ class _Building:
     _library: Any
     _policies: tuple[Policy, ...]
     _stopped = False
+    _is_async = False
+    """Then a text is embedded as its request is sent, which would block the event loop for
+    milliseconds."""
 
     def build_request(self, method: str, url: Any, **options: Any) -> Any:
         place = endpoint(str(url))
@@ -143,17 +146,10 @@ class _Building:
                 # what is wrong with it is an error here: one from send() would be repeated by the
                 # SDK
                 parts.body()
-            elif not self._later(policy):
+            elif not (self._is_async and policy.injection.embeds):
                 content = policy.rewritten(place, content)
             options["content"] = content
             options.pop("json", None)
-
-    def _later(self, policy: RequestPolicy) -> bool:
-        """Whether the bias enters the body when the request is sent, though it is not sent in
-        parts.
-        """
-        del policy
-        return False
 
     def _in_parts(self, request: Any) -> PartRequest | None:
         """The request in parts, None where this client's bias is sent at once or does not
@@ -262,9 +258,7 @@ class _Sync(_Building):
 
 
 class _Async(_Building):
-    def _later(self, policy: RequestPolicy) -> bool:
-        """Also where a text is embedded, which would block the event loop for milliseconds."""
-        return policy.injection.embeds
+    _is_async = True
 
     async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
         self._check_open()

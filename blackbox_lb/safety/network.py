@@ -309,13 +309,13 @@ def read_address(text: str, subject: str, remedy: str, secrets: str, *, of_api: 
 
 def is_http_url(address: str) -> bool:
     """Whether an address is an http(s) URL with a host and a usable port."""
-    import httpx2
+    from yarl import URL  # by which requests are sent
 
     try:
-        httpx2.URL(address)
+        URL(address)
         parts = urlsplit(address)
         port = parts.port or 0
-    except (httpx2.InvalidURL, ValueError):
+    except ValueError:
         return False
     has_blank = any(character.isspace() for character in parts.netloc)
     return parts.scheme in HTTP and bool(parts.hostname) and port >= 0 and not has_blank

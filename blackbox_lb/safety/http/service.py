@@ -26,7 +26,6 @@ from blackbox_lb.errors import (
     ConnectionFailed,
     ContentFiltered,
     CorruptResponse,
-    InputError,
     ProviderError,
     QuotaExhausted,
     RateLimited,
@@ -44,13 +43,12 @@ from blackbox_lb.safety.network import (
     HTTP,
     check_key_log,
     explain_certificate,
-    is_http_url,
     proxy_server,
     speaks_plain_http,
     untrusted_certificate,
     verification,
 )
-from blackbox_lb.safety.printable import first_line, shorten, with_remedy
+from blackbox_lb.safety.printable import first_line, with_remedy
 from blackbox_lb.safety.secrets import Redactor
 
 T = TypeVar("T")
@@ -101,7 +99,7 @@ class HttpService:
     ``refusals`` counts the answers that blame the server's load, and the requests that timed out.
 
     Args:
-        url: the address, without credentials.
+        url: the address, as ``read_address`` gives it.
         name: of the service in messages, as in "NAME answered 429".
         place: of the service in messages, as in "no answer from PLACE"; by default its address.
         advice: the remedies behind the service's own words.
@@ -111,8 +109,7 @@ class HttpService:
         transport: stands in for the network.
 
     Raises:
-        InputError: the address is no http(s) URL, or the environment names certificates or a proxy
-            server that cannot be used.
+        InputError: the environment names certificates or a proxy server that cannot be used.
     """
 
     def __init__(
@@ -127,11 +124,6 @@ class HttpService:
         attempts: int = ATTEMPTS,
         transport: Transport | None = None,
     ) -> None:
-        if not is_http_url(url):
-            raise InputError(
-                f"the address {shorten(url.rpartition('@')[2])} is no http(s) URL; give one as"
-                " https://HOST/v1"
-            )
         self.name = name
         self.url = url
         self.refusals = 0
