@@ -152,7 +152,7 @@ class OpenAIRules:
             properties=self.properties,
             reasoning=model in settings.reasoning_models,
         )
-        return broken_rules(self.name, endpoint, self.tables[endpoint], limits, body)
+        return broken_rules(self.name, self.tables[endpoint], limits, body)
 
     def routed(self, body: JSON) -> JSON:
         """The request as the engine reads it."""

@@ -24,7 +24,7 @@ class OpenRouterRules(OpenAIRules):
     name: ClassVar[str] = "openrouter"
     prefix: ClassVar[str] = "/api/v1"
     tables: ClassVar[Mapping[fields.Endpoint, fields.Fields]] = {
-        "chat": {**OpenAIRules.tables["chat"], "provider": fields.Field("object")},
+        "chat": {**OpenAIRules.tables["chat"], "provider": (None, None)},
         "completions": OpenAIRules.tables["completions"],
     }
     official_schema: ClassVar[bool] = False
