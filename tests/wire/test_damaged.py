@@ -1,18 +1,18 @@
-"""Damaged answers: whatever one field of an answer holds, it is read, or refused with an error of
-the tree.
+"""Damaged answers are refused by name; that any other damage is read to lawful numbers or refused,
+test_fuzz.py says.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from blackbox_lb.api.wire import parse_response
-from blackbox_lb.errors import BlbError, CorruptResponse
+from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.types import Sampling
@@ -23,74 +23,16 @@ from tests.support.errors import raises_naming
 ProfileWith = Callable[..., Profile]
 Path = tuple[Any, ...]
 GONE = object()
-DAMAGE: list[Any] = [GONE, None, True, "", "\ud800", [], {}, [None], [256]]
-DAMAGE += [3, -1, 2**40, 10**400, -1e300, np.nan, -np.inf, -9999.0]
-
-
 ENTRIES = [
     entry(" the", -0.5, (" the", -0.5), (" a", -1.0)),
     entry(" cat", -9999.0, (" a", -1.0), (" the", -2.0)),
 ]
-PAIRS = {"output_token_logprobs": [[-0.5, 0, " the"], [-1.0, 2, " cat"]]}
-NESTED = {**PAIRS, "output_top_logprobs": [[[-0.5, 0, None], [-1.0, 1, None]], [[-1.0, 2, None]]]}
-FLAT = {
-    **PAIRS,
-    "output_top_logprobs_idx_flat": [0, 1, 2, 3],
-    "output_top_logprobs_val_flat": [-0.5, -1.0, -1.0, -2.0],
-    "output_top_logprobs_shape": [2, 2],
-    "output_top_logprobs_null_prefix": 0,
-}
-LEGACY = {
-    "tokens": [" the", " cat"],
-    "token_logprobs": [-0.5, -1.0],
-    "top_logprobs": [{" the": -0.5, " a": -1.0}, {" cat": -1.0}],
-}
 
 
 def answer(**choice: Any) -> dict[str, Any]:
     """An answer of one choice."""
     usage = {"prompt_tokens": 3, "completion_tokens": 2}
     return {"model": "m", "usage": usage, "choices": [{"finish_reason": "stop", **choice}]}
-
-
-def of_meta(info: dict[str, Any]) -> dict[str, Any]:
-    """An answer of SGLang's own dialect."""
-    return answer(message={"content": " the cat"}, logprobs={}, meta_info=info)
-
-
-PART = {"type": "output_text", "text": " the cat", "logprobs": ENTRIES}
-RESPONSE = {
-    "status": "completed",
-    "output": [{"type": "message", "content": [PART]}],
-    "usage": {"output_tokens": 2},
-}
-META = {"endpoints": {"chat": {"dialect": "meta"}}}
-ANSWERS: dict[str, tuple[dict[str, Any], Endpoint, dict[str, Any]]] = {
-    "content": ({}, "chat", answer(message={"content": " the cat"}, logprobs={"content": ENTRIES})),
-    "legacy": ({}, "completions", answer(text=" the cat", logprobs=LEGACY)),
-    "latin-1": (
-        {"endpoints": {"completions": {"id": "latin-1"}}},
-        "completions",
-        answer(text=" the", logprobs=LEGACY),
-    ),
-    "responses": ({}, "responses", RESPONSE),
-    "meta": (META, "chat", of_meta(NESTED)),
-    "flat meta": (META, "chat", of_meta(FLAT)),
-}
-
-
-def paths(value: Any, here: Path = ()) -> Iterator[Path]:
-    """Where every field of ``value`` stands, at any depth."""
-    children: Any = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    for name, child in children:
-        yield (*here, name)
-        yield from paths(child, (*here, name))
 
 
 def damaged(value: Any, path: Path, damage: Any) -> Any:
@@ -103,36 +45,6 @@ def damaged(value: Any, path: Path, damage: Any) -> Any:
     else:
         owner[path[-1]] = damage
     return result
-
-
-@pytest.mark.parametrize("name", ANSWERS)
-def test_one_damaged_field_is_read_or_refused(
-    profile_with: ProfileWith, vocabulary: Vocabulary, name: str
-) -> None:
-    """No other exception and no warning, and what is read is numbers of the right shape."""
-    rows, endpoint, whole = ANSWERS[name]
-    profile, sampling = profile_with(**rows), Sampling(top_logprobs=2)
-    assert parse_response(profile, endpoint, whole, sampling, vocabulary)[0].whole
-    refused = 0
-    for path in paths(whole):
-        for damage in DAMAGE:
-            try:
-                found = parse_response(
-                    profile, endpoint, damaged(whole, path, damage), sampling, vocabulary
-                )
-            except BlbError:
-                refused += 1
-                continue
-            for each in found:
-                assert isinstance(each.text, str), (path, damage)
-                assert each.token_ids.shape == each.logprobs.shape == each.top_ids.shape[:1], (
-                    path,
-                    damage,
-                )
-                assert np.isfinite(each.logprobs).all(), (path, damage)
-                assert not np.isnan(each.top_logprobs).any(), (path, damage)
-                assert each.n_tokens >= 0, (path, damage)
-    assert refused > 100
 
 
 FIRST = ("choices", 0, "logprobs", "content", 0)
@@ -154,9 +66,9 @@ def test_a_missing_field_is_refused(
     profile_with: ProfileWith, vocabulary: Vocabulary, path: Path
 ) -> None:
     """Nothing that is missing is made up."""
-    _, endpoint, whole = ANSWERS["content"]
+    whole = answer(message={"content": " the cat"}, logprobs={"content": ENTRIES})
     with pytest.raises(CorruptResponse):
-        parse_response(profile_with(), endpoint, damaged(whole, path, GONE), Sampling(), vocabulary)
+        parse_response(profile_with(), "chat", damaged(whole, path, GONE), Sampling(), vocabulary)
 
 
 @pytest.mark.parametrize("answer", [None, [], "no", 3, {}, {"error": {"message": "overloaded"}}])
