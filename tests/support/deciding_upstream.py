@@ -24,7 +24,8 @@ from blackbox_lb.questions.serving import (
     shape_of,
 )
 from tests.support.deciding import bare
-from tests.support.proxy_upstream import Answering, Arrived, plain
+from tests.support.listener import Request
+from tests.support.proxy_upstream import Answering, plain
 
 MODEL = "m-1"
 TEAM = parse_questions(
@@ -105,7 +106,7 @@ def first_token(document: Any) -> dict[str, Any]:
     return {"id": "c", "model": MODEL, "choices": [choice], "usage": {"prompt_tokens": 7}}
 
 
-def deciding(arrived: Arrived, connection: socket.socket) -> None:
+def deciding(arrived: Request, connection: socket.socket) -> None:
     """Answers every endpoint."""
     method, path, _ = arrived.line.split(" ")
     status, body = _answer(method, path.rpartition("/")[2], arrived)
@@ -113,7 +114,7 @@ def deciding(arrived: Arrived, connection: socket.socket) -> None:
     answer(arrived, connection)
 
 
-def _answer(method: str, name: str, arrived: Arrived) -> tuple[str, Any]:
+def _answer(method: str, name: str, arrived: Request) -> tuple[str, Any]:
     if method == "GET" and name == "models":
         return "200 OK", {"object": "list", "data": [{"id": MODEL, "object": "model"}]}
     if name not in ("systemone", "decisions", "completions"):
@@ -136,7 +137,7 @@ def _answer(method: str, name: str, arrived: Arrived) -> tuple[str, Any]:
 KEY = "made-up-key"
 
 
-def deciding_with_key(arrived: Arrived, connection: socket.socket) -> None:
+def deciding_with_key(arrived: Request, connection: socket.socket) -> None:
     """The same for callers with the key alone."""
     if arrived.headers.get("authorization") == f"Bearer {KEY}":
         deciding(arrived, connection)

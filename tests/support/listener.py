@@ -1,5 +1,5 @@
-"""HTTP on a port of 127.0.0.1, one thread a connection, behind every server of the tests that does
-not need exact bytes. It needs the standard library alone.
+"""HTTP on a port of 127.0.0.1, one thread a connection, behind every server of the tests. It needs
+the standard library alone.
 """
 
 from __future__ import annotations
@@ -8,25 +8,50 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, TypeAlias
 
 __all__ = ["Connections", "Hangup", "Listener", "Reply", "Request"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Request:
-    """A received request. path: with its query. headers: names in lower case. connection: on which
-    anything may be written.
+    """A received request. line: the request line. fields: the header lines, in order. connection:
+    on which anything may be written.
     """
 
-    method: str
-    path: str
-    headers: Mapping[str, str]
+    line: str
+    fields: Sequence[tuple[str, str]]
     body: bytes
     connection: socket.socket
+
+    @property
+    def method(self) -> str:
+        return self.line.partition(" ")[0]
+
+    @property
+    def path(self) -> str:
+        """With its query."""
+        return self.line.split(" ")[1]
+
+    @cached_property
+    def headers(self) -> dict[str, str]:
+        """By name in lower case; the last of each."""
+        return {name.lower(): value for name, value in self.fields}
+
+    @property
+    def json(self) -> Any:
+        """The JSON body; a repeated key fails."""
+
+        def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            names = {name for name, _ in pairs}
+            assert len(names) == len(pairs), f"repeated key in {self.body[:200]!r}"
+            return dict(pairs)
+
+        return json.loads(self.body, object_pairs_hook=unique)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +99,11 @@ class Connections:
     def connections(self) -> int:
         """How many are open."""
         return len(self._http.open)
+
+    @property
+    def accepted(self) -> int:
+        """How many there were."""
+        return self._http.accepted
 
     def __enter__(self) -> str:
         self.start()
@@ -128,10 +158,12 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, serve: Callable[[Request], None], port: int) -> None:
         self.serve = serve
         self.open: set[socket.socket] = set()
+        self.accepted = 0
         super().__init__(("127.0.0.1", port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self.open.add(request)
+        self.accepted += 1
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
@@ -150,13 +182,13 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_one(self) -> None:
         """Hand a request over, with its body."""
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
-        headers = {name.lower(): value for name, value in self.headers.items()}
+        fields = [(name, value.strip()) for name, value in self.headers.items()]
         try:
-            self.server.serve(Request(self.command, self.path, headers, body, self.connection))
+            self.server.serve(Request(self.requestline, fields, body, self.connection))
         except (Hangup, OSError):
             self.close_connection = True
 
-    do_GET = do_HEAD = do_POST = do_CONNECT = handle_one  # noqa: N815
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_OPTIONS = do_CONNECT = handle_one  # noqa: N815
 
     def log_message(self, format: str, *args: Any) -> None:
         """Print nothing."""

@@ -5,12 +5,10 @@ raw client.
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from typing import Any
 
 from blackbox_lb.bias.document import Bias
@@ -21,6 +19,7 @@ from blackbox_lb.deploy.proxy.limits import TIMEOUT
 from blackbox_lb.deploy.proxy.served import ServedBias
 from blackbox_lb.deploy.proxy.server import Proxy
 from blackbox_lb.deploy.proxy.upstream import Upstream
+from tests.support.listener import Connections, Request
 
 VALUES = {2: -100.0, 7: 1.25, 199998: -3.0000000000000004}
 SENT = {"2": -100, "7": 1.25, "199998": -3.0000000000000004}
@@ -43,35 +42,7 @@ def bias(model: str = "m", values: dict[int, float] | None = None) -> Bias:
     )
 
 
-@dataclass
-class Arrived:
-    """One request as it arrived upstream. ``line`` is the request line; ``fields`` the header
-    lines, in order.
-    """
-
-    line: str
-    fields: list[tuple[str, str]]
-    body: bytes
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """By name in lower case; the last of each."""
-        return {name.lower(): value for name, value in self.fields}
-
-    @property
-    def json(self) -> Any:
-        """The JSON body; a repeated key fails."""
-
-        def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-            assert len({key for key, _ in pairs}) == len(pairs), (
-                f"repeated key in {self.body[:200]!r}"
-            )
-            return dict(pairs)
-
-        return json.loads(self.body, object_pairs_hook=unique)
-
-
-Answering = Callable[[Arrived, socket.socket], None]
+Answering = Callable[[Request, socket.socket], None]
 
 
 def plain(status: str = "200 OK", body: bytes = ANSWER, *fields: str) -> Answering:
@@ -85,52 +56,35 @@ def plain(status: str = "200 OK", body: bytes = ANSWER, *fields: str) -> Answeri
         ]
     )
 
-    def answer(arrived: Arrived, connection: socket.socket) -> None:
+    def answer(arrived: Request, connection: socket.socket) -> None:
         connection.sendall(head.encode("latin-1") + b"\r\n\r\n" + body)
 
     return answer
 
 
-@dataclass
 class Origin:
-    """A server of exact bytes: one thread a connection, keep-alive, requests with a Content-Length
-    only.
-    """
+    """A server of exact bytes; keeps the requests that ``arrived``."""
 
-    answer: Answering
-    arrived: list[Arrived] = field(default_factory=list)
-    connections: int = 0
-    address: str = ""
+    def __init__(self, answer: Answering) -> None:
+        self.arrived: list[Request] = []
+        self._answer = answer
+        self._http = Connections(self._serve)
+        self.address = self._http.url
 
     @contextmanager
     def running(self) -> Iterator[Origin]:
         """Serve inside the block."""
-        with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
-            self.address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        with self._http:
             yield self
 
-    def _accept(self, listener: socket.socket) -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = listener.accept()
-                self.connections += 1
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+    @property
+    def connections(self) -> int:
+        """How many there were."""
+        return self._http.accepted
 
-    def _serve(self, connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with suppress(OSError), connection, connection.makefile("rb") as reader:
-            while line := reader.readline():
-                fields = []
-                while field_line := reader.readline().strip():
-                    name, _, value = field_line.decode("latin-1").partition(":")
-                    fields.append((name, value.strip()))
-                length = int(
-                    {name.lower(): value for name, value in fields}.get("content-length", "0")
-                )
-                arrived = Arrived(line.decode().strip(), fields, reader.read(length))
-                self.arrived.append(arrived)
-                self.answer(arrived, connection)
+    def _serve(self, request: Request) -> None:
+        self.arrived.append(request)
+        self._answer(request, request.connection)
 
 
 def proxy_for(

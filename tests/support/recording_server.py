@@ -7,33 +7,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.support.listener import Listener, Reply, Request
 
-__all__ = ["Seen", "Server", "completion", "recording"]
-
-
-@dataclass
-class Seen:
-    """One request as it arrived."""
-
-    path: str
-    headers: dict[str, str]
-    raw: bytes
-
-    @property
-    def body(self) -> Any:
-        """The JSON body; a repeated key fails."""
-
-        def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-            assert len({key for key, _ in pairs}) == len(pairs), (
-                f"repeated key in {self.raw[:200]!r}"
-            )
-            return dict(pairs)
-
-        return json.loads(self.raw, object_pairs_hook=unique)
+__all__ = ["Server", "completion", "recording"]
 
 
 @dataclass
@@ -41,13 +20,13 @@ class Server:
     """A loopback server that records requests and answers like a chat API."""
 
     url: str
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[Request] = field(default_factory=list)
     failures: list[int] = field(default_factory=list)
     redirects: dict[str, str] = field(default_factory=dict)
-    connections: set[Any] = field(default_factory=set)
+    connections: int = 0
 
     @property
-    def last(self) -> Seen:
+    def last(self) -> Request:
         """The latest request."""
         return self.seen[-1]
 
@@ -92,8 +71,8 @@ def recording() -> Iterator[Server]:
 
     def answer(request: Request) -> Reply:
         path = request.path.partition("?")[0]
-        server.seen.append(Seen(path, dict(request.headers), request.body))
-        server.connections.add(request.connection.getpeername())
+        server.seen.append(replace(request, line=f"{request.method} {path} HTTP/1.1"))
+        server.connections = listener.accepted
         if server.failures:
             return Reply(server.failures.pop(0), {}, {"Retry-After-Ms": "1"})
         if path in server.redirects:

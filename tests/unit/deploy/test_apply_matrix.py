@@ -23,7 +23,8 @@ import blackbox_lb.openai as drop_in
 from blackbox_lb import Bias, apply
 from blackbox_lb.bias.records import Entry
 from tests.support.errors import raises_naming
-from tests.support.recording_server import Seen, Server, recording
+from tests.support.listener import Request
+from tests.support.recording_server import Server, recording
 
 SENT = {"2": -100, "7": 1.25, "50256": 0.1, "199998": -3.0000000000000004}
 HELLO: Any = [{"role": "user", "content": [{"type": "text", "text": "héllo 🙂"}]}]
@@ -202,17 +203,17 @@ def with_library(name: str, library: str) -> dict[str, Any]:
     return {"http_client": kind(follow_redirects=True, headers={"x-gateway": library})}
 
 
-def assert_biased(seen: list[Seen], plain: Seen) -> None:
+def assert_biased(seen: list[Request], plain: Request) -> None:
     """Each attempt: the plain body and the bias after it, once, with its values exact; all attempts
     the same bytes.
     """
     for one in seen:
         assert one.path == plain.path
-        assert one.raw.startswith(plain.raw[:-1])
-        assert one.body == {**plain.body, "logit_bias": SENT}
-        assert one.raw.count(b'"logit_bias"') == 1
-        assert int(one.headers["content-length"]) == len(one.raw)
-    assert len({one.raw for one in seen}) == 1
+        assert one.body.startswith(plain.body[:-1])
+        assert one.json == {**plain.json, "logit_bias": SENT}
+        assert one.body.count(b'"logit_bias"') == 1
+        assert int(one.headers["content-length"]) == len(one.body)
+    assert len({one.body for one in seen}) == 1
 
 
 def made(name: str, server: Server, path: Path, way: str, library: str) -> tuple[Any, Any]:
@@ -250,8 +251,8 @@ def test_every_way_to_ask(
         plain, *attempts, last = server.seen
         assert len(attempts) == 2
         assert_biased(attempts, plain)
-        assert last.raw == plain.raw
-        assert b"logit_bias" not in plain.raw
+        assert last.body == plain.body
+        assert b"logit_bias" not in plain.body
         assert chat == before
         if library != "default":
             assert {seen.headers["x-gateway"] for seen in server.seen} == {library}

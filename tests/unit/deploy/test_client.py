@@ -29,7 +29,8 @@ from blackbox_lb.literals import OnConflict
 from blackbox_lb.providers.profile import load_profile
 from tests.support.biases import FIELDS
 from tests.support.errors import raises_naming
-from tests.support.recording_server import Seen, Server, completion, recording
+from tests.support.listener import Request
+from tests.support.recording_server import Server, completion, recording
 
 VALUES = {2: -100.0, 7: 1.25, 50256: 0.1, 199998: -3.0000000000000004}
 SENT = {"2": -100, "7": 1.25, "50256": 0.1, "199998": -3.0000000000000004}
@@ -77,11 +78,11 @@ def ask(client: OpenAI, **options: Any) -> Any:
     )
 
 
-def assert_biased(seen: Seen, expected: object = SENT) -> None:
+def assert_biased(seen: Request, expected: object = SENT) -> None:
     """The bias arrived once, as it is, with a true content length."""
-    assert seen.body["logit_bias"] == expected
-    assert seen.raw.count(b'"logit_bias"') == 1
-    assert int(seen.headers["content-length"]) == len(seen.raw)
+    assert seen.json["logit_bias"] == expected
+    assert seen.body.count(b'"logit_bias"') == 1
+    assert int(seen.headers["content-length"]) == len(seen.body)
 
 
 def test_settings_and_connections_are_shared(server: Server, client: OpenAI, bias: Bias) -> None:
@@ -93,10 +94,10 @@ def test_settings_and_connections_are_shared(server: Server, client: OpenAI, bia
     ask(biased)
     plain, seen = server.seen
     assert_biased(seen)
-    assert {**plain.body, "logit_bias": SENT} == seen.body
+    assert {**plain.json, "logit_bias": SENT} == seen.json
     assert {**plain.headers, "content-length": ""} == {**seen.headers, "content-length": ""}
     assert plain.path == seen.path
-    assert len(server.connections) == 1
+    assert server.connections == 1
     assert seen.headers["authorization"] == "Bearer key-1"
     assert seen.headers["openai-organization"] == "org-1"
     assert seen.headers["x-own"] == "kept"
@@ -136,7 +137,7 @@ def test_another_http_client_keeps_the_bias(
     assert_biased(server.last)
     with httpx2.Client() as plain:
         ask(client.with_options(http_client=plain))
-    assert "logit_bias" not in server.last.body
+    assert "logit_bias" not in server.last.json
 
 
 @pytest.mark.parametrize("kind", [AsyncOpenAI, AsyncAzureOpenAI])
@@ -170,7 +171,7 @@ def test_a_batch_file_in_parts_is_refused(server: Server, client: OpenAI, bias: 
         biased.uploads.create(**announced, purpose="batch")
     assert not server.seen
     biased.uploads.create(**announced, purpose="fine-tune")
-    assert server.last.body == {**announced, "purpose": "fine-tune"}
+    assert server.last.json == {**announced, "purpose": "fine-tune"}
 
 
 def test_redirect_keeps_it_once(server: Server, client: OpenAI, bias: Bias) -> None:
@@ -201,7 +202,7 @@ def test_azure(
         ask(apply(client, bias, models=models))
     assert server.last.path == f"/openai/deployments/{deployment or 'tiny'}/chat/completions"
     assert server.last.headers["api-key"] == "k"
-    assert ("logit_bias" in server.last.body) is biased
+    assert ("logit_bias" in server.last.json) is biased
 
 
 def test_other_models_warn_once(
@@ -213,7 +214,7 @@ def test_other_models_warn_once(
     biased = apply(client, bias)
     for model in ("tiny-2", "tiny-2", "tiny-3"):
         ask(biased.with_options(timeout=9), model=model, logit_bias={"1": 5})
-        assert server.last.body["logit_bias"] == {"1": 5}
+        assert server.last.json["logit_bias"] == {"1": 5}
     first, second = (
         record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
     )
@@ -341,7 +342,7 @@ def test_other_endpoints_are_untouched(
     ``others="raise"``.
     """
     apply(client, bias, others="raise").post(path, body=body, cast_to=object)
-    assert server.last.body == body
+    assert server.last.json == body
 
 
 LINES = b"".join(
@@ -372,9 +373,9 @@ def test_an_unbiased_batch_file_is_refused(
     apply_batch(path, path, bias, on_conflict="theirs", others="pass")
     with path.open("rb") as opened:
         biased.files.create(file=opened, purpose="batch")
-    assert path.read_bytes() in server.last.raw
+    assert path.read_bytes() in server.last.body
     biased.files.create(file=("a.jsonl", LINES), purpose="fine-tune")
-    assert LINES in server.last.raw
+    assert LINES in server.last.body
 
 
 @pytest.mark.parametrize("filler", ["x", "é", "\n", "\ud800"])
@@ -389,7 +390,7 @@ def test_a_long_prompt_arrives_as_it_is(
     ).encode()
     apply(client, bias).post("/chat/completions", content=content, cast_to=object)
     assert_biased(server.last)
-    assert server.last.raw.startswith(content[:-1])
+    assert server.last.body.startswith(content[:-1])
 
 
 @pytest.mark.parametrize(
@@ -406,7 +407,7 @@ def test_bodies_that_are_no_json_object_are_untouched(
         options={"headers": {"content-type": kind}},
         cast_to=object,
     )
-    assert server.last.raw == content
+    assert server.last.body == content
 
 
 def test_a_body_that_cannot_be_read_is_refused(server: Server, client: OpenAI, bias: Bias) -> None:
@@ -556,7 +557,7 @@ def test_async(server: Server, bias: Bias) -> None:
     assert len(biased) == 6
     for seen in biased:
         assert_biased(seen)
-    assert "logit_bias" not in plain.body
+    assert "logit_bias" not in plain.json
 
 
 class Regional(OpenAI):

@@ -83,7 +83,7 @@ def test_options_are_those_of_apply(server: Server, bias: Bias) -> None:
         **made,
     ) as client:
         ask(client, model="mine", logit_bias={"7": 1})
-        assert server.last.body["logit_bias"] == [[7, 2.25]]
+        assert server.last.json["logit_bias"] == [[7, 2.25]]
         with raises_naming(InputError, "'mine'", "'tiny'"):
             ask(client)
     with raises_naming(InputError, "others='skip'"):
@@ -106,15 +106,15 @@ def test_copies_carry_it_once(server: Server, bias: Bias) -> None:
         ):
             assert type(copied) is drop_in.OpenAI
             ask(copied)
-            assert server.last.body["logit_bias"] == SENT
+            assert server.last.json["logit_bias"] == SENT
         assert server.last.headers["x-gateway"] == "g"
         with raises_naming(InputError, "logit_bias"):
             ask(apply(client, bias))
         ask(apply(client, bias, on_conflict="add"))
-        assert server.last.body["logit_bias"] == {"7": 2.5}
+        assert server.last.json["logit_bias"] == {"7": 2.5}
         with httpx2.Client() as another:
             ask(apply(client, bias, on_conflict="add").with_options(http_client=another))
-        assert server.last.body["logit_bias"] == {"7": 2.5}
+        assert server.last.json["logit_bias"] == {"7": 2.5}
         own.close()
 
 
@@ -139,4 +139,4 @@ def test_closing_closes_the_connections(server: Server, bias: Bias) -> None:
         assert own.is_closed
 
     asyncio.run(talk())
-    assert [seen.body["logit_bias"] for seen in server.seen] == [SENT, SENT]
+    assert [seen.json["logit_bias"] for seen in server.seen] == [SENT, SENT]

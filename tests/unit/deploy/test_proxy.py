@@ -32,11 +32,11 @@ from blackbox_lb.deploy.proxy.served import ServedBias
 from blackbox_lb.deploy.proxy.server import HEADER
 from blackbox_lb.errors import InputError
 from tests.support.errors import raises_naming
+from tests.support.listener import Request
 from tests.support.proxy_upstream import (
     ANSWER,
     SENT,
     VALUES,
-    Arrived,
     Origin,
     answer_of,
     bias,
@@ -166,7 +166,7 @@ def test_a_stream_is_not_delayed_or_merged() -> None:
     arrived = threading.Semaphore(0)
     events = [b'data: {"i": %d, "t": "h\xc3\xa9"}\n\n' % number for number in range(20)]
 
-    def answer(_: Arrived, connection: socket.socket) -> None:
+    def answer(_: Request, connection: socket.socket) -> None:
         connection.sendall(CHUNKED)
         for event in events:
             connection.sendall(chunk(event))
@@ -365,7 +365,7 @@ def test_silence_ends_in_504() -> None:
     """After --timeout seconds without a byte."""
     silent = threading.Event()
 
-    def answer(_: Arrived, connection: socket.socket) -> None:
+    def answer(_: Request, connection: socket.socket) -> None:
         silent.wait(10)
 
     with proxied(answer, timeout=0.2) as (_, port, _):
@@ -381,7 +381,7 @@ def test_silence_ends_in_504() -> None:
 def test_a_broken_answer_stays_broken(head: bytes) -> None:
     """An answer without its end reaches the client without its end, not as a shorter whole one."""
 
-    def answer(_: Arrived, connection: socket.socket) -> None:
+    def answer(_: Request, connection: socket.socket) -> None:
         connection.sendall(head)
         time.sleep(0.05)
         connection.shutdown(socket.SHUT_RDWR)
@@ -397,7 +397,7 @@ def test_a_client_that_leaves_ends_the_upstreams_work(begun: bool) -> None:
     """
     closed = threading.Event()
 
-    def answer(_: Arrived, connection: socket.socket) -> None:
+    def answer(_: Request, connection: socket.socket) -> None:
         if begun:
             connection.sendall(CHUNKED + chunk(b"data: 1\n\n"))
         connection.settimeout(60)
@@ -444,7 +444,7 @@ def test_the_longest_waiting_connection_makes_room(caplog: pytest.LogCaptureFixt
     """
     may_answer = threading.Event()
 
-    def answer(arrived: Arrived, connection: socket.socket) -> None:
+    def answer(arrived: Request, connection: socket.socket) -> None:
         if arrived.line.startswith("POST /v1/slow"):
             may_answer.wait(60)
         plain()(arrived, connection)
@@ -495,7 +495,7 @@ def test_the_grace_is_all_that_an_answer_gets(grace: float) -> None:
     gone = threading.Event()
     ended = threading.Event()
 
-    def answer(_: Arrived, connection: socket.socket) -> None:
+    def answer(_: Request, connection: socket.socket) -> None:
         connection.sendall(CHUNKED + chunk(b"data: 1\n\n"))
         gone.wait(120)
         ended.set()
@@ -517,7 +517,7 @@ def test_a_kept_connection_that_is_being_closed_loses_no_request() -> None:
     """
     idle = 0.002
 
-    def answer(arrived: Arrived, connection: socket.socket) -> None:
+    def answer(arrived: Request, connection: socket.socket) -> None:
         plain()(arrived, connection)
         connection.settimeout(idle)
         try:
@@ -559,7 +559,7 @@ def test_a_request_is_sent_again_where_no_answer_began(
     """
     begins = iter([None] * is_kept + answers)
 
-    def answer(given: Arrived, connection: socket.socket) -> None:
+    def answer(given: Request, connection: socket.socket) -> None:
         begin = next(begins)
         if begin is None:
             plain()(given, connection)
@@ -583,7 +583,7 @@ def test_two_hundred_requests_at_once_are_kept_apart() -> None:
     biases = {"m": SENT, "m@short": {"1": 0.5}, "n@short": {"2": 0.25}, "free": None}
     everybody = threading.Barrier(200)
 
-    def echo(arrived: Arrived, connection: socket.socket) -> None:
+    def echo(arrived: Request, connection: socket.socket) -> None:
         everybody.wait(120)
         body = arrived.json
         text = json.dumps(
@@ -634,7 +634,7 @@ def test_the_sdk_raises_the_proxys_errors() -> None:
 def models(*listed: dict[str, Any]) -> Any:
     """An upstream that lists models, and knows each by its id."""
 
-    def answer(arrived: Arrived, connection: socket.socket) -> None:
+    def answer(arrived: Request, connection: socket.socket) -> None:
         path = arrived.line.split()[1]
         found = [row for row in listed if path == f"/v1/models/{row['id']}"]
         if path == "/v1/models":
@@ -842,7 +842,7 @@ def test_metrics_count_what_happened() -> None:
     key is asked for, and neither page counts itself.
     """
 
-    def answer(arrived: Arrived, connection: socket.socket) -> None:
+    def answer(arrived: Request, connection: socket.socket) -> None:
         if arrived.json["model"] == "broken":
             connection.shutdown(socket.SHUT_RDWR)
         elif arrived.json["model"] == "busy":
@@ -919,7 +919,7 @@ def continuing(host: Host, *more: str, pack: Any = bytes) -> Any:
     fields.
     """
 
-    def answer(arrived: Arrived, connection: socket.socket) -> None:
+    def answer(arrived: Request, connection: socket.socket) -> None:
         assert arrived.headers["accept-encoding"] == "identity"
         asked = httpx2.Request("POST", "http://h/v1/chat/completions", content=arrived.body)
         given = host.handle(asked)

@@ -25,8 +25,8 @@ from blackbox_lb.bias.decisions import MendedQuestion
 from blackbox_lb.questions.requests import request_body
 from tests.support.commands import blb
 from tests.support.deciding_upstream import NOW, TEAM, deciding, mended
+from tests.support.listener import Request
 from tests.support.proxy_upstream import (
-    Arrived,
     Origin,
     answer_of,
     bias,
@@ -74,7 +74,7 @@ def half_an_answer() -> Iterator[tuple[Origin, threading.Event]]:
     """An upstream that sends half of its answer, and the event after which it sends the rest."""
     go = threading.Event()
 
-    def answer(_: Arrived, connection: socket.socket) -> None:
+    def answer(_: Request, connection: socket.socket) -> None:
         connection.sendall(CHUNKED + b"1\r\na\r\n")
         go.wait(60)
         connection.sendall(b"1\r\nb\r\n0\r\n\r\n")
@@ -181,7 +181,7 @@ def test_keys_are_in_no_output(bias_file: str) -> None:
     body = b'{"model":"m","prompt":"sk-secret"}'
     target = "/v1/completions?key=sk-secret"
 
-    def answer(arrived: Arrived, connection: socket.socket) -> None:
+    def answer(arrived: Request, connection: socket.socket) -> None:
         if arrived.headers.get("x-do") == "garble":
             connection.sendall(b"HTTP/1.1 sk-secret\r\n\r\n")
         elif arrived.headers.get("x-do") == "drop":

@@ -11,9 +11,9 @@ import pytest
 
 from blackbox_lb.deploy.proxy.looking import trouble, unready
 from blackbox_lb.deploy.proxy.upstream import Upstream
+from tests.support.listener import Request
 from tests.support.proxy_upstream import (
     Answering,
-    Arrived,
     Origin,
     bias,
     exchange,
@@ -31,7 +31,7 @@ def listing(*names: str, path: str = "/v1/models", **more: object) -> Answering:
     listed = plain(body=json.dumps({"object": "list", "data": rows}).encode())
     missing = plain("404 Not Found", b"{}")
 
-    def answer(arrived: Arrived, connection: socket.socket) -> None:
+    def answer(arrived: Request, connection: socket.socket) -> None:
         serves = arrived.line.split()[1] == path
         (listed if serves else missing)(arrived, connection)
 
@@ -97,7 +97,7 @@ def test_ready_follows_the_upstream() -> None:
     """200 while it answers, 503 with the reason while not; neither is counted."""
     broken: list[bool] = []
 
-    def answer(arrived: Arrived, connection: socket.socket) -> None:
+    def answer(arrived: Request, connection: socket.socket) -> None:
         plain("503 Service Unavailable" if broken else "200 OK")(arrived, connection)
 
     with proxied(answer) as (_, port, proxy):

@@ -14,7 +14,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.support.proxy_upstream import Arrived, Origin, proxy_for, running
+from tests.support.listener import Request
+from tests.support.proxy_upstream import Origin, proxy_for, running
 from tests.unit.deploy.test_phrase_requests import bias_of, scripted
 from tests.unit.deploy.test_proxy import MESSAGES, in_parts, sdk
 
@@ -23,7 +24,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close
 
 
 @contextmanager
-def upstream(answer: Callable[[Arrived, socket.socket], None]) -> Iterator[tuple[Origin, int]]:
+def upstream(answer: Callable[[Request, socket.socket], None]) -> Iterator[tuple[Origin, int]]:
     """An origin, and the port of a proxy before it that keeps phrases out."""
     with (
         Origin(answer).running() as origin,
@@ -32,11 +33,11 @@ def upstream(answer: Callable[[Arrived, socket.socket], None]) -> Iterator[tuple
         yield origin, port
 
 
-def from_script(*parts: list[str]) -> Callable[[Arrived, socket.socket], None]:
+def from_script(*parts: list[str]) -> Callable[[Request, socket.socket], None]:
     """Answers by a script, an event a packet."""
     host = scripted(*parts)
 
-    def answer(arrived: Arrived, connection: socket.socket) -> None:
+    def answer(arrived: Request, connection: socket.socket) -> None:
         connection.sendall(HEAD)
         for piece in host.pieces(arrived.json):
             connection.sendall(piece)
@@ -84,7 +85,7 @@ class Endless:
         self.begin = begin
         self.left = threading.Event()
 
-    def __call__(self, arrived: Arrived, connection: socket.socket) -> None:
+    def __call__(self, arrived: Request, connection: socket.socket) -> None:
         host = scripted([*self.begin, *["sky"] * 200_000])
         connection.sendall(HEAD)
         try:
@@ -122,7 +123,7 @@ def test_a_connection_that_breaks_takes_nothing_back(events: int) -> None:
     """
     first = from_script(PARTS[0])
 
-    def broken(arrived: Arrived, connection: socket.socket) -> None:
+    def broken(arrived: Request, connection: socket.socket) -> None:
         host = scripted(["blue"])
         connection.sendall(HEAD)
         for _, piece in zip(range(events), host.pieces(arrived.json), strict=False):

@@ -304,7 +304,7 @@ class Echo:
             message = f"wrong key {KEY} {QUERY} {told}"
             error = {"message": message, "code": KEY, "param": told}
             return Reply(self.refuses, {"error": error}, echo)
-        answer = self.exact._reply(replace(request, path=path))
+        answer = self.exact._reply(replace(request, line=f"{request.method} {path} HTTP/1.1"))
         if not isinstance(answer, Reply) or not isinstance(answer.body, dict):
             return answer
         body = answer.body | {"debug": told, "x_key": KEY, "x_query": QUERY}
