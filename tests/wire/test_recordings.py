@@ -1,16 +1,11 @@
 """Every recorded answer of a real server is read to the last number, or refused by name; what was
 expected comes from the raw JSON.
-
-The recordings are others' and not part of this repository: the folder is ``$BLB_RECORDINGS``, or
-``shared/recordings`` beside it.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tiktoken
-import yaml  # type: ignore[import-untyped]
 
 from blackbox_lb.api.wire import parse_response
 from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs, ProfileError
@@ -28,17 +22,8 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.types import Completion, Sampling
 from blackbox_lb.vocabulary import load_vocabulary
 from tests.support.errors import raises_naming
+from tests.support.recordings import FILES, FOLDER, documents, exchanges
 
-FOLDER = Path(
-    os.environ.get("BLB_RECORDINGS") or Path(__file__).parents[2].parent / "shared" / "recordings"
-)
-REQUESTS = "decisions"
-"""The folder of requests that clients sent, in which there is no answer to read."""
-FILES = sorted(
-    path
-    for path in FOLDER.rglob("*")
-    if path.suffix in (".json", ".jsonl", ".yaml", ".sse") and path.parent.name != REQUESTS
-)
 CENSORED = -9999.0
 UNNAMED = -2
 
@@ -293,13 +278,16 @@ def answers(path: Path) -> list[dict[str, Any]]:
     """Every answer with a status of success, and every one whose status is not recorded; those of
     failures are left out.
     """
-    text = path.read_text(encoding="utf-8")
     if path.suffix == ".sse":
-        return [joined(_events(text))]
+        return [joined(_events(path.read_text(encoding="utf-8")))]
     if path.suffix == ".jsonl":
-        return [each for line in text.splitlines() for each in _pasted(json.loads(line))]
-    documents = list(yaml.safe_load_all(text)) if path.suffix == ".yaml" else [json.loads(text)]
-    return [answer for document in documents for answer in _in_document(document)]
+        return [each for line in documents(path) for each in _pasted(line)]
+    return [
+        _answer(body)
+        for document in documents(path)
+        for status, body in exchanges(document)
+        if status is not None and status < 300 and body is not None
+    ]
 
 
 def joined(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -326,37 +314,11 @@ def joined(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return {**whole, "choices": [choices[index] for index in sorted(choices)]}
 
 
-def _in_document(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    if "interactions" in document:  # vcrpy
-        for each in document["interactions"]:
-            yield from _body(each["response"]["status"]["code"], each["response"]["body"]["string"])
-    elif "then" in document:  # httpmock
-        yield from _body(document["then"]["status"], document["then"]["body"])
-    elif "Entries" in document:  # the test proxy of Azure's SDKs
-        for each in document["Entries"]:
-            yield from _body(each["StatusCode"], each["ResponseBody"])
-    elif "response" in document:  # a test proxy's, or llama-stack's dump of SDK objects
-        response = document["response"]
-        yield from _body(response.get("status", {}).get("code", 200), _plain(response["body"]))
-    elif "choices" in document:
-        yield document
-
-
-def _body(status: int, body: Any) -> Iterator[dict[str, Any]]:
-    if status >= 300 or body is None:
-        return
-    if isinstance(body, bytes):
-        body = gzip.decompress(body).decode()
+def _answer(body: Any) -> dict[str, Any]:
+    """An answer out of its body, whole or as a stream."""
     if isinstance(body, str):
-        body = joined(_events(body)) if body.startswith("data:") else json.loads(body)
-    yield joined(body) if isinstance(body, list) else body
-
-
-def _plain(value: Any) -> Any:
-    """SDK objects as the JSON that they were made of."""
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return value.get("__data__", value) if isinstance(value, dict) else value
+        body = _events(body) if body.startswith("data:") else json.loads(body)
+    return joined(body) if isinstance(body, list) else body
 
 
 def _events(text: str) -> list[dict[str, Any]]:

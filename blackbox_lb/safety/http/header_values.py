@@ -38,12 +38,12 @@ def parse_duration(text: str) -> float | None:
     return seconds
 
 
-def retry_after(headers: Mapping[str, str], now_utc: datetime | None = None) -> float | None:
+def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds that a refusal asks to wait, from ``retry-after-ms`` or else ``retry-after``.
 
-    ``retry-after`` is in seconds or an HTTP date. A date counts from ``now_utc``, else from the
-    answer's own ``date``, else from this machine's clock. A negative, past or invalid value counts
-    as absent (None). 0 milliseconds count where nothing else is given, because Azure sends them
+    ``retry-after`` is in seconds or an HTTP date. A date counts from the answer's own ``date``,
+    else from this machine's clock. A negative, past or invalid value counts as absent (None). 0
+    milliseconds count where nothing else is given, because Azure sends them
     beside a ``retry-after`` of 1.
     https://www.rfc-editor.org/rfc/rfc9110#field.retry-after
     """
@@ -55,7 +55,7 @@ def retry_after(headers: Mapping[str, str], now_utc: datetime | None = None) -> 
     seconds = parse_number(value)
     end = _date(value)
     if end is not None:
-        start = _aware(now_utc) or _date(fields.get("date", "")) or datetime.now(UTC)
+        start = _date(fields.get("date", "")) or datetime.now(UTC)
         seconds = (end - start).total_seconds()
         if seconds < 0:
             seconds = None
@@ -80,14 +80,11 @@ def parse_number(text: str | None) -> float | None:
 
 
 def _date(text: str) -> datetime | None:
+    """A date, in UTC where it names no time zone; None for none."""
     try:
-        return _aware(parsedate_to_datetime(text))
+        date = parsedate_to_datetime(text)
     except (ValueError, OverflowError):
         return None
-
-
-def _aware(date: datetime | None) -> datetime | None:
-    """The date, in UTC where it names no time zone."""
-    if date is not None and date.tzinfo is None:
+    if date.tzinfo is None:
         return date.replace(tzinfo=UTC)
     return date

@@ -4,14 +4,10 @@ kept of them.
 
 from __future__ import annotations
 
-import ast
-import gzip
 import json
-import os
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -22,6 +18,7 @@ from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.http.error_answers import Fault, FaultKind, classify
 from blackbox_lb.safety.http.retries import is_passing
+from tests.support.recordings import FILES, FOLDER, documents, exchanges
 
 same = settings(derandomize=True)
 
@@ -484,88 +481,26 @@ RECORDED: dict[str, FaultKind] = {
 """What recorded error answers say, in part, and what it means."""
 
 
-def recorded_errors(folder: Path) -> Iterator[tuple[str, int | None, Any]]:
-    """File, status and body of every error answer under ``folder``, whatever recorded it; requests
-    to endpoints of decisions, in the folder of that name, have none.
+def recorded_errors() -> Iterator[tuple[str, int | None, Any]]:
+    """File, status and body of every error answer: by its status, or by an ``error`` in the body of
+    an answer that says 200.
     """
-    for path in sorted(folder.rglob("*")):
-        if path.suffix in (".json", ".jsonl", ".yaml") and path.parent.name != "decisions":
-            for value in documents(path):
-                for status, body in errors_in(value):
-                    yield path.name, status, body
-
-
-def documents(path: Path) -> list[Any]:
-    """The values that a file holds."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".yaml":
-        return list(pytest.importorskip("yaml").safe_load_all(text))
-    return (
-        [json.loads(line) for line in text.splitlines() if line]
-        if path.suffix == ".jsonl"
-        else [json.loads(text)]
-    )
-
-
-def errors_in(value: Any) -> Iterator[tuple[int | None, Any]]:
-    """Every (status, body) in a recording: of vcr, httpmock, the Azure test proxy, llama-stack, or
-    an error printed by the SDK.
-    """
-    if isinstance(value, list):
-        for part in value:
-            yield from errors_in(part)
-    elif isinstance(value, dict):
-        answer = value.get("response") or value.get("then") or value
-        printed = value.get("error") or value.get("exception_message")
-        if "StatusCode" in value:
-            yield from failed(value["StatusCode"], value.get("ResponseBody"))
-        elif isinstance(printed, str) and (
-            match := re.fullmatch(r"Error code: (\d+) - (.*)", printed, re.DOTALL)
-        ):
-            yield from failed(int(match[1]), ast.literal_eval(match[2]))
-        elif isinstance(answer, dict) and "status" in answer and "body" in answer:
-            status = answer["status"]
-            yield from failed(
-                status["code"] if isinstance(status, dict) else status, plain(answer["body"])
-            )
-        elif isinstance(value.get("error"), dict):
-            yield None, value
-        else:
-            yield from errors_in(list(value.values()))
-
-
-def plain(body: Any) -> Any:
-    """A recorded body as it was sent, unpacked."""
-    body = body.get("string", body) if isinstance(body, dict) else body
-    return (
-        gzip.decompress(body) if isinstance(body, bytes) and body.startswith(b"\x1f\x8b") else body
-    )
-
-
-def failed(status: int, body: Any) -> Iterator[tuple[int, Any]]:
-    """The answer if it is an error: by its status, or by an ``error`` in the body of an answer that
-    says 200.
-    """
-    text = body if isinstance(body, str) else json.dumps(body, default=str)
-    if status >= 400 or re.match(r'\s*\{\s*"error": *\{', text):
-        yield status, body
+    for path in FILES:
+        for status, body in exchanges(documents(path)):
+            text = body if isinstance(body, str) else json.dumps(body, default=str)
+            if status is None or status >= 400 or re.match(r'\s*\{\s*"error": *\{', text):
+                yield path.name, status, body
 
 
 def test_recorded_errors(capsys: pytest.CaptureFixture[str]) -> None:
     """Every error answer in the folder of recordings is of its kind, and every kind of answer known
     here is there.
-
-    The folder is ``$BLB_RECORDINGS``, or ``shared/recordings`` beside the repository.
     """
-    folder = Path(
-        os.environ.get("BLB_RECORDINGS")
-        or Path(__file__).parents[3].parent / "shared" / "recordings"
-    )
-    if not folder.is_dir():
-        pytest.skip(f"no recordings in {folder}; BLB_RECORDINGS may name another folder")
+    if not FILES:
+        pytest.skip(f"no recordings in {FOLDER}; BLB_RECORDINGS may name another folder")
     seen: set[str] = set()
     count = 0
-    for name, status, body in recorded_errors(folder):
+    for name, status, body in recorded_errors():
         fault = classify(status, body, name)
         known = [part for part in RECORDED if part in fault.message]
         assert known, f"{name}: unknown error {status} {body!r:.300}"
