@@ -16,11 +16,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import IO, Any
-
-import httpx2
 
 from blackbox_lb.api.local._engine_process import HOST, EngineSettings
 from blackbox_lb.errors import (
@@ -403,12 +403,10 @@ class LocalEngine:
     def _wait_healthy(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
-            with suppress(httpx2.HTTPError):
-                address = f"http://{HOST}:{self._port}/health"
-                if (
-                    httpx2.get(address, timeout=START_SECONDS, trust_env=False).status_code
-                    == httpx2.codes.OK
-                ):
+            connection = HTTPConnection(HOST, self._port, timeout=START_SECONDS)
+            with closing(connection), suppress(OSError, HTTPException):
+                connection.request("GET", "/health")
+                if connection.getresponse().status == HTTPStatus.OK:
                     return
             time.sleep(0.05)
         raise InputError(
