@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -123,18 +123,6 @@ def check_environment(url: str, variables: Iterable[str] = (CERTIFICATE_FILE,)) 
     """
     check_certificates(variables)
     proxy_server(url)
-
-
-def client_options(url: str) -> dict[str, Any]:
-    """The options ``verify``, ``proxy`` and ``trust_env`` of an httpx2 client for one address.
-
-    Raises InputError: see ``certificates`` and ``proxy_server``.
-    """
-    server = proxy_server(url)
-    proxy = None
-    if server is not None:
-        proxy = server.address
-    return {"verify": verification(url), "proxy": proxy, "trust_env": False}
 
 
 def verification(url: str) -> ssl.SSLContext:

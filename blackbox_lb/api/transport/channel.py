@@ -62,7 +62,7 @@ from blackbox_lb.safety.http.service import (
     most_connections,
     when_to_go_on,
 )
-from blackbox_lb.safety.network import client_options, read_address
+from blackbox_lb.safety.network import read_address, verification
 from blackbox_lb.safety.printable import with_remedy
 
 if TYPE_CHECKING:
@@ -381,13 +381,18 @@ class Channel(HttpService):
                 " install openai 2.49 or newer"
             )
         most = most_connections()
+        proxy = None
+        if self._proxy_server is not None:
+            proxy = self._proxy_server.address
         client = httpx2.AsyncClient(
             timeout=timeout,
             limits=httpx2.Limits(max_connections=most, max_keepalive_connections=most),
             # The key would be added again for any host that a redirect names.
             follow_redirects=False,
             event_hooks={"request": [authorize]},
-            **client_options(self.base_url),
+            verify=verification(self.base_url),
+            proxy=proxy,
+            trust_env=False,
         )
         return openai.AsyncOpenAI(
             base_url=self.base_url,
