@@ -16,6 +16,8 @@ from pathlib import Path
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import causes
 
+OTHER_FILES = 48
+"""Files that a command has open beside its connections: libraries, the store, logs."""
 TOO_MANY = (errno.EMFILE, errno.ENFILE)
 """Numbers of the system's error where no more files may be opened, by this process or by all."""
 
@@ -125,6 +127,16 @@ def most_open_files() -> int | None:
     if limit == resource.RLIM_INFINITY:
         return None
     return limit
+
+
+def most_connections(most: int, files_each: int = 1) -> int:
+    """Connections at a time: ``most``, or as many of ``files_each`` as this process may have files
+    open, less ``OTHER_FILES``.
+    """
+    files = most_open_files()
+    if files is None:
+        return most
+    return max(1, min(most, (files - OTHER_FILES) // files_each))
 
 
 def has_too_many(error: BaseException | None) -> bool:

@@ -42,6 +42,7 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.providers.credentials import Credentials, TokenProvider, environment
 from blackbox_lb.providers.profile import Profile
+from blackbox_lb.safety.files import most_connections
 from blackbox_lb.safety.http.clients import (
     HttpAnswer,
     HttpRequest,
@@ -58,8 +59,8 @@ from blackbox_lb.safety.http.retries import (
     is_passing,
 )
 from blackbox_lb.safety.http.service import (
+    MOST_CONNECTIONS,
     HttpService,
-    most_connections,
     when_to_go_on,
 )
 from blackbox_lb.safety.network import read_address, verification
@@ -380,7 +381,7 @@ class Channel(HttpService):
                 f"openai {openai.__version__} cannot talk through httpx2, which batches need;"
                 " install openai 2.49 or newer"
             )
-        most = most_connections()
+        most = most_connections(MOST_CONNECTIONS)
         proxy = None
         if self._proxy_server is not None:
             proxy = self._proxy_server.address

@@ -8,12 +8,8 @@ from typing import Any
 from aiohttp import web
 
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
-from blackbox_lb.safety.files import most_open_files
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_RESERVED = 32
-"""Descriptors that are left to everything but connections."""
-_UNLIMITED = 65_536
 _REPORTED = 60.0
 """Seconds between two lines of the log on the limit."""
 _ACCEPTED = 8
@@ -23,14 +19,6 @@ _QUEUED = 1024
 """Connections that wait in the system to be accepted."""
 
 log = logging.getLogger(__name__)
-
-
-def most_connections() -> int:
-    """The connections of clients that this process's descriptors suffice for: each may need one to
-    the upstream, too.
-    """
-    files = most_open_files() or _UNLIMITED
-    return max(1, (files - _RESERVED) // 2)
 
 
 class ClientServer(web.Server):

@@ -23,7 +23,7 @@ from blackbox_lb.deploy.part_requests import PartRequest
 from blackbox_lb.deploy.part_sending import OK, PartAnswer, PartSending, returned
 from blackbox_lb.deploy.proxy.bodies import LARGE, Edit, ServedBiases
 from blackbox_lb.deploy.proxy.callers import Callers
-from blackbox_lb.deploy.proxy.clients import ClientServer, most_connections, read_body
+from blackbox_lb.deploy.proxy.clients import ClientServer, read_body
 from blackbox_lb.deploy.proxy.deciding import DecisionService
 from blackbox_lb.deploy.proxy.decisions import PATHS, ServedQuestions
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
@@ -42,11 +42,13 @@ from blackbox_lb.deploy.proxy.upstream import (
 )
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import Profile
+from blackbox_lb.safety.files import most_connections
 from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.safety.printable import printable
 
 HEADER = "blackbox-lb-bias"
 """The header of an answer that names the bias of the request."""
+MOST_CLIENTS = 32_768
 CLIENT_LEFT = 499
 """The status under which a request is counted whose client left, as nginx has it."""
 
@@ -110,7 +112,8 @@ class Proxy:
         self._max_body = max_body
         self._grace = grace
         self._idle = idle
-        self._connections = connections or most_connections()
+        # Each may need one to the upstream, too.
+        self._connections = connections or most_connections(MOST_CLIENTS, files_each=2)
         self._callers = Callers(hosts, origins)
         self._log_request = log_request
         self._reads_large = asyncio.Semaphore()

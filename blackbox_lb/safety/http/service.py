@@ -32,7 +32,7 @@ from blackbox_lb.errors import (
     RequestRejected,
     ServerFailed,
 )
-from blackbox_lb.safety.files import has_too_many, most_open_files, remedy_for_too_many
+from blackbox_lb.safety.files import has_too_many, most_connections, remedy_for_too_many
 from blackbox_lb.safety.http import retries
 from blackbox_lb.safety.http.clients import HttpAnswer, HttpRequest, Network, NoAnswer, Transport
 from blackbox_lb.safety.http.error_answers import Fault, FaultKind, classify, masked
@@ -65,8 +65,6 @@ HEADERS = {
 }
 MOST_CONNECTIONS = 1_000
 """The limit of the openai SDK's own client."""
-OTHER_FILES = 48
-"""Files that a command has open beside its connections: libraries, the store, logs."""
 MOST_QUOTED = 10_000
 """Characters of an answer that are masked before it is cut for a quote. If it were cut first, a
 part of a secret could be left.
@@ -149,7 +147,7 @@ class HttpService:
             proxy = self._proxy_server.address
             if proxy.startswith("https:"):
                 verify = verification(proxy)
-        return Network(verify, timeout, most_connections(), proxy)
+        return Network(verify, timeout, most_connections(MOST_CONNECTIONS), proxy)
 
     async def __aenter__(self) -> Self:
         return self
@@ -404,17 +402,6 @@ def when_to_go_on(seconds: float) -> str:
 
 
 _parsed_url = lru_cache(URL)
-
-
-def most_connections() -> int:
-    """Most connections at once; further requests wait for one.
-
-    They are as many as the process may have files open, less ``OTHER_FILES``.
-    """
-    files = most_open_files()
-    if files is None:
-        return MOST_CONNECTIONS
-    return max(1, min(MOST_CONNECTIONS, files - OTHER_FILES))
 
 
 def run_apart(main: Coroutine[Any, Any, T]) -> T:

@@ -234,7 +234,11 @@ def test_a_broken_row_is_named_by_file_and_line(write: Write, case: str) -> None
             "line 3: not JSON: NaN is no JSON number",
         ),
         ("a.jsonl", "[" * 100_000, "line 1: not JSON"),
-        ("a.jsonl", '{"prompt": "Q", "answer": 1e999}', "line 1: not JSON: the number 1e999 is beyond"),
+        (
+            "a.jsonl",
+            '{"prompt": "Q", "answer": 1e999}',
+            "line 1: not JSON: the number 1e999 is beyond",
+        ),
         (
             "a.doc",
             "Q",
