@@ -2,9 +2,7 @@
 ``MODEL@ALIAS``.
 """
 
-import json
 import logging
-import math
 from typing import Any
 
 import aiohttp
@@ -15,6 +13,7 @@ from blackbox_lb.deploy.proxy.bodies import ServedBiases
 from blackbox_lb.deploy.proxy.limits import PREFIX
 from blackbox_lb.deploy.proxy.served import ServedBias
 from blackbox_lb.deploy.proxy.upstream import REWRITTEN, Upstream
+from blackbox_lb.safety.untrusted import strict_json
 
 MODELS = f"{PREFIX}/models"
 _NO_ROUTE = frozenset((404, 405, 501))
@@ -66,20 +65,12 @@ async def read_object(answer: aiohttp.ClientResponse) -> dict[str, Any]:
     while piece := await answer.content.read(_MOST + 1 - len(content)):
         content += piece
     try:
-        document = json.loads(content, parse_float=_finite, parse_constant=_finite)
-    except (ValueError, RecursionError):
+        document = strict_json(bytes(content))
+    except ValueError:
         return {}
     if isinstance(document, dict):
         return document
     return {}
-
-
-def _finite(number: str) -> float | None:
-    """A number that can be written as JSON again; None for NaN and one beyond a double."""
-    value = float(number)
-    if math.isfinite(value):
-        return value
-    return None
 
 
 def _entry(served: ServedBias, model: dict[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,6 @@ from blackbox_lb.deploy.proxy.models import MODELS, models_answer
 from blackbox_lb.deploy.proxy.own_pages import HEALTH, READY, health_page, is_own, log_line
 from blackbox_lb.deploy.proxy.prompting import chat_fields
 from blackbox_lb.deploy.proxy.upstream import (
-    MAX_HEADER,
     REWRITTEN,
     Upstream,
     check_no_redirect,
@@ -43,6 +42,7 @@ from blackbox_lb.deploy.proxy.upstream import (
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.safety.files import most_connections
+from blackbox_lb.safety.http.clients import LONGEST_LINE
 from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.safety.printable import printable
 
@@ -134,8 +134,8 @@ class Proxy:
             auto_decompress=False,
             access_log=None,
             logger=_mute,
-            max_line_size=MAX_HEADER,
-            max_field_size=MAX_HEADER,
+            max_line_size=LONGEST_LINE,
+            max_field_size=LONGEST_LINE,
         )
         async with self.upstream.connected():
             try:

@@ -25,6 +25,7 @@ from yarl import URL
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.limits import PREFIX, TIMEOUT
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.http.clients import new_session
 from blackbox_lb.safety.network import (
     HTTP,
     PORTS,
@@ -35,10 +36,6 @@ from blackbox_lb.safety.network import (
 )
 from blackbox_lb.safety.printable import causes
 
-MAX_HEADER = 65_536
-"""Longest header line that is passed on, in bytes; the longest keys (signed tokens) take some
-thousands.
-"""
 LONGEST = 31_536_000
 """Seconds of the longest wait that can be asked for."""
 _CONNECT = 10.0
@@ -150,16 +147,12 @@ class Upstream:
 
     def _session(self, **options: Any) -> aiohttp.ClientSession:
         verify = True if self.scheme == "http" else certificates()
-        return aiohttp.ClientSession(
-            connector=_Connector(limit=0, ssl=verify, **options),
-            timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=_CONNECT, sock_read=self._timeout
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
+        return new_session(
+            _Connector(limit=0, ssl=verify, **options),
+            _CONNECT,
+            self._timeout,
             auto_decompress=False,
             skip_auto_headers=_NOT_ADDED,
-            max_line_size=MAX_HEADER,
-            max_field_size=MAX_HEADER,
         )
 
     def url(self, target: str) -> str:

@@ -34,7 +34,7 @@ while it waits for the model, and such an answer may take as long as a place in 
 ever.
 """
 LONGEST_LINE = 2**16
-"""Most bytes of a status line or a header."""
+"""Most bytes of a status line or a header; the longest keys (signed tokens) take some thousands."""
 KEPT_OPEN = 5.0
 """Seconds that a connection without a request is kept open."""
 UNREADABLE = re.compile(r"content-encoding: .*\((\w+)\)")
@@ -208,15 +208,25 @@ class Network:
         connector = aiohttp.TCPConnector(
             limit=self._connections, keepalive_timeout=KEPT_OPEN, ssl=self._verify
         )
-        return aiohttp.ClientSession(
-            connector=connector,
-            timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=self._timeout, sock_read=self._timeout
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            max_line_size=LONGEST_LINE,
-            max_field_size=LONGEST_LINE,
-        )
+        return new_session(connector, self._timeout, self._timeout)
+
+
+def new_session(
+    connector: aiohttp.BaseConnector, connect: float, silence: float, **options: Any
+) -> aiohttp.ClientSession:
+    """A session that keeps no cookies; ``connect``, ``silence``: longest waits in seconds, for a
+    connection and for a byte.
+    """
+    import aiohttp
+
+    return aiohttp.ClientSession(
+        connector=connector,
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect, sock_read=silence),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        max_line_size=LONGEST_LINE,
+        max_field_size=LONGEST_LINE,
+        **options,
+    )
 
 
 def _no_answer(error: Exception) -> NoAnswer:
