@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count, islice
 
 from blackbox_lb.deploy.vllm.phase_table import PhaseTable
 
@@ -98,40 +98,25 @@ class Rows:
 
 
 class Shelf:
-    """Names of biases -> slots of a table. A new version gets a new slot, so that rows keep the
-    vector they started with.
+    """Names of biases -> slots of a table, one for each phase. A new version gets new slots, so
+    that rows keep the vectors they started with.
     """
 
     def __init__(self) -> None:
-        self._slots: dict[str, int] = {}
+        self._slots: dict[str, tuple[int, ...]] = {}
 
-    def names(self) -> list[str]:
-        """The names that have a slot, sorted."""
-        return sorted(self._slots)
-
-    def find(self, name: str) -> int | None:
-        """The slot of the newest version, None for an unknown name."""
+    def find(self, name: str) -> tuple[int, ...] | None:
+        """The slots of the newest version, None for an unknown name."""
         return self._slots.get(name)
 
-    def free(self, in_use: Set[int]) -> int:
-        """The first slot that neither a name nor a row has."""
-        occupied = {*self._slots.values(), *in_use}
-        return next(slot for slot in count(REFUSED + 1) if slot not in occupied)
+    def free(self, number: int, in_use: Set[int]) -> tuple[int, ...]:
+        """The first slots that neither a name nor a row has."""
+        occupied = {*in_use, *chain.from_iterable(self._slots.values())}
+        slots = (slot for slot in count(REFUSED + 1) if slot not in occupied)
+        return tuple(islice(slots, number))
 
-    def place(self, name: str, capacity: int, in_use: Set[int], gone: Iterable[str] = ()) -> int:
-        """Return a slot for a new version, free of rows (``in_use``) and names.
-
-        Before the table would outgrow its ``capacity``, a name whose file is ``gone`` loses its
-        slot if no row uses it.
-        """
+    def place(self, name: str, number: int, in_use: Set[int]) -> tuple[int, ...]:
+        """Slots for a new version, free of rows (``in_use``) and names."""
         self._slots.pop(name, None)
-        slot = self.free(in_use)
-        if slot >= capacity:
-            idle = (
-                candidate
-                for candidate in gone
-                if self._slots.get(candidate, REFUSED) not in {REFUSED, *in_use}
-            )
-            slot = self._slots.pop(next(idle, name), slot)
-        self._slots[name] = slot
-        return slot
+        self._slots[name] = self.free(number, in_use)
+        return self._slots[name]

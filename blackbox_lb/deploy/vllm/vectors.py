@@ -32,8 +32,6 @@ from blackbox_lb.errors import BiasError
 from blackbox_lb.vocabulary import load_vocabulary
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 
-KEY = "#"
-"""Between the name of a bias and the number of a phase."""
 ROOM = 8
 """Least slots of the table, so that a few more biases need no larger one while the server runs."""
 FORBIDDEN = -1e9
@@ -77,9 +75,8 @@ class VectorTable:
         if not requests:
             return {}
         names = {request.name for request in requests}
-        fresh, gone = self._on_first_rank(lambda: self._changed(names))
-        for name, vectors in fresh.items():
-            self._store(name, vectors, in_use, gone)
+        for name, vectors in self._on_first_rank(lambda: self._changed(names)).items():
+            self._store(name, vectors, in_use)
         placed: dict[Asked, Placed] = {}
         occupied = set(in_use)
         for request in requests:
@@ -106,25 +103,17 @@ class VectorTable:
         slots = self._rows.get(key, ())
         if not slots or not occupied.issuperset(slots):
             numbers = {places[label]: number for label, number in request.numbers}
-            reserved = set(occupied)
-            for phase in range(bias.phases.count):
-                slot = self._shelf.free(reserved)
-                reserved.add(slot)
-                slots = (*slots, slot) if phase else (slot,)
+            slots = self._shelf.free(bias.phases.count, occupied)
+            for phase, slot in enumerate(slots):
                 self._fill(slot, _vector(bias.of_numbers(numbers, phase), self._width))
             in_use = {key for key, row in self._rows.items() if occupied.issuperset(row)}
             self._rows = {key: self._rows[key] for key in in_use} | {key: slots}
         return Placed(slots, self._tables[request.name])
 
     def _placed(self, name: str) -> Placed:
-        table = self._tables.get(name)
-        candidates = [
-            self._shelf.find(_key(name, phase))
-            for phase in range(1 if table is None else table.phases.count)
-        ]
-        slots = tuple(slot for slot in candidates if slot is not None)
-        if len(slots) == len(candidates):
-            return Placed(slots, table)
+        slots = self._shelf.find(name)
+        if slots is not None:
+            return Placed(slots, self._tables[name])
         logger.error(
             "bias %s was admitted but cannot be read beside the model: the request ends unanswered",
             name,
@@ -190,30 +179,23 @@ class VectorTable:
         except BiasError:  # logged by the directory; the process that admits requests answers 400
             return None
 
-    def _changed(self, names: Collection[str]) -> tuple[dict[str, _Vectors], list[str]]:
-        """The vectors among ``names`` that are not on the device yet, and the names on the shelf
-        whose files are gone.
-        """
+    def _changed(self, names: Collection[str]) -> dict[str, _Vectors]:
+        """The vectors among ``names`` that are not on the device yet."""
         assert self._directory is not None
         read = {name: self._read(name) for name in sorted(names)}
         fresh = {
             name: v for name, v in read.items() if v is not None and v is not self._held.get(name)
         }
-        if not fresh:
-            return {}, []
-        present = set(self._directory.names())
-        self._held = {name: v for name, v in (self._held | fresh).items() if name in present}
-        return fresh, [key for key in self._shelf.names() if key.rpartition(KEY)[0] not in present]
+        self._held |= fresh
+        return fresh
 
-    def _store(self, name: str, vectors: _Vectors, in_use: Set[int], gone: list[str]) -> None:
+    def _store(self, name: str, vectors: _Vectors, in_use: Set[int]) -> None:
         self._tables[name] = vectors.table
         self._by_prompt.pop(name, None)
         if vectors.by_prompt is not None:
             self._by_prompt[name] = vectors.by_prompt
-        occupied = set(in_use)
-        for phase, vector in enumerate(vectors.of_phase):
-            slot = self._shelf.place(_key(name, phase), len(self._vectors), occupied, gone)
-            occupied.add(slot)
+        slots = self._shelf.place(name, len(vectors.of_phase), in_use)
+        for slot, vector in zip(slots, vectors.of_phase, strict=True):
             self._fill(slot, vector)
             logger.info("LearnedBias: bias %s read, slot %d of %d", name, slot, len(self._vectors))
 
@@ -271,11 +253,6 @@ class _Vectors:
     of_phase: tuple[array[float], ...]
     table: PhaseTable | None
     by_prompt: RequestBias | None = None
-
-
-def _key(name: str, phase: int) -> str:
-    """The name on the shelf of the vector of a phase."""
-    return f"{name}{KEY}{phase}"
 
 
 def _vectors(bias: Bias, expected: Expected, raws: Callable[[], list[bytes]]) -> _Vectors:

@@ -164,7 +164,7 @@ class HttpService:
         await self._transport.close()
 
     async def authorize(self, request: HttpRequest) -> None:
-        """Add the credentials to a request; a service without a hook has them in its headers."""
+        """Add the credentials to a request; by default none but those in its headers."""
 
     async def send(
         self,

@@ -221,41 +221,20 @@ def test_an_end_stays_with_a_profile_of_the_same_host(tmp_path: Path) -> None:
     assert load_profile(str(path)).end_of("gpt-4o") is None
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        *(
-            "o1",
-            "o1-mini-2024-09-12",
-            "o3",
-            "o3-pro",
-            "o4-mini",
-            "o4-mini-deep-research",
-            "codex-mini-latest",
-        ),
-        *(
-            "gpt-5",
-            "gpt-5-mini-2025-08-07",
-            "gpt-5.1",
-            "gpt-5.4-nano",
-            "gpt-5-search-api",
-            "gpt-5.3-chat-latest",
-        ),
-        *(
-            "gpt-6-luna",
-            "gpt-6.1-sol",
-            "chat-latest",
-            "computer-use-preview",
-            "ft:o4-mini-2025-04-16:acme::A1b2",
-        ),
-        *(
-            "gpt-audio-mini",
-            "gpt-4o-audio-preview",
-            "gpt-4o-mini-audio-preview-2024-12-17",
-            "gpt-4o-search-preview",
-        ),
-    ],
+REFUSED = (
+    "o1 o1-mini-2024-09-12 o3 o3-pro o4-mini o4-mini-deep-research codex-mini-latest gpt-5"
+    " gpt-5-mini-2025-08-07 gpt-5.1 gpt-5.4-nano gpt-5-search-api gpt-5.3-chat-latest gpt-6-luna"
+    " gpt-6.1-sol chat-latest computer-use-preview ft:o4-mini-2025-04-16:acme::A1b2"
+    " gpt-audio-mini gpt-4o-audio-preview gpt-4o-mini-audio-preview-2024-12-17"
+    " gpt-4o-search-preview"
 )
+TAKEN = (
+    "gpt-4o gpt-4o-mini gpt-4o-2024-11-20 gpt-4.1 gpt-4.1-mini-2025-04-14 gpt-4-turbo"
+    " gpt-3.5-turbo-instruct davinci-002 gpt-oss-120b ft:gpt-4o-mini-2024-07-18:acme:o1:A1b2"
+)
+
+
+@pytest.mark.parametrize("model", REFUSED.split())
 def test_models_that_cannot_be_used_are_refused(model: str) -> None:
     """OpenAI's models that reject logprobs, logit_bias or a neutral request, with the reason and
     models that work.
@@ -264,25 +243,7 @@ def test_models_that_cannot_be_used_are_refused(model: str) -> None:
         load_profile("openai").check_model(model)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        *(
-            "gpt-4o",
-            "gpt-4o-mini",
-            "gpt-4o-2024-11-20",
-            "gpt-4.1",
-            "gpt-4.1-mini-2025-04-14",
-            "gpt-4-turbo",
-        ),
-        *(
-            "gpt-3.5-turbo-instruct",
-            "davinci-002",
-            "gpt-oss-120b",
-            "ft:gpt-4o-mini-2024-07-18:acme:o1:A1b2",
-        ),
-    ],
-)
+@pytest.mark.parametrize("model", TAKEN.split())
 def test_models_that_can_be_used_are_not_refused(model: str) -> None:
     """Neither here nor on Azure, also not for a name that holds another's."""
     for name in ("openai", "azure", "azure-classic"):
