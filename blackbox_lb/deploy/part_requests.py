@@ -187,6 +187,8 @@ class PartRequest(ABC):
         )
         self._text_of_prompt = sender.injection.read(document)
         self._size: int | None = None
+        # The first part, whose id and time the answer has; empty before it came.
+        self._opening: Mapping[str, Any] = {}
         self._failed = 0
         self._line = b""
         self._held = list[bytes]()
@@ -207,16 +209,6 @@ class PartRequest(ABC):
     @abstractmethod
     def answer(self) -> bytes:
         """The joined answer."""
-
-    @property
-    @abstractmethod
-    def _has_begun(self) -> bool:
-        """Whether a part has come, so that the client cannot simply ask again."""
-
-    @property
-    @abstractmethod
-    def _first(self) -> Mapping[str, Any]:
-        """The first part, whose id and time the answer has; empty before it came."""
 
     @abstractmethod
     def _event(self, data: bytes) -> None:
@@ -260,7 +252,7 @@ class PartRequest(ABC):
         """
         self._failed += 1
         if (
-            not self._has_begun
+            not self._opening  # so that the client can simply ask again
             or self._failed > len(PAUSES)
             or not (status is None or status in (408, 409, 429) or status >= 500)
         ):
@@ -323,7 +315,7 @@ class PartRequest(ABC):
         )
         if answer.get("usage") is None:
             hidden.add("usage")
-        first = self._first or answer
+        first = self._opening or answer
         choices = [
             {name: value for name, value in choice.items() if name not in hidden}
             for choice in answer["choices"]

@@ -74,6 +74,7 @@ class PhasedRequest(PartRequest):
         self._state = 0
         self._tokens = 0
         self._parts = list[PhaseAnswer]()
+        self._opening = {}
         self._prompt = list[int]()
         self._before = 0
         self._ids = list[int]()
@@ -197,6 +198,7 @@ class PhasedRequest(PartRequest):
         self._tokens = self._tokens + completion_tokens
         self._ids += part.choice.get("token_ids", ())
         self._parts.append(part)
+        self._opening = self._parts[0].answer
         cut = (
             not self._common
             and ended == "length"
@@ -287,14 +289,6 @@ class PhasedRequest(PartRequest):
         if not (self._common or self._sender.joined or not self.more):
             return b""
         return super()._out()
-
-    @property
-    def _has_begun(self) -> bool:
-        return bool(self._parts)
-
-    @property
-    def _first(self) -> Mapping[str, Any]:
-        return self._parts[0].answer if self._parts else {}
 
 
 def check_phased(sender: PartSender, document: Mapping[str, Any]) -> None:

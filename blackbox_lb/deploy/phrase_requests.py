@@ -91,7 +91,6 @@ class SteppedRequest(PartRequest):
         number = document.get("n")
         self._choices = number if isinstance(number, int) and number > 1 else 1
         self._finished = list[dict[str, Any]]()
-        self._opening: Mapping[str, Any] = {}
         self._requests = 0
         self._prompt_ids: list[int] = []
         self._prompt_tokens: int | None = None
@@ -113,14 +112,6 @@ class SteppedRequest(PartRequest):
         self._calls: dict[int, dict[str, Any]] = {}
         self._thoughts: dict[str, str] = {}
         self._ending: dict[str, Any] = {}
-
-    @property
-    def _has_begun(self) -> bool:
-        return self._requests > 1 or bool(self._opening)
-
-    @property
-    def _first(self) -> Mapping[str, Any]:
-        return self._opening
 
     def body(self) -> bytes:
         """See ``PartRequest``."""
@@ -216,12 +207,8 @@ class SteppedRequest(PartRequest):
             self._texts(event, choice)
         elif choice.get("token_ids") or choice.get("logprobs"):
             self._unread.append(choice)
-        elif "role" in delta and self._is_opening(is_first):
+        elif "role" in delta and (is_first or (self._parts == 1 and not self._pieces)):
             self._show(event, choice)
-
-    def _is_opening(self, is_first: bool) -> bool:
-        """Whether an event without text opens a choice."""
-        return is_first or (self._parts == 1 and not self._pieces)
 
     def _with_unread(self, choice: dict[str, Any]) -> dict[str, Any]:
         """The choice with the tokens before it that ended inside a character."""

@@ -79,11 +79,6 @@ class UpstreamWay:
         return cls(mended.reading, path, mended.decimals)
 
     @property
-    def name(self) -> str:
-        """The endpoint's shape, or the layout."""
-        return self.shape or self.layout
-
-    @property
     def target(self) -> str:
         """The endpoint's request target."""
         return f"{PREFIX}/{self.path.lstrip('/')}"
