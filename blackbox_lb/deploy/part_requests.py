@@ -110,11 +110,11 @@ class PartSender:
 
         Raises InputError: it cannot be answered in parts.
         """
-        from blackbox_lb.deploy.phase_requests import PhasedRequest
+        from blackbox_lb.deploy.phase_requests import PhasedRequest, left_alone
 
         if self.phrases is None:
             return PhasedRequest(self, document)
-        from blackbox_lb.deploy.phrase_requests import SteppedRequest, left_alone
+        from blackbox_lb.deploy.phrase_requests import SteppedRequest
 
         reason = left_alone(document)
         if reason is None:

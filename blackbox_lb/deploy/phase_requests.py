@@ -27,23 +27,28 @@ REPEATED = 8
 """Tokens: hardly ever does an answer go on with so many tokens that it began with, unless the
 server repeats them.
 """
-_ONE = "asks for several completions, which would go apart after the first part; ask once for each"
-_NOT_IN_PARTS = {
-    "n": _ONE,
-    "best_of": _ONE,
-    "functions": (
-        "offers functions, and a call that is cut could not be read; leave them out, or use an"
-        " unbiased client"
-    ),
-    "response_format": (
-        "fixes the form of the answer, which a server would begin anew in each part; leave it out"
-    ),
-    "echo": "asks for its prompt back, which grows with each part; leave it out",
-    "suffix": "has a suffix, before which only the last part should end; leave it out",
+_FIXED_FORM = (
+    "response_format",
+    "grammar",
+    "json_schema",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "regex",
+    "ebnf",
+)
+"""Fields that fix the form of an answer, in OpenAI's API, llama.cpp, vLLM and SGLang."""
+_LEFT_ALONE = {
+    **dict.fromkeys(_FIXED_FORM, "fixes the form of the answer"),
+    "functions": "offers functions",
+    "best_of": "asks for the best of several",
+    "use_beam_search": "searches with beams",
+    "echo": "asks for its prompt back",
+    "suffix": "has a suffix",
 }
-"""Fields of a request that cannot be answered in parts, with the end of the sentence that refuses
-them.
-"""
+_NOTHING: tuple[Any, ...] = (None, False, [], "", 1, {"type": "text"})
 _PARTS = "a bias with phases is sent in parts, and this request"
 
 
@@ -291,31 +296,44 @@ class PhasedRequest(PartRequest):
         return super()._out()
 
 
+def left_alone(document: Mapping[str, Any]) -> str | None:
+    """Why the answer to a request is not drawn in parts, as the end of a sentence; None where
+    nothing forbids it.
+    """
+    for name, reason in _LEFT_ALONE.items():
+        if document.get(name) not in _NOTHING:
+            return f"{reason} (``{name}``)"
+    if document.get("tools") and document.get("tool_choice") not in (None, "auto", "none"):
+        return "forces a call (``tool_choice``)"
+    messages = document.get("messages")
+    if messages is None and not isinstance(document.get("prompt"), str):
+        return "has a prompt that is not one text"
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    if isinstance(last, dict) and last.get("role") == "assistant":
+        return "begins the answer with a message of its own"
+    return None
+
+
 def check_phased(sender: PartSender, document: Mapping[str, Any]) -> None:
     """Raise InputError: a request cannot be answered in parts, or the server is not known to
     continue a message.
     """
-    is_chat = "messages" in document
-    for name, why in _NOT_IN_PARTS.items():
-        plain = name == "response_format" and document.get(name) == {"type": "text"}
-        if document.get(name) not in (None, False, [], "", 1) and not plain:
-            raise InputError(f"{_PARTS} {why}")
+    reason = left_alone(document)
+    if reason is not None:
+        raise InputError(
+            f"{_PARTS} {reason}, so that its answer could not be joined; leave that out, or use a"
+            " client without a bias"
+        )
+    if document.get("n") not in _NOTHING:
+        raise InputError(f"{_PARTS} asks for several completions (``n``); ask once for each")
     if document.get("tools"):
         _check_tools(sender, document)
-    messages = document.get("messages")
-    if not is_chat and not isinstance(document.get("prompt"), str):
-        raise InputError(f"{_PARTS} has a prompt that is not one text; give one as a string")
-    if is_chat and sender.profile.answers.continues is False:
+    if "messages" in document and sender.profile.answers.continues is False:
         raise InputError(
             f"{sender.profile.name} is not known to continue a message, so a bias with"
             " phases cannot be sent to its chat endpoint; name the server's profile with"
             " provider=, let blb doctor ``save`` find out, or serve the bias inside vLLM"
         )
-    last = None
-    if isinstance(messages, list) and messages:
-        last = messages[-1]
-    if isinstance(last, dict) and last.get("role") == "assistant":
-        raise InputError(f"{_PARTS} begins the answer with a message of its own; leave that out")
 
 
 def _check_tools(sender: PartSender, document: Mapping[str, Any]) -> None:
@@ -329,9 +347,4 @@ def _check_tools(sender: PartSender, document: Mapping[str, Any]) -> None:
         raise InputError(
             f"{_PARTS} offers tools in a stream, in which a call is known only at its end; ask"
             " without stream"
-        )
-    if document.get("tool_choice") not in (None, "auto", "none"):
-        raise InputError(
-            f"{_PARTS} forces a call, whose form a server would begin anew in each part; leave"
-            " out tool_choice, or use an unbiased client"
         )

@@ -30,44 +30,6 @@ from blackbox_lb.providers.stepping_back import check_steps_back
 THOUGHTS = ("reasoning_content", "reasoning")
 """The fields in which servers list thoughts apart from an answer."""
 _OF_A_PIECE = ("delta", "text", "logprobs", "token_ids", "prompt_token_ids")
-_FIXED_FORM = (
-    "response_format",
-    "grammar",
-    "json_schema",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "regex",
-    "ebnf",
-)
-"""Fields that fix the form of an answer, in OpenAI's API, llama.cpp, vLLM and SGLang."""
-_LEFT_ALONE = {
-    **dict.fromkeys(_FIXED_FORM, "fixes the form of the answer"),
-    "functions": "offers functions",
-    "best_of": "asks for the best of several",
-    "use_beam_search": "searches with beams",
-    "echo": "asks for its prompt back",
-    "suffix": "has a suffix",
-}
-_NOTHING: tuple[Any, ...] = (None, False, [], "", 1, {"type": "text"})
-
-
-def left_alone(document: Mapping[str, Any]) -> str | None:
-    """Why the answer to a request is not cut, as the end of a sentence; None where it may be."""
-    for name, reason in _LEFT_ALONE.items():
-        if document.get(name) not in _NOTHING:
-            return f"{reason} (``{name}``)"
-    if document.get("tools") and document.get("tool_choice") not in (None, "auto", "none"):
-        return "forces a call (``tool_choice``)"
-    messages = document.get("messages")
-    if messages is None and not isinstance(document.get("prompt"), str):
-        return "has a prompt that is not one text"
-    last = messages[-1] if isinstance(messages, list) and messages else None
-    if isinstance(last, dict) and last.get("role") == "assistant":
-        return "begins the answer with a message of its own"
-    return None
 
 
 class SteppedRequest(PartRequest):

@@ -530,7 +530,7 @@ def test_a_server_that_repeats_what_it_continues(caplog: pytest.LogCaptureFixtur
         ({"tools": [{}], "tool_choice": "required"}, ("tool_choice",)),
         ({"response_format": {"type": "json_object"}}, ("form",)),
         ({"messages": [{"role": "assistant", "content": "x"}]}, ("message",)),
-        ({"messages": None, "prompt": [1, 2]}, ("prompt", "string")),
+        ({"messages": None, "prompt": [1, 2]}, ("prompt", "text")),
     ],
 )
 def test_requests_that_cannot_be_sent_in_parts(
