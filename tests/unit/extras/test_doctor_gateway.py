@@ -85,7 +85,7 @@ def self_test(
 
     with (
         ExactServer(model, seed=seed) as server,
-        RulesGateway(provider, server, key=KEY, seed=seed, lie=lie, concurrency=1) as gateway,
+        RulesGateway(provider, server, key=KEY, lie=lie, concurrency=1) as gateway,
     ):
         return asyncio.run(run(gateway.base_url))
 

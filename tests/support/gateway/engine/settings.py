@@ -25,7 +25,7 @@ class RequestSettings:
     the content filter (azure). hosts: name -> fields that the host lacks, the
     preferred one first (openrouter). lie: a planted lie: sampling secretly truncated at top-p .9,
     logprobs of the biased distribution, the bias ignored, no more than 64 entries, fractions
-    rounded. seed: of the order of legacy lists.
+    rounded.
     """
 
     key: str = "gateway-key"
@@ -39,7 +39,6 @@ class RequestSettings:
     filter_prompts: str | None = None
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lie: Lie | None = None
-    seed: int = 0
 
     def applied(self, bias: Mapping[int, float]) -> dict[int, float]:
         """The bias that really reaches the engine."""

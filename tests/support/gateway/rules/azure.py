@@ -8,8 +8,6 @@ import re
 from collections.abc import Mapping
 from typing import ClassVar
 
-import numpy as np
-
 from tests.support.gateway.batches import BatchLimits
 from tests.support.gateway.engine.completion_view import CompletionView
 from tests.support.gateway.engine.upstream import Want
@@ -105,12 +103,10 @@ class AzureRules(OpenAIRules):
             "system_fingerprint": "fp_gateway",
         }
 
-    def chat_choice(
-        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
-    ) -> JSON:
+    def chat_choice(self, index: int, reading: CompletionView, body: JSON, want: Want) -> JSON:
         """One choice, and what the filter found in it."""
         results = dict.fromkeys(KINDS, SAFE)
         return {
-            **super().chat_choice(index, reading, body, want, rng),
+            **super().chat_choice(index, reading, body, want),
             "content_filter_results": results,
         }

@@ -8,8 +8,6 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
-import numpy as np
-
 from tests.support.gateway import fields
 from tests.support.gateway.engine.completion_view import CompletionView, f32
 from tests.support.gateway.engine.from_request import DEFAULTS, sampling_of
@@ -68,11 +66,9 @@ class FireworksRules(OpenWeightsRules):
         changed = sampling_of(body) != DEFAULTS or bool(body.get("logit_bias"))
         return asked(body) is not None and changed
 
-    def rest(
-        self, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
-    ) -> JSON:
+    def rest(self, reading: CompletionView, body: JSON, want: Want) -> JSON:
         """With the ids of a whole completion where they are asked for."""
-        rest = super().rest(reading, body, want, rng)
+        rest = super().rest(reading, body, want)
         if body.get("return_token_ids"):
             whole = len(reading.drawn) == reading.tokens
             rest["token_ids"] = [each.id for each in reading.drawn] if whole else None

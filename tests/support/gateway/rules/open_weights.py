@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-import numpy as np
-
 from tests.support.gateway.batches import BatchLimits
 from tests.support.gateway.engine.completion_view import CompletionView
 from tests.support.gateway.engine.upstream import Want
@@ -31,22 +29,16 @@ class OpenWeightsRules(OpenAIRules):
     message: ClassVar[Mapping[str, object]] = {}
     """Fields of a message beside its role and content."""
 
-    def chat_choice(
-        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
-    ) -> JSON:
+    def chat_choice(self, index: int, reading: CompletionView, body: JSON, want: Want) -> JSON:
         """One choice of the chat endpoint."""
         message = {"role": "assistant", "content": reading.text, **self.message}
-        return {"index": index, "message": message, **self.rest(reading, body, want, rng)}
+        return {"index": index, "message": message, **self.rest(reading, body, want)}
 
-    def legacy_choice(
-        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
-    ) -> JSON:
+    def legacy_choice(self, index: int, reading: CompletionView, body: JSON, want: Want) -> JSON:
         """One choice of the completions endpoint."""
-        return {"index": index, "text": reading.text, **self.rest(reading, body, want, rng)}
+        return {"index": index, "text": reading.text, **self.rest(reading, body, want)}
 
-    def rest(
-        self, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
-    ) -> JSON:
+    def rest(self, reading: CompletionView, body: JSON, want: Want) -> JSON:
         """Why a choice ended, and its logprobs."""
         k = asked(body)
         logprobs: JSON | None = None
@@ -54,7 +46,7 @@ class OpenWeightsRules(OpenAIRules):
             logprobs = {"content": self.entries(reading, body, want, k)}
         elif k is not None:
             ids = [position.id for position in reading.told]
-            logprobs = {**self.legacy_lists(reading, k, 0, rng), "token_ids": ids}
+            logprobs = {**self.legacy_lists(reading, k, 0), "token_ids": ids}
         return {"finish_reason": reading.finish, "logprobs": logprobs}
 
     def has_entries(self, body: JSON) -> bool:

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
 from tests.support.gateway import fields
 from tests.support.gateway.batches import BatchLimits
 from tests.support.gateway.checks import ModelLimits, broken_rules
@@ -193,7 +191,6 @@ class OpenAIRules:
         number: int,
     ) -> JSON:
         """The whole answer to an accepted request."""
-        rng = np.random.default_rng([self.settings.seed, number, 2])
         make = self.chat_choice if endpoint == "chat" else self.legacy_choice
         prompt_tokens, generated = (
             readings[0].prompt_tokens,
@@ -204,9 +201,7 @@ class OpenAIRules:
             "object": "chat.completion" if endpoint == "chat" else "text_completion",
             "created": int(time.time()),
             "model": model,
-            "choices": [
-                make(index, reading, body, want, rng) for index, reading in enumerate(readings)
-            ],
+            "choices": [make(index, reading, body, want) for index, reading in enumerate(readings)],
             "usage": self.usage(prompt_tokens, generated),
             **self.envelope(body),
         }
@@ -224,9 +219,7 @@ class OpenAIRules:
         """Fields beside the choices of the answer to ``body``."""
         return self.beside
 
-    def chat_choice(
-        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
-    ) -> JSON:
+    def chat_choice(self, index: int, reading: CompletionView, body: JSON, want: Want) -> JSON:
         """One choice of the chat endpoint."""
         k = asked(body)
         told = reading.told[: reading.kept]
@@ -261,30 +254,24 @@ class OpenAIRules:
             "bytes": list(raw) or None,
         }
 
-    def legacy_choice(
-        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
-    ) -> JSON:
+    def legacy_choice(self, index: int, reading: CompletionView, body: JSON, want: Want) -> JSON:
         """One choice of the completions endpoint."""
         k = asked(body)
         return {
             "text": reading.text,
             "index": index,
             "logprobs": (
-                None
-                if k is None
-                else self.legacy_lists(reading, k, len(str(body.get("prompt"))), rng)
+                None if k is None else self.legacy_lists(reading, k, len(str(body.get("prompt"))))
             ),
             "finish_reason": reading.finish,
         }
 
-    def legacy_lists(
-        self, reading: CompletionView, k: int, start: int, rng: np.random.Generator
-    ) -> dict[str, Any]:
+    def legacy_lists(self, reading: CompletionView, k: int, start: int) -> dict[str, Any]:
         """Parallel lists; text keys, so that two tokens of one text become one entry. ``start``:
         characters of the prompt.
         """
         last = start + len(reading.text)
-        tops = [self._by_text(each, k, rng) for each in reading.told]
+        tops = [self._by_text(each, k) for each in reading.told]
         return {
             "tokens": [self.shown.key(each.id, each.raw) for each in reading.told],
             "token_logprobs": [f32(each.logprob) for each in reading.told],
@@ -294,11 +281,9 @@ class OpenAIRules:
             ],
         }
 
-    def _by_text(
-        self, position: EnginePosition, k: int, rng: np.random.Generator
-    ) -> dict[str, float]:
+    def _by_text(self, position: EnginePosition, k: int) -> dict[str, float]:
         listed = {self.shown.key(token): f32(logprob) for token, logprob in position.top(k)}
-        return {text: listed[text] for text in rng.permutation(list(listed)).tolist()}
+        return dict(sorted(listed.items()))
 
 
 def bearer(headers: Mapping[str, str]) -> str:
