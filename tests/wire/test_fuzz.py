@@ -147,47 +147,12 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 STRANGE: list[Any] = [
-    None,
-    True,
-    False,
-    "",
-    "\ud83d",
-    "\x00",
-    "token_id:",
-    "token_id:" + "9" * 5000,
-    "token_id:-1",
-    [],
-    {},
-]
-STRANGE += [
-    [None],
-    [256],
-    [-1],
-    {"logprob": None},
-    0,
-    1,
-    -1,
-    2**31,
-    2**63,
-    -(2**70),
-    10**400,
-    0.5,
-    -0.0,
-    1e-320,
-    1e308,
-]
-STRANGE += [
-    -1e308,
-    math.nan,
-    math.inf,
-    -math.inf,
-    -9999.0,
-    -9998.0,
-    "stop",
-    "length",
-    "content_filter",
-    "é" * 70_000,
-]
+    None, True, False, "", "\ud83d", "\x00", "é" * 70_000, "stop", "length", "content_filter",
+    "token_id:", "token_id:" + "9" * 5000, "token_id:-1", [], {}, [None], [256], [-1], {"logprob": None},
+    0, 1, -1, 2**31, 2**63, -(2**70), 10**400, 0.5, -0.0, 1e-320, 1e308, -1e308, math.nan, math.inf,
+    -math.inf, -9999.0, -9998.0,
+]  # fmt: skip
+BREAKS = ("drop", "twice", *("strange",) * 3, "nest", "swap", "shuffle", "cut", "number", "text")
 
 
 def deep(levels: int, value: Any) -> Any:
@@ -205,21 +170,7 @@ def mutated(answer: Any, seed: int) -> None:
         return
     owner, key = rng.choice(fields)
     value = owner[key]
-    match rng.choice(
-        (
-            "drop",
-            "twice",
-            "strange",
-            "strange",
-            "strange",
-            "nest",
-            "swap",
-            "shuffle",
-            "cut",
-            "number",
-            "text",
-        )
-    ):
+    match rng.choice(BREAKS):
         case "drop":
             del owner[key]
         case "twice" if isinstance(owner, list):
@@ -236,28 +187,11 @@ def mutated(answer: Any, seed: int) -> None:
         case "number" if (
             isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
         ):
-            owner[key] = rng.choice(
-                (
-                    -value,
-                    value * 1e6,
-                    value + 1,
-                    value - 1e-4,
-                    value / 1e9,
-                    str(value),
-                    round(value, 1),
-                )
-            )
+            changed = (-value, value * 1e6, value + 1, value - 1e-4, value / 1e9, str(value))
+            owner[key] = rng.choice((*changed, round(value, 1)))
         case "text" if isinstance(value, str):
-            owner[key] = rng.choice(
-                (
-                    value + "\ufffd",
-                    value * 3,
-                    value[::-1],
-                    value.upper(),
-                    "<|" + value,
-                    "bytes:" + value,
-                )
-            )
+            longer = (value + "\ufffd", value * 3, "<|" + value, "bytes:" + value)
+            owner[key] = rng.choice((*longer, value[::-1], value.upper()))
         case _:
             owner[key] = copy.deepcopy(rng.choice(STRANGE))  # a later break may land inside it
 
@@ -423,18 +357,8 @@ def overwritten(content: bytes, rng: random.Random) -> bytes:
     """``content`` with a piece of it cut out, repeated, moved to the end or replaced."""
     start = rng.randrange(len(content) + 1)
     end = min(len(content), start + rng.choice((0, 1, 1, 4, 100)))
-    piece = rng.choice(
-        (
-            b"",
-            content[start:end] * 2,
-            rng.randbytes(end - start),
-            b"NaN",
-            b"1" * 5000,
-            b'"',
-            b"[" * 5000,
-            b"-",
-        )
-    )
+    own = (content[start:end] * 2, rng.randbytes(end - start))
+    piece = rng.choice((b"", *own, b"NaN", b"1" * 5000, b'"', b"[" * 5000, b"-"))
     return content[:start] + piece + content[end:]
 
 
