@@ -215,85 +215,26 @@ LACKING: list[tuple[Any, str, int | None]] = [
     (unsupported("top_logprobs"), "top_logprobs", None),
     (unsupported("logit_bias"), "logit_bias", None),
     (unsupported("stop"), "stop", None),
-    (
-        (
-            "Unsupported parameter: 'max_tokens' is not supported with this model. Use"
-            " 'max_completion_tokens' instead."
-        ),
-        "max_tokens",
-        None,
-    ),
+    ("Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.", "max_tokens", None),
     ("Unsupported value: 'temperature' does not support 0.7 with this model.", "temperature", None),
     (openai("No.", code="unsupported_parameter", param="logit_bias"), "logit_bias", None),
     ("You are not allowed to request logprobs from this model", "logprobs", None),
     ("logprobs are not supported with reasoning models.", "logprobs", None),
     ("Unrecognized request argument supplied: logprobs", "logprobs", None),
-    (
-        (
-            "logprobs, best_of and echo parameters are not available on gpt-35-turbo model. Please"
-            " remove the parameter."
-        ),
-        "logprobs",
-        None,
-    ),
+    ("logprobs, best_of and echo parameters are not available on gpt-35-turbo model. Please remove the parameter.", "logprobs", None),
     ("Logprobs is not enabled for models/gemini-2.5-pro", "logprobs", None),
-    (
-        'Invalid JSON payload received. Unknown name "logprobs": Cannot find field.',
-        "logprobs",
-        None,
-    ),
+    ('Invalid JSON payload received. Unknown name "logprobs": Cannot find field.', "logprobs", None),
     ("5 is greater than the maximum of 1 - 'logprobs'", "logprobs", 1),
     ("Requested sample logprobs of 25, which is greater than max allowed: 20", "logprobs", 20),
-    (
-        "Invalid 'top_logprobs': integer above maximum value. Expected a value <= 20, but got 25.",
-        "top_logprobs",
-        20,
-    ),
+    ("Invalid 'top_logprobs': integer above maximum value. Expected a value <= 20, but got 25.", "top_logprobs", 20),
     ("Invalid value for 'top_logprobs': must be less than or equal to 20.", "top_logprobs", 20),
-    (
-        (
-            "Input should be less than or equal to 9, field: 'n'; Input should be less than or"
-            " equal to 5, field: 'top_logprobs'"
-        ),
-        "top_logprobs",
-        5,
-    ),
-    (
-        "Extra inputs are not permitted, field: 'return_token_ids', value: True.",
-        "return_token_ids",
-        None,
-    ),
-    (
-        (
-            "[{'type': 'extra_forbidden', 'loc': ('body', 'prompt_logprobs'), 'msg': 'Extra inputs"
-            " are not permitted'}]"
-        ),
-        "prompt_logprobs",
-        None,
-    ),
-    (
-        {
-            "detail": [
-                {
-                    "type": "extra_forbidden",
-                    "loc": ["body", "min_p"],
-                    "msg": "Extra inputs are not permitted",
-                }
-            ]
-        },
-        "min_p",
-        None,
-    ),
-    (
-        (
-            "The min_p and logit_bias sampling parameters are not yet supported with speculative"
-            " decoding."
-        ),
-        "logit_bias",
-        None,
-    ),
+    ("Input should be less than or equal to 9, field: 'n'; Input should be less than or equal to 5, field: 'top_logprobs'", "top_logprobs", 5),
+    ("Extra inputs are not permitted, field: 'return_token_ids', value: True.", "return_token_ids", None),
+    ("[{'type': 'extra_forbidden', 'loc': ('body', 'prompt_logprobs'), 'msg': 'Extra inputs are not permitted'}]", "prompt_logprobs", None),
+    ({"detail": [{"type": "extra_forbidden", "loc": ["body", "min_p"], "msg": "Extra inputs are not permitted"}]}, "min_p", None),
+    ("The min_p and logit_bias sampling parameters are not yet supported with speculative decoding.", "logit_bias", None),
     ("This endpoint doesn't support logit bias", "logit_bias", None),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("status", [400, 403, 422, None])
@@ -316,46 +257,13 @@ def test_what_a_model_lacks(
 
 
 BIASES: list[tuple[Any, FaultKind, int | None]] = [
-    (
-        openai("You provided 500 logit biases, but can provide at most 300", param="logit_bias"),
-        "too many entries",
-        300,
-    ),
-    (
-        {"error": {"message": "Too many logit bias tokens: 5000. The max size is 1024."}},
-        "too many entries",
-        1024,
-    ),
-    (
-        openai("Invalid key in 'logit_bias': 100265. Maximum value is 100257.", param="logit_bias"),
-        "bad id",
-        100_257,
-    ),
-    (
-        openai(
-            "Invalid key in 'logit_bias': AI. You should only be submitting non-negative integers."
-        ),
-        "bad id",
-        None,
-    ),
-    (
-        {"object": "error", "message": "logit_bias must has keys in [0, 248319], got 999999999."},
-        "bad id",
-        248_319,
-    ),
-    (
-        {
-            "error": {
-                "message": (
-                    "token_id(s) [60000] in logit_bias contain out-of-vocab token ids. Vocabulary"
-                    " size: 49152"
-                )
-            }
-        },
-        "bad id",
-        49_151,
-    ),
-]
+    (openai("You provided 500 logit biases, but can provide at most 300", param="logit_bias"), "too many entries", 300),
+    ({"error": {"message": "Too many logit bias tokens: 5000. The max size is 1024."}}, "too many entries", 1024),
+    (openai("Invalid key in 'logit_bias': 100265. Maximum value is 100257.", param="logit_bias"), "bad id", 100_257),
+    (openai("Invalid key in 'logit_bias': AI. You should only be submitting non-negative integers."), "bad id", None),
+    ({"object": "error", "message": "logit_bias must has keys in [0, 248319], got 999999999."}, "bad id", 248_319),
+    ({"error": {"message": "token_id(s) [60000] in logit_bias contain out-of-vocab token ids. Vocabulary size: 49152"}}, "bad id", 49_151),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("body", "kind", "limit"), BIASES)

@@ -185,26 +185,18 @@ def test_a_hub_name_chooses_the_file(
     [
         ("org/plain", InputError, ("org/plain", "-GGUF")),
         ("org/plain:Q4_K_M", InputError, ("org/plain", "-GGUF")),
-        (
-            "org/quants:Q2_K",
-            InputError,
-            ("Q2_K", "m-F16.gguf", "m-Q4_K_M.gguf"),
-        ),
+        ("org/quants:Q2_K", InputError, ("Q2_K", "m-F16.gguf", "m-Q4_K_M.gguf")),
         ("org/quants/other.gguf", InputError, ("org/quants/other.gguf", "org/name:QUANT")),
         ("org/missing", InputError, ("org/missing", "HF_TOKEN")),
         ("org/missing/m.gguf", InputError, ("org/missing/m.gguf", "HF_TOKEN")),
         ("org/sharded", InputError, ("m-Q4_K_M-00001-of-00002.gguf", "org/sharded:Q4_K_M")),
-        (
-            "org/sharded/m-Q4_K_M-00001-of-00002.gguf",
-            InputError,
-            ("m-Q4_K_M-00001-of-00002.gguf", "org/sharded:Q4_K_M"),
-        ),
+        ("org/sharded/m-Q4_K_M-00001-of-00002.gguf", InputError, ("m-Q4_K_M-00001-of-00002.gguf", "org/sharded:Q4_K_M")),
         ("org/notes/fake.gguf", InputError, ("fake.gguf", "b'<htm'", "b'GGUF'")),
         ("org/gated", AuthenticationFailed, ("org/gated", "HF_TOKEN")),
         ("org/gated/m-Q4_K_M.gguf", AuthenticationFailed, ("org/gated/m-Q4_K_M.gguf", "HF_TOKEN")),
         ("org--x/name", InputError, ("org--x/name", "--")),
     ],
-)
+)  # fmt: skip
 def test_what_the_hub_refuses_is_said_in_one_sentence(
     name: str, error: type[BlbError], facts: tuple[str, ...], endpoint: str, tmp_path: Path
 ) -> None:

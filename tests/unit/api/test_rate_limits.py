@@ -9,7 +9,7 @@ import math
 import random
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -162,16 +162,7 @@ def emptied(headers: dict[str, str]) -> RateLimiter:
         (told(limit_requests=5000, remaining_requests=4999, reset_requests="12ms"), 60 / 5000),
         (told(limit_requests=30000, remaining_requests=29999, reset_requests="2ms"), 60 / 30000),
         # Azure: bare milliseconds, and the length of the window.
-        (
-            told(
-                limit_requests=120,
-                remaining_requests=119,
-                reset_requests="500",
-                renewalperiod_requests=60,
-                limit_tokens=120_000,
-            ),
-            60 / 120,
-        ),
+        (told(limit_requests=120, remaining_requests=119, reset_requests="500", renewalperiod_requests=60, limit_tokens=120_000), 60 / 120),
         (told(limit_requests=120, remaining_requests=119, reset_requests="500"), 60 / 120),
         # Azure before 2025: only what remains.
         (told(remaining_requests=119, remaining_tokens=119_984), 60 / 119),
@@ -182,12 +173,9 @@ def emptied(headers: dict[str, str]) -> RateLimiter:
         (told(limit_requests=14_400, remaining_requests=14_370, reset_requests="2m59.56s"), 5.985),
         # OpenAI's documentation: consistent for requests, and no possible window for tokens.
         (told(limit_requests=60, remaining_requests=59, reset_requests="1s"), 1),
-        (
-            told(limit_requests=150_000, remaining_requests=149_984, reset_requests="6m0s"),
-            60 / 150_000,
-        ),
+        (told(limit_requests=150_000, remaining_requests=149_984, reset_requests="6m0s"), 60 / 150_000),
     ],
-)
+)  # fmt: skip
 def test_recorded_headers(headers: dict[str, str], seconds: float) -> None:
     """How long one request waits once nothing remains, by headers that were recorded or
     documented.
@@ -387,9 +375,9 @@ class Simulation:
     workers: int
     sizes: list[int]
     latency: float
-    when: str
-    jitter: float = 0.1
     charge: float = 1.0
+    when: str = "admitted"
+    jitter: float = 0.1
     tells_start: bool = True
     budgets: RateLimiter = field(default_factory=RateLimiter)
     served: int = 0
@@ -463,39 +451,14 @@ class Simulation:
 
 
 MANY = 1e9
-CASES: list[dict[str, Any]] = [
-    {"requests": Leaky(500), "tokens": Leaky(MANY), "workers": 64, "sizes": [100], "latency": 3.0},
-    {
-        "requests": Leaky(5000),
-        "tokens": Leaky(200_000),
-        "workers": 64,
-        "sizes": [200, 800, 1500],
-        "latency": 2.0,
-    },
-    {"requests": Leaky(60), "tokens": Leaky(MANY), "workers": 128, "sizes": [100], "latency": 60.0},
-    {"requests": Leaky(3), "tokens": Leaky(MANY), "workers": 16, "sizes": [100], "latency": 1.0},
-    {
-        "requests": Leaky(MANY),
-        "tokens": Leaky(30_000),
-        "workers": 32,
-        "sizes": [14_000, 500, 9000],
-        "latency": 5.0,
-    },
-    {
-        "requests": Leaky(MANY),
-        "tokens": Leaky(30_000),
-        "workers": 32,
-        "sizes": [4000],
-        "latency": 5.0,
-        "charge": 0.2,
-    },
-    {
-        "requests": Leaky(5000, window=86_400),
-        "tokens": Leaky(MANY),
-        "workers": 4,
-        "sizes": [50],
-        "latency": 0.01,
-    },
+CASES = [
+    Simulation(Leaky(500), Leaky(MANY), 64, [100], 3.0),
+    Simulation(Leaky(5000), Leaky(200_000), 64, [200, 800, 1500], 2.0),
+    Simulation(Leaky(60), Leaky(MANY), 128, [100], 60.0),
+    Simulation(Leaky(3), Leaky(MANY), 16, [100], 1.0),
+    Simulation(Leaky(MANY), Leaky(30_000), 32, [14_000, 500, 9000], 5.0),
+    Simulation(Leaky(MANY), Leaky(30_000), 32, [4000], 5.0, 0.2),
+    Simulation(Leaky(5000, window=86_400), Leaky(MANY), 4, [50], 0.01),
 ]
 
 
@@ -505,7 +468,7 @@ def test_a_provider_is_used_up_and_does_not_refuse(case: int, when: str) -> None
     """At least 90 % of what a leaky bucket gives out is taken, and at most 1 in 200 requests that
     know the limit is refused.
     """
-    simulation = Simulation(when=when, **deepcopy(CASES[case]))
+    simulation = replace(deepcopy(CASES[case]), when=when)
     seconds = max(240.0, 10 * 60 / simulation.requests.limit * 60)
     simulation.run(seconds)
     given_out = [
@@ -519,8 +482,7 @@ def test_a_provider_is_used_up_and_does_not_refuse(case: int, when: str) -> None
 
 def test_answers_to_unknown_requests_still_fill_the_bucket() -> None:
     """Headers that nobody matched to a request only lower the count; the refill does the rest."""
-    case = {**deepcopy(CASES[1]), "tells_start": False}
-    simulation = Simulation(when="admitted", **case)
+    simulation = replace(deepcopy(CASES[1]), tells_start=False)
     simulation.run(300)
     assert simulation.spent >= 0.9 * 6 * 200_000
     assert simulation.refused == 0

@@ -120,22 +120,8 @@ ASKS = [ask_model, ask_reward, ask_judge, ask_embeddings]
     ("answer", "kind", "tries"),
     [
         (Reply(429, {"error": "slow down"}), RateLimited, RATE_LIMIT_ATTEMPTS),
-        (
-            Reply(429, {"error": {"code": "insufficient_quota", "message": "no credit"}}),
-            QuotaExhausted,
-            1,
-        ),
-        (
-            Reply(
-                429,
-                {
-                    "error": "INSUFFICIENT QUOTA",
-                    "message": "You exceeded your current quota of tokens per minute.",
-                },
-            ),
-            RateLimited,
-            RATE_LIMIT_ATTEMPTS,
-        ),
+        (Reply(429, {"error": {"code": "insufficient_quota", "message": "no credit"}}), QuotaExhausted, 1),
+        (Reply(429, {"error": "INSUFFICIENT QUOTA", "message": "You exceeded your current quota of tokens per minute."}), RateLimited, RATE_LIMIT_ATTEMPTS),
         (Reply(429, {"error": "tomorrow"}, {"retry-after": "36000"}), RateLimited, 1),
         (Reply(503, {"error": "tomorrow"}, {"retry-after": "36000"}), ServerFailed, 1),
         (Reply(408, {"error": "late"}), ServerFailed, ATTEMPTS),
@@ -148,7 +134,7 @@ ASKS = [ask_model, ask_reward, ask_judge, ask_embeddings]
         (Reply(422, {"error": "no"}), RequestRejected, 1),
         (Reply(302, {}, {"location": "http://127.0.0.1:9/"}), RequestRejected, 1),
     ],
-)
+)  # fmt: skip
 def test_a_fault_is_the_same_everywhere(
     server: Refusing,
     tmp_path: Path,

@@ -123,28 +123,12 @@ def test_an_address_that_is_none_passes(tmp_path: Path, bias: Bias) -> None:
         (b"\xff", {}, ("UTF-8", "0xff")),
         (b'{"body": {}}', {}, ('{"body": {}}', '"url"')),
         (b"[1]", {}, ("[1]", '"url"')),
-        (
-            json.dumps(line({"model": "tiny"}, "/v1/responses")).encode(),
-            {},
-            ("Responses", "logit_bias", "'tiny'"),
-        ),
-        (
-            json.dumps(line({"model": "b"})).encode(),
-            {"others": "raise"},
-            ("'tiny'", "'b'", "models=[...]"),
-        ),
-        (
-            json.dumps(line({"model": "tiny", "logit_bias": {"1": 1}})).encode(),
-            {},
-            ("logit_bias", "on_conflict='ours'"),
-        ),
-        (
-            json.dumps(line({"model": "tiny", "seed": 0})).replace("0}", "1e400}").encode(),
-            {},
-            ("NaN", "1.8e308"),
-        ),
+        (json.dumps(line({"model": "tiny"}, "/v1/responses")).encode(), {}, ("Responses", "logit_bias", "'tiny'")),
+        (json.dumps(line({"model": "b"})).encode(), {"others": "raise"}, ("'tiny'", "'b'", "models=[...]")),
+        (json.dumps(line({"model": "tiny", "logit_bias": {"1": 1}})).encode(), {}, ("logit_bias", "on_conflict='ours'")),
+        (json.dumps(line({"model": "tiny", "seed": 0})).replace("0}", "1e400}").encode(), {}, ("NaN", "1.8e308")),
     ],
-)
+)  # fmt: skip
 def test_a_bad_line_leaves_no_file(
     tmp_path: Path, bias: Bias, second: bytes, options: dict[str, Any], facts: tuple[str, ...]
 ) -> None:

@@ -294,23 +294,15 @@ def test_applying_twice_is_a_conflict(server: Server, client: OpenAI, bias: Bias
         ("/agents/sessions", {"model": "tiny"}, "Agents"),
         ("/agents/a1", {"model": "tiny"}, "Agents"),
         ("/agents/sessions/s1", {"agent": {"model": "tiny"}}, "Agents"),
-        (
-            "/realtime/client_secrets",
-            {"session": {"type": "realtime", "model": "tiny"}},
-            "Realtime",
-        ),
+        ("/realtime/client_secrets", {"session": {"type": "realtime", "model": "tiny"}}, "Realtime"),
         ("/realtime/calls/c1/accept", {"model": "tiny"}, "Realtime"),
         ("/live/sessions", {"session": {"model": "tiny"}}, "Live"),
         ("/decisions", {"model": "tiny"}, "Decisions"),
         ("/evals/e1/runs", {"data_source": {"type": "completions", "model": "tiny"}}, "Evals"),
-        (
-            "/fine_tuning/alpha/graders/run",
-            {"grader": {"type": "score_model", "model": "tiny"}, "model_sample": "a"},
-            "Graders",
-        ),
+        ("/fine_tuning/alpha/graders/run", {"grader": {"type": "score_model", "model": "tiny"}, "model_sample": "a"}, "Graders"),
         ("/messages", {"model": "tiny"}, "Messages"),
     ],
-)
+)  # fmt: skip
 def test_endpoints_that_take_no_bias(
     server: Server, client: OpenAI, bias: Bias, path: str, body: dict[str, Any], api: str
 ) -> None:

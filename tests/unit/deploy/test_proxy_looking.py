@@ -56,23 +56,13 @@ def seen(address: str, *models: str) -> tuple[str, str]:
         (listing("other", aliases=["m"]), "/v1", (), True),
         (plain("401 Unauthorized", b"{}"), "/v1", (), True),
         (plain("404 Not Found", b"{}"), "/v1", (), True),
-        (
-            listing("MODEL.gguf"),
-            "/v1",
-            ("no 'm'", "it has MODEL.gguf", "use --model MODEL.gguf"),
-            True,
-        ),
-        (
-            listing(*(f"{name}-model" for name in "abcde")),
-            "/v1",
-            ("it has a-model, b-model, c-model and 2 more", "use --model NAME"),
-            True,
-        ),
+        (listing("MODEL.gguf"), "/v1", ("no 'm'", "it has MODEL.gguf", "use --model MODEL.gguf"), True),
+        (listing(*(f"{name}-model" for name in "abcde")), "/v1", ("it has a-model, b-model, c-model and 2 more", "use --model NAME"), True),
         (listing("m", path="/api/v1/models"), "/api", ("give --upstream", "/api/v1"), True),
         (plain(body=b"<html>"), "/v1", ("no JSON object", "--upstream"), True),
         (plain("503 Service Unavailable", b"{}"), "/v1", ("answers 503",), False),
     ],
-)
+)  # fmt: skip
 def test_one_sentence_says_what_will_go_wrong(
     answer: Answering, base: str, words: tuple[str, ...], is_ready: bool
 ) -> None:
