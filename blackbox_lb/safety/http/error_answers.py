@@ -136,7 +136,8 @@ class ErrorSign:
     kind: the fault; ``service.ERRORS`` has its error, and ``retries.is_passing`` whether that error
         is waited for or ends the run.
     source: where the sign was read or recorded.
-    codes: codes and types that decide under any status, letters and digits only.
+    codes: codes and types that decide under any status, letters and digits only, with blanks
+        between.
     sentence: pattern of a message that decides under any status. Its group ``limit`` is the largest
         accepted number, ``beyond`` the smallest refused one.
     unless: pattern of a message for which neither ``codes`` nor ``sentence`` counts.
@@ -147,11 +148,11 @@ class ErrorSign:
 
     kind: FaultKind
     source: str
-    codes: frozenset[str] = frozenset()
+    codes: str = ""
     sentence: str = ""
     unless: str = ""
     statuses: tuple[int, ...] = ()
-    bare_codes: frozenset[str] = frozenset()
+    bare_codes: str = ""
 
 
 OPENAI = "https://platform.openai.com/docs/guides/error-codes"
@@ -162,14 +163,7 @@ SIGNS: tuple[ErrorSign, ...] = (
     ErrorSign(
         "content filter",
         f"{OPENAI}, {AZURE}; DeepSeek says Content Exists Risk",
-        codes=frozenset(
-            {
-                "contentfilter",
-                "responsibleaipolicyviolation",
-                "contentpolicyviolation",
-                "invalidprompt",
-            }
-        ),
+        codes="contentfilter responsibleaipolicyviolation contentpolicyviolation invalidprompt",
         sentence=(
             r"content management policy|flagged as potentially violating|content exists risk"
         ),
@@ -177,16 +171,10 @@ SIGNS: tuple[ErrorSign, ...] = (
     ErrorSign(
         "quota",
         f"{OPENAI}; Azure's API management says Out of call volume quota",
-        codes=frozenset(
-            {
-                "insufficientquota",
-                "creditbalanceexhausted",
-                "organizationspendlimitexceeded",
-                "organizationusagelimitexceeded",
-                "projectspendlimitexceeded",
-                "billinghardlimitreached",
-                "billingnotactive",
-            }
+        codes=(
+            "insufficientquota creditbalanceexhausted organizationspendlimitexceeded "
+            "organizationusagelimitexceeded projectspendlimitexceeded billinghardlimitreached "
+            "billingnotactive"
         ),
         sentence=r"exceeded your current quota|spending limit|out of call volume quota",
         # Scaleway answers INSUFFICIENT QUOTA to its limits of a minute and of concurrent requests
@@ -207,9 +195,7 @@ SIGNS: tuple[ErrorSign, ...] = (
     ErrorSign(
         "authentication",
         OPENAI,
-        codes=frozenset(
-            {"invalidapikey", "authenticationerror", "unauthorized", "permissiondenied"}
-        ),
+        codes="invalidapikey authenticationerror unauthorized permissiondenied",
         sentence=r"(?:incorrect|invalid) api key|api key not valid",
         statuses=(401, 403),
     ),
@@ -224,35 +210,26 @@ SIGNS: tuple[ErrorSign, ...] = (
         f"{OPENAI}; {HTTP}",
         sentence=rf"exceeded your current (?:quota|limit|threshold)\b.*?(?:{PER_TIME})",
         statuses=(429,),
-        bare_codes=frozenset(
-            {"ratelimitexceeded", "ratelimiterror", "slowdown", "toomanyrequests"}
-        ),
+        bare_codes="ratelimitexceeded ratelimiterror slowdown toomanyrequests",
     ),
     ErrorSign(
         "overloaded",
         f"{OPENAI}; {HTTP}; 529 of https://docs.claude.com/en/api/errors",
         statuses=(503, 529),
-        bare_codes=frozenset(
-            {
-                "overloadederror",
-                "serverisoverloaded",
-                "serviceunavailable",
-                "serviceunavailableerror",
-            }
-        ),
+        bare_codes="overloadederror serverisoverloaded serviceunavailable serviceunavailableerror",
     ),
     ErrorSign(
         "timeout",
         HTTP,
         statuses=(408,),
-        bare_codes=frozenset({"timeout", "timeouterror", "requesttimeout"}),
+        bare_codes="timeout timeouterror requesttimeout",
     ),
     ErrorSign("conflict", HTTP, statuses=(409,)),
     ErrorSign(
         "server",
         f"{OPENAI}; {HTTP}",
         statuses=tuple(status for status in range(500, 1000) if status not in (501, 503, 529)),
-        bare_codes=frozenset({"servererror", "internalservererror", "internalerror", "apierror"}),
+        bare_codes="servererror internalservererror internalerror apierror",
     ),
     ErrorSign(
         "context full",
@@ -301,7 +278,7 @@ SIGNS: tuple[ErrorSign, ...] = (
         "unknown model",
         "400 of Mistral and OpenAI, OpenRouter, DeepSeek now and before, Bedrock, xAI, llama.cpp's"
         " router; 404 of Azure, Fireworks, Ollama, vLLM and SGLang",
-        codes=frozenset({"modelnotfound", "deploymentnotfound", "invalidmodel"}),
+        codes="modelnotfound deploymentnotfound invalidmodel",
         sentence=(
             r"\binvalid model\b|is not a valid model id|supported api model names are|\bmodel not"
             r" exist|model identifier is invalid|"
@@ -312,7 +289,7 @@ SIGNS: tuple[ErrorSign, ...] = (
         "context length",
         "OpenAI, vLLM now and before, llama.cpp, SGLang now and before, Fireworks,"
         " llama-cpp-python",
-        codes=frozenset({"contextlengthexceeded", "exceedcontextsizeerror"}),
+        codes="contextlengthexceeded exceedcontextsizeerror",
         sentence=(
             r"maximum context length|model's context length|longer than the maximum model"
             r" length|exceeds the (?:available )?context "
@@ -341,7 +318,7 @@ SIGNS: tuple[ErrorSign, ...] = (
         "not found",
         HTTP,
         statuses=(404, 410),
-        bare_codes=frozenset({"notfound", "notfounderror"}),
+        bare_codes="notfound notfounderror",
     ),
     ErrorSign("unsupported", HTTP, statuses=(501,)),
 )
@@ -393,7 +370,7 @@ def _judge(words: _Words, status: int | None) -> Verdict:
         if not (sign.unless and re.search(sign.unless, message, re.IGNORECASE))
     ]
     for sign in signs:
-        if sign.codes & words.codes:
+        if not words.codes.isdisjoint(sign.codes.split()):
             return sign.kind, None, None
     for sign in signs:
         match = None
@@ -413,7 +390,7 @@ def _judge(words: _Words, status: int | None) -> Verdict:
             return sign.kind, None, None
     if status is None or status < 400:
         for sign in signs:
-            if sign.bare_codes & words.codes:
+            if not words.codes.isdisjoint(sign.bare_codes.split()):
                 return sign.kind, None, None
     return "rejected", None, None
 
