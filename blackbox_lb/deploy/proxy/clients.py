@@ -1,14 +1,21 @@
-"""Connections of clients: how many there are, and the body that one sends."""
+"""Connections of clients: how many there are, the client that ends its sending side, and the body
+that one sends.
+"""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container
 from typing import Any
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import StreamReader
 
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 
+_FIRST_PROBE = 0.1
+"""Seconds until a client that ended its sending side is first looked at; each pause is twice the
+one before."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _REPORTED = 60.0
 """Seconds between two lines of the log on the limit."""
@@ -21,23 +28,79 @@ _QUEUED = 1024
 log = logging.getLogger(__name__)
 
 
-class ClientServer(web.Server):
-    """At most ``most`` connections. For a new one beyond them the oldest closes that is none of
-    ``at_work``, which have a whole request under way; the new one, where all have.
+class ClientConnection(web.RequestHandler):
+    """A connection of a client.
+
+    request: the one under way, from its whole head to the end of its answer; else None.
+    waiting_since: the loop's time since when it has none, in seconds.
+    has_ended: whether the client sends no more.
     """
 
-    def __init__(
-        self,
-        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        *,
-        most: int,
-        at_work: Container[web.RequestHandler],
-        **options: Any,
-    ) -> None:
-        super().__init__(handler, **options)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.request: web.BaseRequest | None = None
+        self.waiting_since = self._loop.time()
+        self.has_ended = False
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no whole request is under way: its head or its body has not come."""
+        return self.request is None or not self.request.content.is_eof()
+
+    def begin(self, request: web.BaseRequest) -> None:
+        """Take up a request, whose head has come."""
+        self.request = request
+        if self.has_ended:
+            self._loop.call_later(_FIRST_PROBE, self._probe, request, _FIRST_PROBE)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Return whether the connection stays open for the answer: a client that sent its whole
+        request may end its sending side (RFC 9112, section 9.6).
+
+        It looks like one that left. Bytes to a client that left are refused, so it gets interim
+        answers, which every client of HTTP/1.1 passes over (RFC 9110, section 15.2). Once the
+        answer has begun, its own bytes would tell, and the client counts as one that left.
+        """
+        request = self.request
+        if request is None or self.is_waiting or request.version < HttpVersion11:
+            return False
+        if request.writer.output_size > 0:
+            return False
+        self.has_ended = True
+        self.begin(request)
+        return True
+
+    def _probe(self, request: web.BaseRequest, pause: float) -> None:
+        has_begun = request.writer.output_size > 0
+        if self.transport is None or self.request is not request or has_begun:
+            return
+        self.transport.write(_CONTINUE)
+        self._loop.call_later(2 * pause, self._probe, request, 2 * pause)
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self.request = None
+            self.waiting_since = self._loop.time()
+            if self.has_ended and not self._messages:
+                self.close()
+
+
+class ClientServer(web.Server):
+    """At most ``most`` connections. For a new one beyond them the one closes that has waited
+    longest for a request; the new one, where all are at work.
+    """
+
+    def __init__(self, *arguments: Any, most: int, **options: Any) -> None:
+        super().__init__(*arguments, request_factory=_request, **options)
         self._most = most
-        self._at_work = at_work
         self._reported_at = -_REPORTED
+
+    def __call__(self) -> ClientConnection:
+        return ClientConnection(self, loop=self._loop, **self._kwargs)
 
     async def listen(self, host: str, port: int) -> asyncio.Server:
         """Accept connections. Raises OSError, OverflowError: the address cannot be used."""
@@ -49,13 +112,15 @@ class ClientServer(web.Server):
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
-        open_ones = [
-            connection for connection in self.connections if connection.transport is not None
+        connections = [
+            connection
+            for connection in self._connections
+            if isinstance(connection, ClientConnection) and connection.transport is not None
         ]
-        if len(open_ones) <= self._most:
+        if len(connections) <= self._most:
             return
-        waiting = [connection for connection in open_ones if connection not in self._at_work]
-        waiting[0].force_close()
+        waiting = [connection for connection in connections if connection.is_waiting]
+        min(waiting, key=lambda connection: connection.waiting_since).force_close()
         if self._loop.time() - self._reported_at >= _REPORTED:
             self._reported_at = self._loop.time()
             log.warning(
@@ -103,3 +168,18 @@ def _check_size(size: int, most: int) -> None:
             " larger --max-body",
             code="request_too_large",
         )
+
+
+def _request(
+    message: RawRequestMessage,
+    payload: StreamReader,
+    protocol: web.RequestHandler,
+    writer: AbstractStreamWriter,
+    task: "asyncio.Task[None]",
+) -> web.BaseRequest:
+    """A request whose head has come."""
+    loop = asyncio.get_running_loop()
+    request = web.BaseRequest(message, payload, protocol, writer, task, loop)
+    if isinstance(protocol, ClientConnection):
+        protocol.begin(request)
+    return request

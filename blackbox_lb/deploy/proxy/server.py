@@ -117,7 +117,6 @@ class Proxy:
         self._callers = Callers(hosts, origins)
         self._log_request = log_request
         self._reads_large = asyncio.Semaphore()
-        self._at_work: set[web.RequestHandler] = set()
 
     @asynccontextmanager
     async def listening(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
@@ -127,7 +126,6 @@ class Proxy:
         server = ClientServer(
             self._answer,
             most=self._connections,
-            at_work=self._at_work,
             keepalive_timeout=self._idle,
             lingering_time=min(_LINGER, self._idle),
             handler_cancellation=True,
@@ -186,7 +184,6 @@ class Proxy:
             status = answer.status
             return answer
         finally:
-            self._at_work.discard(request.protocol)
             seconds = loop.time() - start
             if not is_own(request):
                 self.metrics.answer(status, seconds)
@@ -257,7 +254,6 @@ class Proxy:
                 code="transfer_coding_unsupported",
             )
         content = await read_body(request, self._max_body, self._idle)
-        self._at_work.add(request.protocol)
         decides = request.method == "POST" and path.rstrip("/") in PATHS
         if decides and self._decisions is not None:
             decision = await self._decisions.answer(request, path, content or b"")

@@ -418,6 +418,25 @@ def test_a_client_that_leaves_ends_the_upstreams_work(begun: bool) -> None:
     assert proxy.metrics.answered == {"499": 1}
 
 
+def test_a_client_that_ends_its_sending_side_gets_its_answer() -> None:
+    """It is told from one that left by interim answers, which it passes over."""
+    may_answer = threading.Event()
+
+    def answer(arrived: Request, connection: socket.socket) -> None:
+        assert may_answer.wait(60)
+        plain()(arrived, connection)
+
+    with proxied(answer) as (_, port, _), connect(port) as connection:
+        connection.sendall(request())
+        connection.shutdown(socket.SHUT_WR)
+        with connection.makefile("rb") as reader:
+            assert reader.read(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            may_answer.set()
+            received = reader.read()  # to the end of the connection
+    assert received.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"").startswith(b"HTTP/1.1 200 OK")
+    assert received.endswith(ANSWER)
+
+
 @pytest.mark.parametrize("sent", [b"", request()[:20], request()[:-3], request()])
 def test_a_client_that_goes_silent_is_let_go(sent: bytes) -> None:
     """Whether it sent nothing, half a head, half a body or a whole request: its connection ends,
