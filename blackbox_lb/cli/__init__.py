@@ -20,7 +20,6 @@ import click
 from blackbox_lb._version import __version__
 from blackbox_lb.cli.commands import COMMANDS, GROUPS, load_command
 from blackbox_lb.cli.echo import echo, for_screen, quiet_by_hand
-from blackbox_lb.cli.removed import refuse_removed
 from blackbox_lb.errors import BlbError, Interrupted
 from blackbox_lb.safety.printable import suggestion_last
 
@@ -77,8 +76,6 @@ class Commands(click.Group):
                 echo(ctx.get_help())
                 ctx.exit()
             args = [*args[1:], "--help"]
-        if not ctx.resilient_parsing:
-            refuse_removed(f"blb {args[0]}")
         if not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
             from blackbox_lb.safety.printable import did_you_mean, shorten
 

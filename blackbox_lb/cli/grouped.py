@@ -31,7 +31,6 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from blackbox_lb.cli.completing import COMPLETERS
-from blackbox_lb.cli.removed import refuse_removed, refuse_removed_value
 from blackbox_lb.jobs.plan.setting import HelpGroup, Option, Settings
 from blackbox_lb.safety.printable import wrapped
 
@@ -56,15 +55,6 @@ MOST_USED = (
     *("dry_run",),
 )
 """Fields under the first heading, in the order in which a newcomer needs them."""
-
-
-class GroupedOption(cloup.Option):
-    """An option that refuses values of earlier versions."""
-
-    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
-        """The value as the option's type. Raises InputError: it is a value no more."""
-        refuse_removed_value(self, value)
-        return super().type_cast_value(ctx, value)
 
 
 class NumberOr(click.ParamType["float | str"]):
@@ -180,7 +170,7 @@ def _parts(annotation: Any) -> tuple[Any, ...]:
     return (annotation,)
 
 
-def _made(name: str, described: FieldInfo, option: Option) -> GroupedOption:
+def _made(name: str, described: FieldInfo, option: Option) -> cloup.Option:
     """The option of click for a field."""
     kind = _Kind.of(described)
     param_type = kind.param_type
@@ -201,7 +191,7 @@ def _made(name: str, described: FieldInfo, option: Option) -> GroupedOption:
     settings |= option.more
     settings.setdefault("show_default", "default" in settings)
     names = option.names or (f"--{name.replace('_', '-')}",)
-    return GroupedOption([*names, name], help=described.description, **settings)
+    return cloup.Option([*names, name], help=described.description, **settings)
 
 
 def _params(kind: type[Settings]) -> list[click.Parameter]:
@@ -241,15 +231,6 @@ def _params(kind: type[Settings]) -> list[click.Parameter]:
 
 class LayeredCommand(cloup.Command):
     """A command whose help shows the options that most people need; ``--help-all`` shows all."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the words. Raises InputError: one of them is an option no more."""
-        if not ctx.resilient_parsing:
-            for word in args:
-                name = word.partition("=")[0]
-                refuse_removed(name)
-                refuse_removed(f"{self.name} {name}")
-        return super().parse_args(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The help with all options, or with those of the first heading and how to see the rest."""
@@ -326,7 +307,7 @@ def command(
         titles = {
             param.group.title
             for param in params
-            if isinstance(param, GroupedOption) and param.group is not None
+            if isinstance(param, cloup.Option) and param.group is not None
         }
         if HelpGroup.FIRST in titles and len(titles) > 1:
             params.append(_help_all())

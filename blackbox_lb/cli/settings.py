@@ -13,7 +13,6 @@ from click.core import ParameterSource
 
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.cli.found import is_data
-from blackbox_lb.cli.removed import refuse_removed, refuse_removed_value
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.files import expanded
 from blackbox_lb.safety.printable import did_you_mean, near_or_listed, shell_line
@@ -122,8 +121,6 @@ class SettingsFile:
             )
         keys = set(options) if table != SHARED else set(options).union(*_all_keys())
         if key not in keys:
-            refuse_removed(f"--{key.replace('_', '-')}")
-            refuse_removed(f"{table} --{key.replace('_', '-')}")
             where = "no command has an option"
             listed = "blb COMMAND --help"
             if table != SHARED:
@@ -167,7 +164,6 @@ class SettingsFile:
             )
 
     def _converted(self, table: str, raw: str, value: Any, option: click.Option, name: str) -> Any:
-        refuse_removed_value(option, value)
         try:
             return self._fitted(value, option)
         except (click.BadParameter, TypeError) as error:

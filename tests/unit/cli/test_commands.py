@@ -1,4 +1,4 @@
-"""The command line: providers, what went, and what is refused before it is paid for."""
+"""The command line: providers, and what is refused before it is paid for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Compiled, Entry, ExactEffects, HeldOutGain
-from blackbox_lb.cli.removed import REMOVED
 from tests.support.commands import asking, blb, options, refused
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import questions, write_rows
@@ -50,18 +49,6 @@ def test_providers() -> None:
     assert "replaces the last" in detail
     assert "L 2026-11-21" in detail
     assert json.loads(blb("providers", "vllm", "--json").stdout)[0]["bias"]["entries"] == 1024
-
-
-@pytest.mark.parametrize("name", [name for name in REMOVED if name.startswith("--")])
-def test_what_went_is_one_sentence_with_what_remains(name: str, data: Path, tmp_path: Path) -> None:
-    """On the command line and in a settings file; nothing is asked of anybody."""
-    option, _, value = name.partition(" ")
-    typed = refused("fit", "--data", data, "--reward", "contains", option, value or "1")
-    assert " ".join(typed.split()) == f"Error: {REMOVED[name]}"
-    settings = tmp_path / "mine.toml"
-    settings.write_text(f'[fit]\n{option[2:]} = "{value or 1}"\n')
-    written = refused("--config", settings, "fit", "--data", data, "--reward", "contains")
-    assert " ".join(written.split()) == f"Error: {REMOVED[name]}"
 
 
 @pytest.mark.parametrize(

@@ -147,25 +147,6 @@ def test_a_bias_that_nobody_sampled_is_refused(
     assert "let blb doctor find out" in refused("analyze", folder / "bias.json", "--provider", own)
 
 
-@pytest.mark.parametrize(
-    ("words", "remedy"),
-    [
-        (("--full-vocab", 20), "--max-logprobs -1"),
-        (("--full-vocab",), "--top-logprobs"),
-        (("--data", "rows.jsonl"), "blb eval BIAS --deploy temperature=1"),
-        (("--task", "capitals"), "blb eval BIAS --deploy temperature=1"),
-        (("--samples=4",), "blb eval BIAS --deploy temperature=1"),
-        (("--base-url", "http://127.0.0.1:1/v1"), "--tokenizer"),
-        (("--max-cost", 1), "--tokenizer"),
-    ],
-)
-def test_options_that_went_name_the_way_that_remains(
-    words: tuple[object, ...], remedy: str
-) -> None:
-    """One sentence and exit code 2, whatever else is on the line."""
-    assert remedy in refused("analyze", "bias.json", *words)
-
-
 def test_an_analysis_of_an_earlier_version_is_refused_by_name(
     fitted: tuple[Path, ExactServer], tmp_path: Path
 ) -> None:

@@ -116,7 +116,6 @@ def test_balanced_accuracy_is_chosen_by(server: ExactServer, data: Path, tmp_pat
     [
         (("--learn-from", "answers"), "length", {}, "the reward length has none"),
         (("--learn-from", "answers", "--estimator", "ips"), "contains", {}, "not by ips"),
-        (("--learn-from", "answers", "--full-vocab"), "contains", {}, "is no more"),
         (("--labels", "b"), "contains", {}, "at least two labels"),
         (("--labels", "b,d"), "contains", {}, "none of the labels"),
         (("--learn-from", "answers"), "contains", {"answer": "c"}, "have the same answer, 'c'"),
