@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from blackbox_lb.cli.completing import bias_files
-from blackbox_lb.cli.echo import echo, echo_linked
+from blackbox_lb.cli.echo import echo
 
 
 @click.command("report")
@@ -36,8 +36,8 @@ def report_command(run: Path | None, out: Path | None, plots: Path | None, is_op
 
     RUN is the folder of a run or its bias file, by default the newest in runs. The page shows the
     results of blb fit, blb eval and blb analyze in the folder, and names the missing ones. It asks
-    no network, follows light and dark, prints, and reads on a phone. Prints what stands where in
-    it, as report.html#examples. Needs the extra report: pip install '.[report]' in the checkout.
+    no network, follows light and dark, prints, and reads on a phone. Needs the extra report: pip
+    install '.[report]' in the checkout.
     """
     from blackbox_lb.cli.echo import with_option_names
     from blackbox_lb.cli.resources import chosen_bias
@@ -45,12 +45,8 @@ def report_command(run: Path | None, out: Path | None, plots: Path | None, is_op
 
     folder = chosen_bias(run).parent
     written = write_report(folder, out, plots, wording=with_option_names)
-    for path in (written.page, *written.plots):
+    for path in written:
         echo(f"wrote {path}")
-    page = written.page.resolve().as_uri()
-    width = max(len(place.anchor) for place in written.places)
-    for place in written.places:
-        anchor = f"#{place.anchor}"
-        echo_linked(f"{anchor:<{width + 1}}  {place.text}", len(anchor), f"{page}{anchor}")
+    page = written[0].resolve().as_uri()
     if is_opened and not webbrowser.open(page):
         echo(f"no browser could be started here; open {page}", err=True)

@@ -22,7 +22,6 @@ from blackbox_lb.extras.report.rivals import rivals_plot
 from blackbox_lb.extras.report.tables import BIASED_SIDES, numbers_table, tried_table
 from blackbox_lb.extras.report.verdict_text import amount
 from blackbox_lb.jobs.fitting.document import BothDecisions, FitResult, Measured, TriedCandidate
-from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.printable import printable
 
 FAINTEST = 0.04
@@ -41,8 +40,7 @@ def plots(run: RunDocuments, label: str) -> dict[str, Plot]:
     result = run.result
     candidates: list[Plot | None] = []
     if result is not None:
-        candidates += [_pareto(result, label), _reward_kl(result, label)]
-        candidates += _confusions(run)
+        candidates += [_pareto(result, label), *_confusions(run)]
     candidates += question_plots(run)
     if run.evaluation is not None:
         candidates.append(rivals_plot(run.evaluation))
@@ -366,35 +364,3 @@ def _pareto(result: FitResult, label: str) -> Plot | None:
         tried_table(tried),
         figure,
     )
-
-
-def _reward_kl(result: FitResult, label: str) -> Plot | None:
-    base = result.validation.base.reward
-    rows = [
-        (candidate, kl, candidate.reward)
-        for candidate in result.validation.tried
-        if (kl := candidate.kl_nats_per_completion) is not None and candidate.reward is not None
-    ]
-    if not rows:
-        return None
-    figure, axis = figure_with_axis()
-    _candidates(axis, rows)
-    _base_lines(axis, result.validation.base, 0.0 if base is not None else None, base)
-    name_axes(axis, "KL to the base model (nats a completion)", label)
-    axis.margins(0.16)
-    add_legend(axis)
-    kls = [x for _, x, _ in rows]
-    rewards = [y for *_, y in rows]
-    alternative = (
-        f"{len(rows)} candidates: {label} between {short(min(rewards))} and {short(max(rewards))}"
-        " at a KL "
-    )
-    alternative += f"between {short(min(kls))} and {short(max(kls))} nats a completion."
-    table = numbers_table(
-        "reward-kl-numbers",
-        "Reward and KL of each candidate",
-        ("candidate", "KL (nats)", "reward"),
-        [(candidate.name, x, y) for candidate, x, y in rows],
-    )
-    note = "How far from the base model a candidate goes, and what it gains there."
-    return Plot("reward-kl", "Reward against KL", note, alternative, table, figure)

@@ -8,7 +8,6 @@ import importlib
 import io
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
@@ -24,7 +23,6 @@ from blackbox_lb.extras.report.drawing import COLOURS, Plot
 from blackbox_lb.extras.report.examples import status_counts
 from blackbox_lb.extras.report.figures import plots
 from blackbox_lb.extras.report.page_text import named, tame
-from blackbox_lb.extras.report.places import Place, places
 from blackbox_lb.extras.report.verdict_text import judged, rows_of
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.files import explained, write_whole
@@ -35,24 +33,16 @@ IDENTITY = re.compile(r"(\bid=\"|url\(#|href=\"#)([^\")]+)")
 DPI = 200
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenReport:
-    """The files of a report: its page, its plots, and what stands where in the page."""
-
-    page: Path
-    plots: tuple[Path, ...]
-    places: tuple[Place, ...]
-
-
 def write_report(
     folder: Path,
     out: Path | None = None,
     plots_folder: Path | None = None,
     *,
     wording: Callable[[str], str] = str,
-) -> WrittenReport:
+) -> list[Path]:
     """Write the report of the run ``folder`` to ``out`` (``report.html`` in it), and its plots as
-    files. ``wording`` rewrites the library's sentences for the page's readers.
+    files; returns their paths, the page's first. ``wording`` rewrites the library's sentences for
+    the page's readers.
 
     Raises InputError: the folder holds no run, a document is damaged, a package is missing, or a
     file cannot be written.
@@ -63,10 +53,11 @@ def write_report(
     text = render(run, plots_by_name, wording)
     with explained(f"write the report {path}", "give another --out"):
         write_whole(path, text.encode())
-    saved: list[Path] = []
+    written = [path]
     if plots_folder is not None:
-        saved = [written for plot in plots_by_name.values() for written in save(plot, plots_folder)]
-    return WrittenReport(path, tuple(saved), tuple(places(run)))
+        for plot in plots_by_name.values():
+            written += save(plot, plots_folder)
+    return written
 
 
 def render(

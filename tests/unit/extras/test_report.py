@@ -160,7 +160,7 @@ def test_a_full_run_shows_everything(tmp_path: Path) -> None:
         assert part in said, part
     assert "Not in this report" not in said
     names = re.findall(r'id="plot-([\w-]+)"', page)
-    assert names == ["rivals", "pareto", "reward-kl"]
+    assert names == ["rivals", "pareto"]
     assert "“part0”" in said
     assert "teaches no fact and no skill" in said
     assert not re.search(r'(src|href)="(?!#|data:)', page)
@@ -271,7 +271,7 @@ def test_hostile_text_in_a_figure_stays_text(
     bias_of("hurts", verdict=hostile).save(run / "bias.json")
     write_report(run, None, tmp_path / "plots")
     pages = [run / "report.html", *(tmp_path / "plots").glob("*.svg")]
-    assert len(pages) == 4
+    assert len(pages) == 3
     for path in pages:
         text = path.read_text(encoding="utf-8")
         assert not {"\x1b", "\x07", "\u202e"} & set(text), path
@@ -374,20 +374,17 @@ def test_damaged_documents_are_named(tmp_path: Path, name: str, content: str, sa
 
 
 def test_the_command_writes_page_and_plots(tmp_path: Path) -> None:
-    """RUN/report.html by default, every picture as PNG and SVG, and the paths on stdout with
-    anchors of the page, each an id in it; no folder is an error.
+    """RUN/report.html by default, every picture as PNG and SVG, and the paths on stdout; no folder
+    is an error.
     """
     run = write_run(tmp_path / "run", "hurts", full=True)
     answer = blb("report", run, "--plots", tmp_path / "plots")
     assert answer.exit_code == 0, answer.output
     page = (run / "report.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
-    anchors = re.findall(r"^#(\S+)", answer.stdout, flags=re.MULTILINE)
-    assert {"numbers", "examples", "broken", "tokens", "alternatives"} <= set(anchors)
-    assert all(f'id="{anchor}"' in page for anchor in anchors)
-    assert "\x1b" not in answer.stdout
+    assert all(f'id="{anchor}"' in page for anchor in ("numbers", "examples", "broken", "tokens"))
     written = {path.name for path in (tmp_path / "plots").iterdir()}
-    pictures = ("rivals", "pareto", "reward-kl")
+    pictures = ("rivals", "pareto")
     assert written == {f"{name}.{kind}" for name in pictures for kind in ("png", "svg")}
     assert (tmp_path / "plots" / "pareto.png").read_bytes().startswith(b"\x89PNG")
     assert all(f"wrote {tmp_path / 'plots' / name}" in answer.stdout for name in written)
