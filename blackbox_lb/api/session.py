@@ -224,12 +224,6 @@ class Session:
         except ProviderError as error:
             raise type(error)(self.channel.masked(str(error))) from error
 
-    def parse(self, content: bytes) -> Any:
-        """Parse the JSON of an answer of the session's endpoint; long lists of the plain kind
-        become columns.
-        """
-        return self._reader(self.endpoint).loads(content)
-
     @property
     def refusals(self) -> int:
         """Requests so far that the server refused for load or did not answer in time."""

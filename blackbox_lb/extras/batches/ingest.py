@@ -10,11 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.limits.budget import Spent, used_by
-from blackbox_lb.api.wire import loads
 from blackbox_lb.errors import (
     ContentFiltered,
     CorruptResponse,
@@ -34,23 +31,8 @@ from blackbox_lb.store.rows import prompt_of
 from blackbox_lb.types import Completion, Prompt
 
 OK = 200
-SHORTEST = 64
-"""Bytes of the shortest answer that is looked for in its line. A shorter one may stand there twice,
-and is no completion anyway.
-"""
 UNDONE = frozenset({"batch_expired", "batch_cancelled"})
 """Codes of requests that were never begun."""
-
-
-class _Response(msgspec.Struct):
-    body: msgspec.Raw
-
-
-class _Outer(msgspec.Struct):
-    response: _Response
-
-
-_OUTER = msgspec.json.Decoder(_Outer)
 
 
 @dataclass(slots=True)
@@ -118,7 +100,7 @@ class BatchReader:
     def _line(self, line: bytes) -> str:
         """Store the answer of one line, and return the line's kind in the tally."""
         try:
-            document = self._session.channel.parsed(line, self._parsed)
+            document = self._session.channel.parsed(line)
         except CorruptResponse as error:
             return self._faulty(error)
         if not isinstance(document, dict):
@@ -141,21 +123,6 @@ class BatchReader:
         if fault or status != OK or not isinstance(body, dict):
             return self._failed(ask, prompt, status, fault or response)
         return self._answered(ask, prompt, body)
-
-    def _parsed(self, line: bytes) -> Any:
-        """Parse a line; the answer, nearly all of it, with the parser of live answers."""
-        try:
-            answer = bytes(_OUTER.decode(line).response.body)
-        except msgspec.MsgspecError:
-            return loads(line)
-        if len(answer) < SHORTEST:
-            return loads(line)
-        start = line.find(answer)
-        document = loads(line[:start] + b"null" + line[start + len(answer) :])
-        return {
-            **document,
-            "response": {**document["response"], "body": self._session.parse(answer)},
-        }
 
     def _prompt(self, name: str) -> Prompt | None:
         if name not in self._prompts:
