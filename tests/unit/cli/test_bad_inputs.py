@@ -64,12 +64,6 @@ class Case:
 # --- Bias files
 
 ENTRY = {"id": 1, "bias": 0.5}
-DRAWN = {"max_tokens": 1, "top_logprobs": 1, "endpoint": "chat"}
-CENSORED = {"positions": 1, "outside": 0, "bounded": 0, "mass": 0.1}
-VERDICT = {
-    "setting": "greedy", "metric": "tokens", "base": 1.0, "biased": 1.0, "difference": 0.0, "low": -1.0, "high": 1.0, "p": 1.0,
-    "n_prompts": 3, "n_base": 3, "n_biased": 3, "better": "lower", "verdict": "NO EVIDENCE",
-}  # fmt: skip
 GOOD = {
     "format": "blackbox-lb/bias", "version": 4, "provider": "vllm", "model": "m", "tokenizer": "t", "reward": "length",
     "estimator": "ips", "created": "2026-01-01T00:00:00Z", "blackbox_lb": "0.1", "entries": [ENTRY],
@@ -95,35 +89,6 @@ NOT_JSON: dict[str, Content] = {
 OTHER_JSON: dict[str, Any] = {
     "null": None, "number": 3, "list": [], "text": "bias", "object": {}, "true": True, "other format": {"format": "x"},
 }  # fmt: skip
-FIELDS: dict[str, tuple[Any, ...]] = {
-    "format": ("", None, 1, "blackbox-lb/bias2"),
-    "version": (0, -1, 2, "1", 1.5, True, None),
-    "provider": ("", None, 3, ["vllm"]),
-    "model": ("", None, 3),
-    "tokenizer": ("", None, {}),
-    "vocab_size": (0, -1, "9", 1.5, True, 1),
-    "reward": ("", None, 3),
-    "estimator": ("", None, 3),
-    "settings": (None, [], {"tau": [1]}, {"tau": {}}),
-    "rollouts": (-1, "3", 1.5),
-    "created": ("yesterday", "2026-01-01T00:00:00", None, "2026-13-01T00:00:00Z"),
-    "sampling": ({}, 3, DRAWN | {"max_tokens": 0}, DRAWN | {"endpoint": "x"}),
-    "censoring": ({}, CENSORED | {"outside": 2}, CENSORED | {"mass": 2}),
-    "compiled": ({"kept_share": 2}, {"clipped": -1}, []),
-    "learned": ({}, {"sampled_fraction": 2, "sigma": 1, "low": 0, "high": 0, "selected_fraction": 0}),
-    "findings": ([{}], [{"code": "a", "word": "MAYBE", "sentence": "s"}], {}),
-    "verdict": (
-        [{}], [VERDICT | {"low": 2.0}], [VERDICT | {"verdict": "GREAT"}], [VERDICT | {"setting": "hot"}], [VERDICT | {"p": 2}],
-    ),
-    "surprise": (1,),
-    "entries": (
-        None, {}, "x", [1], [{}], [ENTRY, ENTRY], [ENTRY | {"id": -1}], [ENTRY | {"id": 2**31}], [ENTRY | {"id": "1"}],
-        [ENTRY | {"id": 1.0}], [ENTRY | {"id": True}], [ENTRY | {"bias": "2.9"}], [ENTRY | {"bias": None}],
-        [ENTRY | {"bias": True}],
-        [ENTRY | {"bias": float("nan")}], [ENTRY | {"bias": float("inf")}], [ENTRY | {"bytes": "zz"}], [ENTRY | {"bytes": "abc"}],
-        [ENTRY | {"error": -1.0}], [ENTRY | {"seen": -1}], [ENTRY | {"more": 1}], [ENTRY | {"text": 3}],
-    ),
-}  # fmt: skip
 READERS = {
     "compile": "compile bias.json",
     "eval": f"eval bias.json --data data.jsonl --reward length --provider llamacpp --base-url {NOWHERE}",
@@ -138,27 +103,13 @@ DATA = (
 
 
 def bias_cases() -> Iterator[Case]:
-    """Every broken file through ``blb show``, some through every command that reads one."""
+    """Every broken file through ``blb show``, some through every command that reads one; wrong
+    fields are those of ``tests/unit/bias/test_bias.py``.
+    """
     contents = NOT_JSON | {name: json.dumps(value) for name, value in OTHER_JSON.items()}
     contents["twice"] = json.dumps(GOOD)[:-1] + ', "model": "other"}'
     for name, content in contents.items():
         yield Case(f"show {name}", ("show", "bias.json"), {"bias.json": content})
-    for name, values in FIELDS.items():
-        for number, value in enumerate(values):
-            document = json.dumps(GOOD | {name: value})
-            yield Case(f"show {name} {number}", ("show", "bias.json"), {"bias.json": document})
-    for name in (
-        "provider",
-        "model",
-        "tokenizer",
-        "reward",
-        "estimator",
-        "entries",
-        "format",
-        "version",
-    ):
-        document = json.dumps({key: value for key, value in GOOD.items() if key != name})
-        yield Case(f"show without {name}", ("show", "bias.json"), {"bias.json": document})
     for command, line in READERS.items():
         arguments = tuple(line.split())
         for name in ("empty", "arrays", "pickle", "cut"):
@@ -299,14 +250,8 @@ JUDGES: dict[str, Content] = {
     "binary": b"\xff\xfe\0\0",
     "deep": "a = " + "[" * DEEP,
     "large": "a = '" + "x" * 2**21 + "'",
-    "no model": JUDGE.replace('model = "m"\n', ""),
-    "unknown row": JUDGE + "temprature = 0\n",
-    "pattern": JUDGE.replace("\\\\d+", "("),
-    "prompt": JUDGE.replace("{completion}", "how good?"),
     "address": JUDGE.replace("http://127.0.0.1:9/v1", "host"),
-    "password": JUDGE.replace("http://127", "http://ada:pw@127"),
     "query": JUDGE.replace("9/v1", "9/v1?key=k"),
-    "scale": JUDGE + "scale = inf\n",
     "otherwise": JUDGE + "otherwise = nan\n",
     "max_tokens": JUDGE + "max_tokens = 0\n",
     "concurrency": JUDGE + "concurrency = 0\n",
@@ -369,37 +314,23 @@ PROFILES: dict[str, Content] = {
     "deep table": "[" + "a." * 5000 + "a]\n",
     "large": "a = '" + "x" * 2**21 + "'",
     "itself": 'extends = "mine.toml"\n',
-    "nobody": 'extends = "nobody"\n',
-    "number": "extends = 3\n",
-    "unknown row": 'extends = "vllm"\nspeed = 3\n',
-    "unknown guess": 'extends = "vllm"\nunknown = ["speed"]\n',
     "endpoints": 'extends = "vllm"\n[endpoints.chat]\npath = 3\n',
-    "name": 'extends = "vllm"\nname = 3\n',
-    "connection": 'extends = "vllm"\nconnection = 3\n',
     "concurrency": 'extends = "vllm"\n[connection]\nconcurrency = 0\n',
     "concurrency text": 'extends = "vllm"\n[connection]\nconcurrency = "8"\n',
-    "header": 'extends = "vllm"\n[connection]\napi_key_header = "X Key"\n',
     "header break": 'extends = "vllm"\n[connection]\napi_key_header = "X\\r\\nY"\n',
-    "no variable": 'extends = "vllm"\n[connection]\napi_key_env = ""\napi_key_required = true\n',
     "key in query": 'extends = "vllm"\n[connection]\nquery = { api-key = "planted" }\n',
     "token in query": 'extends = "vllm"\n[connection]\nquery = { access_token = "planted" }\n',
     "shape in query": 'extends = "vllm"\n[connection]\nquery = { v = "sk-abcdefgh12345678" }\n',
     "key in request": 'extends = "vllm"\n[request]\napi_key = "planted"\n',
-    "low": 'extends = "vllm"\n[bias]\nlow = 100.0\nhigh = -100.0\n',
     "low nan": 'extends = "vllm"\n[bias]\nlow = nan\n',
     "high inf": 'extends = "vllm"\n[bias]\nhigh = inf\n',
-    "entries": 'extends = "vllm"\n[bias]\nentries = 0\n',
     "format": 'extends = "vllm"\n[bias]\nformat = "list"\n',
-    "meaning": 'extends = "vllm"\n[logprobs]\nmeaning = "perhaps"\n',
-    "token id": 'extends = "vllm"\n[tokens]\nid = "field"\n',
     "source": 'extends = "vllm"\n[tokenizer]\nsource = "god"\n',
     "n": 'extends = "vllm"\n[sampling]\nn = 0\n',
     "dialect": 'extends = "vllm"\n[endpoints.chat]\ndialect = "old"\n',
-    "grade": 'extends = "vllm"\n[evidence.bias]\ngrade = "X"\ndate = 2026-01-01\nsource = "s"\n',
     "evidence date": (
         'extends = "vllm"\n[evidence.bias]\ngrade = "S"\ndate = "today"\nsource = "s"\n'
     ),
-    "pattern": 'extends = "vllm"\n[[models.refused]]\npattern = ""\nwhy = "w"\n',
     "neutral": 'extends = "vllm"\n[neutral]\ntop_p = []\n',
 }
 SETTINGS: dict[str, Content] = {
@@ -537,7 +468,6 @@ def named(key: str, kind: int, value: bytes) -> bytes:
     return struct.pack("<Q", len(key)) + key.encode() + struct.pack("<I", kind) + value
 
 
-MODEL = named("tokenizer.ggml.model", 8, struct.pack("<Q", 4) + b"gpt2")
 VOCABULARIES: dict[str, Content] = {
     "empty": b"",
     "words": "not a vocabulary",
@@ -551,19 +481,10 @@ VOCABULARIES: dict[str, Content] = {
     "json ids": '{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}',
     "gguf": b"GGUF",
     "gguf version": gguf(0, version=1),
-    "gguf big-endian": b"GGUF" + struct.pack(">IQQ", 3, 0, 0),
     "gguf nothing": gguf(0),
-    "gguf cut": gguf(3),
     "gguf many": gguf(2**63),
-    "gguf long name": gguf(1, struct.pack("<Q", 2**62)),
-    "gguf kind": gguf(1, named("a", 99, b"")),
     "gguf array": gguf(1, named("a", 9, struct.pack("<IQ", 4, 2**62))),
     "gguf nested": gguf(1, named("a", 9, struct.pack("<IQ", 9, 1) * 5000)),
-    "gguf no tokens": gguf(1, MODEL),
-    "gguf numbers": gguf(
-        2, MODEL + named("tokenizer.ggml.tokens", 9, struct.pack("<IQI", 4, 1, 7))
-    ),
-    "gguf text": gguf(2, MODEL + named("tokenizer.ggml.tokens", 8, struct.pack("<Q", 1) + b"a")),
 }
 EVALUATION = {
     "provider": "p", "model": "m", "task": "t", "reward": "r", "label": "l", "policies": [], "comparisons": [], "summary": [],
@@ -738,9 +659,3 @@ def test_bad_answer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         check(blb("collect", *where, *drawn, "--quiet", "--yes"), "llamacpp", "the server")
     with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
         assert store.size().completions == 0
-
-
-def test_there_are_enough() -> None:
-    """The corpus holds at least 400 inputs, all of different names."""
-    assert len(CASES) >= 400
-    assert len({case.name for case in CASES}) == len(CASES)

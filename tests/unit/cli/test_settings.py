@@ -12,7 +12,6 @@ import pytest
 
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
-from blackbox_lb.cli.found import is_data
 from blackbox_lb.cli.settings import (
     PER_COMMAND,
     find_settings,
@@ -271,22 +270,3 @@ def test_a_file_of_a_windows_editor(tmp_path: Path, encoding: str) -> None:
     named = "UTF-16" if encoding == "utf-16" else "WINDOWS-1252"
     with raises_naming(InputError, f"iconv -f {named} -t UTF-8"):
         find_settings(path)
-
-
-@pytest.mark.parametrize(
-    ("rival", "is_safe"),
-    [
-        ("prompt:Be brief.", True),
-        ("words:list.txt:-2", True),
-        ("words:../list.txt:-2", False),
-        ("words:/etc/passwd:-2", False),
-        ("classifier:tfidf", True),
-        ("classifier:embedding:org/name", False),
-    ],
-)
-def test_a_found_file_names_rivals_that_read_data_beside_it(
-    rival: str, is_safe: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No file elsewhere, and no embedding model, which may hold code."""
-    monkeypatch.chdir(tmp_path)
-    assert is_data("rival", (rival,), tmp_path) is is_safe

@@ -409,12 +409,13 @@ def test_a_found_file_may_set_data(
         'objective = "recall@precision=.95"\ntokenizer = "o200k_base"\nestimator = "ips"\n'
         'test_data = "hf:OWNER/NAME@test"\n'
         'phrases = "words.txt"\n[score]\nreward = "avoid:words.txt"\n'
+        '[eval]\nrival = ["prompt:Be brief.", "words:words.txt:-2", "classifier:tfidf"]\n'
     )
     (tmp_path / "words.txt").write_text("very\n")
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below" if below else tmp_path)
     ran: list[dict[str, Any]] = []
-    for name in ("fit", "score"):
+    for name in ("fit", "score", "eval"):
         monkeypatch.setattr(load_command(name), "callback", lambda **options: ran.append(options))
         for param in load_command(name).params:
             monkeypatch.setattr(param, "required", False)
