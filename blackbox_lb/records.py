@@ -112,6 +112,19 @@ class Learned(Row):
     selected_fraction: Share
     reliability: Finite | None = None
 
+    @property
+    def sentence(self) -> str:
+        """The numbers in words."""
+        reproduced = ""
+        if self.reliability is not None:
+            reproduced = f"; other prompts would bring back {max(self.reliability, 0):.0%} of it"
+        return (
+            "over the whole vocabulary, before the compile and centred:"
+            f" {self.sampled_fraction:.1%} of tokens sampled, standard deviation {self.sigma:.3g}"
+            f" nats, least {self.low:.3g}, largest {self.high:.3g}, {self.selected_fraction:.2%}"
+            f" above 5 medians{reproduced}"
+        )
+
 
 class LabelScores(Row):
     """Scores of one label: the share of right ones among the decisions for it (``precision``) and

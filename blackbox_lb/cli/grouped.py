@@ -304,11 +304,11 @@ def command(
             function(kind(**values))
 
         params = _params(kind)
-        titles = {
-            param.group.title
-            for param in params
-            if isinstance(param, cloup.Option) and param.group is not None
-        }
+        options = [param for param in params if isinstance(param, cloup.Option)]
+        titles = {option.group.title for option in options if option.group is not None}
+        if titles == {HelpGroup.OUTPUT}:  # a heading alone divides nothing
+            for option in options:
+                option.group = None
         if HelpGroup.FIRST in titles and len(titles) > 1:
             params.append(_help_all())
         epilog = f"Example:  {example}" if example else None

@@ -25,6 +25,11 @@ def provider(group: HelpGroup | None, unless: str, text: str = "", **more: Any) 
     return setting(None, group, f"{text}{PROVIDER_HELP.format(unless=unless)}", **more)
 
 
+def bias_argument(metavar: str = "[BIAS]") -> Any:
+    """The argument that names a bias file, or the folder of a run."""
+    return argument(metavar=metavar, required=False, type=PATH, shell_complete=bias_files)
+
+
 class LimitOptions(LimitSettings):
     """The limits, and whether a command asks first."""
 
@@ -35,12 +40,16 @@ class LimitOptions(LimitSettings):
     )
 
 
-class PrintOptions(QuietSettings):
+class JsonOptions(Settings):
     """The form of the output."""
 
     as_json: bool = setting(
         False, HelpGroup.OUTPUT, "Print the result as JSON on stdout.", "--json"
     )
+
+
+class PrintOptions(JsonOptions, QuietSettings):
+    """The form and the amount of output."""
 
 
 class VerboseOptions(Settings):
@@ -59,16 +68,17 @@ class TrialOptions(TrialSettings, LimitOptions, OutputOptions):
     """All options for drawing completions, without the task."""
 
 
-class StoredBiasOptions(Settings):
-    """A bias file, and the store that it was learned from."""
+class BiasOptions(Settings):
+    """A bias file, and the provider and the vocabulary of its model."""
 
-    bias_file: Path | None = argument(
-        metavar="[BIAS]", required=False, type=PATH, shell_complete=bias_files
-    )
+    bias_file: Path | None = bias_argument()
     provider: str | None = provider(None, "the bias's own")
-    store: Path | None = setting(None, None, "Rollout store. [default: rollouts.db beside BIAS]")
     tokenizer: str | None = setting(
         None, None, "The model's vocabulary, where its name is not enough: as in blb fit."
     )
-    as_json: bool = setting(False, None, "Print the result as JSON on stdout.", "--json")
-    quiet: bool = setting(False, None, "No remarks.")
+
+
+class StoredBiasOptions(BiasOptions, PrintOptions):
+    """A bias file, and the store that it was learned from."""
+
+    store: Path | None = setting(None, None, "Rollout store. [default: rollouts.db beside BIAS]")

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from blackbox_lb.jobs.forecast import Forecast
     from blackbox_lb.jobs.plan.shared import ModelSettings, SpendingSettings, TaskSettings
     from blackbox_lb.jobs.records.run_record import RunResults
+    from blackbox_lb.providers.prices import Prices
+    from blackbox_lb.providers.profile import Profile
     from blackbox_lb.rollouts.judging.trials import Trials
+    from blackbox_lb.rollouts.progress import Reporter
     from blackbox_lb.tasks import Reward, Task
 
 T = TypeVar("T")
@@ -53,30 +56,47 @@ def run(
     return outcome, spent_words(budget.spent, seconds, budget.prices is not None)
 
 
-def _announce(
+def announce(session: Session, options: LimitOptions, report: Reporter, sentence: str) -> None:
+    """Print what is going to be asked for. Ask where it costs money and somebody is there to
+    answer. click.Abort: the answer is no.
+    """
+    from blackbox_lb.jobs.forecast import is_hosted
+
+    asks = is_hosted(session) and not options.yes and is_terminal()
+    if not asks:
+        report.notice(sentence)
+        return
+    terminal = report if isinstance(report, Terminal) else Terminal()
+    terminal.notice(sentence)
+    terminal.confirm("Go on?")
+
+
+def _announce_forecast(
     trials: Trials,
     options: LimitOptions,
     total: Forecast,
     shorter: Callable[[Trials, float, float], str],
 ) -> None:
-    """Print the forecast and begin to measure the time. Ask where it costs money and somebody is
-    there to answer. click.Abort: the answer is no.
-    """
-    from blackbox_lb.jobs.forecast import announcement, is_hosted
+    """Announce the forecast and begin to measure the time."""
+    from blackbox_lb.jobs.forecast import announcement
 
     if not total.requests:
         return
     sentence = announcement(trials, total)
     tokens = total.completion_tokens
     trials.report.expect(total.completions, total.prompt_tokens, tokens, partial(shorter, trials))
-    hosted = is_hosted(trials.session)
-    asks = hosted and not options.yes and is_terminal()
-    if not asks:
-        trials.report.notice(sentence)
-        return
-    terminal = trials.report if isinstance(trials.report, Terminal) else Terminal()
-    terminal.notice(sentence)
-    terminal.confirm("Go on?")
+    announce(trials.session, options, trials.report, sentence)
+
+
+def known_prices(profile: Profile, model: str | None, limits: LimitOptions) -> Prices | None:
+    """The price of a model, before a server is asked."""
+    from blackbox_lb.providers.prices import find_prices, parse_prices
+
+    if limits.price is not None:
+        return parse_prices(limits.price)
+    if model is None:
+        return None
+    return find_prices(profile.name, model, limits.price_table)
 
 
 COLLECTING = ("tokens.id", "neutral")
@@ -184,7 +204,6 @@ async def open_trials(
     *,
     needs: Sequence[str] = SAMPLING_WITH_A_BIAS,
     expected: Callable[[Trials], Forecast] | None = None,
-    part: str | None = None,
     elsewhere: Sequence[str] = (),
     recorded: Mapping[str, str | None] | None = None,
     results: RunResults | None = None,
@@ -200,7 +219,6 @@ async def open_trials(
 
     needs: rows of the profile that must be known.
     expected: the forecast, printed before the first request.
-    part: of the command, for its record.
     elsewhere: sources of rollouts to read beside the run's own store.
     recorded: more settings for the run's record.
     results: what the command writes into the run's folder.
@@ -222,12 +240,11 @@ async def open_trials(
         **more,
     ) as session:
         context = click.get_current_context(silent=True)
-        name = context.info_name if context else None
-        command = " ".join(filter(None, [name or "run", part]))
+        command = (context.info_name if context else None) or "run"
 
-        def announce(trials: Trials) -> None:
+        def announce_all(trials: Trials) -> None:
             if expected is not None:
-                _announce(trials, options, expected(trials), shorter)
+                _announce_forecast(trials, options, expected(trials), shorter)
 
         async with open_run(
             options,
@@ -241,7 +258,7 @@ async def open_trials(
             elsewhere=elsewhere,
             more=recorded,
             results=results,
-            announce=announce,
+            announce=announce_all,
         ) as trials:
             yield trials
         if session.profile.end_of(session.model) is None:

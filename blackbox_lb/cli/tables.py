@@ -21,29 +21,13 @@ MOST_ROWS = 15
 """Points of a curve that are printed; the JSON and the bias file hold all of them."""
 
 
-def _numbers(row: Verdict) -> tuple[str, str, str, str]:
-    """Base, biased, difference and interval: two decimals, or three digits where the row is too
-    small or too large for them.
-    """
-    largest = max(map(abs, (row.base, row.biased, row.difference, row.low, row.high)))
-    form = ".3g"
-    if largest == 0 or 0.1 <= largest < 100_000:
-        form = ".2f"
-    low = f"{row.low:+{form}}"
-    high = f"{row.high:+{form}}"
-    return (
-        f"{row.base:{form}}",
-        f"{row.biased:{form}}",
-        f"{row.difference:+{form}}",
-        f"{low} to {high}",
-    )
-
-
 def verdict_table(verdicts: Iterable[Verdict]) -> None:
     """Base against biased, one row a setting and metric; p is adjusted for the number of rows.
 
     Where the reward is itself the share of right answers, its row is not printed twice.
     """
+    from blackbox_lb.jobs.runs.conclusion import change, level
+
     rows = []
     printed = set[tuple[str, float, float, float]]()
     for row in verdicts:
@@ -58,7 +42,10 @@ def verdict_table(verdicts: Iterable[Verdict]) -> None:
             (
                 row.setting.replace("temperature ", "T = "),
                 printable(row.metric),
-                *_numbers(row),
+                level(row, row.base),
+                level(row, row.biased),
+                change(row, row.difference),
+                f"{change(row, row.low)} to {change(row, row.high)}",
                 chance(row.p),
                 row.word,
             )
@@ -122,41 +109,13 @@ def comparisons_table(title: str, rows: Iterable[Comparison]) -> None:
     )
 
 
-def shares_table(
-    setting: str,
-    target: Sequence[SharesOfGroup],
-    sampled: Mapping[str, Sequence[SharesOfGroup]],
-) -> None:
-    """The shares by label, a row for the wanted ones and each policy of ``sampled``, group after
-    group; with the total variation, the Jensen-Shannon divergence and what chance alone gives.
-    """
-    labels = list(target[0].wanted)
-    lines = []
-    for place, group in enumerate(target):
-        name = printable(group.group) or "all"
-        shares = [f"{group.wanted[label]:.2f}" for label in labels]
-        lines.append([name, "wanted", *shares, "", f"{group.chance_level:.2f}", ""])
-        for policy, groups in sampled.items():
-            if place >= len(groups):
-                continue
-            drawn_here = groups[place]
-            lines.append(
-                [
-                    name,
-                    policy,
-                    *(f"{drawn_here.drawn[label]:.2f}" for label in labels),
-                    f"{drawn_here.no_label:.2f}",
-                    f"{drawn_here.total_variation:.2f}",
-                    f"{drawn_here.jensen_shannon:.3f}",
-                ]
-            )
-    print_table(
-        f"{setting.capitalize()}, shares of the labels; TV: total variation, beside the wanted"
-        " shares that of as many draws from them; JS: Jensen-Shannon, nats",
-        ["group", "policy", *map(printable, labels), "no label", "TV", "JS"],
-        lines,
-        left_aligned=2,
-    )
+def shares_table(setting: str, sampled: Mapping[str, Sequence[SharesOfGroup]]) -> None:
+    """The wanted share of each label and that of every policy: the table of the report."""
+    from blackbox_lb.extras.report import tables
+
+    table = tables.shares_table(setting, sampled)
+    rows = ([cell.text for cell in row] for row in table.rows)
+    print_table(table.caption, table.columns, rows, left_aligned=2)
 
 
 def print_curve(curve: OperatingCurve) -> None:

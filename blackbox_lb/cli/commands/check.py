@@ -7,10 +7,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.cli.grouped import PATH, argument, command
-from blackbox_lb.cli.options import TrialOptions, VerboseOptions
+from blackbox_lb.cli.grouped import command
+from blackbox_lb.cli.options import TrialOptions, VerboseOptions, bias_argument
 from blackbox_lb.cli.resources import load, open_trials, run
 from blackbox_lb.cli.terminal import command_with_same, print_conclusion, reporter
 from blackbox_lb.errors import InputError
@@ -32,9 +31,7 @@ if TYPE_CHECKING:
 
 
 class CheckOptions(TaskSettings, DecisionSettings, TrialOptions, VerboseOptions):
-    bias: Path | None = argument(
-        metavar="[BIAS]", required=False, type=PATH, shell_complete=bias_files
-    )
+    bias: Path | None = bias_argument()
 
 
 @command(

@@ -463,7 +463,7 @@ def _print(evaluation: Evaluation, *, everything: bool) -> None:
     for name_of_setting, rows in by_setting.items():
         shares = {names[row.name]: row.shares for row in rows if row.shares}
         if shares:
-            shares_table(name_of_setting, next(iter(shares.values())), shares)
+            shares_table(name_of_setting, shares)
 
 
 def _print_policies(

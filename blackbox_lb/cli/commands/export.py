@@ -2,64 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
-
-import click
-
-from blackbox_lb.cli.completing import bias_files, known
 from blackbox_lb.cli.echo import echo_code
-from blackbox_lb.cli.grouped import LateChoice
-from blackbox_lb.providers.packaged import profile_names
+from blackbox_lb.cli.grouped import command
+from blackbox_lb.cli.options import AT, BiasOptions
+from blackbox_lb.jobs.plan.setting import setting
 
 
-def _formats() -> Iterable[str]:
-    from blackbox_lb.bias.export import FORMATS
+class ExportOptions(BiasOptions):
+    format: str = setting(
+        ...,
+        None,
+        "What to print; json is the numbers alone.",
+        choices="blackbox_lb.bias.export:FORMATS",
+        required=True,
+    )
+    at: str | None = setting(None, None, AT, metavar="POINT")
+    model: str | None = setting(None, None, "The model's name there. [default: the bias's own]")
+    base_url: str | None = setting(
+        None, None, "Address of the API, with its /v1. [default: the provider's]"
+    )
 
-    return FORMATS
 
-
-@click.command("export")
-@click.argument(
-    "bias_file",
-    metavar="[BIAS]",
-    required=False,
-    type=click.Path(path_type=Path),
-    shell_complete=bias_files,
-)
-@click.option(
-    "--format",
-    type=LateChoice(_formats),
-    required=True,
-    help="What to print; json is the numbers alone.",
-)
-@click.option(
-    "--provider",
-    shell_complete=known(profile_names),
-    help=(
-        "Where requests go: an API by its name (blb providers lists all), or your own TOML."
-        " [default: the bias's own]"
-    ),
-)
-@click.option(
-    "--at",
-    metavar="POINT",
-    help="Another operating point of BIAS, as in precision=.9, recall=.8 or rate=.2: UNVERIFIED.",
-)
-@click.option("--model", help="The model's name there. [default: the bias's own]")
-@click.option("--base-url", help="Address of the API, with its /v1. [default: the provider's]")
-@click.option(
-    "--tokenizer", help="The model's vocabulary, where its name is not enough: as in blb fit."
-)
-def export_command(
-    bias_file: Path | None,
-    format: str,
-    provider: str | None,
-    at: str | None,
-    model: str | None,
-    base_url: str | None,
-    tokenizer: str | None,
-) -> None:
+@command("export", ExportOptions, example="blb export runs/train --format openai")
+def export_command(options: ExportOptions) -> None:
     """Print a bias as code, a command or a file that is ready to use in another tool.
 
     openai, litellm, langchain, pydantic-ai and dspy are Python scripts, curl, inspect, llm and
@@ -77,12 +42,12 @@ def export_command(
     from blackbox_lb.cli.resources import chosen_bias
 
     code = export(
-        chosen_bias(bias_file),
-        format,
-        at=at,
-        provider=provider,
-        model=model,
-        base_url=base_url,
-        tokenizer=tokenizer,
+        chosen_bias(options.bias_file),
+        options.format,
+        at=options.at,
+        provider=options.provider,
+        model=options.model,
+        base_url=options.base_url,
+        tokenizer=options.tokenizer,
     )
     echo_code(code, nl=False)

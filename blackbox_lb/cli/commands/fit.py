@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Literal
 from blackbox_lb.cli.echo import echo, preset_options, print_json, with_option_names
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import TrialOptions, VerboseOptions
-from blackbox_lb.cli.resources import SAMPLING_WITH_A_BIAS, load, note_old_report, open_trials, run
+from blackbox_lb.cli.resources import (
+    SAMPLING_WITH_A_BIAS,
+    known_prices,
+    load,
+    note_old_report,
+    open_trials,
+    run,
+)
 from blackbox_lb.cli.tables import (
     comparisons_table,
     findings_list,
@@ -101,7 +108,6 @@ def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: Plan) -> Non
     from blackbox_lb.jobs.records.run_record import earlier_pace
     from blackbox_lb.jobs.runs.conclusion import understood
     from blackbox_lb.jobs.runs.loading import naming_advice
-    from blackbox_lb.providers.prices import find_prices, parse_prices
     from blackbox_lb.providers.profile import load_profile
     from blackbox_lb.rollouts.progress import LONG, duration
 
@@ -115,9 +121,7 @@ def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: Plan) -> Non
         profile, endpoint, reward.max_tokens, listed, options.seed, task.stop
     )
     total = fit_forecast(settings, task, plan, reward)
-    prices = parse_prices(options.price) if options.price is not None else None
-    if prices is None and options.model is not None:
-        prices = find_prices(profile.name, options.model, options.price_table)
+    prices = known_prices(profile, options.model, options)
     summary = understood(task, reward, plan.decision_labels, limit=plan.limit)
     folder = options.folder or Path(RUNS) / task.name
     pace = earlier_pace(folder, profile.name)
@@ -266,7 +270,7 @@ def _print_everything(
     for title, decisions in result.decisions.items():
         print_decisions(title, decisions.base, decisions.biased)
     for title, shares in result.shares.items():
-        shares_table(title, shares.base, {"base": shares.base, "biased": shares.biased})
+        shares_table(title, {"base": shares.base, "biased": shares.biased})
     if result.beside:
         comparisons_table(
             f"This bias (depends on {bias.depends_on or 'nothing'}) against what else decides, same"

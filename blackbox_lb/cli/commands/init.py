@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blackbox_lb.cli.asking import REWARD_OF_LABELS, Questions, data_answers
-from blackbox_lb.cli.completing import known, reward_names, task_names
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.found import is_data
 from blackbox_lb.cli.grouped import command
@@ -45,10 +44,7 @@ class InitOptions(Settings):
         None, None, "Address of the API, with its /v1. [default: asked for]"
     )
     task: str | None = setting(
-        None,
-        None,
-        "A built-in task, or what else --task takes. [default: asked for]",
-        shell_complete=known(task_names),
+        None, None, "A built-in task, or what else --task takes. [default: asked for]"
     )
     data: Path | None = setting(
         None, None, "Data file. [default: asked for; the only one in the folder]"
@@ -69,7 +65,6 @@ class InitOptions(Settings):
         None,
         None,
         "What a completion is worth. [default: asked for; one that suits the data]",
-        shell_complete=known(reward_names),
     )
     max_tokens: int | None = setting(
         None,

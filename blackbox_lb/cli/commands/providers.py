@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from blackbox_lb.cli.echo import echo, print_json
+from blackbox_lb.cli.grouped import argument, command
+from blackbox_lb.cli.options import JsonOptions
 from blackbox_lb.errors import InputError
+from blackbox_lb.jobs.plan.setting import setting
 from blackbox_lb.providers.packaged import profile_names
 
 if TYPE_CHECKING:
@@ -60,44 +61,49 @@ CUT_BY_DEFAULT = (
 )
 
 
-@click.command("providers")
-@click.argument("name", required=False)
-@click.option(
-    "--models",
-    is_flag=True,
-    help="List the models of NAME that take a bias and return logprobs, open weights first, by a"
-    " list of a known date.",
-)
-@click.option(
-    "--hosts",
-    metavar="MODEL",
-    help="List the hosts that serve MODEL with a bias and logprobs, by lists of a known date.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON on stdout.")
-def providers_command(name: str | None, models: bool, hosts: str | None, as_json: bool) -> None:
+class ProvidersOptions(JsonOptions):
+    name: str | None = argument(required=False)
+    models: bool = setting(
+        False,
+        None,
+        "List the models of NAME that take a bias and return logprobs, open weights first, by a"
+        " list of a known date.",
+    )
+    hosts: str | None = setting(
+        None,
+        None,
+        "List the hosts that serve MODEL with a bias and logprobs, by lists of a known date.",
+        metavar="MODEL",
+    )
+
+
+@command("providers", ProvidersOptions, example="blb providers vllm")
+def providers_command(options: ProvidersOptions) -> None:
     """List the providers, or show all facts on NAME and their evidence."""
+    name = options.name
+    hosts = options.hosts
     if hosts is not None:
-        if name is not None or models:
+        if name is not None or options.models:
             raise InputError(
                 "--hosts asks for the hosts of a model, and was given with"
                 f" {'--models' if name is None else name}; leave one of them out"
             )
-        _hosts(hosts, as_json=as_json)
+        _hosts(hosts, as_json=options.as_json)
         return
-    if models:
+    if options.models:
         if name is None:
             raise InputError(
                 "--models lists the models of one host, and none was named; give it, as in"
                 " blb providers openrouter --models"
             )
-        _models(name, as_json=as_json)
+        _models(name, as_json=options.as_json)
         return
     from blackbox_lb.providers.profile import load_profile
 
     profiles = [
         load_profile(profile_name) for profile_name in ([name] if name else profile_names())
     ]
-    if as_json:
+    if options.as_json:
         print_json([profile.model_dump(mode="json") for profile in profiles])
     elif name:
         _details(profiles[0])

@@ -5,32 +5,23 @@ from __future__ import annotations
 import webbrowser
 from pathlib import Path
 
-import click
-
-from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo
+from blackbox_lb.cli.grouped import command
+from blackbox_lb.cli.options import bias_argument
+from blackbox_lb.jobs.plan.setting import Settings, setting
 
 
-@click.command("report")
-@click.argument(
-    "run",
-    metavar="[RUN]",
-    required=False,
-    type=click.Path(path_type=Path),
-    shell_complete=bias_files,
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="Where the page goes. [default: report.html in RUN]",
-)
-@click.option(
-    "--plots",
-    type=click.Path(path_type=Path),
-    help="Write every plot into this folder, too, as PNG and SVG.",
-)
-@click.option("--open", "is_opened", is_flag=True, help="Open the page in a browser.")
-def report_command(run: Path | None, out: Path | None, plots: Path | None, is_opened: bool) -> None:
+class ReportOptions(Settings):
+    run: Path | None = bias_argument("[RUN]")
+    out: Path | None = setting(None, None, "Where the page goes. [default: report.html in RUN]")
+    plots: Path | None = setting(
+        None, None, "Write every plot into this folder, too, as PNG and SVG."
+    )
+    is_opened: bool = setting(False, None, "Open the page in a browser.", "--open")
+
+
+@command("report", ReportOptions, example="blb report runs/train")
+def report_command(options: ReportOptions) -> None:
     """Make one self-contained page of a run: the verdict in words, alternatives,
     examples, plots, tokens, costs.
 
@@ -43,10 +34,10 @@ def report_command(run: Path | None, out: Path | None, plots: Path | None, is_op
     from blackbox_lb.cli.resources import chosen_bias
     from blackbox_lb.extras.report.page import write_report
 
-    folder = chosen_bias(run).parent
-    written = write_report(folder, out, plots, wording=with_option_names)
+    folder = chosen_bias(options.run).parent
+    written = write_report(folder, options.out, options.plots, wording=with_option_names)
     for path in written:
         echo(f"wrote {path}")
     page = written[0].resolve().as_uri()
-    if is_opened and not webbrowser.open(page):
+    if options.is_opened and not webbrowser.open(page):
         echo(f"no browser could be started here; open {page}", err=True)

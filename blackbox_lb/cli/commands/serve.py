@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blackbox_lb.cli.completing import bias_files
-from blackbox_lb.cli.grouped import PATH, argument, command
+from blackbox_lb.cli.grouped import command
+from blackbox_lb.cli.options import bias_argument
 from blackbox_lb.cli.resources import chosen_bias, connect_to, load_bias
 from blackbox_lb.cli.serving import ListenOptions, serve_biases
 from blackbox_lb.jobs.plan.setting import setting
@@ -23,9 +23,7 @@ CONTEXT = 4096
 
 
 class ServeOptions(ListenOptions):
-    bias_file: Path | None = argument(
-        metavar="[BIAS]", required=False, type=PATH, shell_complete=bias_files
-    )
+    bias_file: Path | None = bias_argument()
     model: str | None = setting(
         None, None, "A .gguf path or a hub name. [default: that of the embedded engine]"
     )

@@ -6,36 +6,28 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.rollouts.progress import short
+from blackbox_lb.cli.grouped import command
+from blackbox_lb.cli.options import JsonOptions, bias_argument
+from blackbox_lb.jobs.plan.setting import setting
 from blackbox_lb.safety.printable import printable
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias
     from blackbox_lb.bias.records import Entry
-    from blackbox_lb.records import Learned
 
 
 MOST_PHRASES = 6
 """Phrases that are named."""
 
 
-@click.command("show")
-@click.argument(
-    "bias_file",
-    metavar="[BIAS]",
-    required=False,
-    type=click.Path(path_type=Path),
-    shell_complete=bias_files,
-)
-@click.option(
-    "--top", type=click.IntRange(1), default=20, show_default=True, help="Tokens of each kind."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the bias file as JSON on stdout.")
-def show_command(bias_file: Path | None, top: int, as_json: bool) -> None:
+class ShowOptions(JsonOptions):
+    bias_file: Path | None = bias_argument()
+    top: int = setting(20, None, "Tokens of each kind.", ge=1)
+
+
+@command("show", ShowOptions, example="blb show runs/train")
+def show_command(options: ShowOptions) -> None:
     """Show a bias: where it comes from, whether it helps, which tokens it promotes and suppresses,
     or how it mends decisions.
 
@@ -46,8 +38,8 @@ def show_command(bias_file: Path | None, top: int, as_json: bool) -> None:
     from blackbox_lb.cli.resources import chosen_bias
     from blackbox_lb.cli.tables import findings_list, print_curve, verdict_table
 
-    bias = Bias.load(chosen_bias(bias_file))
-    if as_json:
+    bias = Bias.load(chosen_bias(options.bias_file))
+    if options.as_json:
         print_json(bias.model_dump(mode="json"))
         return
     _origin(bias)
@@ -67,14 +59,16 @@ def show_command(bias_file: Path | None, top: int, as_json: bool) -> None:
     if bias.decisions and not bias.entries:
         return
     ranked = sorted(bias.entries, key=lambda entry: entry.bias)
-    _parts(bias, top)
+    _parts(bias, options.top)
     where = ""
     if phases_of_features(bias.features).confined:
         where = " where it acts"
     elif bias.features:
         where = " of the rest"
-    _tokens(f"Promoted tokens{where}", [entry for entry in reversed(ranked) if entry.bias > 0], top)
-    _tokens(f"Suppressed tokens{where}", [entry for entry in ranked if entry.bias < 0], top)
+    promoted = [entry for entry in reversed(ranked) if entry.bias > 0]
+    suppressed = [entry for entry in ranked if entry.bias < 0]
+    _tokens(f"Promoted tokens{where}", promoted, options.top)
+    _tokens(f"Suppressed tokens{where}", suppressed, options.top)
 
 
 def _origin(bias: Bias) -> None:
@@ -107,7 +101,7 @@ def _origin(bias: Bias) -> None:
     if bias.phrases:
         echo(f"phrases    {_phrases(bias)}")
     if bias.learned:
-        echo(f"bias       {_statistics(bias.learned)}")
+        echo(f"bias       {bias.learned.sentence}")
     echo(
         f"made       {bias.created:%Y-%m-%d %H:%M} UTC by blackbox_lb {printable(bias.blackbox_lb)}"
     )
@@ -160,18 +154,6 @@ def _parts(bias: Bias, top: int) -> None:
         " the tokens below are moved by none of them",
         ("feature", "moves most (nats where nothing else holds)"),
         rows[:top],
-    )
-
-
-def _statistics(learned: Learned) -> str:
-    reproduced = ""
-    if learned.reliability is not None:
-        reproduced = f"; other prompts would bring back {max(learned.reliability, 0):.0%} of it"
-    return (
-        f"over the whole vocabulary, before the compile and centred: {learned.sampled_fraction:.1%}"
-        f" of tokens sampled, standard deviation {short(learned.sigma)} nats, least"
-        f" {short(learned.low)}, largest {short(learned.high)}, {learned.selected_fraction:.2%}"
-        f" above 5 medians{reproduced}"
     )
 
 

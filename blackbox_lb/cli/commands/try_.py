@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from blackbox_lb.cli.completing import bias_files
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.cli.grouped import PATH, argument, command, picked
-from blackbox_lb.cli.options import PrintOptions, provider
+from blackbox_lb.cli.grouped import argument, command, picked
+from blackbox_lb.cli.options import PrintOptions, bias_argument, provider
 from blackbox_lb.cli.resources import SAMPLING_WITH_A_BIAS, chosen_bias, connect_to, load_bias
 from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 from blackbox_lb.jobs.plan.shared import ModelSettings, ServerSettings
@@ -29,9 +28,7 @@ MOST_TOKENS = 128
 
 
 class TryOptions(ServerSettings, PrintOptions):
-    bias_file: Path | None = argument(
-        metavar="[BIAS]", required=False, type=PATH, shell_complete=bias_files
-    )
+    bias_file: Path | None = bias_argument()
     prompts: tuple[str, ...] = argument(metavar="[PROMPT]...", nargs=-1)
     provider: str | None = provider(HelpGroup.FIRST, "the bias's own")
     max_tokens: int | None = setting(

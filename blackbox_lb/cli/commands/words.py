@@ -5,11 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blackbox_lb.cli.echo import echo, is_terminal, print_json, with_option_names
+from blackbox_lb.cli.echo import echo, print_json, with_option_names
 from blackbox_lb.cli.grouped import argument, command
 from blackbox_lb.cli.options import LimitOptions, PrintOptions
-from blackbox_lb.cli.resources import SAMPLING_WITH_A_BIAS, check_folder, connect_to, run
-from blackbox_lb.cli.terminal import Terminal, print_conclusion, reporter
+from blackbox_lb.cli.resources import (
+    SAMPLING_WITH_A_BIAS,
+    announce,
+    check_folder,
+    connect_to,
+    known_prices,
+    run,
+)
+from blackbox_lb.cli.terminal import print_conclusion, reporter
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 from blackbox_lb.jobs.plan.shared import ModelSettings
@@ -19,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from blackbox_lb.api.limits.budget import SpendLimit
-    from blackbox_lb.api.session import Session
     from blackbox_lb.bias.document import Bias
     from blackbox_lb.bias.phrases import PhraseLine, PhraseList
     from blackbox_lb.jobs.runs.conclusion import Conclusion
@@ -140,12 +146,9 @@ def _dry_run(
     from dataclasses import asdict
 
     from blackbox_lb.jobs.words import words_forecast
-    from blackbox_lb.providers.prices import find_prices, parse_prices
 
     total = words_forecast(prompts, options.max_tokens)
-    prices = parse_prices(options.price) if options.price is not None else None
-    if prices is None and options.model is not None:
-        prices = find_prices(profile.name, options.model, options.price_table)
+    prices = known_prices(profile, options.model, options)
     if options.as_json:
         print_json({"lines": len(phrases.lines), **asdict(total)})
         return
@@ -162,11 +165,13 @@ async def _run(
     value: float,
     budget: SpendLimit,
 ) -> tuple[Bias, WordTokens, Cost | None]:
+    from blackbox_lb.jobs.runs.opening import price_model
     from blackbox_lb.jobs.words import (
         estimated_cost,
         plain_completions,
         word_tokens,
         words_bias,
+        words_forecast,
     )
 
     longest = max((sum(map(len, prompt.sent_texts)) for prompt in prompts), default=0)
@@ -189,35 +194,14 @@ async def _run(
         )
         if not prompts:
             return bias, tokens, None
-        _announce(options, session, prompts, budget)
+        price_model(budget, session, options.price, options.price_table)
+        total = words_forecast(prompts, options.max_tokens)
+        sentence = f"{session.model}: {total.sentence(budget.prices, stored=0, mean=0.0)}"
+        announce(session, options, reporter(quiet=options.quiet), sentence)
         completions = await plain_completions(
             session, prompts, options.max_tokens, options.seed, budget
         )
         return bias, tokens, estimated_cost(session, completions, phrases, tokens)
-
-
-def _announce(
-    options: WordsOptions, session: Session, prompts: Sequence[Prompt], budget: SpendLimit
-) -> None:
-    """Say what is asked for, and ask first where it costs money and somebody is there to answer.
-
-    Raises:
-        InputError: there is a limit in dollars, and the price is not known.
-        click.Abort: the answer is no.
-    """
-    from blackbox_lb.jobs.forecast import is_hosted
-    from blackbox_lb.jobs.runs.opening import price_model
-    from blackbox_lb.jobs.words import words_forecast
-
-    price_model(budget, session, options.price, options.price_table)
-    total = words_forecast(prompts, options.max_tokens)
-    sentence = f"{session.model}: {total.sentence(budget.prices, stored=0, mean=0.0)}"
-    if is_hosted(session) and not options.yes and is_terminal():
-        terminal = Terminal()
-        terminal.notice(sentence)
-        terminal.confirm("Go on?")
-        return
-    reporter(quiet=options.quiet).notice(sentence)
 
 
 def words_conclusion(

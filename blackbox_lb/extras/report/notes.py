@@ -5,23 +5,18 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.features import PromptText
 from blackbox_lb.bias.records import Entry, settings_text
-from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.estimate.diagnosis.diagnose import DOES_NOT_ARISE
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.data import RunDocuments
 from blackbox_lb.extras.report.decided import decided_counts, question_count
-from blackbox_lb.extras.report.verdict_text import rows_of, setting_words
+from blackbox_lb.extras.report.verdict_text import as_title, rows_of, setting_words
 from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.plan.shared import DecisionSettings, ModelSettings, TaskSettings
 from blackbox_lb.records import Finding
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.printable import shell_line
 
-EXPLAINED = 4
-"""Prompts that are shown with their own biases."""
 Facts = Iterator[tuple[str, str]]
 """Names and their facts."""
 
@@ -46,33 +41,6 @@ def eval_command(run: RunDocuments, *more: str) -> str:
         if is_kept:
             same.append(word)
     return shell_line("blb", "eval", run.folder / "bias.json", *same, *more)
-
-
-def own_biases(run: RunDocuments) -> list[str]:
-    """A sentence on the bias of each of the first prompts shown, where it depends on them; none
-    where it does not, and for an embedding, whose model takes seconds to load.
-    """
-    if run.bias.decisions:
-        return []
-    sent = to_request_bias(run.bias)
-    if "prompt" not in sent.scopes or sent.vectors is not None:
-        return []
-    return [
-        _own_bias(run.bias, sent.of_text(PromptText(example.prompt)))
-        for example in run.examples[:EXPLAINED]
-    ]
-
-
-def _own_bias(bias: Bias, values: Mapping[int, float]) -> str:
-    common = bias.logit_bias
-    moved = sorted(
-        bias.entries, key=lambda entry: -abs(values.get(entry.id, 0.0) - common[entry.id])
-    )[:4]
-    biases = ", ".join(
-        f"'{entry.readable}' {values.get(entry.id, 0.0):+.2f} (of all prompts {entry.bias:+.2f})"
-        for entry in moved
-    )
-    return f"its own bias: {biases}".replace("-", "−")
 
 
 def costs(run: RunDocuments) -> Facts:
@@ -291,19 +259,7 @@ def learned(run: RunDocuments) -> str:
     down = sum(entry.bias < 0 for entry in bias.entries)
     text = f"The bias promotes {up:,} tokens and suppresses {down:,}, in every context alike."
     if bias.learned is not None:
-        vector = bias.learned
-        statistics = (
-            " Over the whole vocabulary, before the compile and centred:"
-            f" {vector.sampled_fraction:.1%} of tokens sampled, standard deviation"
-            f" {short(vector.sigma)} nats, least {short(vector.low)}, largest {short(vector.high)},"
-            f" {vector.selected_fraction:.2%} above 5 medians."
-        )
-        text += statistics.replace(" -", " −")
-        if vector.reliability is not None:
-            text += (
-                f" Other prompts of the same kind would bring back {max(vector.reliability, 0):.0%}"
-                " of it."
-            )
+        text += f" {as_title(bias.learned.sentence)}".replace(" -", " −")
     return text.replace("%", " %")
 
 

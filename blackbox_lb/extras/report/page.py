@@ -88,7 +88,6 @@ def render(
         decided=decided,
         questions=decided.question_parts(run, figures),
         notes=notes,
-        own_biases=notes.own_biases(run),
         status_counts=status_counts,
         tables=tables,
         say=verdict_text,

@@ -13,12 +13,11 @@ from blackbox_lb.bias.records import Comparison, Verdict
 from blackbox_lb.bias.request_bias import strongest
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.verdict_text import amount, change, interval
-from blackbox_lb.jobs.evaluation.conclusion import TEXT_COLUMNS, text_number
+from blackbox_lb.jobs.evaluation.conclusion import TEXT_COLUMNS, text_cell
 from blackbox_lb.jobs.evaluation.document import (
     Evaluation,
     Mean,
     PolicyResult,
-    TextFigure,
 )
 from blackbox_lb.jobs.fitting.document import BothDecisions, TriedCandidate
 from blackbox_lb.records import Decisions, LabelScores, SharesOfGroup
@@ -333,7 +332,7 @@ def texts_table(evaluation: Evaluation) -> PageTable | None:
         [
             Cell(policy.name, note=_what(policy)),
             Cell(policy.setting),
-            *(_text_figure(column, getattr(policy.texts, column)) for column in TEXT_COLUMNS),
+            *(Cell(text_cell(column, getattr(policy.texts, column))) for column in TEXT_COLUMNS),
         ]
         for policy in policies
     ]
@@ -343,17 +342,6 @@ def texts_table(evaluation: Evaluation) -> PageTable | None:
         ["policy", "setting", *TEXT_COLUMNS.values()],
         rows,
     )
-
-
-def _text_figure(column: str, figure: TextFigure | None) -> Cell:
-    if figure is None:
-        return number(None)
-    note = ""
-    if figure.low is not None and figure.high is not None:
-        low = text_number(column, figure.low, sign=True)
-        high = text_number(column, figure.high, sign=True)
-        note = f"{low} to {high}".replace("-", "−")
-    return number(figure.mean, text_number(column, figure.mean), note)
 
 
 def _what(policy: PolicyResult) -> str:
@@ -583,10 +571,10 @@ def shares_table(setting: str, sampled: Mapping[str, Sequence[SharesOfGroup]]) -
         for policy, groups in sampled.items():
             if place < len(groups):
                 rows.append([name, Cell(policy), *_shares_of(groups[place], labels)])
-    columns = ("group", "policy", *labels, "no label", "total variation", "Jensen-Shannon, nats")
+    columns = ("group", "policy", *labels, "no label", "TV", "JS")
     caption = (
-        f"Shares of the labels at {setting}; the total variation beside the wanted shares is that"
-        " of as many draws from them"
+        f"Shares of the labels at {setting}; TV: total variation, beside the wanted shares that of"
+        " as many draws from them; JS: Jensen-Shannon, nats"
     )
     return table(f"shares-{setting.replace(' ', '-')}", caption, columns, rows)
 

@@ -90,13 +90,8 @@ def close(case: Case, value: str) -> Policy:
     return HandBias(rival=f"'{text}' at {nats:+g}", make=partial(_of_text, text=text, value=nats))
 
 
-def words(_case: Case, value: str) -> Policy:
-    """``words:FILE:NATS``: see ``hand_list``."""
-    return hand_list(value)
-
-
-def hand_list(spec: str) -> Policy:
-    """A list of words with one bias, FILE:NATS, one word a line.
+def words(_case: Case, spec: str) -> Policy:
+    """``words:FILE:NATS``: a list of words with one bias, one word a line.
 
     Each spelling of a word that is one token gets the bias.
 
