@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -118,20 +116,7 @@ def doctor_command(options: DoctorOptions) -> None:
         outcome = f"{requests}/{most} requests, about {duration(left)} left"
         if findings:
             outcome = ", ".join(f"{finding.status} {finding.row}" for finding in findings)
-        head = f"  {title:<{TITLES}} "
-        columns = max(shutil.get_terminal_size().columns, 2 * len(head))
-        rest = " " * len(head)
-        echo(
-            textwrap.fill(
-                outcome,
-                columns,
-                initial_indent=head,
-                subsequent_indent=rest,
-                break_on_hyphens=False,
-                break_long_words=False,
-            ),
-            err=True,
-        )
+        echo(f"  {title:<{TITLES}}  {outcome}", err=True)
 
     async def findings() -> Report:
         in_flight = options.concurrency or IN_FLIGHT

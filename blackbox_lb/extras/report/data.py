@@ -51,7 +51,7 @@ class RunDocuments:
     @property
     def tokens_shown(self) -> bool:
         """Whether an example shows a token that the bias moves."""
-        return any(side.moved for example in self.examples for side in example.sides)
+        return any(side.answer.moved for example in self.examples for side in example.sides)
 
     @property
     def places_shown(self) -> bool:

@@ -30,9 +30,7 @@ from blackbox_lb.extras.report.tables import (
 )
 from blackbox_lb.extras.report.verdict_text import (
     Judged,
-    amount,
     as_title,
-    changed,
     rows_of,
     unchanged,
 )
@@ -101,13 +99,6 @@ def plain(row: Verdict) -> str:
         f"Measured on {row.n_prompts:,} rows that taught nothing, by the same answers before and"
         " after."
     )
-
-
-def measured(row: Verdict) -> str:
-    """The numbers of a row: as it is, mended, the difference and its interval."""
-    if unchanged(row):
-        return f"{amount(row.metric, row.base)} as it is and mended"
-    return f"{amount(row.metric, row.base)} → {amount(row.metric, row.biased)} ({changed(row)})"
 
 
 def question_plots(run: RunDocuments) -> Iterator[Plot]:

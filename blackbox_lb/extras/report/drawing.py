@@ -22,12 +22,15 @@ COLOURS = {
 it follows light and dark.
 """
 SIZE = (4.7, 3.3)
+"""Inches: as wide as a phone shows without scrolling."""
+TEXT = 11.0
+"""Points of all text, which a phone shows in 10 pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """``alternative``: the picture in words, for screen readers. ``figure``: matplotlib's.
-    ``narrow``: the same for a phone, None where the figure serves for both.
+    """``alternative``: the picture in words, for screen readers. ``figure``: matplotlib's, of a
+    width that a phone shows, too.
     """
 
     name: str
@@ -36,7 +39,6 @@ class Plot:
     alternative: str
     table: PageTable
     figure: Any
-    narrow: Any = None
 
 
 def empty_figure() -> Any:
@@ -68,7 +70,7 @@ def figure_with_axis() -> tuple[Any, Any]:
     axis.set_facecolor("none")
     axis.grid(color=COLOURS["grid"], linewidth=0.8)
     axis.set_axisbelow(True)
-    axis.tick_params(colors=COLOURS["muted"], labelsize=9.5, length=0)
+    axis.tick_params(colors=COLOURS["muted"], labelsize=TEXT, length=0)
     for side, spine in axis.spines.items():
         spine.set_visible(side == "bottom")
         spine.set_color(COLOURS["grid"])
@@ -78,7 +80,7 @@ def figure_with_axis() -> tuple[Any, Any]:
 def name_axes(axis: Any, x: str, y: str) -> None:
     """Write what stands on both axes."""
     for setter, text in ((axis.set_xlabel, x), (axis.set_ylabel, y)):
-        setter(drawn(text), color=COLOURS["ink"], fontsize=10)
+        setter(drawn(text), color=COLOURS["ink"], fontsize=TEXT)
 
 
 def add_legend(axis: Any) -> None:

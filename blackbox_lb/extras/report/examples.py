@@ -5,17 +5,12 @@ places of the reward and the moved tokens marked.
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import groupby
 from typing import Literal
 
-from blackbox_lb.jobs.evaluation.document import (
-    Answer,
-    Evaluation,
-    MovedToken,
-    ShownAnswers,
-    ShownPrompt,
-)
+from blackbox_lb.jobs.evaluation.document import Answer, Evaluation, ShownAnswers, ShownPrompt
 from blackbox_lb.types import Span
 
 MOST_WORDS = 1_500
@@ -28,21 +23,15 @@ STATUSES: tuple[Status, ...] = ("mended", "broken", "same")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A stretch of a completion; ``differs`` where the other side does not have it."""
+class Segment:
+    """A stretch of a completion that is marked alike.
+
+    differs: whether the other side does not have it. bias: nats on the token that it is of, None
+    where none moves it.
+    """
 
     text: str
     differs: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TokenPart:
-    """A stretch of a completion that is one moved token, or lies between two.
-
-    pieces: its text. bias: nats on the token, None between two.
-    """
-
-    pieces: tuple[Piece, ...]
     bias: float | None = None
 
     @property
@@ -55,18 +44,17 @@ class TokenPart:
     @property
     def shown(self) -> str:
         """The bias with its sign and unit."""
-        bias = self.bias or 0.0
-        return f"{bias:+.2f} nats".replace("-", "−")
+        return f"{self.bias or 0.0:+.2f} nats".replace("-", "−")
 
 
 @dataclass(frozen=True, slots=True)
-class TextPart:
+class Passage:
     """A stretch of a completion that is one place of its reward, or lies between two.
 
-    tokens: its text. amount: nats of the reward that are earned there, None between two places.
+    segments: its text. amount: nats of the reward that are earned there, None between two places.
     """
 
-    tokens: tuple[TokenPart, ...]
+    segments: tuple[Segment, ...]
     amount: float | None = None
 
     @property
@@ -80,76 +68,74 @@ class TextPart:
     @property
     def shown(self) -> str:
         """The amount with its sign."""
-        amount = self.amount or 0.0
-        if amount < 0:
-            return f"−{-amount:.3g}"
-        return f"+{amount:.3g}"
+        return f"{self.amount or 0.0:+.3g}".replace("-", "−")
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One completion. ``correct`` and ``reward`` are None where not known; ``stop_changed``: it
-    ended for another reason than the first side did. ``marked``: whether the pieces show the
-    differences. ``spans``: the places of its reward; those outside the text are left out.
-    ``moved``: the tokens that the bias moves.
+    """One completion.
+
+    stop_changed: whether it ended for another reason than the first side did. different: start and
+    end of the stretches that the other side does not have; None where the texts are too long to
+    tell.
     """
 
-    policy: str
-    text: str
-    tokens: int
-    finish_reason: str
-    correct: bool | None = None
-    reward: float | None = None
+    answer: Answer
     stop_changed: bool = False
-    marked: bool = False
-    pieces: tuple[Piece, ...] = ()
-    spans: tuple[Span, ...] = ()
-    moved: tuple[MovedToken, ...] = ()
+    different: tuple[tuple[int, int], ...] | None = ()
 
     @property
-    def passages(self) -> tuple[TextPart, ...]:
+    def passages(self) -> tuple[Passage, ...]:
         """The text, cut at the places of the reward. Places that touch or overlap are one, with
         the sum of their amounts; a place without a character is an empty passage.
         """
         passages = []
         place = 0
-        for start, end, amount in _apart(self.spans, len(self.text)):
+        length = len(self.answer.text)
+        marks = self._marks()
+        for start, end, amount in _apart(self.answer.spans, length):
             if place < start:
-                passages.append(TextPart(self._tokens(place, start)))
-            passages.append(TextPart(self._tokens(start, end), amount))
+                passages.append(Passage(self._segments(marks, place, start)))
+            passages.append(Passage(self._segments(marks, start, end), amount))
             place = end
-        if place < len(self.text):
-            passages.append(TextPart(self._tokens(place, len(self.text))))
+        if place < length:
+            passages.append(Passage(self._segments(marks, place, length)))
         return tuple(passages)
 
-    def _tokens(self, start: int, end: int) -> tuple[TokenPart, ...]:
-        """The characters from ``start`` to ``end``, cut at the moved tokens. The white space that
-        a token begins with is not marked.
+    def _marks(self) -> list[tuple[bool, int | None]]:
+        """For each character, whether the other side lacks it, and the number of its moved token.
+        The white space that a token begins with is not marked.
         """
-        parts = []
-        place = start
-        for token in self.moved:
-            text = self.text[token.start : token.end]
-            blank = len(text) - len(text.lstrip())
+        text = self.answer.text
+        differs = [False] * len(text)
+        for start, end in self.different or ():
+            differs[start:end] = [True] * (end - start)
+        tokens: list[int | None] = [None] * len(text)
+        for number, token in enumerate(self.answer.moved):
+            spelled = text[token.start : token.end]
+            blank = len(spelled) - len(spelled.lstrip())
             first = token.start
-            if blank < len(text):
+            if blank < len(spelled):
                 first += blank
-            begin = max(first, place)
-            stop = min(token.end, end)
-            if begin >= stop:
-                continue
-            if place < begin:
-                parts.append(TokenPart(_between(self.pieces, place, begin)))
-            parts.append(TokenPart(_between(self.pieces, begin, stop), token.bias))
-            place = stop
-        if place < end:
-            parts.append(TokenPart(_between(self.pieces, place, end)))
-        return tuple(parts)
+            end = token.start + len(spelled)
+            tokens[first:end] = [number] * (end - first)
+        return list(zip(differs, tokens, strict=True))
+
+    def _segments(
+        self, marks: Sequence[tuple[bool, int | None]], start: int, end: int
+    ) -> tuple[Segment, ...]:
+        """The characters from ``start`` to ``end``, those with equal marks together."""
+        segments = []
+        for (differs, token), places in groupby(range(start, end), key=marks.__getitem__):
+            text = "".join(self.answer.text[place] for place in places)
+            bias = None if token is None else self.answer.moved[token].bias
+            segments.append(Segment(text, differs, bias))
+        return tuple(segments)
 
     @property
     def moves(self) -> str:
         """How many of its tokens are moved up and how many down; "" where none is."""
-        counts = Counter("up" if token.bias > 0 else "down" for token in self.moved)
+        counts = Counter("up" if token.bias > 0 else "down" for token in self.answer.moved)
         words = ", ".join(f"{counts[side]} {side}" for side in ("up", "down") if counts[side])
         if words:
             return f"tokens moved: {words}"
@@ -157,33 +143,35 @@ class Side:
 
     @property
     def stopped(self) -> str:
+        """Why it ended."""
         reasons = {
             "stop": "ended by itself",
             "length": "cut off at the token limit",
             "content_filter": "content filter",
         }
-        return reasons.get(self.finish_reason, self.finish_reason or "end not told")
+        reason = self.answer.finish_reason
+        return reasons.get(reason, reason or "end not told")
 
 
 @dataclass(frozen=True, slots=True)
 class ExampleCard:
     """One prompt; the first of ``sides`` is compared with the others."""
 
-    id: str
-    prompt: str
-    answers: tuple[str, ...]
+    row: ShownPrompt
     sides: tuple[Side, ...]
 
     @property
     def unchanged(self) -> bool:
-        return len({side.text for side in self.sides}) == 1
+        """Whether all sides have the same text."""
+        return len({side.answer.text for side in self.sides}) == 1
 
     @property
     def status(self) -> Status | None:
         """What the second side does to the reward of the first one; None where a reward is not
         known, or there is one side only.
         """
-        rewards = [side.reward for side in self.sides[:2] if side.reward is not None]
+        answers = [side.answer for side in self.sides[:2]]
+        rewards = [answer.reward for answer in answers if answer.reward is not None]
         if len(rewards) < 2:
             return None
         if rewards[0] == rewards[1]:
@@ -220,45 +208,37 @@ def _apart(spans: Iterable[Span], length: int) -> list[tuple[int, int, float]]:
     return places
 
 
-def _between(pieces: Iterable[Piece], start: int, end: int) -> tuple[Piece, ...]:
-    """The characters from ``start`` to ``end`` of the text that ``pieces`` make up."""
-    cut = []
-    place = 0
-    for piece in pieces:
-        text = piece.text[max(start - place, 0) : max(end - place, 0)]
-        if text:
-            cut.append(Piece(text, piece.differs))
-        place += len(piece.text)
-    return tuple(cut)
-
-
-def compared(sides: Sequence[Side]) -> tuple[Side, ...]:
-    """The sides with their differences to the first; the first with its differences to the
+def compared(answers: Sequence[Answer]) -> tuple[Side, ...]:
+    """The answers with their differences to the first; the first with its differences to the
     second.
     """
-    if len(sides) < 2:
-        return tuple(replace(side, pieces=(Piece(side.text, False),)) for side in sides)
-    first, *rest = sides
-    done = [_against(first, rest[0])]
-    done += [
-        replace(_against(side, first), stop_changed=side.finish_reason != first.finish_reason)
-        for side in rest
-    ]
-    return tuple(done)
+    if len(answers) < 2:
+        return tuple(map(Side, answers))
+    first, *rest = answers
+    sides = [Side(first, different=_different(first.text, rest[0].text))]
+    for answer in rest:
+        stop_changed = answer.finish_reason != first.finish_reason
+        sides.append(Side(answer, stop_changed, _different(answer.text, first.text)))
+    return tuple(sides)
 
 
-def _against(side: Side, rival: Side) -> Side:
-    words = WORDS.findall(side.text)
-    theirs = WORDS.findall(rival.text)
+def _different(text: str, rival: str) -> tuple[tuple[int, int], ...] | None:
+    """Start and end of the words of ``text`` that ``rival`` does not have; None where they are too
+    many.
+    """
+    words = WORDS.findall(text)
+    theirs = WORDS.findall(rival)
     if max(len(words), len(theirs)) > MOST_WORDS:
-        return replace(side, pieces=(Piece(side.text, False),))
-    pieces: list[Piece] = []
-    for kind, start, end, _, _ in SequenceMatcher(
-        None, words, theirs, autojunk=False
-    ).get_opcodes():
-        if start < end:
-            pieces.append(Piece("".join(words[start:end]), kind != "equal"))
-    return replace(side, pieces=tuple(pieces), marked=True)
+        return None
+    stretches = []
+    place = 0
+    matcher = SequenceMatcher(None, words, theirs, autojunk=False)
+    for kind, start, end, _, _ in matcher.get_opcodes():
+        length = sum(map(len, words[start:end]))
+        if length and kind != "equal":
+            stretches.append((place, place + length))
+        place += length
+    return tuple(stretches)
 
 
 def evaluated(evaluation: Evaluation) -> tuple[tuple[ExampleCard, ...], str]:
@@ -279,19 +259,7 @@ def judged(answers: ShownAnswers) -> tuple[tuple[ExampleCard, ...], str]:
 
 
 def _cards(rows: Iterable[ShownPrompt]) -> tuple[ExampleCard, ...]:
-    return tuple(
-        ExampleCard(
-            row.id,
-            row.prompt,
-            row.answers,
-            compared([_side(completion) for completion in row.completions]),
-        )
-        for row in rows
-    )
-
-
-def _side(completion: Answer) -> Side:
-    return Side(**dict(completion))
+    return tuple(ExampleCard(row, compared(row.completions)) for row in rows)
 
 
 def _caption(listed: int, total: int, where: str) -> str:

@@ -11,6 +11,7 @@ from blackbox_lb.extras.report.decided import SIDES as MENDED_SIDES
 from blackbox_lb.extras.report.decided import question_decisions, question_plots
 from blackbox_lb.extras.report.drawing import (
     COLOURS,
+    TEXT,
     Plot,
     add_legend,
     empty_figure,
@@ -70,9 +71,7 @@ def _confusions(run: RunDocuments) -> list[Plot | None]:
 def _confusion(
     name: str, place: str, note: str, pair: BothDecisions, sides: tuple[str, str]
 ) -> Plot:
-    """Both confusion matrices, side by side, for a phone below each other. place: where, for the
-    text alternative.
-    """
+    """Both confusion matrices, one below the other. place: where, for the text alternative."""
     names = [row.label for row in pair.base.labels]
     answers = names
     if sides == BIASED_SIDES:  # a completion may name no label
@@ -98,37 +97,21 @@ def _confusion(
         note,
         alternative,
         table,
-        _matrices(pair, answers, names, sides, below=False),
-        _matrices(pair, answers, names, sides, below=True),
+        _matrices(pair, answers, names, sides),
     )
 
 
 def _matrices(
-    pair: BothDecisions,
-    answers: Sequence[str],
-    names: Sequence[str],
-    sides: tuple[str, str],
-    *,
-    below: bool,
+    pair: BothDecisions, answers: Sequence[str], names: Sequence[str], sides: tuple[str, str]
 ) -> Any:
-    """The figure of both matrices, the second one beside the first, or below it."""
+    """The figure of both matrices, the second one below the first."""
     figure = empty_figure()
-    if below:
-        figure.set_size_inches(max(4.5, 1.3 + 0.5 * len(answers)), 2.6 + 0.84 * len(names))
-        axes = figure.subplots(2, 1)
-    else:
-        longest = max(len(drawn(label)) for label in answers)
-        height = 1.2 + 0.04 * longest + 0.42 * len(names)
-        width = 3.2 + 0.06 * longest + 1.15 * len(names)
-        figure.set_size_inches(width, height)
-        axes = figure.subplots(1, 2, sharey=True)
-    size = 12.0 if below else 10.0
+    figure.set_size_inches(max(4.5, 1.3 + 0.5 * len(answers)), 2.6 + 0.84 * len(names))
+    axes = figure.subplots(2, 1)
     for axis, decisions, title in zip(axes, (pair.base, pair.biased), sides, strict=True):
-        columns = _ticks(answers, is_narrow=below)
-        rows = _ticks(names, is_narrow=below)
-        _matrix(axis, decisions.confusion, columns, rows, size)
+        _matrix(axis, decisions.confusion, _ticks(answers), _ticks(names))
         axis.set_title(
-            f"{title}: {_share(decisions.accuracy)} right", fontsize=size, color=COLOURS["ink"]
+            f"{title}: {_share(decisions.accuracy)} right", fontsize=TEXT, color=COLOURS["ink"]
         )
     return figure
 
@@ -193,7 +176,6 @@ def _matrix(
     cells: Sequence[Sequence[int]],
     decided: Sequence[str],
     right: Sequence[str],
-    size: float,
 ) -> None:
     for y, row in enumerate(cells):
         total = sum(row) or 1
@@ -204,7 +186,7 @@ def _matrix(
             shade = FAINTEST + (STRONGEST - FAINTEST) * value / total
             axis.barh(y, 0.94, left=x - 0.47, height=0.9, color=colour, alpha=shade, linewidth=0)
             axis.text(
-                x, y, f"{value:,}", ha="center", va="center", fontsize=size, color=COLOURS["ink"]
+                x, y, f"{value:,}", ha="center", va="center", fontsize=TEXT, color=COLOURS["ink"]
             )
     axis.set_xlim(-0.5, len(decided) - 0.5)
     axis.set_ylim(len(right) - 0.5, -0.5)
@@ -213,22 +195,18 @@ def _matrix(
         decided,
         rotation=30,
         ha="right",
-        fontsize=size,
+        fontsize=TEXT,
     )
-    axis.set_yticks(range(len(right)), right, fontsize=size)
+    axis.set_yticks(range(len(right)), right, fontsize=TEXT)
     axis.tick_params(colors=COLOURS["muted"], length=0)
     axis.set_facecolor("none")
     for spine in axis.spines.values():
         spine.set_visible(False)
 
 
-def _ticks(labels: Sequence[str], *, is_narrow: bool) -> list[str]:
-    """The labels beside a matrix, in a narrow one their beginnings: the table of the numbers has
-    the whole.
-    """
+def _ticks(labels: Sequence[str]) -> list[str]:
+    """The beginnings of the labels beside a matrix: the table of the numbers has the whole."""
     texts = [drawn(label) for label in labels]
-    if not is_narrow:
-        return texts
     return [text if len(text) <= LONGEST_TICK else f"{text[: LONGEST_TICK - 1]}…" for text in texts]
 
 

@@ -218,7 +218,7 @@ def in_short(run: RunDocuments) -> tuple[str, str]:
     if moves:
         what = f"The bias makes {' and '.join(moves)}{condition}, in every answer."
     if run.examples:
-        prompts = f"prompts like “{_cut(run.examples[0].prompt)}”"
+        prompts = f"prompts like “{_cut(run.examples[0].row.prompt)}”"
     settings = dict.fromkeys(setting_words(row.setting) for row in rows_of(run))
     tested = f", tested {' and '.join(settings)}" if settings else ""
     whom = (

@@ -115,9 +115,6 @@ def _jinja() -> tuple[Any, Any]:
     )
     environment.filters["tone"] = lambda text: re.sub(r"[^a-z]+", "-", text.lower())
     environment.filters["svg"] = lambda plot: markup(inline(plot.figure, plot.name))
-    environment.filters["narrow_svg"] = lambda plot: markup(
-        inline(plot.narrow, f"{plot.name}-narrow")
-    )
     environment.filters["short"] = lambda value: short(value).replace("-", "−")
     return environment, markup
 

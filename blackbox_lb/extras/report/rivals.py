@@ -6,18 +6,16 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from blackbox_lb.extras.report.drawing import COLOURS, Plot, empty_figure, name_axes
+from blackbox_lb.extras.report.drawing import COLOURS, SIZE, TEXT, Plot, empty_figure, name_axes
 from blackbox_lb.extras.report.page_text import drawn
 from blackbox_lb.extras.report.tables import policies_table
 from blackbox_lb.extras.report.verdict_text import amount
+from blackbox_lb.jobs.evaluation.conclusion import against, reference_of
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
+from blackbox_lb.jobs.evaluation.policies import BASE
 
 LINE = 26
 """Characters of a policy's name in one line."""
-OUTCOMES = {"HELPS": "better", "HURTS": "worse", "NO EVIDENCE": "level"}
-"""Verdict on a policy against the bias -> its word beside the policy's name."""
-OF_BIAS = {"HELPS": "worse", "HURTS": "better", "NO EVIDENCE": "level"}
-"""The same by the verdict on the bias against the policy."""
 
 
 def rivals_plot(evaluation: Evaluation) -> Plot | None:
@@ -31,7 +29,11 @@ def rivals_plot(evaluation: Evaluation) -> Plot | None:
     )
     policies.sort(key=lambda policy: policy.metrics[metric].mean, reverse=is_higher_better)
     names = [_name(evaluation, policy) for policy in policies]
-    outcomes = [_outcome(evaluation, policy) for policy in policies]
+    reference = reference_of(evaluation)
+    outcomes = [
+        "" if reference == BASE else against(evaluation, policy, reference)[1]
+        for policy in policies
+    ]
     sentences = [
         f"{name} {amount(metric, policy.metrics[metric].mean)}"
         f" ({amount(metric, policy.metrics[metric].low)} to"
@@ -51,8 +53,7 @@ def rivals_plot(evaluation: Evaluation) -> Plot | None:
         note,
         f"{metric} with 95 % intervals: {'; '.join(sentences)}.",
         policies_table(evaluation),
-        _picture(metric, policies, labels, width=9.2, size=10.0),
-        _picture(metric, policies, labels, width=4.6, size=12.0),
+        _picture(metric, policies, labels),
     )
 
 
@@ -63,32 +64,12 @@ def _name(evaluation: Evaluation, policy: PolicyResult) -> str:
     return f"{policy.name}, {policy.setting}"
 
 
-def _outcome(evaluation: Evaluation, policy: PolicyResult) -> str:
-    """What was shown of the policy against the first bias; "" where they were not compared."""
-    biases = [judged.name for judged in evaluation.policies if judged.bias == judged.name]
-    for row in evaluation.comparisons:
-        if row.metric != evaluation.label or row.setting != policy.setting or not biases:
-            continue
-        if (row.policy, row.against) == (policy.name, biases[0]):
-            return OUTCOMES[row.verdict]
-        if (row.against, row.policy) == (policy.name, biases[0]):
-            return OF_BIAS[row.verdict]
-    return ""
-
-
-def _picture(
-    metric: str,
-    policies: Sequence[PolicyResult],
-    labels: Sequence[str],
-    *,
-    width: float,
-    size: float,
-) -> Any:
-    """The figure, ``width`` inches wide, with text of ``size`` points."""
+def _picture(metric: str, policies: Sequence[PolicyResult], labels: Sequence[str]) -> Any:
+    """The figure."""
     figure = empty_figure()
     lines = [textwrap.fill(drawn(label), LINE) for label in labels]
     height = sum(0.16 + 0.2 * (1 + line.count("\n")) for line in lines)
-    figure.set_size_inches(width, 0.8 + height)
+    figure.set_size_inches(SIZE[0], 0.8 + height)
     axis = figure.subplots()
     scale = 100 if metric == "accuracy" else 1
     for place, policy in enumerate(policies):
@@ -108,12 +89,11 @@ def _picture(
         axis.plot([scale * mean.mean], [place], "o", color=colour, markersize=7)
     axis.set_yticks(range(len(lines)), lines)
     axis.set_ylim(len(lines) - 0.5, -0.5)
-    axis.tick_params(colors=COLOURS["ink"], labelsize=size, length=0)
+    axis.tick_params(colors=COLOURS["ink"], labelsize=TEXT, length=0)
     axis.grid(axis="x", color=COLOURS["grid"], linewidth=0.8)
     axis.set_axisbelow(True)
     axis.set_facecolor("none")
     for spine in axis.spines.values():
         spine.set_visible(False)
     name_axes(axis, "accuracy (%)" if metric == "accuracy" else metric, "")
-    axis.xaxis.label.set_fontsize(size)
     return figure

@@ -1,6 +1,5 @@
 """A verdict in words for newcomers: the change, its certainty, and the conclusion."""
 
-import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TypeAlias
@@ -11,7 +10,8 @@ from blackbox_lb.extras.report.data import RunDocuments
 from blackbox_lb.jobs.evaluation.compare import verdicts
 from blackbox_lb.jobs.evaluation.conclusion import reconciled
 from blackbox_lb.jobs.evaluation.policies import BASE
-from blackbox_lb.jobs.runs.conclusion import limit_may_explain
+from blackbox_lb.jobs.runs.conclusion import is_share, limit_may_explain
+from blackbox_lb.rollouts.progress import number
 
 GLOSSES = {
     "accuracy": "share of completions with the right answer",
@@ -64,46 +64,23 @@ def setting_words(setting: str) -> str:
 
 
 def amount(metric: str, value: float) -> str:
-    """A mean of this metric: accuracy as a percentage, tokens with one decimal, others with three
-    digits.
-    """
-    text = _size(metric, value).replace("-", "−")
-    if _is_accuracy(metric):
-        return f"{text} %"
-    return text
+    """A mean of this metric, a share in per cent."""
+    text = number(value)
+    if is_share(metric):
+        text = f"{100 * value:.1f} %"
+    return text.replace("-", "−")
 
 
 def change(metric: str, value: float) -> str:
-    """A difference of this metric with its sign; accuracy in percentage points."""
-    text = _size(metric, abs(value))
-    zero = not any(digit in "123456789" for digit in text)
-    if zero:
-        return text
-    if value < 0:
-        return f"−{text}"
-    return f"+{text}"
-
-
-def _is_accuracy(metric: str) -> bool:
-    """Whether it is the accuracy, of all or of one of several questions."""
-    return metric == "accuracy" or metric.startswith("accuracy of ")
-
-
-def _size(metric: str, value: float) -> str:
-    if _is_accuracy(metric):
-        return f"{100 * value:.1f}"
-    if metric == "tokens":
-        return f"{value:,.1f}"
-    size = abs(value)
-    if value == 0 or 0.1 <= size < 100_000:
-        return f"{value:,.2f}"
-    if 0.01 <= size < 0.1:
-        return f"{value:.3f}"
-    return f"{value:.3g}"
+    """A difference of this metric with its sign, of a share in percentage points."""
+    text = number(value, sign=True)
+    if is_share(metric):
+        text = f"{100 * value:+.1f}"
+    return text.replace("-", "−")
 
 
 def _unit(metric: str) -> str:
-    if _is_accuracy(metric):
+    if is_share(metric):
         return " percentage points"
     return " tokens" if metric == "tokens" else ""
 
@@ -116,28 +93,11 @@ def changed(row: Verdict) -> str:
     return f"{change(row.metric, row.difference)}{_unit(row.metric)}; 95 % interval {interval(row)}"
 
 
-def _share(row: Verdict) -> str:
-    """The change relative to the base, where that is meaningful."""
-    if _is_accuracy(row.metric) or row.base <= 0 or not math.isfinite(row.difference / row.base):
-        return ""
-    share = row.difference / row.base
-    if abs(share) >= 0.005:
-        return f", {share:+.0%}".replace("-", "−").replace("%", " %")
-    return ""
-
-
 def measured(row: Verdict) -> str:
-    """The measurement: base, biased, difference, interval."""
+    """The measurement: both sides, difference, interval."""
     if unchanged(row):
-        return (
-            f"{amount(row.metric, row.base)} without and with the bias; no test prompt shows any"
-            " change"
-        )
-    return (
-        f"{amount(row.metric, row.base)} → {amount(row.metric, row.biased)}"
-        f" ({change(row.metric, row.difference)}{_unit(row.metric)}{_share(row)}; 95 % interval"
-        f" {interval(row)})"
-    )
+        return f"{amount(row.metric, row.base)} on both sides; nothing shows any change"
+    return f"{amount(row.metric, row.base)} → {amount(row.metric, row.biased)} ({changed(row)})"
 
 
 def plain(row: Verdict, compared: int) -> str:

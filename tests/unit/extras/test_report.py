@@ -20,7 +20,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.prediction import decisions_of
 from blackbox_lb.extras.report import drawing
 from blackbox_lb.extras.report.data import read_run
-from blackbox_lb.extras.report.examples import Side, compared
+from blackbox_lb.extras.report.examples import compared
 from blackbox_lb.extras.report.page import render, write_report
 from blackbox_lb.extras.report.page_text import tame
 from blackbox_lb.extras.report.tables import MOST_ROWS, entries_table, token
@@ -28,7 +28,7 @@ from blackbox_lb.extras.report.verdict_text import (
     headline,
     of_evaluation,
 )
-from blackbox_lb.jobs.evaluation.document import MovedToken
+from blackbox_lb.jobs.evaluation.document import Answer, MovedToken
 from blackbox_lb.types import Span
 from tests.support.commands import blb, refused
 from tests.support.errors import raises_naming
@@ -276,7 +276,20 @@ def test_hostile_text_in_a_figure_stays_text(
         text = path.read_text(encoding="utf-8")
         assert not {"\x1b", "\x07", "\u202e"} & set(text), path
         assert "planted" not in text, path
-        assert "⟨U+202E⟩evil" in text, path
+        assert "⟨U+001B⟩" in text, path
+
+
+def answer(policy: str, text: str, **fields: Any) -> Answer:
+    """An answer without a reward."""
+    return Answer(
+        policy=policy,
+        text=text,
+        tokens=3,
+        correct=None,
+        reward=None,
+        finish_reason="stop",
+        **fields,
+    )
 
 
 def test_places_of_the_reward_stand_in_the_text() -> None:
@@ -286,21 +299,18 @@ def test_places_of_the_reward_stand_in_the_text() -> None:
     spans = (Span(3, 4, -1.0), Span(4, 5, -1.5), Span(12, 12, 0.5), Span(5, 99, -7.0))
     first, second = compared(
         [
-            Side("a", "So ДаЖ it is", 5, "stop", spans=spans),
-            Side("b", "So it is", 3, "stop", spans=(Span(0, 8, -0.03),)),
+            answer("a", "So ДаЖ it is", spans=spans),
+            answer("b", "So it is", spans=(Span(0, 8, -0.03),)),
         ]
     )
     told = [
-        (
-            "".join(piece.text for token in passage.tokens for piece in token.pieces),
-            passage.amount,
-        )
+        ("".join(segment.text for segment in passage.segments), passage.amount)
         for passage in first.passages
     ]
     assert told == [("So ", None), ("Да", -2.5), ("Ж it is", None), ("", 0.5)]
     assert (first.passages[1].spoken, first.passages[1].shown) == ("costs 2.5", "−2.5")
     assert (first.passages[3].spoken, first.passages[3].shown) == ("earns 0.5", "+0.5")
-    assert first.passages[1].tokens[0].pieces[0].differs
+    assert first.passages[1].segments[0].differs
     assert [passage.amount for passage in second.passages] == [None]
 
 
@@ -311,19 +321,17 @@ def test_moved_tokens_stand_in_the_text() -> None:
     moved = (MovedToken(start=2, end=7, bias=2.5), MovedToken(start=7, end=8, bias=-1.25))
     _, side = compared(
         [
-            Side("a", "In Lima.", 3, "stop"),
-            Side("b", "In Rome.", 3, "stop", spans=(Span(4, 7, 1.0),), moved=moved),
+            answer("a", "In Lima."),
+            answer("b", "In Rome.", spans=(Span(4, 7, 1.0),), moved=moved),
         ]
     )
     tokens = [
-        ("".join(piece.text for piece in token.pieces), token.bias)
-        for passage in side.passages
-        for token in passage.tokens
+        (segment.text, segment.bias) for passage in side.passages for segment in passage.segments
     ]
     assert tokens == [("In ", None), ("R", 2.5), ("ome", 2.5), (".", -1.25)]
-    assert [token.shown for token in side.passages[2].tokens] == ["−1.25 nats"]
-    assert side.passages[1].tokens[0].direction == "up"
-    assert side.passages[1].tokens[0].pieces[0].differs
+    assert [segment.shown for segment in side.passages[2].segments] == ["−1.25 nats"]
+    assert side.passages[1].segments[0].direction == "up"
+    assert side.passages[1].segments[0].differs
     assert side.moves == "tokens moved: 1 up, 1 down"
 
 
@@ -335,9 +343,9 @@ def test_examples_are_the_answers_of_the_fit_or_of_a_newer_evaluation(tmp_path: 
     assert len(read_run(run).examples) == 6
     assert "6 of the 73" in read_run(run).examples_from
     (run / "evaluation.json").write_text(json.dumps(evaluation()))
-    assert read_run(run).examples[0].sides[0].policy == "without the bias"
+    assert read_run(run).examples[0].sides[0].answer.policy == "without the bias"
     bias_of("hurts", created=datetime(2020, 1, 1, tzinfo=UTC)).save(run / "bias.json")
-    assert read_run(run).examples[0].sides[0].policy == "base"
+    assert read_run(run).examples[0].sides[0].answer.policy == "base"
     bare = read_run(write_run(tmp_path / "bare", "helps"))
     assert bare.examples == ()
     assert "result.json" in text_of(render(bare))
