@@ -144,7 +144,7 @@ def test_tables_sort_and_search(browser: Any, pages: dict[str, Path]) -> None:
 
 
 def test_a_long_table_sorts_at_once(browser: Any, pages: dict[str, Path]) -> None:
-    """1,200 tokens with their contexts sort within 5 s, also on a busy machine; unknown errors come
+    """1,200 tokens sort within 5 s, also on a busy machine; unknown errors come
     last.
     """
     page = opened(browser, pages["full"], PHONE).page

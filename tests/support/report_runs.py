@@ -237,7 +237,7 @@ def analysis(n: int = 1_200) -> dict[str, Any]:
             "id": i, "text": f" tok{i}" if i else HOSTILE, "bytes": "20", "bias": 0.5,
             "score": math.sin(i) * 2 * math.exp(-i / 300),
             "se": None if i % 7 == 0 else 0.1, "count": 1 + i % 40,
-            "family": ("word start", "punctuation", "digits")[i % 3], "contexts": [f"The capital «tok{i}» of", "ends «.»"],
+            "family": ("word start", "punctuation", "digits")[i % 3],
         }
         for i in range(n)
     ]  # fmt: skip

@@ -114,11 +114,10 @@ def _print(analysis: Analysis, top: int) -> None:
 def _print_tokens(title: str, tokens: Sequence[TokenScore], top: int) -> None:
     print_table(
         f"{title}, by S times use: {min(top, len(tokens)):,} of {len(tokens):,}",
-        ("token", "context", "S (nats)", "standard error", "bias", "used"),
+        ("token", "S (nats)", "standard error", "bias", "used"),
         (
             (
                 f"'{token.text}'",
-                token.contexts[0] if token.contexts else "",
                 f"{token.score:+.3f}",
                 "" if token.se is None else f"{token.se:.3f}",
                 f"{token.bias:+.2f}" if token.bias else "",
@@ -126,5 +125,4 @@ def _print_tokens(title: str, tokens: Sequence[TokenScore], top: int) -> None:
             )
             for token in tokens[:top]
         ),
-        left_aligned=2,
     )

@@ -25,8 +25,6 @@ class TokenScore(Row):
         completion.
     count: positions with the token.
     family: the name of the family, a class of what tokens look like.
-    contexts: short pieces of completions with the token marked, as in
-        "The capital of France is «Paris».", safe to print.
     """
 
     id: int
@@ -37,7 +35,6 @@ class TokenScore(Row):
     se: Finite | None
     count: int
     family: str
-    contexts: tuple[str, ...] = ()
 
 
 class Band(Row):
@@ -88,7 +85,7 @@ class Analysis(Row):
     """
 
     format: Literal["blackbox-lb/analysis"] = "blackbox-lb/analysis"
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     provider: str
     model: str
     completions: int

@@ -1,4 +1,4 @@
-"""From intervention scores to bands, families, and tokens in their contexts."""
+"""From intervention scores to bands, families, and tokens with their texts."""
 
 import math
 from collections import defaultdict
@@ -8,18 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from blackbox_lb.estimate.inputs.checks import Vector
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.reweighting import InterventionScores
 from blackbox_lb.extras.analysis.document import Band, Family, Side, TokenScore
 from blackbox_lb.extras.analysis.token_classes import surface_class
 from blackbox_lb.safety.printable import printable
 
-CONTEXTS = 3
-"""Contexts a token, each from another completion where there are as many."""
-BEFORE = 40
-"""Characters of a context before the token."""
-AFTER = 20
-"""Characters of a context after the token."""
 EXAMPLES = 8
 """Tokens shown of a family."""
 
@@ -35,8 +28,6 @@ BANDS: tuple[tuple[float | None, float | None, str, str], ...] = (
     (None, -1.0, "S < -1", "strongest negative shifts"),
 )
 """The rows of the paper's tables of score bands."""
-NO_TEXT = "▯"
-"""Stands in a context for a token whose text is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +86,7 @@ def bands(scores: Vector) -> tuple[Band, ...]:
 
 
 def token_scores(
-    scores: InterventionScores,
-    bias: Mapping[int, float],
-    texts: Texts,
-    rollouts: Rollouts,
+    scores: InterventionScores, bias: Mapping[int, float], texts: Texts
 ) -> tuple[TokenScore, ...]:
     """A row for each token of ``scores``, the most promoted first.
 
@@ -106,9 +94,7 @@ def token_scores(
         scores: the intervention score of each token.
         bias: nats by token id.
         texts: the texts of tokens.
-        rollouts: the completions.
     """
-    positions = _positions(rollouts)
     rows = []
     for row in np.argsort(-scores.scores, kind="stable").tolist():
         token = int(scores.token_ids[row])
@@ -125,64 +111,9 @@ def token_scores(
                 se=error,
                 count=int(scores.counts[row]),
                 family=texts.family(token),
-                contexts=_contexts(rollouts, texts, positions[token]),
             )
         )
     return tuple(rows)
-
-
-def _positions(rollouts: Rollouts) -> dict[int, list[int]]:
-    """Token -> up to ``CONTEXTS`` of its positions.
-
-    Each is in another completion where there are as many.
-    """
-    first: dict[int, list[int]] = defaultdict(list)  # the first of each completion
-    later: dict[int, list[int]] = defaultdict(list)  # further ones of the same completion
-    owner = rollouts.rollout_of
-    for position, token in enumerate(rollouts.token_ids.tolist()):
-        positions = first[token]
-        if len(positions) == CONTEXTS:
-            continue
-        if positions and owner[positions[-1]] == owner[position]:
-            later[token].append(position)
-        else:
-            positions.append(position)
-    return {token: (places + later[token])[:CONTEXTS] for token, places in first.items()}
-
-
-def _contexts(rollouts: Rollouts, texts: Texts, positions: Iterable[int]) -> tuple[str, ...]:
-    """Pieces of completions with the token marked, each once."""
-    owner = rollouts.rollout_of
-    ends = np.cumsum(rollouts.lengths)
-    ids = rollouts.token_ids
-    pieces = []
-    for position in positions:
-        end = int(ends[owner[position]])
-        start = end - int(rollouts.lengths[owner[position]])
-        before = _joined(texts, ids[max(start, position - BEFORE) : position].tolist())
-        after = _joined(texts, ids[position + 1 : min(end, position + 1 + AFTER)].tolist())
-        head = printable(before[-BEFORE:])
-        if len(before) > BEFORE or position - start > BEFORE:
-            head = f"…{head}"
-        tail = printable(after[:AFTER])
-        if len(after) > AFTER or end - position - 1 > AFTER:
-            tail = f"{tail}…"
-        pieces.append(f"{head}«{texts.readable(int(ids[position]))}»{tail}")
-    return tuple(dict.fromkeys(pieces))
-
-
-def _joined(texts: Texts, tokens: Sequence[int]) -> str:
-    """The text of several tokens; their bytes are joined first, as a character may be split."""
-    parts = []
-    for token in tokens:
-        raw = texts.raw.get(token)
-        if not raw:
-            name = texts.names.get(token)
-            if name is None and token not in texts.special:
-                name = NO_TEXT
-            raw = (name or "").encode(errors="replace")
-        parts.append(raw)
-    return b"".join(parts).decode("utf-8", "replace")
 
 
 def families(tokens: Iterable[TokenScore]) -> tuple[Family, ...]:

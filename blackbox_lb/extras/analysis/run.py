@@ -47,7 +47,7 @@ def analyze(
     owner = rollouts.rollout_of
     scores = intervention_scores(rollouts.token_ids, owner, values)
     texts = _texts(bias, scores, rollouts, token_bytes, vocabulary)
-    tokens = token_scores(scores, bias.logit_bias, texts, rollouts)
+    tokens = token_scores(scores, bias.logit_bias, texts)
     policy = intervention_scores(np.zeros_like(rollouts.token_ids), owner, values)
     kl_se: float | None = float(policy.errors[0])
     if np.isnan(policy.errors[0]):

@@ -437,7 +437,6 @@ def scores_table(analysis: Analysis) -> PageTable:
         "bias (nats)",
         "positions",
         "family",
-        "contexts",
     )
     rows = [
         [
@@ -448,7 +447,6 @@ def scores_table(analysis: Analysis) -> PageTable:
             signed(row.bias),
             count(row.count),
             Cell(row.family),
-            Cell("\n".join(row.contexts), kind="lines"),
         ]
         for row in sorted(analysis.tokens, key=lambda row: -abs(row.score))
     ]

@@ -1,4 +1,4 @@
-"""From scores to bands, families and contexts, by example."""
+"""From scores to bands and families, by example."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def rows(drawn: Rollouts, shifts: Sequence[float]) -> dict[int, TokenScore]:
     """The token rows by id."""
     values = np.array(shifts, dtype=float)
     scores = intervention_scores(drawn.token_ids, drawn.rollout_of, values)
-    return {each.id: each for each in token_scores(scores, {5: 1.5}, TEXTS, drawn)}
+    return {each.id: each for each in token_scores(scores, {5: 1.5}, TEXTS)}
 
 
 def test_bands_are_the_papers() -> None:
@@ -82,12 +82,12 @@ def test_bands_are_the_papers() -> None:
     assert bands(scores)[3].label == "0 < S < 0.01"
 
 
-def test_a_token_is_shown_in_its_contexts() -> None:
-    """Marked, from three completions at most, without what could move a cursor."""
+def test_a_token_is_shown_as_it_is_safe_to_print() -> None:
+    """Its text, without what could move a cursor, its bytes and its bias; one that is part of a
+    character is of a family of its own.
+    """
     one, other = [0, 1, 2, 3, 4, 5, 6, 7], [9, 5, 8]
     found = rows(rollouts(one, other, one, [5]), [0.5] * 20)
-    assert found[5].contexts == ("The capital of France is« Paris».<|end|>", "\\x1b[31m« Paris»\\n")
-    assert found[7].contexts[0] == "The capital of France is Paris.«<|end|>»"
     assert found[9].text == "\\x1b[31m"
     assert (found[5].bias, found[4].bias, found[5].count, found[5].bytes) == (
         1.5,
@@ -96,20 +96,7 @@ def test_a_token_is_shown_in_its_contexts() -> None:
         b" Paris".hex(),
     )
     assert (found[7].family, found[7].bytes) == ("special", "")
-
-
-def test_a_context_is_cut_and_split_characters_are_joined() -> None:
-    """40 characters before, 20 after; two tokens that make one character show it."""
-    texts = Texts({0: b"abcdefghij", 1: b"\xe4\xb8", 2: b"\xad"}, {})
-    drawn = rollouts([0] * 6 + [1, 2, 0, 0, 0])
-    values = np.full(11, 0.1)
-    scores = intervention_scores(drawn.token_ids, drawn.rollout_of, values)
-    by_id = {each.id: each for each in token_scores(scores, {}, texts, drawn)}
-    assert by_id[0].contexts[2] == "abcdefghijabcdefghij«abcdefghij»abcdefghijabcdefghij…"
-    assert by_id[1].family == "part of a character"
-    assert by_id[2].contexts == (
-        "…bcdefghij" + "abcdefghij" * 3 + "\ufffd«\ufffd»abcdefghijabcdefghij…",
-    )
+    assert Texts({1: b"\xe4\xb8"}, {}).family(1) == "part of a character"
 
 
 def test_families_by_surface() -> None:
