@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import httpx2
 import openai
@@ -43,7 +42,7 @@ QUEUE_FULL = "token_limit_exceeded"
 class BatchApi:
     """The files and batches behind a session's address, under its key.
 
-    Use as an asynchronous context manager.
+    To be closed with ``aclose``.
 
     Raises, from every method:
         ProviderError: one of its subclasses, with the provider's words.
@@ -54,15 +53,8 @@ class BatchApi:
         self._channel = session.channel
         self._client = session.channel.for_files(TIMEOUT)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def aclose(self) -> None:
+        """Close the connections."""
         await self._client.close()
 
     async def upload(self, path: Path) -> str:

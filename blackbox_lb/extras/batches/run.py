@@ -14,7 +14,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -153,7 +153,7 @@ async def _work(setup: BatchSpec) -> AsyncIterator[BatchRunner]:
         if setup.rules.command is not None:
             yield BatchRunner(setup, None)
             return
-        async with BatchApi(setup.trials.session) as api:
+        async with aclosing(BatchApi(setup.trials.session)) as api:
             yield BatchRunner(setup, api)
 
 

@@ -11,7 +11,7 @@ import hashlib
 import importlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -543,37 +543,16 @@ def draw_prompts(
 
 @contextmanager
 def _drawing(task: Any, fewshot: set[str]) -> Iterator[_Sampler]:
-    """Give the task a recording sampler, and remember rendered examples, inside the block."""
+    """Give the task a recording sampler inside the block."""
     inner = task.sampler
     with seeded():
         pool = list(task.fewshot_docs() or [])
     task.sampler = _Sampler(inner.replace_df(pool), fewshot)
     task.set_fewshot_seed(FEWSHOT_SEED)
-    methods = ("doc_to_text", "doc_to_target")
-    for name in methods:
-        setattr(task, name, _remembered(getattr(task, name)))
     try:
         yield task.sampler
     finally:
         task.sampler = inner.replace_df(pool)
-        for name in methods:
-            delattr(task, name)
-
-
-def _remembered(render: Callable[..., Any]) -> Callable[..., Any]:
-    """``render``, called once for a few-shot example and not for each of its prompts.
-
-    The pool keeps its documents alive meanwhile, so that their ids stay taken.
-    """
-    rendered: dict[tuple[int, str], Any] = {}
-
-    def once(doc: Any, template: Any = None) -> Any:
-        key = (id(doc), repr(template))
-        if key not in rendered:
-            rendered[key] = render(doc, template)
-        return rendered[key]
-
-    return once
 
 
 def _keep_out(task: Any, sampler: Any, judged: frozenset[str]) -> None:

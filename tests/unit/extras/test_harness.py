@@ -23,7 +23,6 @@ from blackbox_lb.tasks import Task, load_task, parse_reward
 from blackbox_lb.tasks.records import hub_data
 from blackbox_lb.tasks.rewards.matching import Matcher
 from blackbox_lb.types import Completion, Example, Prompt
-from tests.support.commands import refused
 from tests.support.errors import names, raises_naming
 
 pytestmark = pytest.mark.needs("lm_eval")
@@ -348,11 +347,6 @@ def test_without_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     with raises_naming(InputError, "``data_dir``"):
         load_harness("gsm8k")
     assert config.HF_HUB_OFFLINE is False
-
-
-def test_the_command_line_says_it_in_one_sentence() -> None:
-    """Exit code 2 and no traceback."""
-    assert names(refused("collect", "--task", "lm-eval:gsm9k", "--reward", "length"), "'gsm9k'")
 
 
 def test_a_foreign_example_is_refused(shots: Task) -> None:
