@@ -21,23 +21,10 @@ ENOUGH = ["--task", "capitals", "--reward", "correct-and-short"]
 """What a fit is at least told."""
 
 ARRIVALS: list[tuple[list[str], str | None, str, object]] = [
-    (["--samples-per-prompt", "3"], None, "samples_per_prompt", 3),
-    (["--limit", "4"], None, "limit", 4),
-    (["--only-stored"], None, "only_stored", True),
-    (["--go-on"], None, "go_on", True),
-    (["--integers"], None, "integers", True),
-    (["--search", "thorough"], None, "search", "thorough"),
-    (["--validation-samples", "5"], None, "validation_samples", 5),
-    (["--test-samples", "7"], None, "test_samples", 7),
-    (["--top-logprobs", "8"], None, "top_logprobs", 8),
-    (["--learn-from", "answers"], None, "learn_from", "answers"),
     (["--entries", "all"], None, "most_entries", None),
     (["--entries", "30"], None, "most_entries", 30),
     (["--entries", "300"], None, "few", False),
     (["--labels", "Rome,Oslo"], None, "labels", ("Rome", "Oslo")),
-    (["--depends-on", "system-prompt"], None, "depends_on", ("system-prompt",)),
-    (["--phases", "first", "--phases", "after:x"], None, "phases", ("first", "after:x")),
-    (["--deploy", "greedy"], None, "deploy", ("greedy",)),
     (["--estimator", "ips", "--estimator", "ips"], "sweep", "estimators", ("ips",)),
     (["--tau", "0.25", "--tau", "2"], "sweep", "tau", (0.25, 2.0)),
     (["--l2", "cv", "--l2", "7"], "sweep", "l2", ("cv", 7.0)),
@@ -51,8 +38,8 @@ ARRIVALS: list[tuple[list[str], str | None, str, object]] = [
     (["--objective", "pareto"], "goal", "objective", "pareto"),
     (["--positive", "Rome", "--objective", "accuracy"], "goal", "positive", "Rome"),
 ]
-"""Arguments of a fit, the part of the plan that they set (None: the plan itself), its field and
-value.
+"""Arguments of a fit whose value is not a field's as it stands, the part of the plan that they set
+(None: the plan itself), its field and value.
 """
 
 
@@ -64,7 +51,7 @@ def options_of(*arguments: str) -> FitOptions:
 
 
 @pytest.mark.parametrize(("arguments", "owner", "name", "value"), ARRIVALS)
-def test_every_option_of_a_fit_arrives_in_its_plan(
+def test_what_an_option_of_a_fit_means_arrives_in_its_plan(
     arguments: list[str], owner: str | None, name: str, value: object
 ) -> None:
     """Under its own name or the plan's."""

@@ -27,7 +27,7 @@ from blackbox_lb.jobs.plan.setting import HelpGroup, Settings, setting
 from blackbox_lb.rollouts.progress import Lines
 from blackbox_lb.safety.files import explained
 from blackbox_lb.types import Completion
-from tests.support.commands import blb, options, refused
+from tests.support.commands import blb, refused
 from tests.support.errors import raises_naming
 
 BLB = [sys.executable, "-m", "blackbox_lb"]
@@ -349,25 +349,6 @@ def test_what_init_takes_for_other_data(tmp_path: Path, monkeypatch: pytest.Monk
     assert not {"max_tokens", "prompt_template"} & set(find_settings().tables["defaults"])
     (tmp_path / "blb.toml").unlink()
     assert "Did you mean capitals?" in refused("init", "--yes", "--task", "capital")
-
-
-@pytest.mark.parametrize(
-    ("address", "part"),
-    [
-        ("http://me:secret@h/v1", "keys belong"),
-        ("h:8000", "not a http"),
-        ("http://h/v1?key=x", "keys"),
-        ("http://h/v1#x", "#"),
-    ],
-)
-def test_init_writes_no_key_that_an_address_holds(
-    address: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A password or token in the address is refused, and so is what is no address."""
-    monkeypatch.chdir(tmp_path)
-    where = options(provider="vllm", task="capitals", base_url=address)
-    assert part in refused("init", "--yes", *where)
-    assert not list(tmp_path.iterdir())
 
 
 def test_brackets_of_the_user_are_no_markup(

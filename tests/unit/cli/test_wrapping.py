@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 
@@ -19,36 +18,18 @@ WIDTHS = (60, 80)
 DATA = ("fit", "--reward", "accuracy", "--data")
 ERRORS = {
     "no command": ("fot",),
-    "no option of the program": ("--confg", "x"),
     "no option": ("fit", "--promt-column", "x"),
-    "no value": ("fit", "--tau"),
-    "wrong choice": ("fit", "--endpoint", "chats", "--reward", "length"),
-    "no reward": ("fit",),
-    "misspelt reward": (*DATA, "rows.csv", "--reward", "acuracy"),
-    "unknown provider": (*DATA, "rows.csv", "--provider", "xyzzy"),
-    "own profile": (*DATA, "rows.csv", "--provider", "rows.toml"),
-    "no folder": (*DATA, "a folder with a long name/that is not there/rows.csv"),
-    "encoding": (*DATA, "latin.jsonl"),
     "broken JSON": (*DATA, "broken.jsonl"),
     "no column": (*DATA, "rows.csv", "--prompt-column", "tiket_text"),
-    "labels": (*DATA, "own.csv", "--labels", "Technical,Bilings"),
-    "few rows": (*DATA, "few.jsonl"),
     "no bias": ("show", "runs/a run with a long name/bias.json"),
-    "rival": ("eval", "bias.json", "--reward", "length", "--data", "prompts.txt", "--rival", "xyz"),
-    "store": ("store", "check", "none.db"),
     "settings": ("--config", "unknown key.toml", "fit"),
-    "init": ("init", "--yes", "--data", "own.csv", "--answer-column", "teem"),
-    "serve": ("serve", "runs/tickets"),
 }
-"""Commands that end with an error, one of each kind."""
+"""Commands that end with an error of click, of the data, of a bias and of a settings file; all go
+through one door."""
 NOTICES = {
     "dry run": (*DATA, "tickets.csv", "--prompt-column", "ticket_text", "--answer-column", "team", "--dry-run"),
-    "dry run of words": ("fit", "--data", "prompts.txt", "--reward", "avoid:delve,tapestry,—", "--dry-run"),
-    "settings": ("--config", "good.toml", "fit", "--dry-run"),
     "show": ("show", "bias.json"),
     "providers": ("providers", "vllm"),
-    "rewards": ("rewards",),
-    "init": ("init", "--yes", "--data", "tickets.csv", "--out", "new.toml", "--force"),
     "help": ("help",),
 }  # fmt: skip
 """Commands that end well."""
@@ -65,22 +46,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     tickets[3] = "3;The device number three says nothing;Tehcnical"
     tickets[5] = "5;The device number five says nothing;"
-    own = [f"The device number {number} is mute,{team}" for number, team in enumerate(teams)]
     table = "\n".join(["ticket_nr;ticket_text;team", *tickets])
     files = {
         "tickets.csv": table.encode("cp1252"),
         "rows.csv": table.replace(";", ",").encode(),
-        "own.csv": "\n".join(["prompt,answer", *own]).encode(),
-        "latin.jsonl": '{"prompt": "Bogotá", "answer": "x"}'.encode("latin-1"),
         "broken.jsonl": b'{"prompt": "What is the capital of a country", "answer: }\n',
-        "few.jsonl": json.dumps({"prompt": "Why?", "answer": "So"}).encode(),
-        "rows.toml": b"name = 3\n",
-        "prompts.txt": b"\n".join(b"Write, at once, %d lines" % number for number in range(40)),
         "unknown key.toml": b'[defaults]\npromt_column = "ticket_text"\n',
-        "good.toml": (
-            b'[defaults]\ndata = "tickets.csv"\nprompt_column = "ticket_text"\n'
-            b'answer_column = "team"\nreward = "accuracy"\nmax_tokens = 7\n'
-        ),
     }
     for name, content in files.items():
         Path(name).write_bytes(content)
