@@ -103,13 +103,6 @@ def _part(described: FieldInfo, kind: type[D]) -> D | None:
     return next((part for part in described.metadata if isinstance(part, kind)), None)
 
 
-def picked(kind: type[T], source: Settings, **instead: Any) -> T:
-    """Settings of ``kind`` with the values of ``source`` under the same names, and others
-    ``instead``.
-    """
-    return kind(**{name: getattr(source, name) for name in kind.model_fields} | instead)
-
-
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """What an annotation says of an option's values.

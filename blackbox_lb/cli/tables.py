@@ -15,6 +15,7 @@ from blackbox_lb.safety.printable import printable
 if TYPE_CHECKING:
     from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint
     from blackbox_lb.bias.records import Comparison, Verdict
+    from blackbox_lb.extras.report.tables import PageTable
     from blackbox_lb.records import Finding, SharesOfGroup
 
 MOST_ROWS = 15
@@ -113,24 +114,20 @@ def shares_table(setting: str, sampled: Mapping[str, Sequence[SharesOfGroup]]) -
     """The wanted share of each label and that of every policy: the table of the report."""
     from blackbox_lb.extras.report import tables
 
-    table = tables.shares_table(setting, sampled)
-    rows = ([cell.text for cell in row] for row in table.rows)
-    print_table(table.caption, table.columns, rows, left_aligned=2)
+    _print_page_table(tables.shares_table(setting, sampled), left_aligned=2)
 
 
 def print_curve(curve: OperatingCurve) -> None:
-    """Print the curve: precision, recall and rate with their 95 % intervals, the chosen point
-    marked.
-    """
-    points = shown_points(curve)
-    print_table(
-        f"Operating points for {printable(curve.positive)}, on"
-        f" {curve.validation.prompts} validation prompts"
-        f" ({curve.validation.positives} have it); AUC {curve.auc:.2f}"
-        f" ({curve.auc_low:.2f} to {curve.auc_high:.2f})",
-        ("shift (nats)", "precision", "recall", "rate", ""),
-        (_point_cells(curve, point) for point in points),
-    )
+    """Print points of the curve: the table of the report."""
+    from blackbox_lb.extras.report import tables
+
+    _print_page_table(tables.operating_table(curve, shown_points(curve)), left_aligned=1)
+
+
+def _print_page_table(table: PageTable, left_aligned: int) -> None:
+    """Print a table of the report; see ``print_table``."""
+    rows = ([cell.text for cell in row] for row in table.rows)
+    print_table(table.caption, table.columns, rows, left_aligned=left_aligned)
 
 
 def shown_points(curve: OperatingCurve, most: int = MOST_ROWS) -> list[OperatingPoint]:
@@ -145,14 +142,6 @@ def shown_points(curve: OperatingCurve, most: int = MOST_ROWS) -> list[Operating
     if curve.chosen not in points:
         points.append(curve.chosen)
     return sorted(points, key=lambda point: point.shift)
-
-
-def _point_cells(curve: OperatingCurve, point: OperatingPoint) -> tuple[str, ...]:
-    shares = (share.text for share in curve.measured(point))
-    mark = ""
-    if point.shift == curve.shift:
-        mark = "chosen"
-    return (f"{point.shift:+.2f}", *shares, mark)
 
 
 def rate(value: float | None) -> str:

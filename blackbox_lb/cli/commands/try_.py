@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from blackbox_lb.cli.echo import echo, print_json
-from blackbox_lb.cli.grouped import argument, command, picked
+from blackbox_lb.cli.grouped import argument, command
 from blackbox_lb.cli.options import PrintOptions, bias_argument, provider
 from blackbox_lb.cli.resources import SAMPLING_WITH_A_BIAS, chosen_bias, connect_to, load_bias
 from blackbox_lb.jobs.plan.setting import HelpGroup, setting
@@ -81,7 +81,14 @@ def try_command(options: TryOptions) -> None:
     embedded = load_profile(name).connection.embedded
     model = options.model if embedded else options.model or bias.model
     budget = SpendLimit()
-    server = picked(ModelSettings, options, provider=name, model=model)
+    server = ModelSettings(
+        provider=name,
+        model=model,
+        base_url=options.base_url,
+        endpoint=options.endpoint,
+        tokenizer=options.tokenizer,
+        concurrency=options.concurrency,
+    )
     main = _answer_all(options, server, bias, prompts, budget)
     rows = run_interruptible(main, budget)
     if options.as_json:

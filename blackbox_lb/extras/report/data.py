@@ -30,13 +30,11 @@ Model = TypeVar("Model", bound=BaseModel)
 class RunDocuments:
     """The documents of a run folder. None where one is missing.
 
-    ``learned``: the whole vector before the compile. ``examples_from``: the source of ``examples``,
-    or why there are none.
+    ``examples_from``: the source of ``examples``, or why there are none.
     """
 
     folder: Path
     bias: Bias
-    learned: Bias | None
     result: FitResult | None
     evaluation: Evaluation | None
     analysis: Analysis | None
@@ -124,7 +122,6 @@ def read_run(folder: Path) -> RunDocuments:
             f"{folder} is no run folder; give the folder with bias.json that `blb fit` wrote"
         )
     bias = Bias.load(folder / "bias.json")
-    learned = folder / "learned.json"
     result = _read(folder / "result.json", FitResult)
     evaluation = _read(folder / "evaluation.json", Evaluation)
     outdated = any(_older(bias, evaluation, "evaluation.json", "blb eval"))
@@ -138,7 +135,6 @@ def read_run(folder: Path) -> RunDocuments:
     return RunDocuments(
         folder=folder,
         bias=bias,
-        learned=Bias.load(learned) if learned.exists() else None,
         result=result,
         evaluation=evaluation,
         analysis=_read(folder / "analysis.json", Analysis),

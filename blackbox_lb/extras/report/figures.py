@@ -20,7 +20,12 @@ from blackbox_lb.extras.report.drawing import (
 )
 from blackbox_lb.extras.report.page_text import drawn
 from blackbox_lb.extras.report.rivals import rivals_plot
-from blackbox_lb.extras.report.tables import BIASED_SIDES, numbers_table, tried_table
+from blackbox_lb.extras.report.tables import (
+    BIASED_SIDES,
+    numbers_table,
+    operating_table,
+    tried_table,
+)
 from blackbox_lb.extras.report.verdict_text import amount
 from blackbox_lb.jobs.fitting.document import BothDecisions, FitResult, Measured, TriedCandidate
 from blackbox_lb.safety.printable import printable
@@ -148,26 +153,13 @@ def _operating(curve: OperatingCurve) -> Plot:
         f" {curve.shift:+.2f} nats has precision {precision.text}, recall {recall.text} and decides"
         f" {rate.text} of the prompts for it."
     )
-    rows: list[list[str | float]] = []
-    for point in curve.points:
-        mark = ""
-        if point.shift == curve.shift:
-            mark = "chosen"
-        texts = [share.text for share in curve.measured(point)]
-        rows.append([f"{point.shift:+.2f}", *texts, mark])
-    table = numbers_table(
-        "operating-numbers",
-        f"Operating points for {printable(curve.positive)}, with 95 % intervals",
-        ("shift (nats)", "precision", "recall", "rate", "goal"),
-        rows,
-    )
     note = (
         "Every point is this bias with another number on the tokens of one label; the band is the"
-        f" 95 % interval of the precision. AUC {curve.auc:.2f} ({curve.auc_low:.2f} to"
-        f" {curve.auc_high:.2f})."
+        " 95 % interval of the precision."
     )
     if curve.check is not None:
         note += f" {curve.check.word}: {curve.check.sentence}."
+    table = operating_table(curve, curve.points)
     return Plot("operating", "Operating points", note, alternative, table, figure)
 
 

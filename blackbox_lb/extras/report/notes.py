@@ -13,6 +13,7 @@ from blackbox_lb.extras.report.decided import decided_counts, question_count
 from blackbox_lb.extras.report.verdict_text import as_title, rows_of, setting_words
 from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.plan.shared import DecisionSettings, ModelSettings, TaskSettings
+from blackbox_lb.jobs.runs.names import LEARNED
 from blackbox_lb.records import Finding
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.printable import shell_line
@@ -282,10 +283,10 @@ def missing(run: RunDocuments) -> Iterator[tuple[str, str, str]]:
             f"{run.examples_from[0].upper()}{run.examples_from[1:]}.",
             eval_command(run),
         )
-    if run.learned is None:
+    if not (run.folder / LEARNED).exists():
         yield (
             "the whole learned vector",
-            "learned.json is not in the folder: blb fit writes it.",
+            f"{LEARNED} is not in the folder: blb fit writes it.",
             "",
         )
     if run.result is None:

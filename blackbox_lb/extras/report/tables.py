@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import compress
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint
 from blackbox_lb.bias.records import Comparison, Verdict
 from blackbox_lb.bias.request_bias import strongest
 from blackbox_lb.extras.analysis.document import Analysis
@@ -22,7 +23,7 @@ from blackbox_lb.jobs.evaluation.document import (
 from blackbox_lb.jobs.fitting.document import BothDecisions, TriedCandidate
 from blackbox_lb.records import Decisions, LabelScores, SharesOfGroup
 from blackbox_lb.rollouts.progress import short
-from blackbox_lb.safety.printable import counted
+from blackbox_lb.safety.printable import counted, printable
 
 MOST_ROWS = 2_000
 """Most rows of a token table in the page: a megabyte of HTML, which a phone still sorts at once."""
@@ -575,6 +576,27 @@ def shares_table(setting: str, sampled: Mapping[str, Sequence[SharesOfGroup]]) -
         " as many draws from them; JS: Jensen-Shannon, nats"
     )
     return table(f"shares-{setting.replace(' ', '-')}", caption, columns, rows)
+
+
+def operating_table(curve: OperatingCurve, points: Sequence[OperatingPoint]) -> PageTable:
+    """Points of a decision with precision, recall and rate, the chosen one marked."""
+    validation = curve.validation
+    rows = [
+        [
+            f"{point.shift:+.2f}",
+            *(share.text for share in curve.measured(point)),
+            "chosen" if point.shift == curve.shift else "",
+        ]
+        for point in points
+    ]
+    return numbers_table(
+        "operating-numbers",
+        f"Operating points for {printable(curve.positive)}, with 95 % intervals, on"
+        f" {validation.prompts} validation prompts ({validation.positives} have it); AUC"
+        f" {curve.auc:.2f} ({curve.auc_low:.2f} to {curve.auc_high:.2f})",
+        ("shift (nats)", "precision", "recall", "rate", "goal"),
+        rows,
+    )
 
 
 def _shares_of(group: SharesOfGroup, labels: Sequence[str]) -> list[Cell]:
