@@ -293,7 +293,7 @@ def load_profile(name: str) -> Profile:
     except ValidationError as error:
         raise ProfileError(
             f"provider profile {name}, {_complaint(error.errors()[0], rows)}; correct it (blb"
-            " providers vllm shows all rows)"
+            " providers vllm ``json`` shows all rows)"
         ) from error
     watch(profile.connection.secret_variables)
     return profile
@@ -368,7 +368,7 @@ def _rows(name: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:
             f"provider profile {name} extends itself: {' -> '.join((*chain, name))}; correct"
             " extends"
         )
-    content = _read(name)
+    content = read_profile(name)
     try:
         rows = parse_toml(content)
     except ValueError as error:
@@ -436,7 +436,8 @@ def _are_tables(*values: Any) -> bool:
     return all(isinstance(value, dict) for value in values)
 
 
-def _read(name: str) -> bytes:
+def read_profile(name: str) -> bytes:
+    """The file of a profile, without what it extends. Raises ProfileError: it cannot be read."""
     if is_profile_file(name):
         try:
             return read_bounded(Path(name), MAX_SETTINGS)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Set
 from typing import TYPE_CHECKING, Any
 
 from blackbox_lb.cli.echo import echo, print_json
@@ -18,24 +17,6 @@ if TYPE_CHECKING:
     from blackbox_lb.providers.profile import Profile
     from blackbox_lb.providers.schema import Evidence
 
-IDENTITY = frozenset({"name", "title", "homepage", "unknown", "evidence"})
-CHOICES = frozenset(
-    {
-        *(
-            "connection.api_key_env",
-            "connection.base_url_env",
-            "connection.concurrency",
-            "connection.embedded",
-        ),
-        *("logprobs.limit_remedy", "logprobs.limit_is_setting"),
-    }
-)
-"""Rows on how this package behaves: no facts of a provider, so they need no evidence."""
-DOCUMENTATION = frozenset({"errors"})
-"""Evidence that belongs to no row."""
-LEGEND = """\
-S source or official specification, R recorded traffic, L measured on a live server, D vendor documentation, 3 third-party report.
-unproven: no better than D or 3. UNKNOWN: a guess, which is not used until blb doctor has seen it."""  # noqa: E501
 NEEDED = ("tokens.id", "neutral", "bias")
 """Without these rows there is no fit: the weakest evidence among them is that of the provider."""
 GRADES = {
@@ -46,8 +27,6 @@ GRADES = {
     "3": "third-party report",
 }
 """Grades of evidence in words, the best first."""
-WIDEST = 58
-"""Widest row with its value, in columns, up to which the evidence is aligned."""
 OF_EACH_MODEL = "listed with both"
 OF_THE_HOST = "taken by the host; of the model unknown"
 """Whether a list shows ``logit_bias`` and logprobs for each model, or only for the host."""
@@ -79,7 +58,7 @@ class ProvidersOptions(JsonOptions):
 
 @command("providers", ProvidersOptions, example="blb providers vllm")
 def providers_command(options: ProvidersOptions) -> None:
-    """List the providers, or show all facts on NAME and their evidence."""
+    """List the providers, or print the file of facts on NAME, with their evidence."""
     name = options.name
     hosts = options.hosts
     if hosts is not None:
@@ -106,23 +85,9 @@ def providers_command(options: ProvidersOptions) -> None:
     if options.as_json:
         print_json([profile.model_dump(mode="json") for profile in profiles])
     elif name:
-        _details(profiles[0])
+        _details(name)
     else:
         _overview(profiles)
-
-
-def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted row -> value. Lists, empty tables and plain values are rows; other tables are taken
-    apart.
-    """
-    rows: dict[str, Any] = {}
-    for key, value in table.items():
-        rows |= (
-            flattened(value, f"{prefix}{key}.")
-            if isinstance(value, Mapping) and value
-            else {f"{prefix}{key}": value}
-        )
-    return rows
 
 
 def evidence_of(profile: Profile, row: str) -> tuple[str, Evidence] | None:
@@ -134,17 +99,6 @@ def evidence_of(profile: Profile, row: str) -> tuple[str, Evidence] | None:
             return row, profile.evidence[row]
         row = row.rpartition(".")[0]
     return None
-
-
-def shown_rows(profile: Profile) -> dict[str, Any]:
-    """Dotted row -> value: rows that the profile sets, and defaults with evidence of their own or
-    known to be guesses.
-    """
-    rows = flattened(profile.model_dump(exclude=set(IDENTITY)))
-    named = set(flattened(profile.model_dump(exclude=set(IDENTITY), exclude_unset=True))) | set(
-        profile.evidence
-    )
-    return {row: value for row, value in rows.items() if row in named or row in profile.unknown}
 
 
 def _overview(profiles: list[Profile]) -> None:
@@ -207,81 +161,18 @@ def _most(limit: int | None) -> str:
     return f"{limit:,}"
 
 
-def _details(profile: Profile) -> None:
-    echo(f"{profile.name}: {profile.title}\n{profile.homepage}")
-    sections: dict[str, dict[str, Any]] = {}
-    for row, value in shown_rows(profile).items():
-        table, _, key = row.rpartition(".")
-        sections.setdefault(table or row, {})[key or row] = value
-    printed: set[str] = set()
-    for table, rows in sections.items():
-        echo(f"\n[{table}]")
-        for line in _section(profile, table, rows, printed):
-            echo(line)
-    for key, evidence in profile.evidence.items():
-        if key in DOCUMENTATION:
-            echo(f"\n[{key}]\n  {evidence.seen}\n      {_grade(evidence)}  {evidence.source}")
-    echo(f"\n{LEGEND}")
+def _details(name: str) -> None:
+    """Print the file of a profile, and those that it extends."""
+    from blackbox_lb.providers.profile import read_profile
+    from blackbox_lb.safety.untrusted import parse_toml, text_of_file
 
-
-def _section(
-    profile: Profile, table: str, rows: Mapping[str, Any], printed: set[str]
-) -> Iterator[str]:
-    """The lines of one table. ``printed``: evidence whose remark is printed already."""
-    labels = {key: f"{key} = {_value(value)}" for key, value in rows.items()}
-    width = max((len(label) for label in labels.values() if len(label) <= WIDEST), default=0)
-    for key, label in labels.items():
-        row = key if key == table else f"{table}.{key}"
-        evidence = evidence_of(profile, row)
-        yield f"  {label:<{width}}  {_known(profile, row, evidence)}"
-        if isinstance(rows[key], list) and rows[key] and isinstance(rows[key][0], Mapping):
-            yield from (f"      {_entry(entry)}" for entry in rows[key])
-        if evidence is not None and evidence[1].seen and evidence[0] not in printed:
-            printed.add(evidence[0])
-            about = ""
-            if evidence[0] != row:
-                about = f"{evidence[0]}: "
-            yield f"      {about}{evidence[1].seen}"
-
-
-def _entry(table: Mapping[str, Any]) -> str:
-    """One table of a list on a line: its values, and the names of what is true."""
-    parts = []
-    for key, value in table.items():
-        if value is True:
-            parts.append(key.replace("_", " "))
-        elif value:
-            parts.append(str(value))
-    return ": ".join(parts)
-
-
-def _value(value: Any) -> str:
-    """The value in TOML; a list of tables by its length, because they follow on lines of their
-    own.
-    """
-    if value is None:
-        return "(none)"
-    if isinstance(value, list) and value and isinstance(value[0], Mapping):
-        return f"({len(value)})"
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _known(profile: Profile, row: str, finding: tuple[str, Evidence] | None) -> str:
-    mark = "UNKNOWN  "
-    if profile.is_known(row):
-        mark = ""
-    if finding is None:
-        if row in CHOICES:
-            return f"{mark}(a setting of this package)"
-        return f"{mark}(no evidence)"
-    return f"{mark}{_grade(finding[1])}  {finding[1].source}"
-
-
-def _grade(evidence: Evidence) -> str:
-    proven = any(grade in "SRL" for grade in evidence.grade)
-    if proven:
-        return f"{evidence.grade} {evidence.date}"
-    return f"{evidence.grade} {evidence.date} unproven"
+    file: str | None = name
+    while file is not None:
+        text = text_of_file(read_profile(file))
+        echo(text)
+        file = parse_toml(text.encode()).get("extends")
+        if file is not None:
+            echo(f"# Where it is not above, it is as in {file}:\n")
 
 
 def _models(provider: str, *, as_json: bool) -> None:

@@ -40,14 +40,16 @@ def call(data: Path, server: ExactServer, tmp_path: Path) -> Callable[..., tuple
 
 
 def test_providers() -> None:
-    """The overview names every profile, the detail says how each fact is known, and JSON is
+    """The overview names every profile, the detail is its file and what that extends, and JSON is
     JSON.
     """
     overview = blb("providers").output
     assert all(name in overview for name in ("llamacpp", "local", "vllm"))
     detail = blb("providers", "vllm").output
     assert "replaces the last" in detail
-    assert "L 2026-11-21" in detail
+    assert 'grade = "L"' in detail
+    local = blb("providers", "local").output
+    assert 'name = "llamacpp"' in local.partition("as in llamacpp")[2]
     assert json.loads(blb("providers", "vllm", "--json").stdout)[0]["bias"]["entries"] == 1024
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,6 @@ from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.transport.channel import RateLimiter
 from blackbox_lb.api.wire import build_request
 from blackbox_lb.bias.request_bias import RequestBias
-from blackbox_lb.cli.commands.providers import (
-    CHOICES,
-    DOCUMENTATION,
-    flattened,
-)
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
 from blackbox_lb.providers.packaged import end_notice, end_notice_by_name, profile_names
 from blackbox_lb.providers.profile import LONGEST_CHAIN, load_profile
@@ -57,7 +53,27 @@ NAMES = sorted(
 )
 ACME = Path(__file__).parent / "acme.toml"
 IDENTITY = {"extends", "name", "title", "homepage", "unknown", "evidence"}
+CHOICES = {
+    *("connection.api_key_env", "connection.base_url_env", "connection.concurrency"),
+    *("connection.embedded", "logprobs.limit_remedy", "logprobs.limit_is_setting"),
+}
+"""Rows on how this package behaves: no facts of a provider, so they need no evidence."""
+DOCUMENTATION = {"errors"}
+"""Evidence that belongs to no row."""
 NEEDED = ("tokens.id", "neutral", "bias")
+
+
+def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted row -> value. Lists, empty tables and plain values are rows; other tables are taken
+    apart.
+    """
+    rows: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            rows |= flattened(value, f"{prefix}{key}.")
+        else:
+            rows[f"{prefix}{key}"] = value
+    return rows
 
 
 def own_rows(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
