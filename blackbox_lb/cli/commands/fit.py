@@ -23,14 +23,12 @@ from blackbox_lb.cli.tables import (
     comparisons_table,
     findings_list,
     print_curve,
-    rate,
     shares_table,
     verdict_table,
 )
 from blackbox_lb.cli.terminal import (
     command_with_same,
     print_conclusion,
-    print_table,
     reporter,
 )
 from blackbox_lb.errors import InputError
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
     from blackbox_lb.jobs.fitting.document import FitResult
     from blackbox_lb.jobs.fitting.result import Fitted
     from blackbox_lb.jobs.runs.answers import AnswerPair
-    from blackbox_lb.records import Decisions
     from blackbox_lb.rollouts.judging.trials import Trials
     from blackbox_lb.rollouts.positions import FitEngine
     from blackbox_lb.tasks import Reward, Task
@@ -267,8 +264,6 @@ def _print_everything(
     from blackbox_lb.bias.records import settings_text
 
     verdict_table(bias.verdict)
-    for title, decisions in result.decisions.items():
-        print_decisions(title, decisions.base, decisions.biased)
     for title, shares in result.shares.items():
         shares_table(title, {"base": shares.base, "biased": shares.biased})
     if result.beside:
@@ -296,36 +291,3 @@ def _print_everything(
             f"wrote {folder / LEARNED}: all {result.uncompiled_entries:,} learned"
             " values, for blb compile"
         )
-
-
-def print_decisions(setting: str, base: Decisions, biased: Decisions) -> None:
-    """Print the scores of the decisions and a row for each label: without and with the bias.
-
-    The report has the whole table of which label was said for which.
-    """
-    scores = []
-    for name, before, after in (
-        ("accuracy", base.accuracy, biased.accuracy),
-        ("macro-F1", base.macro_f1, biased.macro_f1),
-        ("no label", base.no_label, biased.no_label),
-        ("calibration error", base.calibration_error, biased.calibration_error),
-    ):
-        if before is not None and after is not None:
-            scores.append(f"{name} {before:.3f} -> {after:.3f}")
-    rows = []
-    for place, (label, label_biased) in enumerate(zip(base.labels, biased.labels, strict=True)):
-        rows.append(
-            (
-                label.label,
-                str(label.count),
-                f"{base.confusion[place][place]} -> {biased.confusion[place][place]}",
-                f"{rate(label.precision)} -> {rate(label_biased.precision)}",
-                f"{rate(label.f1)} -> {rate(label_biased.f1)}",
-            )
-        )
-    print_table(
-        f"Decisions at {setting}, base -> biased: {'; '.join(scores)}; always saying"
-        f" {printable(base.commonest.label)}: accuracy {rate(base.majority)}",
-        ("label", "prompts", "right", "precision", "F1"),
-        rows,
-    )
