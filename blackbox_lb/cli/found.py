@@ -26,7 +26,7 @@ TEXTS = frozenset(
 """Options whose text is only sent, counted or compared."""
 FLAGS = frozenset(
     {
-        *("json", "quiet", "verbose", "dry_run", "models", "thorough", "prefill", "integers"),
+        *("json", "quiet", "verbose", "dry_run", "models", "prefill", "integers"),
         *("only_stored", "go_on", "batch", "no_wait", "decisions", "rivals", "access_log", "raw"),
         "only_tokens",
         "parts",

@@ -51,11 +51,6 @@ class DoctorOptions(ModelSettings, PrintOptions):
         "Write a profile of your own with what was found, for --provider.",
         type=click.Path(path_type=Path, dir_okay=False),
     )
-    thorough: bool = setting(
-        False,
-        HelpGroup.LIMITS,
-        "Ask more, at most 269 requests, to see a temperature within 5 percent of 1.",
-    )
     yes: bool = setting(False, HelpGroup.LIMITS, "Do not ask before requests that cost money.")
 
 
@@ -65,8 +60,7 @@ class DoctorOptions(ModelSettings, PrintOptions):
     example="blb doctor --provider vllm --base-url http://127.0.0.1:8000/v1",
 )
 def doctor_command(options: DoctorOptions) -> None:
-    """Prove or disprove what a provider's profile claims, in at most 119 cheap requests (269 with
-    --thorough).
+    """Prove or disprove what a provider's profile claims, in at most 119 cheap requests.
 
     One row a claim: CONFIRMED, CONTRADICTED or NOT CHECKED, with the observation; MEASURED is a
     fact without a claim, or a limit that could be wider. Ends with exit code 1 where anything is
@@ -81,7 +75,8 @@ def doctor_command(options: DoctorOptions) -> None:
     if options.bias is not None:
         _prove_arrival(options, options.bias)
         return
-    from blackbox_lb.extras.doctor.run import IN_FLIGHT, examine, most_requests, most_tokens
+    from blackbox_lb.extras.doctor.exam import MOST_REQUESTS
+    from blackbox_lb.extras.doctor.run import IN_FLIGHT, examine, most_tokens
     from blackbox_lb.extras.doctor.save import check_target, save_profile
     from blackbox_lb.providers.credentials import Credentials
     from blackbox_lb.providers.profile import load_profile
@@ -95,14 +90,13 @@ def doctor_command(options: DoctorOptions) -> None:
     profile.check_model(options.model)
     Credentials(profile)
     echo(
-        f"{profile.title}: at most {most_requests(thorough=options.thorough)} requests and"
-        f" {most_tokens(thorough=options.thorough):,} completion tokens, with short prompts",
+        f"{profile.title}: at most {MOST_REQUESTS} requests and {most_tokens():,} completion"
+        " tokens, with short prompts",
         err=True,
     )
     if profile.connection.api_key_required and not options.yes:
         _ask(profile)
 
-    most = most_requests(thorough=options.thorough)
     printed = time.monotonic()
 
     def watch(
@@ -113,7 +107,7 @@ def doctor_command(options: DoctorOptions) -> None:
         if options.quiet or not is_due:
             return
         printed = time.monotonic()
-        outcome = f"{requests}/{most} requests, about {duration(left)} left"
+        outcome = f"{requests}/{MOST_REQUESTS} requests, about {duration(left)} left"
         if findings:
             outcome = ", ".join(f"{finding.status} {finding.row}" for finding in findings)
         echo(f"  {title:<{TITLES}}  {outcome}", err=True)
@@ -121,9 +115,7 @@ def doctor_command(options: DoctorOptions) -> None:
     async def findings() -> Report:
         in_flight = options.concurrency or IN_FLIGHT
         async with connect_to(options, concurrency=in_flight) as session:
-            return await examine(
-                session, concurrency=in_flight, thorough=options.thorough, watch=watch
-            )
+            return await examine(session, concurrency=in_flight, watch=watch)
 
     report = asyncio.run(findings())
     saved = None

@@ -32,8 +32,6 @@ MOST_REQUESTS = 119
 """A self-test is worth less than 120 requests, whatever it meets; retries of a busy server are not
 counted.
 """
-MOST_THOROUGH = 269
-"""Requests of a self-test that was asked to look more closely."""
 SLIPS = 2
 """Times that a request is made again whose answer came without a readable list."""
 EVERYTHING = -1
@@ -62,7 +60,6 @@ class Exam:
 
     concurrency: requests in flight.
     most: requests of the whole self-test.
-    thorough: whether more is asked to see a temperature close to 1.
     requests, prompt_tokens, completion_tokens: made so far, as the provider counts them.
     entries, named: most entries of a bias, and the highest id in one, that were accepted.
     draws: every completion so far that was drawn at temperature 1 without a bias, with its prompt.
@@ -83,7 +80,6 @@ class Exam:
     session: Session
     concurrency: int
     most: int
-    thorough: bool = False
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0

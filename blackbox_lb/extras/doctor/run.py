@@ -34,7 +34,6 @@ from blackbox_lb.extras.doctor.checks import (
 )
 from blackbox_lb.extras.doctor.exam import (
     MOST_REQUESTS,
-    MOST_THOROUGH,
     Exam,
     NotChecked,
     Withheld,
@@ -159,19 +158,9 @@ last. A check of two steps has a row for each.
 """
 
 
-def most_requests(*, thorough: bool = False) -> int:
-    """Requests of a whole self-test at most."""
-    if thorough:
-        return MOST_THOROUGH
-    return MOST_REQUESTS
-
-
-def most_tokens(*, thorough: bool = False) -> int:
+def most_tokens() -> int:
     """Completion tokens of a whole self-test at most."""
-    tokens = sum(check.tokens for check in CHECKS)
-    if thorough:
-        return tokens + neutral.FURTHER * neutral.LONG
-    return tokens
+    return sum(check.tokens for check in CHECKS)
 
 
 async def examine(
@@ -179,15 +168,13 @@ async def examine(
     *,
     checks: Sequence[Check[Any]] = CHECKS,
     concurrency: int = IN_FLIGHT,
-    thorough: bool = False,
     watch: Watch = lambda title, requests, left, findings: None,
 ) -> Report:
     """Prove or disprove every claim of the session's profile. What ends it in the middle, Ctrl-C or
     an error, stands in the report of what was established until then.
 
     ``checks``: a selection, in their order; the others rely on what that of the lists of
-    alternatives found. ``thorough``: draw more where a temperature close to 1 takes many tokens to
-    see.
+    alternatives found.
 
     Raises ProviderError: nothing can be checked: no key, no credit, no answer, no logprobs, a model
     that cannot be adapted, or the first plain request is refused, by a content filter too.
@@ -197,8 +184,7 @@ async def examine(
     exam = Exam(
         session,
         concurrency=min(concurrency, session.profile.connection.concurrency),
-        most=most_requests(thorough=thorough),
-        thorough=thorough,
+        most=MOST_REQUESTS,
         requests=OPENING,
     )
     ended: BlbError | None = None

@@ -21,7 +21,7 @@ from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion
 
 CONTRADICTS = 1e-3
 """A neutral server is accused once in 1,000 self-tests, so that a temperature of 1.1 is found in 95
-% of them. A thorough test looks several times and shares this out among its looks.
+% of them.
 """
 REQUESTS = 26
 TOKENS = 48
@@ -30,18 +30,14 @@ MORE = 24
 LONG = 64
 """p-value of the temperature below which ``MORE`` requests of ``LONG`` tokens follow: one neutral
 server in seven is asked them. A temperature of 1.1 passes it in 1 % of self-tests."""
-ROUNDS = 6
-SETTLED = 0.5
-"""Most rounds of ``MORE`` requests of a thorough self-test, which makes the first two in any case,
-and the p-value of the temperature from which on it makes no other: a server at 1.05 or .95 whose
-draws look that neutral after so many is not found by more of them."""
 AT_ONCE = 4
 BATCH = 8
 """Completions a request where a provider gives several, and requests of a batch, of which there may
 be two.
 """
-FURTHER = (ROUNDS - 1) * MORE
-MOST_REQUESTS = REQUESTS + MORE + FURTHER + 2
+AGAIN = 10
+"""Requests for the texts of end tokens, and for answers that came without a list."""
+MOST_REQUESTS = REQUESTS + MORE + AGAIN
 MOST_TOKENS = TOKENS * max(REQUESTS, AT_ONCE * BATCH * 2) + MORE * LONG
 WIDE = 100
 """Alternatives asked for where the provider lists so many: a truncation shows only where the list
@@ -56,8 +52,7 @@ async def ask_neutral(exam: Exam) -> tuple[list[CellDraw], UniformityVerdict]:
     with their verdict.
 
     Where several completions come at a time, more are drawn if too few draws are due in what a
-    truncation would cut; and some longer ones anywhere, where the temperature is in doubt. A
-    thorough test goes on with those until the temperature is settled.
+    truncation would cut; and some longer ones anywhere, where the temperature is in doubt.
     """
     exam.top = _alternatives(exam)
     several = exam.status("sampling.n") == "CONFIRMED" and exam.profile.sampling.n >= AT_ONCE
@@ -72,11 +67,9 @@ async def ask_neutral(exam: Exam) -> tuple[list[CellDraw], UniformityVerdict]:
     if several and verdict.expected < EXPECTED:
         await exam.repeat(BATCH, STORY, max_tokens=TOKENS, n=AT_ONCE)
         draws, verdict = _judged(exam)
-    rounds = 0
-    while _is_open(exam, verdict, rounds):
+    if verdict.heat < DOUBT:
         await _draw(exam, MORE // 2, LONG)
         draws, verdict = _judged(exam)
-        rounds += 1
     return draws, verdict
 
 
@@ -92,22 +85,6 @@ def _judged(exam: Exam) -> tuple[list[CellDraw], UniformityVerdict]:
     if not draws:
         raise NotChecked("no token was listed")
     return draws, judge(draws, step=exam.step)
-
-
-def _is_open(exam: Exam, verdict: UniformityVerdict, rounds: int) -> bool:
-    """Whether another round of longer completions may settle the temperature."""
-    if not exam.thorough:
-        return rounds == 0 and verdict.heat < DOUBT
-    if rounds < 2:
-        return True
-    return rounds < ROUNDS and _threshold(exam) <= verdict.p and verdict.heat < SETTLED
-
-
-def _threshold(exam: Exam) -> float:
-    """The p-value below which sampling is contradicted."""
-    if exam.thorough:
-        return CONTRADICTS / (ROUNDS - 1)
-    return CONTRADICTS
 
 
 def _alternatives(exam: Exam) -> int:
@@ -135,7 +112,7 @@ def compare_neutral(
         f"{verdict.draws} tokens: chi-square p = {verdict.chi_square:.2g}, {verdict.beyond} outside"
         f" the top 90 % of the mass ({verdict.expected:.1f} expected)"
     )
-    if verdict.p < _threshold(exam):
+    if verdict.p < CONTRADICTS:
         texts = {completion.text for completion in completions if len(completion.token_ids) > 1}
         why = (
             f"p = {verdict.p:.1g}, {verdict.reason}; likeliest temperature"
