@@ -124,18 +124,10 @@ def bias_cases() -> Iterator[Case]:
 ROW = {"prompt": "p", "answer": "a"}
 LINES: dict[str, Content] = {
     "empty": "",
-    "blank": "\n\n",
     "words": "hello\n",
-    "cut": '{"prompt": "p", "ans',
     "list": '[{"prompt": "p"}]\n',
-    "number": "3\n",
-    "null": "null\n",
-    "twice": '{"prompt": "p", "prompt": "q", "answer": "a"}\n',
     "deep": '{"prompt": "p", "answer": ' + "[" * DEEP + "\n",
     "too deep": '{"prompt": "p", "answer": ' + "[" * 300 + "]" * 300 + "}\n",
-    "nan": '{"prompt": "p", "answer": NaN}\n',
-    "infinity": '{"prompt": "p", "answer": Infinity}\n',
-    "surrogate": '{"prompt": "\\ud800", "answer": "a"}\n',
     "latin": '{"prompt": "é"}\n'.encode("latin-1"),
     "utf16": '{"prompt": "p"}\n'.encode("utf-16"),
     "nul": b"\0\0\0\0",
@@ -143,39 +135,10 @@ LINES: dict[str, Content] = {
     "gzip": NOT_JSON["gzip"],
     "long number": '{"prompt": "p", "answer": ' + "9" * 5000 + "}\n",
 }
-ROWS: dict[str, Any] = {
-    "no prompt": {"answer": "a"},
-    "null prompt": {"prompt": None, "answer": "a"},
-    "empty prompt": {"prompt": " ", "answer": "a"},
-    "number prompt": {"prompt": 3, "answer": "a"},
-    "list prompt": {"prompt": ["p"], "answer": "a"},
-    "both": ROW | {"messages": [{"role": "user", "content": "p"}]},
-    "no messages": {"messages": [], "answer": "a"},
-    "messages object": {"messages": {}, "answer": "a"},
-    "message number": {"messages": [3], "answer": "a"},
-    "message role": {"messages": [{"role": "king", "content": "p"}], "answer": "a"},
-    "message content": {"messages": [{"role": "user", "content": 3}], "answer": "a"},
-    "message more": {"messages": [{"role": "user", "content": "p", "x": 1}], "answer": "a"},
-    "messages empty": {"messages": [{"role": "user", "content": " "}], "answer": "a"},
-    "no answer": {"prompt": "p"},
-    "empty answer": {"prompt": "p", "answer": ""},
-    "object answer": {"prompt": "p", "answer": {}},
-    "true answer": {"prompt": "p", "answer": True},
-    "nested answer": {"prompt": "p", "answer": [["a"]]},
-    "id list": ROW | {"id": [1]},
-    "id true": ROW | {"id": True},
-    "split": ROW | {"split": "holdout"},
-    "split number": ROW | {"split": 1},
-}
 TABLES: dict[str, Content] = {
     "empty": "",
-    "header alone": "prompt,answer\n",
     "no column": "question,reply\np,a\n",
-    "twice": "prompt,prompt\np,a\n",
     "short row": "prompt,answer\np\n",
-    "long row": "prompt,answer\np,a,b\n",
-    "open quote": 'prompt,answer\n"p,a\n',
-    "wide": "prompt,answer\n" + "p" * 200_000 + ",a\n",
     "latin": "prompt,answer\né,a\n".encode("latin-1"),
     "ansi": "\x1b[31mprompt,answer\np,a\n",
     "messages": "messages,answer\nhello,a\n",
@@ -189,13 +152,11 @@ def collecting(*more: str, reward: str = "exact-match") -> tuple[str, ...]:
 
 
 def task_cases() -> Iterator[Case]:
-    """Rows and files that no prompt can be taken from."""
+    """Files that no prompt can be taken from; wrong rows are those of
+    ``tests/unit/tasks/test_tasks.py``.
+    """
     for name, content in LINES.items():
         yield Case(f"jsonl {name}", collecting("--data", "d.jsonl"), {"d.jsonl": content})
-    for name, row in ROWS.items():
-        yield Case(
-            f"row {name}", collecting("--data", "d.jsonl"), {"d.jsonl": json.dumps(row) + "\n"}
-        )
     for name, content in TABLES.items():
         yield Case(f"csv {name}", collecting("--data", "d.csv"), {"d.csv": content})
     for name in ("empty", "pickle", "gzip"):
@@ -258,10 +219,6 @@ JUDGES: dict[str, Content] = {
     "key in fields": JUDGE + '[fields]\napi_key = "planted"\n',
     "no key": JUDGE + 'api_key_env = "BLB_TEST_NOT_SET"\n',
 }
-SCHEMAS: dict[str, Content] = {
-    "empty": "", "words": "schema", "list": "[]", "number": "3", "type": '{"type": "king"}', "required": '{"required": 3}',
-    "deep": "[" * DEEP, "twice": '{"type": "object", "type": "array"}', "binary": b"\xff\xfe",
-}  # fmt: skip
 
 
 def reward_cases() -> Iterator[Case]:
@@ -276,29 +233,11 @@ def reward_cases() -> Iterator[Case]:
             collecting("--data", "d.jsonl", reward="judge:j.toml"),
             {"d.jsonl": DATA, "j.toml": content},
         )
-    for name, content in SCHEMAS.items():
-        more = collecting("--data", "d.jsonl", reward="json-schema:s.json")
-        yield Case(f"schema {name}", more, {"d.jsonl": DATA, "s.json": content})
     for spec in ("exact", "regex:(", "regex:", "length"):
         yield Case(
             f"correct {spec}",
             collecting("--data", "d.jsonl", "--correct", spec, reward="accuracy"),
             {"d.jsonl": DATA},
-        )
-    broken = {
-        "mod_raises.py": "raise RuntimeError('no')\n",
-        "mod_exits.py": "raise SystemExit(3)\n",
-        "mod_syntax.py": "def f(:\n",
-        "mod_value.py": "f = 3\n",
-        "mod_async.py": "async def f(a, b): ...\n",
-        "mod_one.py": "def f(a): ...\n",
-    }
-    for name in broken:
-        spec = f"{name.removesuffix('.py')}:f"
-        yield Case(
-            f"reward {spec}",
-            collecting("--data", "d.jsonl", reward=spec),
-            {"d.jsonl": DATA, **broken},
         )
 
 
