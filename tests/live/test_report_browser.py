@@ -165,8 +165,8 @@ def test_a_long_table_sorts_at_once(browser: Any, pages: dict[str, Path]) -> Non
     page.context.close()
 
 
-def test_dark_by_the_system_and_by_the_button(browser: Any, pages: dict[str, Path]) -> None:
-    """Page and pictures change with the system's scheme; the button turns it round."""
+def test_dark_by_the_system(browser: Any, pages: dict[str, Path]) -> None:
+    """Page and pictures change with the system's scheme."""
     script = """() => [getComputedStyle(document.body).backgroundColor,
         getComputedStyle(document.querySelector('figure svg text')).fill]"""
     light = opened(browser, pages["full"], DESKTOP)
@@ -174,8 +174,6 @@ def test_dark_by_the_system_and_by_the_button(browser: Any, pages: dict[str, Pat
     day, night = light.page.evaluate(script), dark.page.evaluate(script)
     assert day[0] != night[0]
     assert day[1] != night[1]
-    dark.page.locator("#theme").click()
-    assert dark.page.evaluate(script) == day
     for each in (light, dark):
         each.page.context.close()
 
@@ -304,7 +302,7 @@ def test_without_scripts_everything_can_be_read(browser: Any, pages: dict[str, P
     page.goto(pages["full"].as_uri())
     assert page.locator("#entries tbody tr").count() == 300
     assert page.locator("#entries tbody tr").nth(299).is_visible()
-    assert not page.locator("#theme").is_visible()
+    assert not page.locator("#print").is_visible()
     page.goto(pages["hurts"].as_uri())
     assert page.locator("#examples article.example").count() == 6
     assert not page.locator("form.filter").is_visible()

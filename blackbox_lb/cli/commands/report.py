@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import webbrowser
 from pathlib import Path
 
 from blackbox_lb.cli.echo import echo
@@ -17,7 +16,6 @@ class ReportOptions(Settings):
     plots: Path | None = setting(
         None, None, "Write every plot into this folder, too, as PNG and SVG."
     )
-    is_opened: bool = setting(False, None, "Open the page in a browser.", "--open")
 
 
 @command("report", ReportOptions, example="blb report runs/train")
@@ -38,6 +36,3 @@ def report_command(options: ReportOptions) -> None:
     written = write_report(folder, options.out, options.plots, wording=with_option_names)
     for path in written:
         echo(f"wrote {path}")
-    page = written[0].resolve().as_uri()
-    if options.is_opened and not webbrowser.open(page):
-        echo(f"no browser could be started here; open {page}", err=True)

@@ -1,27 +1,7 @@
 "use strict";
-// Sorting, searching, the filter of examples and the theme. Without it the page is whole: all rows, everything readable, nothing to click.
+// Sorting, searching, and the filter of examples. Without it the page is whole: all rows, everything readable, nothing to click.
 (() => {
   const FIRST = 50;
-  const root = document.documentElement;
-
-  const remembered = () => {
-    try { return localStorage.getItem("blb-theme"); } catch { return null; }
-  };
-  const remember = (theme) => {
-    try { localStorage.setItem("blb-theme", theme); } catch { /* files and private windows may have no storage */ }
-  };
-  const systemDark = window.matchMedia("(prefers-color-scheme: dark)");
-  const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : systemDark.matches);
-  const toggle = document.getElementById("theme");
-  const name = () => { toggle.textContent = dark() ? "Light" : "Dark"; };
-  if (["light", "dark"].includes(remembered())) root.dataset.theme = remembered();
-  toggle.addEventListener("click", () => {
-    root.dataset.theme = dark() ? "light" : "dark";
-    remember(root.dataset.theme);
-    name();
-  });
-  systemDark.addEventListener("change", name);
-  name();
   const all = document.body.classList;
   document.getElementById("print").addEventListener("click", () => window.print());
   document.getElementById("print-all").addEventListener("click", () => { all.add("all"); window.print(); });

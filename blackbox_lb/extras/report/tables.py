@@ -4,6 +4,7 @@ interval.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -415,17 +416,9 @@ def features_table(bias: Bias) -> PageTable:
 
 
 def _odds(nats: float) -> Cell:
-    bounded = min(max(nats, -700.0), 700.0)
-    factor = 2.718281828459045 ** abs(bounded)
-    if factor < 100:
-        text = f"{factor:,.2f}"
-    elif factor < 1e6:
-        text = f"{factor:,.0f}"
-    else:
-        text = f"{factor:.1e}"
-    if nats >= 0:
-        return number(bounded, f"× {text}")
-    return number(bounded, f"÷ {text}")
+    """What a bias multiplies the odds of its token by."""
+    sign = "×" if nats >= 0 else "÷"
+    return number(nats, f"{sign} {math.exp(min(abs(nats), 700.0)):,.4g}")
 
 
 def scores_table(analysis: Analysis) -> PageTable:
