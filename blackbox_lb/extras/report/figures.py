@@ -26,7 +26,7 @@ from blackbox_lb.extras.report.tables import (
     operating_table,
     tried_table,
 )
-from blackbox_lb.extras.report.verdict_text import amount
+from blackbox_lb.extras.report.verdict_text import amount, axis_of
 from blackbox_lb.jobs.fitting.document import BothDecisions, FitResult, Measured, TriedCandidate
 from blackbox_lb.safety.printable import printable
 
@@ -284,11 +284,7 @@ def _pareto(result: FitResult, label: str) -> Plot | None:
     metric = "accuracy"
     if not (judged and any(candidate.accuracy is not None for candidate in tried)):
         metric = label
-    scale = 1
-    axis_label = label
-    if metric == "accuracy":
-        scale = 100
-        axis_label = "accuracy (%)"
+    scale, axis_name = axis_of(metric)
 
     def of(point: Measured) -> float | None:
         value = point.reward
@@ -308,7 +304,7 @@ def _pareto(result: FitResult, label: str) -> Plot | None:
     figure, axis = figure_with_axis()
     _candidates(axis, rows)
     _base_lines(axis, base, base.tokens, of(base))
-    name_axes(axis, "mean tokens of a completion", axis_label)
+    name_axes(axis, "mean tokens of a completion", axis_name)
     axis.margins(0.16)
     add_legend(axis)
     chosen = next(((x, y) for candidate, x, y in rows if candidate.status == "chosen"), None)

@@ -9,7 +9,7 @@ from typing import Any
 from blackbox_lb.extras.report.drawing import COLOURS, SIZE, TEXT, Plot, empty_figure, name_axes
 from blackbox_lb.extras.report.page_text import drawn
 from blackbox_lb.extras.report.tables import policies_table
-from blackbox_lb.extras.report.verdict_text import amount
+from blackbox_lb.extras.report.verdict_text import amount, axis_of
 from blackbox_lb.jobs.evaluation.conclusion import against, reference_of
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
 from blackbox_lb.jobs.evaluation.policies import BASE
@@ -71,7 +71,7 @@ def _picture(metric: str, policies: Sequence[PolicyResult], labels: Sequence[str
     height = sum(0.16 + 0.2 * (1 + line.count("\n")) for line in lines)
     figure.set_size_inches(SIZE[0], 0.8 + height)
     axis = figure.subplots()
-    scale = 100 if metric == "accuracy" else 1
+    scale, axis_name = axis_of(metric)
     for place, policy in enumerate(policies):
         mean = policy.metrics[metric]
         colour = COLOURS["second"]
@@ -95,5 +95,5 @@ def _picture(metric: str, policies: Sequence[PolicyResult], labels: Sequence[str
     axis.set_facecolor("none")
     for spine in axis.spines.values():
         spine.set_visible(False)
-    name_axes(axis, "accuracy (%)" if metric == "accuracy" else metric, "")
+    name_axes(axis, axis_name, "")
     return figure

@@ -79,6 +79,13 @@ def change(metric: str, value: float) -> str:
     return text.replace("-", "−")
 
 
+def axis_of(metric: str) -> tuple[int, str]:
+    """What values of this metric are multiplied with on an axis, and the axis's name."""
+    if is_share(metric):
+        return 100, f"{metric} (%)"
+    return 1, metric
+
+
 def _unit(metric: str) -> str:
     if is_share(metric):
         return " percentage points"
