@@ -95,6 +95,19 @@ def echo_laid_out(text: str, length: int = 0, colour: str | None = None) -> None
     click.echo(click.style(safe[:length], fg=colour, bold=True) + safe[length:])
 
 
+def echo_linked(text: str, length: int, address: str) -> None:
+    """Print a sentence on stdout; on a terminal its first ``length`` characters are a link to
+    ``address`` (the control sequence OSC 8).
+    """
+    from rich.console import Console
+    from rich.style import Style
+    from rich.text import Text
+
+    line = Text(shown(with_option_names(text)))
+    line.stylize(Style(link=address), 0, length)
+    Console(highlight=False, emoji=False).print(line, soft_wrap=True)
+
+
 def echo_code(code: str, *, nl: bool = True) -> None:
     """Print a program on stdout as it is, but for the names of options and characters that act on a
     terminal.

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from blackbox_lb.extras.report.data import read_run
 from blackbox_lb.extras.report.page import write_report
+from blackbox_lb.extras.report.places import places
 from tests.support.report_runs import Kind, bias_of, write_run
 
 CHROMIUM = next(
@@ -291,6 +293,16 @@ def test_moved_tokens_are_marked_and_can_be_left_plain(
     page.locator("form.filter input[type=checkbox]").press("Space")
     plain = page.evaluate(script)
     assert [(sign, line) for sign, _, line, _ in plain] == [("none", "none")] * 2
+    page.context.close()
+
+
+def test_every_place_that_the_terminal_prints_is_in_the_page(
+    browser: Any, pages: dict[str, Path]
+) -> None:
+    """Each anchor is the id of one element that can be seen."""
+    page = opened(browser, pages["hurts"], PHONE).page
+    for place in places(read_run(pages["hurts"].parent)):
+        assert page.locator(f"[id='{place.anchor}']").is_visible(), place
     page.context.close()
 
 

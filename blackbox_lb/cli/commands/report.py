@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import webbrowser
 from pathlib import Path
 
-from blackbox_lb.cli.echo import echo
+from blackbox_lb.cli.echo import echo, echo_linked
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import bias_argument
 from blackbox_lb.jobs.plan.setting import Settings, setting
@@ -16,6 +17,7 @@ class ReportOptions(Settings):
     plots: Path | None = setting(
         None, None, "Write every plot into this folder, too, as PNG and SVG."
     )
+    is_opened: bool = setting(False, None, "Open the page in a browser.", "--open")
 
 
 @command("report", ReportOptions, example="blb report runs/train")
@@ -25,14 +27,24 @@ def report_command(options: ReportOptions) -> None:
 
     RUN is the folder of a run or its bias file, by default the newest in runs. The page shows the
     results of blb fit, blb eval and blb analyze in the folder, and names the missing ones. It asks
-    no network, follows light and dark, prints, and reads on a phone. Needs the extra report: pip
-    install '.[report]' in the checkout.
+    no network, follows light and dark, prints, and reads on a phone. Prints what stands where in
+    it, as report.html#examples. Needs the extra report: pip install '.[report]' in the checkout.
     """
     from blackbox_lb.cli.echo import with_option_names
     from blackbox_lb.cli.resources import chosen_bias
+    from blackbox_lb.extras.report.data import read_run
     from blackbox_lb.extras.report.page import write_report
+    from blackbox_lb.extras.report.places import places
 
     folder = chosen_bias(options.run).parent
     written = write_report(folder, options.out, options.plots, wording=with_option_names)
     for path in written:
         echo(f"wrote {path}")
+    page = written[0].resolve().as_uri()
+    found = list(places(read_run(folder)))
+    width = max(len(place.anchor) for place in found)
+    for place in found:
+        anchor = f"#{place.anchor}"
+        echo_linked(f"{anchor:<{width + 1}}  {place.text}", len(anchor), f"{page}{anchor}")
+    if options.is_opened and not webbrowser.open(page):
+        echo(f"no browser could be started here; open {page}", err=True)

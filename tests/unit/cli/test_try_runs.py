@@ -162,6 +162,26 @@ def test_nothing_to_take_by_default_is_said(
     assert "no finished fit in runs" in refused("export", "--format", "json")
 
 
+@pytest.mark.needs("matplotlib")
+@pytest.mark.parametrize("opens", [True, False])
+def test_the_report_is_opened(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, opens: bool
+) -> None:
+    """--open shows the page, and says where it is where no browser starts."""
+    pages: list[str] = []
+
+    def open_page(page: str) -> bool:
+        pages.append(page)
+        return opens
+
+    monkeypatch.setattr("webbrowser.open", open_page)
+    out = tmp_path / "page.html"
+    result = blb("report", folder / "bias.json", "--out", out, "--open")
+    assert result.exit_code == 0, result.output
+    assert pages == [out.resolve().as_uri()]
+    assert ("no browser could be started" in result.stderr) is not opens
+
+
 def completion(texts: list[str], text: str) -> Completion:
     """A completion of these tokens, numbered from 0."""
     empty = Completion.empty("stop")

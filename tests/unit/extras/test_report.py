@@ -382,15 +382,18 @@ def test_damaged_documents_are_named(tmp_path: Path, name: str, content: str, sa
 
 
 def test_the_command_writes_page_and_plots(tmp_path: Path) -> None:
-    """RUN/report.html by default, every picture as PNG and SVG, and the paths on stdout; no folder
-    is an error.
+    """RUN/report.html by default, every picture as PNG and SVG, and the paths on stdout with
+    anchors of the page, each an id in it; no folder is an error.
     """
     run = write_run(tmp_path / "run", "hurts", full=True)
     answer = blb("report", run, "--plots", tmp_path / "plots")
     assert answer.exit_code == 0, answer.output
     page = (run / "report.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
-    assert all(f'id="{anchor}"' in page for anchor in ("numbers", "examples", "broken", "tokens"))
+    anchors = re.findall(r"^#(\S+)", answer.stdout, flags=re.MULTILINE)
+    assert {"numbers", "examples", "broken", "tokens", "alternatives"} <= set(anchors)
+    assert all(f'id="{anchor}"' in page for anchor in anchors)
+    assert "\x1b" not in answer.stdout
     written = {path.name for path in (tmp_path / "plots").iterdir()}
     pictures = ("rivals", "pareto")
     assert written == {f"{name}.{kind}" for name in pictures for kind in ("png", "svg")}
