@@ -300,8 +300,7 @@ class Comparison(Verdict):
     ``low``, ``high``: the percentile bootstrap expanded for few prompts; ``percentile_low``,
     ``percentile_high``: the paper's own, not expanded. ``sd``: of the differences between prompts.
     ``needed``: prompts that would show a difference of this size with 80 % power in a family of as
-    many comparisons, None where it is 0; ``needed_for_effect``: the same for the requested effect,
-    None without one or for another metric.
+    many comparisons, None where it is 0.
     """
 
     policy: Name
@@ -311,7 +310,6 @@ class Comparison(Verdict):
     p_sign: Share
     sd: Annotated[Finite, Field(ge=0)]
     needed: Count | None = None
-    needed_for_effect: Count | None = None
     family: Literal["primary", "secondary"] = "primary"
 
     @property

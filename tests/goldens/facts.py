@@ -149,7 +149,7 @@ def settings(chosen: Mapping[str, Any]) -> dict[str, Value]:
 def tried_facts(left: Left) -> Facts:
     """Every candidate, by estimator and settings."""
     rows = left.read("result.json")["validation"]["tried"]
-    names = "entries reward tokens accuracy kl_nats_per_completion samples"
+    names = "entries reward tokens accuracy samples"
     return named((f"tried {_candidate(row)}", picked(row, names)) for row in rows)
 
 
@@ -287,7 +287,7 @@ def policy_share_facts(left: Left) -> Facts:
 
 def comparison_facts(left: Left) -> Facts:
     """Every comparison of two policies."""
-    names = "difference low high p p_sign sd n_prompts needed needed_for_effect verdict"
+    names = "difference low high p p_sign sd n_prompts needed verdict"
     facts: Facts = {}
     for row in left.read("evaluation.json")["comparisons"]:
         pair = f"{policy_name(row['policy'])} less {policy_name(row['against'])}"

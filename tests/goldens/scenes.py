@@ -328,7 +328,7 @@ SCENES: Mapping[str, Scene] = {
             f"eval {DATA} --out run --reward accuracy --max-tokens 2 --deploy greedy"
             " --rival 'prompt:Say b or c.' --rival labels-only --rival threshold"
             " --rival calibrate:contextual --rival calibrate:batch --rival few-shot:2"
-            " --rival classifier:tfidf --price 1,2 --effect 0.1",
+            " --rival classifier:tfidf --price 1,2",
         ),
         ("policies", "policy decisions", "comparisons"),
     ),

@@ -67,7 +67,7 @@ def searched(
 ) -> Choice:
     """The choice of a whole search on the validation prompts."""
     validation, _ = examples_of(trials.model)
-    scorer = FromSamples(cast(Trials, trials), validation, table, Goal(), (SAMPLED,))
+    scorer = FromSamples(cast(Trials, trials), validation, Goal(), (SAMPLED,))
     return run_silently(select(entrants, scorer, Goal(), search, table, LIMITS, Silent(), "reward"))
 
 
@@ -209,7 +209,7 @@ def test_a_race_on_eight_prompts_is_ranked_by_the_base_alone() -> None:
         ]
         trials = cast(Trials, SimulatedTrials(model, reward_of(from_text(earned)), seed + 3))
         validation, _ = examples_of(model)
-        scorer = Foreseen(trials, validation, table, Goal(), (SAMPLED,))
+        scorer = Foreseen(trials, validation, Goal(), (SAMPLED,))
         base = model.rollouts(16 * BRIEF.samples, earned, seed + 77)
         scorer.base = located(base.take(base.prompts < len(validation)))
         choice = run_silently(select(entrants, scorer, Goal(), BRIEF, table, LIMITS, Silent()))

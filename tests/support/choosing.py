@@ -37,7 +37,7 @@ async def choose(
     field = list(candidates)
     wanted = goal or Goal()
     search = Search(samples, budget)
-    scorer = FromSamples(trials, examples, next_token, wanted, settings)
+    scorer = FromSamples(trials, examples, wanted, settings)
     return await select(
         field, scorer, wanted, search, next_token, ANY, trials.report, trials.reward.label
     )

@@ -139,7 +139,6 @@ def result(kind: Kind) -> dict[str, Any]:
             "reward": 0.48 + sign * 0.5 / (1 + tau) + 0.1 * number,
             "tokens": 33.8 - 16 / (1 + tau),
             "accuracy": 0.2 + sign * 0.06 / (1 + tau) - 0.01 * number,
-            "kl_nats_per_completion": 2.4 / (1 + tau),
             "samples": 6,
             "status": "chosen" if (tau, number) == (0.5, 0) else "after 6 samples a prompt",
         }
@@ -194,7 +193,7 @@ def evaluation() -> dict[str, Any]:
             "biased": to, "n_base": 232, "n_biased": 232, "difference": to - at, "low": to - at - width, "high": to - at + width,
             "percentile_low": to - at - 0.9 * width,
             "percentile_high": to - at + 0.9 * width, "p": 0.01, "p_sign": 0.02, "sd": 0.4, "n_prompts": 58, "needed": 40,
-            "needed_for_effect": 90 if metric == "accuracy" else None, "verdict": "HELPS",
+            "verdict": "HELPS",
         }
         for name, _, setting, _, _, right, tokens in arms[1:]
         for metric, better, at, to, width in (
@@ -224,7 +223,6 @@ def evaluation() -> dict[str, Any]:
     return {
         "provider": "vllm", "model": "SmolLM2-135M-Instruct", "task": "capitals", "reward": "correct-and-short",
         "label": "correct x T/len", "policies": policies, "comparisons": comparisons,
-        "summary": ["A lower temperature does more here than the bias.", "The bias and the instruction add up."],
         "notes": ["Intervals resample prompts 10,000 times."],
         "examples": examples, "provenance": {**PROVENANCE, "command": "blb eval runs/capitals/bias.json"},
     }  # fmt: skip

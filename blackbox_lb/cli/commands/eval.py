@@ -101,12 +101,6 @@ class EvalOptions(TaskSettings, DecisionSettings, JudgingSettings, TrialOptions,
         "Of a file that mends several questions: the id of the one to judge.",
         metavar="ID",
     )
-    effect: float | None = setting(
-        None,
-        HelpGroup.JUDGING,
-        "Say how many prompts would show such a difference of the reward.",
-        gt=0,
-    )
 
 
 @command(
@@ -238,7 +232,7 @@ def _mending(paths: Mapping[str, Path]) -> tuple[str, Bias] | None:
 
 def _check_mending(options: EvalOptions) -> None:
     """Raise InputError where an option is about completions."""
-    for name in ("save", "deploy", "rival", "effect", "parts"):
+    for name in ("save", "deploy", "rival", "parts"):
         if getattr(options, name):
             raise InputError(
                 f"``{name}`` is about completions, and the file mends decisions, which are judged"
@@ -370,7 +364,6 @@ def eval_plan(options: EvalOptions, task: Task, reward: Reward, biases: Sequence
         preset_options=preset_options(),
         samples=options.test_samples,
         go_on=options.go_on,
-        effect=options.effect,
     )
 
 
@@ -443,9 +436,6 @@ def _print(evaluation: Evaluation, *, everything: bool) -> None:
     by_setting: dict[str, list[PolicyResult]] = {}
     for row in evaluation.policies:
         by_setting.setdefault(row.setting, []).append(row)
-    if everything:
-        for sentence in evaluation.summary:
-            echo(sentence)
     for name_of_setting, rows in by_setting.items():
         _print_policies(evaluation, name_of_setting, rows, names, everything=everything)
         if everything:

@@ -248,7 +248,6 @@ def comparisons_table(
     name: str = "comparisons",
     caption: str = "Each pair that was compared, prompt by prompt",
 ) -> PageTable:
-    wished = any(row.needed_for_effect is not None for row in rows)
     columns = (
         "setting",
         "instead of",
@@ -264,7 +263,6 @@ def comparisons_table(
         "sign test",
         "prompts",
         "needed",
-        *(("for the wished effect",) if wished else ()),
     )
     cells = [
         [
@@ -290,7 +288,6 @@ def comparisons_table(
             _p(row.p_sign),
             count(row.n_prompts),
             count(row.needed),
-            *([count(row.needed_for_effect)] if wished else []),
         ]
         for row, bar in zip(rows, _bars(rows), strict=True)
     ]
@@ -488,7 +485,6 @@ def tried_table(tried: Sequence[TriedCandidate]) -> PageTable:
         "reward",
         "accuracy",
         "tokens",
-        "KL (nats)",
         "samples a prompt",
         "what became of it",
     )
@@ -507,7 +503,6 @@ def tried_table(tried: Sequence[TriedCandidate]) -> PageTable:
             number(
                 candidate.tokens, None if candidate.tokens is None else f"{candidate.tokens:,.1f}"
             ),
-            number(candidate.kl_nats_per_completion),
             count(candidate.samples or None),
             Cell(candidate.status),
         ]

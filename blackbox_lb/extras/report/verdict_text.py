@@ -8,8 +8,7 @@ from blackbox_lb.bias import records
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.extras.report.data import RunDocuments
 from blackbox_lb.jobs.evaluation.compare import verdicts
-from blackbox_lb.jobs.evaluation.conclusion import reconciled
-from blackbox_lb.jobs.evaluation.policies import BASE
+from blackbox_lb.jobs.evaluation.conclusion import reconciled, reference_of, rival_lines
 from blackbox_lb.jobs.runs.conclusion import is_share, limit_may_explain
 from blackbox_lb.rollouts.progress import number
 
@@ -165,23 +164,19 @@ def as_title(sentence: str) -> str:
 
 
 def of_evaluation(run: RunDocuments) -> list[str]:
-    """The first sentences on the evaluation. Where its verdict on the bias is another one than the
-    bias file's, they reconcile both, and name an alternative that wins.
+    """A sentence where the verdict of the evaluation is another one than the bias file's; and whom
+    the bias loses to, is level with and wins over.
     """
     evaluation = run.evaluation
     if evaluation is None:
         return []
-    both = ""
+    sentences = []
     biases = list(dict.fromkeys(policy.bias for policy in evaluation.policies if policy.bias))
     if run.folder.absolute().name in biases:
         biases = [run.folder.absolute().name]
     if len(biases) == 1:
-        both = reconciled(evaluation, biases[0], run.bias.verdict)
-    rival_wins = any(
-        row.against != BASE and row.metric == evaluation.label and row.verdict == "HURTS"
-        for row in evaluation.comparisons
-    )
-    sentences = [both] if both else []
-    if not both or rival_wins:
-        sentences += evaluation.summary[:1]
-    return sentences
+        sentences = [reconciled(evaluation, biases[0], run.bias.verdict)]
+    names = {policy.name: policy.name for policy in evaluation.policies}
+    subject = reference_of(evaluation)
+    sentences += [f"{subject} {line}" for line in rival_lines(evaluation, names)]
+    return [sentence for sentence in sentences if sentence]

@@ -1,5 +1,5 @@
-"""The rows and words of an evaluation: every mean and difference with its interval, corrected
-within two families, and what they say of the bias, its rivals and the cost.
+"""The rows of an evaluation: every mean and difference with its interval, corrected within two
+families.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from blackbox_lb.rollouts.judging.verdict import (
     sample_size,
     together,
 )
-from blackbox_lb.rollouts.progress import chance, number
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Example
 
@@ -110,9 +109,7 @@ def mean_of(rows: Sequence[Array]) -> Mean:
 Family: TypeAlias = Literal["primary", "secondary"]
 
 
-def comparisons(
-    results: Sequence[PolicyAnswers], label: str, effect: float | None = None
-) -> tuple[Comparison, ...]:
+def comparisons(results: Sequence[PolicyAnswers], label: str) -> tuple[Comparison, ...]:
     """All comparisons of the policies of all settings, with p-values adjusted within each of the
     two families of ``pairs``: at most 5 % of evaluations without any effect have a verdict in one.
 
@@ -121,8 +118,7 @@ def comparisons(
     Procedures", section 1.2): whether a bias is better than the base was settled before the
     rivals were added, and does not become less sure by looking at them.
 
-    label: of the reward. effect: a difference of the reward. Raises InputError: two policies have
-    no prompt in common.
+    label: of the reward. Raises InputError: two policies have no prompt in common.
     """
     scores = {(result.setting, result.policy.name): result.scores for result in results}
     families: dict[Family, list[Comparison]] = {"primary": [], "secondary": []}
@@ -137,13 +133,8 @@ def comparisons(
     for family, members in families.items():
         level = LEVEL / max(len(members), 1)
         for row in together(members):
-            update: dict[str, object] = {
-                "family": family,
-                "needed": sample_size(row.difference, row.sd, level=level),
-            }
-            if effect is not None and row.metric == label:
-                update["needed_for_effect"] = sample_size(effect, row.sd, level=level)
-            rows.append(row.replacing(**update))
+            needed = sample_size(row.difference, row.sd, level=level)
+            rows.append(row.replacing(family=family, needed=needed))
     return tuple(rows)
 
 
@@ -234,205 +225,6 @@ def verdicts(evaluation: Evaluation, name: str) -> list[Verdict]:
         if policy.name == name and policy.decisions is not None
     }
     return beside_commonest(rows, decisions, evaluation.reward)
-
-
-def when(setting: str) -> str:
-    """The beginning of a sentence about a setting."""
-    if setting == "greedy":
-        return "Greedy"
-    return f"At {setting}"
-
-
-def summarise(
-    policies: Sequence[PolicyResult],
-    rows: Sequence[Comparison],
-    label: str,
-    effect: float | None = None,
-    reward: str = "accuracy",
-) -> tuple[str, ...]:
-    """The sentences, the most important first.
-
-    Something simpler that beats a bias; each bias against the base; undecided comparisons; the two
-    together; the better bias; the highest policy; the cost; and the number of prompts that would
-    show the ``effect``. label: of the reward; ``reward``: as a user writes it.
-    """
-    kinds = {(row.setting, row.name): row for row in policies}
-    biases = {row.name for row in policies if row.bias is not None and row.name == row.bias}
-    label_rows = [row for row in rows if row.metric == label]
-    against = [
-        row for row in label_rows if row.against == BASE and (row.policy in biases or not biases)
-    ]
-    rivals = [
-        row
-        for row in label_rows
-        if row.against != BASE and kinds[row.setting, row.against].bias is None
-    ]
-    alone = sorted(
-        (row for row in rivals if row.policy in biases), key=lambda row: _RANK[row.verdict]
-    )
-    return (
-        *(_rival_sentence(row) for row in alone if row.verdict == "HURTS"),
-        *(_effect_sentence(row, kinds[row.setting, row.policy], rows, reward) for row in against),
-        *(_rival_sentence(row) for row in alone if row.verdict != "HURTS"),
-        *(
-            _together_sentence(row, kinds[row.setting, row.policy])
-            for row in rivals
-            if row.policy not in biases
-        ),
-        *(_better_sentence(row) for row in label_rows if row.against in biases),
-        *_highest(policies, label),
-        *_paid(policies),
-        *_wished(against, effect, label),
-    )
-
-
-_RANK = {"HURTS": 0, "NO EVIDENCE": 1, "HELPS": 2}
-"""Sentences about a rival and a bias: first where the rival wins, which a user must
-not miss.
-"""
-
-
-def _numbers(row: Comparison) -> str:
-    low = number(row.low, sign=True)
-    high = number(row.high, sign=True)
-    return (
-        f"{row.metric} {number(row.biased)} against {number(row.base)}, a difference of "
-        f"{number(row.difference, sign=True)} ({low} to {high}, p {chance(row.p)})"
-    )
-
-
-def _reversed(row: Comparison) -> str:
-    """The numbers of a row from the side of its base."""
-    ends = {
-        "base": row.biased,
-        "biased": row.base,
-        "low": -row.high,
-        "high": -row.low,
-    }
-    return _numbers(row.model_copy(update={**ends, "difference": -row.difference}))
-
-
-def _prompts(row: Comparison) -> str:
-    """The advice after an insignificant difference."""
-    if row.needed is None:
-        return f"not significant with {row.n_prompts} prompts"
-    return (
-        f"not significant with {row.n_prompts} prompts; if it is really that large, about"
-        f" {row.needed:,} would show it"
-    )
-
-
-def _named(name: str) -> str:
-    if name.startswith("prompt +"):
-        return f"the {name}"
-    return name
-
-
-def _effect_sentence(
-    row: Comparison, policy: PolicyResult, rows: Sequence[Comparison], reward: str
-) -> str:
-    rival_rows = [
-        rival_row
-        for rival_row in rows
-        if (rival_row.setting, rival_row.against, rival_row.policy)
-        == (row.setting, row.against, row.policy)
-        and rival_row.metric != row.metric
-    ]
-    words = {"HELPS": "better", "NO EVIDENCE": "not significant", "HURTS": "WORSE"}
-    phrases = "; ".join(
-        f"{rival_row.metric} {number(rival_row.biased)} against {number(rival_row.base)}"
-        f" ({words[rival_row.verdict]})"
-        for rival_row in rival_rows
-    )
-    tail = "."
-    if phrases:
-        tail = f"; {phrases}."
-    name = _named(policy.name)
-    begin = when(row.setting)
-    if row.verdict == "NO EVIDENCE":
-        tail = f", {_prompts(row)}{tail}"
-    decisions = {} if policy.decisions is None else {policy.setting: policy.decisions}
-    [judged] = beside_commonest([row.as_verdict], decisions, reward)
-    return f"{begin}, {name} is {judged.clause('the base')}: {_numbers(row)}{tail}"
-
-
-def _rival_sentence(row: Comparison) -> str:
-    begin = when(row.setting)
-    rival = _named(row.against)
-    if row.verdict == "HURTS":
-        return f"{begin}, {rival} alone WINS over {row.policy}: {_reversed(row)}."
-    if row.verdict == "HELPS":
-        return f"{begin}, {row.policy} wins over {rival} alone: {_numbers(row)}."
-    return (
-        f"{begin}, {row.policy} is not distinguishable from {rival} alone: {_numbers(row)},"
-        f" {_prompts(row)}."
-    )
-
-
-def _together_sentence(row: Comparison, policy: PolicyResult) -> str:
-    begin = when(row.setting)
-    rival = _named(row.against)
-    if row.verdict == "HELPS":
-        return f"{begin}, {policy.bias} adds to {rival}: {_numbers(row)}."
-    if row.verdict == "HURTS":
-        return f"{begin}, {policy.bias} makes {rival} WORSE: {_numbers(row)}."
-    return (
-        f"{begin}, {policy.bias} is not shown to add to {rival}: {_numbers(row)}, {_prompts(row)}."
-    )
-
-
-def _better_sentence(row: Comparison) -> str:
-    begin = when(row.setting)
-    if row.verdict == "NO EVIDENCE":
-        return (
-            f"{begin}, {row.policy} is not distinguishable from {row.against}: {_numbers(row)},"
-            f" {_prompts(row)}."
-        )
-    if row.verdict == "HELPS":
-        return f"{begin}, {row.policy} is better than {row.against}: {_numbers(row)}."
-    return f"{begin}, {row.against} is better than {row.policy}: {_reversed(row)}."
-
-
-def _highest(policies: Sequence[PolicyResult], label: str) -> Iterator[str]:
-    """The best policy of all, once there is more than a bias and the base."""
-    if len(policies) <= 2:
-        return
-    best = max(policies, key=lambda row: row.metrics[label].mean)
-    interval = best.metrics[label]
-    yield (
-        f"The highest {label} of all {len(policies)} policies is that of {_named(best.name)}"
-        f" ({when(best.setting).lower()}): {number(interval.mean)} ({number(interval.low)} to"
-        f" {number(interval.high)}; the highest of several is flattered by chance)."
-    )
-
-
-def _paid(policies: Sequence[PolicyResult]) -> Iterator[str]:
-    """The cost of one answer at each setting. A bias itself costs no tokens: it changes only how
-    many are generated.
-    """
-    for setting in dict.fromkeys(row.setting for row in policies):
-        rows = [row for row in policies if row.setting == setting]
-        if len(rows) > 1:
-            phrases = "; ".join(
-                f"{_named(row.name)} {row.prompt_tokens:.1f} + {row.completion_tokens:.1f}"
-                + (f" (${row.cost:.4g} for 1,000)" if row.cost is not None else "")
-                for row in rows
-                if row.bias in (None, row.name)
-            )
-            yield (
-                f"{when(setting)}, an answer pays for these tokens, prompt + completion: {phrases}."
-            )
-
-
-def _wished(rows: Sequence[Comparison], effect: float | None, label: str) -> Iterator[str]:
-    for row in rows:
-        if effect is not None and row.needed_for_effect is not None:
-            yield (
-                f"{when(row.setting)}, a difference of {number(effect)} in {label} between"
-                f" {_named(row.policy)} and {row.against} takes about"
-                f" {row.needed_for_effect:,} prompts to show (standard deviation over prompts"
-                f" {number(row.sd)})."
-            )
 
 
 def notes(rows: Sequence[Comparison], samples: int) -> tuple[str, ...]:

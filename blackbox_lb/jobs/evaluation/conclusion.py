@@ -139,7 +139,7 @@ def eval_conclusion(
     why = ""
     helps = verdict in ("HELPS", BETTER_PROBABILITIES)
     if not helps and verdict != NOT_THE_TASK:
-        why = next(iter(evaluation.summary), "")
+        why = prompts_needed(evaluation, subject)
     steps = list(if_helps if helps else otherwise)
     if by_words and classifier_wins(evaluation):
         reason = f"{CLASSIFIER} is better than {names[subject]}, and both are joined"
@@ -155,6 +155,21 @@ def eval_conclusion(
         saved=str(saved),
         steps=tuple(steps),
     )
+
+
+def prompts_needed(evaluation: Evaluation, name: str) -> str:
+    """How many prompts would show the difference of the policy ``name`` from the base; "" where it
+    is shown.
+    """
+    for row in evaluation.comparisons:
+        is_effect = (row.against, row.policy, row.metric) == (BASE, name, evaluation.label)
+        if not is_effect or row.verdict != "NO EVIDENCE":
+            continue
+        sentence = f"not significant with {row.n_prompts} prompts"
+        if row.needed is None:
+            return sentence
+        return f"{sentence}; if the difference is really that large, about {row.needed:,} show it"
+    return ""
 
 
 def reconciled(evaluation: Evaluation, name: str, rows: Sequence[Verdict]) -> str:

@@ -1,4 +1,4 @@
-"""The file of ``blb eval``: every policy, every comparison, and their result in words.
+"""The file of ``blb eval``: every policy and every comparison.
 
 A policy is a bias or none, an instruction or none, and sampling settings; see ``policies``. All are
 tried on the same prompts.
@@ -151,10 +151,7 @@ class ShownAnswers(Row):
 class Evaluation(Row):
     """The result of ``blb eval``.
 
-    ``summary``: sentences for the reader, the most important first; ``notes``: the methods behind
-    the numbers.
-    ``label``: the name of the reward among the metrics. ``effect``: the requested difference of the
-    reward.
+    ``label``: the name of the reward among the metrics. ``notes``: the methods behind the numbers.
     """
 
     format: Literal["blackbox-lb/evaluation"] = "blackbox-lb/evaluation"
@@ -166,8 +163,6 @@ class Evaluation(Row):
     label: str
     policies: tuple[PolicyResult, ...]
     comparisons: tuple[Comparison, ...]
-    summary: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    effect: Finite | None = None
     examples: tuple[ShownPrompt, ...] = ()
     provenance: dict[str, Any]

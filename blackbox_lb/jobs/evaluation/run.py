@@ -16,7 +16,6 @@ from blackbox_lb.jobs.evaluation.compare import (
     notes,
     planned,
     row_of,
-    summarise,
     unresolvable,
 )
 from blackbox_lb.jobs.evaluation.document import MOST_SHOWN, Evaluation, ShownPrompt
@@ -48,8 +47,8 @@ class EvalPlan:
     """The settings of an evaluation. ``samples``: completions a prompt and policy. ``labels``: None
     where the task is no decision. ``go_on``: draw although no comparison can show anything.
 
-    ``effect``: the difference of the reward for a sample size. ``prices``: None where not known.
-    ``parts``: judge the vector and the phrases of a bias that holds both by themselves, too.
+    ``prices``: None where not known. ``parts``: judge the vector and the phrases of a bias that
+    holds both by themselves, too.
     ``preset_options``: option -> value, what the command line does not show, for the record.
     """
 
@@ -57,7 +56,6 @@ class EvalPlan:
     rivals: tuple[Policy, ...] = ()
     samples: int = TEST_SAMPLES
     go_on: bool = False
-    effect: float | None = None
     prices: Prices | None = None
     labels: Labels | None = None
     parts: bool = False
@@ -206,7 +204,7 @@ def _evaluation(
     policies = tuple(
         row_of(result, label, limit, plan.prices, bases.get(result.setting)) for result in results
     )
-    rows = comparisons(results, label, plan.effect)
+    rows = comparisons(results, label)
     fewest = min((row.n_prompts for row in rows), default=0)
     if rows and fewest < len(examples):  # else it was said before the first request
         judged = [(result.setting, result.policy) for result in results]
@@ -225,9 +223,7 @@ def _evaluation(
         label=label,
         policies=policies,
         comparisons=rows,
-        summary=summarise(policies, rows, label, plan.effect, trials.reward.name),
         notes=notes(rows, plan.samples),
-        effect=plan.effect,
         examples=tuple(_shown(examples, results)),
         provenance=provenance(remembering.notices, settings=plan.preset_options),
     )

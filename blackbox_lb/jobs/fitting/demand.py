@@ -150,16 +150,12 @@ class _Demand:
     def _choice_by_answers(self) -> Iterator[Part]:
         """Lists where they alone give the effects, else the race."""
         validation = self.task.validation
-        along = self._along(validation)
-        is_longer = any(size > 1 for size in along.sizes)
         if self.reward.of_shares:
             yield self._first(validation)
-            if is_longer:
+            if any(size > 1 for size in self._along(validation).sizes):
                 yield from self._race()
         elif self.plan.selects_offline:
             yield self._first(validation)
-            if is_longer:
-                yield along
             if self.plan.decision_labels is not None and self.plan.searches != "named":
                 yield self._first(self.task.unlabelled)
         else:

@@ -32,13 +32,12 @@ from blackbox_lb.records import (
 class Measured(Row):
     """Results of a policy on the validation prompts: means over prompts, None where not known.
 
-    reward: in the user's own unit. tokens: of a completion. setting: None for the mean over all.
+    reward: in the user's own unit. tokens: of a completion.
     """
 
     reward: Finite | None = None
     tokens: Finite | None = None
     accuracy: Finite | None = None
-    setting: Name | None = None
 
     @classmethod
     def of(
@@ -46,22 +45,17 @@ class Measured(Row):
         reward: float,
         tokens: float = math.nan,
         accuracy: float = math.nan,
-        setting: str | None = None,
     ) -> Measured:
         """From numbers that are NaN where not known."""
-        return cls(
-            reward=known(reward), tokens=known(tokens), accuracy=known(accuracy), setting=setting
-        )
+        return cls(reward=known(reward), tokens=known(tokens), accuracy=known(accuracy))
 
 
 class TriedCandidate(Measured):
     """One candidate with its validation numbers.
 
     ``reward``, ``tokens``, ``accuracy``: means over the settings to deploy with, of ``samples``
-    fresh completions a prompt at each (one at greedy); ``by_setting``: the same at each.
-    ``kl_nats_per_completion``: from the base at temperature 1, None where it was not measured.
-    ``status``: "chosen", or where and why it was dropped. ``origin``: where it comes from, in
-    words.
+    fresh completions a prompt at each (one at greedy). ``status``: "chosen", or where and why it
+    was dropped. ``origin``: where it comes from, in words.
     """
 
     estimator: Name
@@ -69,8 +63,6 @@ class TriedCandidate(Measured):
     entries: Count
     samples: Count = 0
     status: str = ""
-    kl_nats_per_completion: Finite | None = None
-    by_setting: tuple[Measured, ...] = ()
     origin: str = ""
 
     @property
@@ -85,12 +77,11 @@ class TriedCandidate(Measured):
 
 
 class Validation(Row):
-    """What chose: the base, at each setting to deploy with (none where there was one candidate),
-    and what was ``tried``, in the order of the sweep. The number of the chosen one is too good.
+    """What chose: the base, and what was ``tried``, in the order of the sweep. The number of the
+    chosen one is too good.
     """
 
     base: Measured = Measured()
-    base_by_setting: tuple[Measured, ...] = ()
     tried: tuple[TriedCandidate, ...] = ()
 
 

@@ -230,9 +230,7 @@ def recorded(
         kl_whole=trials.session.end_tokens.listed is True
         and not (trials.may_cut_stops and tally[CUT]),
         learned=bias.learned,
-        validation=Validation(
-            base=choice.base, base_by_setting=choice.base_by_setting, tried=choice.tried
-        ),
+        validation=Validation(base=choice.base, tried=choice.tried),
         training=TrainingCounts(
             rollouts=bias.rollouts,
             tokens=bias.tokens,

@@ -423,9 +423,7 @@ async def first_tokens(
     )
 
 
-async def followed(
-    trials: Trials, starts: AnswerStarts, title: str = "training"
-) -> tuple[Rollouts, frozenset[int]] | None:
+async def followed(trials: Trials, starts: AnswerStarts) -> tuple[Rollouts, frozenset[int]] | None:
     """What comes after the first token of each answer: the rest of a longer one, then the token
     that ends it.
 
@@ -443,7 +441,7 @@ async def followed(
         for example, ids in zip(starts.examples, starts.spelled, strict=True)
     ]
     lists = await lists_along(
-        replace(trials, top_logprobs=starts.width), f"{title}, along the answers", answers
+        replace(trials, top_logprobs=starts.width), "training, along the answers", answers
     )
     if lists is None:
         longer = ""

@@ -413,7 +413,7 @@ VOCABULARIES: dict[str, Content] = {
     "gguf nested": gguf(1, named("a", 9, struct.pack("<IQ", 9, 1) * 5000)),
 }
 EVALUATION = {
-    "provider": "p", "model": "m", "task": "t", "reward": "r", "label": "l", "policies": [], "comparisons": [], "summary": [],
+    "provider": "p", "model": "m", "task": "t", "reward": "r", "label": "l", "policies": [], "comparisons": [],
     "provenance": {},
 }  # fmt: skip
 DOCUMENTS: dict[str, Content] = {
@@ -421,7 +421,6 @@ DOCUMENTS: dict[str, Content] = {
     "evaluation.json deep": NOT_JSON["arrays"],
     "evaluation.json list": "[]",
     "evaluation.json empty": "{}",
-    "evaluation.json nan": json.dumps(EVALUATION | {"effect": float("nan")}),
     "evaluation.json version": json.dumps(EVALUATION | {"version": 1}),
     "evaluation.json provenance": json.dumps(EVALUATION | {"provenance": []}),
     "evaluation.json more": json.dumps(EVALUATION | {"more": 1}),

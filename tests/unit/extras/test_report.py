@@ -91,26 +91,30 @@ def test_a_better_reward_does_not_hide_a_worse_metric() -> None:
 
 def test_one_sentence_reconciles_the_fit_and_a_later_evaluation(tmp_path: Path) -> None:
     """Where the evaluation's verdict on the same comparison is another one, both stand in a
-    sentence with their p-values, and the evaluation's own first sentence does not contradict.
+    sentence with their p-values; whom the bias loses to stands beside it.
     """
     run = write_run(tmp_path / "run", "hurts", full=True)
     path = run / "evaluation.json"
-    document = json.loads(path.read_text())
+    document = json.loads(path.read_text()) | {"label": "accuracy"}
+    own = next(row for row in document["comparisons"] if row["metric"] == "accuracy")
+    lost = {"base": 0.6, "biased": 0.4, "difference": -0.2, "low": -0.3, "high": -0.1}
+    rival = {"against": "T = 0.5", "policy": "bias", "verdict": "HURTS", "family": "secondary"}
+    document["comparisons"].append({**own, **lost, **rival})
     sentences = []
     for verdict, p in (("HURTS", 0.01), ("NO EVIDENCE", 0.07)):
         for row in document["comparisons"]:
-            if row["policy"] == "bias" and row["metric"] == "accuracy":
+            if (row["against"], row["policy"], row["metric"]) == ("base", "bias", "accuracy"):
                 worse = {"base": 0.5, "biased": 0.4, "difference": -0.1, "low": -0.2, "high": 0.0}
                 row.update(verdict=verdict, p=p, **worse)
         path.write_text(json.dumps(document))
         documents = read_run(run)
         sentences.append(of_evaluation(documents))
     agreeing, differing = sentences
-    assert agreeing == document["summary"][:1]
-    assert len(differing) == 1
+    assert agreeing == ["bias loses to T = 0.5"]
+    assert differing[1:] == agreeing
     assert "p 0.070" in differing[0]
     assert "p <0.001" in differing[0] or "p 0.000" in differing[0]
-    assert f"among {len(document['comparisons'])}, " in differing[0]
+    assert f"among {len(document['comparisons']) - 1}, " in differing[0]
 
 
 def test_the_page_names_options_and_how_each_candidate_ended(tmp_path: Path) -> None:
@@ -139,7 +143,6 @@ def test_a_full_run_shows_everything(tmp_path: Path) -> None:
     page = render(read_run(run))
     said = text_of(page)
     for part in (
-        "A lower temperature does more here than the bias.",
         "prompt adds “Answer in one short sentence.”",
         "cut off at the token limit",
         "ended by itself (changed)",

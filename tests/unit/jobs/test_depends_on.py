@@ -229,7 +229,7 @@ def planted(seed: int, signal: bool) -> tuple[Choice, Heard]:
     features = PromptFeatures.of(feature("words"), training.examples)
     source = ByLists(features, len(training.examples), given, validation, limits)
     heard = Heard()
-    scorer = FromLists(validation, given, Goal(), None, None)
+    scorer = FromLists(validation, given, Goal(), None)
     choice = asyncio.run(
         select(
             [fixed],

@@ -89,14 +89,11 @@ def drawn(server: ExactServer) -> int:
 
 
 def test_the_truth_is_told(server: ExactServer, tmp_path: Path) -> None:
-    """Every mean is the softmax's within four standard errors. The lower temperature and the
-    instruction win over a weak bias, and the summary says so. The base is drawn once, and a second
-    run draws nothing."""
+    """Every mean is the softmax's within four standard errors. The lower temperature wins
+    over a weak bias. The base is drawn once, and a second run draws nothing."""
     weak = made(server, tmp_path / "weak" / "bias.json", 0.4)
     rivals = [f"prompt:{INSTRUCTION}", "temperature:0.3", "best-of:3"]
-    words = options(
-        deploy="temperature=1", rival=rivals, test_samples=SAMPLES, price="1,2", effect=0.1
-    )
+    words = options(deploy="temperature=1", rival=rivals, test_samples=SAMPLES, price="1,2")
     told = found(blb_eval(server, tmp_path, weak, *words, "--json"))
     prompt = f'prompt + "{INSTRUCTION}"'
     best = [1 - (1 - chance(bias=value)) ** 3 for value in (0, 0.4)]
@@ -124,43 +121,28 @@ def test_the_truth_is_told(server: ExactServer, tmp_path: Path) -> None:
     }
     assert verdict["base", "T = 0.3"] == "HELPS"
     assert verdict["T = 0.3", "weak"] == "HURTS"
-    assert any(
-        line.startswith("At temperature 1, T = 0.3 alone WINS over weak") for line in told.summary
-    )
-    before = [line.startswith("At temperature 1, weak") for line in told.summary].index(True)
-    assert all(" WINS over weak" in line for line in told.summary[:before]), (
-        "what is simpler and better comes first"
-    )
     counts = (policies["best of 3"].completions, policies["base"].completions)
     assert counts == (PROMPTS, SAMPLES * PROMPTS)
     assert policies["best of 3"].completion_tokens == 3 * policies["base"].completion_tokens == 3
     assert policies["best of 3"].prompt_tokens == pytest.approx(3 * policies["base"].prompt_tokens)
     assert policies["base"].cost == pytest.approx(1000 * (policies["base"].prompt_tokens + 2) / 1e6)
     assert policies[prompt].prompt_tokens > policies["base"].prompt_tokens
-    assert all(row.needed_for_effect for row in told.comparisons if row.metric == "contains")
     assert drawn(server) == 6 * SAMPLES * PROMPTS  # best-of takes what the policies without it drew
     again = found(blb_eval(server, tmp_path, weak, *words, "--json"))
     assert drawn(server) == 6 * SAMPLES * PROMPTS
     assert again.model_copy(update={"provenance": {}}) == told.model_copy(update={"provenance": {}})
-    document = json.loads((tmp_path / "run" / "evaluation.json").read_text())
-    assert document["summary"] == list(told.summary)
 
 
 def test_what_a_person_reads_and_what_is_saved(server: ExactServer, tmp_path: Path) -> None:
-    """At the default settings: sentences, a table of policies for each, the differences; each bias
-    file keeps its rows against the base, with the p-values of the whole table. A bias against the
+    """At the default settings: a table of policies for each, the differences; each bias file keeps its rows against the base, with the p-values of the whole table. A bias against the
     right token HURTS."""
     good, bad = made(server, tmp_path / "good.json", 4.0), made(server, tmp_path / "bad.json", -4.0)
     limits = options(test_limit=20, test_samples=2)
     result = blb_eval(server, tmp_path, good, f"worse={bad}", "--save", "--verbose", *limits)
     assert result.exit_code == 0, result.output
     said = " ".join(result.stdout.split())
-    assert said.startswith(
-        "At temperature 1, good is better than the base: contains 1.00 against 0.65, a difference"
-    )
-    assert "Temperature 1, 20 test prompts, 95 % intervals" in said
-    assert "At temperature 1, worse is worse than the base: contains 0." in said
-    assert "At temperature 1, good is better than worse" in said
+    assert said.startswith("Temperature 1, 20 test prompts, 95 % intervals")
+    assert "Differences, paired by prompt" in said
     assert f"saved {tmp_path / 'run' / 'evaluation.json'}" in said
     for path, verdict in ((good, "HELPS"), (bad, "HURTS")):
         rows = Bias.load(path).verdict
@@ -316,10 +298,7 @@ def test_a_comparison_by_eye() -> None:
         answers_of([value + 1 for value in values], lengths, "b", "x"),
         answers_of([value - 1 for value in values], lengths, "c"),
     ]
-    rows = {
-        (row.against, row.policy, row.metric): row
-        for row in comparisons(arms, "points", effect=0.5)
-    }
+    rows = {(row.against, row.policy, row.metric): row for row in comparisons(arms, "points")}
     metrics = ("points", "accuracy", "tokens")
     primary = {("base", other, metric) for other in "bc" for metric in metrics}
     others = ("base x", "base x and b", "x b", "x x and b", "x c", "b c")
@@ -336,5 +315,3 @@ def test_a_comparison_by_eye() -> None:
     assert rows["base", "c", "points"].verdict == rows["b", "c", "points"].verdict == "HURTS"
     same = rows["base", "x", "points"]
     assert (same.p, same.p_sign, same.needed, same.verdict) == (1, 1, None, "NO EVIDENCE")
-    assert row.needed_for_effect == row.needed
-    assert rows["base", "b", "tokens"].needed_for_effect is None

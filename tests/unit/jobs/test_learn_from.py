@@ -283,7 +283,7 @@ def test_an_answer_written_twice_counts_less_where_that_is_wrong(may_repeat: boo
     """After every answer the bias makes its token the likeliest once more."""
     first = starts(*[("b", 1)] * 4)
     given = AnswersToLearn(first.rollouts(), first, first.rollouts(), np.array([1]))
-    scorer = FromLists(first, given, Goal(), None, None, may_repeat=may_repeat)
+    scorer = FromLists(first, given, Goal(), None, may_repeat=may_repeat)
     [scored] = asyncio.run(scorer.score([NamedBias("b", RequestBias({1: 5.0}))], 1))
     assert scored.outcome.reward.value == (1.0 if may_repeat else 0.0)
 

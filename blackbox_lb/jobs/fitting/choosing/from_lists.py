@@ -9,7 +9,7 @@ too; so candidates for these are compared by completions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +17,13 @@ import numpy.typing as npt
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import ByPrompt, Goal, Objective, Outcome
-from blackbox_lb.estimate.decisions.first_lists import FirstLists, Shifts, begins_right
+from blackbox_lb.estimate.decisions.first_lists import Shifts, begins_right
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.jobs.fitting.choosing.decision_goals import decision_parts
 from blackbox_lb.jobs.fitting.choosing.scorers import Scored
-from blackbox_lb.jobs.fitting.document import Measured
 from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn
 from blackbox_lb.jobs.plan.plan import Plan
-from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, first_tokens, followed
+from blackbox_lb.rollouts.answers.given_answers import AnswerStarts, first_tokens
 from blackbox_lb.rollouts.judging.decisions import WantedByPrompt
 from blackbox_lb.rollouts.judging.trials import NamedBias, Trials
 from blackbox_lb.rollouts.judging.verdict import Setting
@@ -69,10 +67,6 @@ class _Predicted:
         """What a bias, or the model itself, earns on all prompts."""
         raise NotImplementedError
 
-    async def kl(self, bias: RequestBias, samples: int) -> None:
-        """Nothing is drawn, so nothing is known of it."""
-        del bias, samples
-
     async def foresight(self, samples: int) -> None:
         """The scores are exact as they are."""
         del samples
@@ -89,7 +83,6 @@ class FromLists(_Predicted):
         first: the first position of each prompt.
         folds: (p,) the fold of each, where a bias is learned from these prompts too: it is scored
             by what it would be without the fold. None for prompts that nothing is learned from.
-        along: what follows the answers of these prompts, None where it is not known.
         may_repeat: whether an answer that stands there twice is as right as one.
     """
 
@@ -99,7 +92,6 @@ class FromLists(_Predicted):
         answers: AnswersToLearn,
         goal: Goal,
         labels: Labels | None,
-        continued: Rollouts | None,
         *,
         may_repeat: bool = False,
         folds: Ids | None = None,
@@ -108,7 +100,6 @@ class FromLists(_Predicted):
         self.folds = folds
         self.is_accepted = first.lists.holds(first.accepted)
         self.given = answers
-        self.along = continued
         self.may_repeat = may_repeat
         self.goal = goal
         self.labels = labels if goal.objective in BY_LABEL else None
@@ -123,18 +114,11 @@ class FromLists(_Predicted):
         """Collect the lists of ``examples``, unless they are in the store."""
         lists = await first_tokens(trials, examples, "validation", plan.top_logprobs)
         first = lists.with_tokens([*answers.ends, *answers.every_label_token.tolist()])
-        answer_lists = None
-        if first.longer and answers.rest is not None:
-            after = await followed(trials, first, "validation")
-            answer_lists = None
-            if after is not None:
-                answer_lists = after[0]
         return cls(
             first,
             answers,
             plan.goal,
             plan.decision_labels,
-            answer_lists,
             may_repeat=may_repeat(trials.reward, first.examples),
         )
 
@@ -149,7 +133,6 @@ class FromLists(_Predicted):
             answers,
             plan.goal,
             plan.decision_labels,
-            None,
             may_repeat=may_repeat(reward, first.examples),
             folds=folds,
         )
@@ -195,7 +178,7 @@ class FromLists(_Predicted):
             sure=is_right * ~unsure,
         )
 
-    def described(self, bias: RequestBias, scored: Scored, base: Scored) -> str:
+    def described(self, scored: Scored, base: Scored) -> str:
         """What is predicted of the chosen bias, in words."""
         goal = NAMES.get(self.goal.objective, "right first tokens")
         unsure = ""
@@ -207,7 +190,7 @@ class FromLists(_Predicted):
         return (
             f"; predicted for greedy decoding on {prompts}, without"
             f" drawing: {goal} {scored.outcome.reward.value:.3f} (base"
-            f" {base.outcome.reward.value:.3f}){unsure}{self._verbatim(bias.common)}"
+            f" {base.outcome.reward.value:.3f}){unsure}"
         )
 
     def _by_label(self, tokens: Ids, labels: Labels) -> Vector:
@@ -215,36 +198,6 @@ class FromLists(_Predicted):
         right = self.first.labels_of(labels)
         decided = [self.label_of_token.get(token, -1) for token in tokens.tolist()]
         return decision_parts(self.goal, labels, right, np.array(decided, np.int64))
-
-    def _verbatim(self, bias: Mapping[int, float]) -> str:
-        """A sentence on answers longer than a token: how many greedy decoding writes word for word,
-        and how far it comes.
-        """
-        if self.along is None:
-            return ""
-        base_whole, base_reached = self._reached(self.along, {})
-        verbatim_share, reached = self._reached(self.along, bias)
-        return (
-            f"; {verbatim_share:.3f} of the answers word for word (base {base_whole:.3f}), "
-            f"{reached:.3f} of their tokens before the first that differs (base {base_reached:.3f})"
-        )
-
-    def _reached(self, continued: Rollouts, bias: Mapping[int, float]) -> tuple[float, float]:
-        """The share of answers that greedy decoding writes whole, and of their tokens before the
-        first that differs.
-        """
-        written = (
-            FirstLists(continued.top_ids, continued.top_logprobs).greedy(bias)
-            == continued.token_ids
-        )
-        is_right = begins_right(self.first.lists.greedy(bias), self.first.accepted)
-        answers = [
-            np.append(is_right[row], written[continued.prompts == place][:-1])
-            for row, place in enumerate(self.first.places)
-        ]
-        verbatim_share = np.mean([answer.all() for answer in answers])
-        reached = np.mean([answer.cumprod().mean() for answer in answers])
-        return float(verbatim_share), float(reached)
 
     def _likelihood(self, tilted: Vector) -> float:
         """Mean log-probability of the accepted answers' first tokens, in nats; ``tilted`` (p, k)
@@ -349,17 +302,11 @@ class SharesFromLists(_Predicted):
             self.wanted.reward_parts(self.shares(policy.bias, setting.temperature))
             for setting in self.settings
         ]
-        by_setting = tuple(
-            Measured.of(float(part.mean()), setting=setting.name)
-            for setting, part in zip(self.settings, parts, strict=True)
-        )
         unknown = ByPrompt(np.full(self.prompts, np.nan))
-        outcome = Outcome(ByPrompt(np.mean(parts, axis=0)), unknown, None)
-        return Scored(outcome, by_setting)
+        return Scored(Outcome(ByPrompt(np.mean(parts, axis=0)), unknown, None))
 
-    def described(self, bias: RequestBias, scored: Scored, base: Scored) -> str:
+    def described(self, scored: Scored, base: Scored) -> str:
         """What is predicted of the chosen bias, in words."""
-        del bias
         return (
             f"; predicted from the first lists of {self.prompts} validation prompts, without"
             f" drawing: total variation {-scored.outcome.reward.value:.3f} (base"

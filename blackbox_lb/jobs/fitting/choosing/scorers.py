@@ -15,7 +15,6 @@ from blackbox_lb.estimate.choice.candidates import Candidate
 from blackbox_lb.estimate.choice.goal import ByPrompt, Goal, Outcome
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting import LocatedCosts
 from blackbox_lb.jobs.fitting.document import Measured, TriedCandidate
 from blackbox_lb.providers.profile import Profile
@@ -63,14 +62,11 @@ class Choice:
 
     The numbers in ``tried`` made the choice, so that of the chosen one is too good; only other
     prompts show its worth.
-    ``base_by_setting``: the base at each setting to deploy with, empty where there was one
-    candidate.
     """
 
     candidate: Candidate
     tried: tuple[TriedCandidate, ...]
     base: Measured
-    base_by_setting: tuple[Measured, ...] = ()
     sentence: str = ""
     uncut: Candidate | None = None
     richer: Challenger | None = None
@@ -82,7 +78,6 @@ class Scored:
 
     Attributes:
         outcome: prompt by prompt.
-        by_setting: means at each setting to deploy with.
         samples: completions a prompt behind it, 0 where it was predicted.
         tie: what decides between equals, higher being better.
         unsure: prompts whose number is a guess.
@@ -91,19 +86,18 @@ class Scored:
     """
 
     outcome: Outcome
-    by_setting: tuple[Measured, ...] = ()
     samples: int = 0
     tie: float = 0.0
     unsure: int = 0
     sure: Vector | None = None
 
-    def measured(self, setting: str | None = None) -> Measured:
-        """The means over prompts and settings, or those of the ``setting`` that it is of."""
+    def measured(self) -> Measured:
+        """The means over prompts and settings."""
         outcome = self.outcome
         accuracy = math.nan
         if outcome.accuracy is not None:
             accuracy = outcome.accuracy.value
-        return Measured.of(outcome.reward.value, outcome.tokens.value, accuracy, setting)
+        return Measured.of(outcome.reward.value, outcome.tokens.value, accuracy)
 
 
 class Scorer(Protocol):
@@ -135,13 +129,8 @@ class Scorer(Protocol):
             among: (p,) the prompts to score, all of them if None.
         """
 
-    def described(self, bias: RequestBias, scored: Scored, base: Scored) -> str:
+    def described(self, scored: Scored, base: Scored) -> str:
         """What there is to say of the score of the chosen bias."""
-
-    async def kl(self, bias: RequestBias, samples: int) -> float | None:
-        """Nats a completion of ``bias`` at temperature 1, from completions that were drawn for the
-        scores; None where there are none, or the provider does not tell.
-        """
 
     async def foresight(self, samples: int) -> Foresight | None:
         """What biases change of the reward, from ``samples`` completions a prompt of the base
@@ -180,13 +169,11 @@ class FromSamples:
         self,
         trials: Trials,
         examples: Sequence[Example],
-        next_token: NextToken,
         goal: Goal,
         settings: Sequence[Setting],
     ) -> None:
         self.trials = trials
         self.examples = examples
-        self.next_token = next_token
         self.goal = goal
         self.settings = tuple(settings)
 
@@ -217,7 +204,7 @@ class FromSamples:
         if among is not None:
             pairs = zip(self.examples, among.tolist(), strict=True)
             examples = [example for example, is_scored in pairs if is_scored]
-        by_setting: dict[float, list[PolicyScores]] = {}
+        by_setting: list[list[PolicyScores]] = []
         for setting in self.settings:
             place = "validation"
             if len(self.settings) != 1:
@@ -226,33 +213,22 @@ class FromSamples:
             title = named[0].name
             if len(policies) > 1:
                 title = f"{place}, {len(policies)} candidates"
-            by_setting[setting.temperature] = await self.trials.scores_of_all(
-                title, examples, setting, samples, named
+            by_setting.append(
+                await self.trials.scores_of_all(title, examples, setting, samples, named)
             )
         drawn = 1 if all(setting.deterministic for setting in self.settings) else samples
         scored: list[Scored] = []
         for number in range(len(policies)):
-            scores = {temperature: rows[number] for temperature, rows in by_setting.items()}
-            outcome = outcome_of(scores.values())
+            outcome = outcome_of([scores[number] for scores in by_setting])
             if among is not None:
                 outcome = _spread(outcome, among)
-            scored.append(Scored(outcome, self._by_setting(scores), drawn))
+            scored.append(Scored(outcome, drawn))
         return scored
 
-    def _by_setting(self, scores: Mapping[float, PolicyScores]) -> tuple[Measured, ...]:
-        pairs = zip(self.settings, scores.values(), strict=True)
-        return tuple(Scored(outcome_of([parts])).measured(setting.name) for setting, parts in pairs)
-
-    def described(self, bias: RequestBias, scored: Scored, base: Scored) -> str:
+    def described(self, scored: Scored, base: Scored) -> str:
         """See ``Scorer``."""
-        del bias, scored, base
+        del scored, base
         return ""
-
-    async def kl(self, bias: RequestBias, samples: int) -> float | None:
-        """See ``Scorer``."""
-        if SAMPLED not in self.settings or not self.trials.session.tells_base_logprobs:
-            return None
-        return await self.trials.kl(self.examples, samples, bias, self.next_token)
 
     async def foresight(self, samples: int) -> Foresight | None:
         """See ``Scorer``: where the reward is a sum over places in the text, and not one of its

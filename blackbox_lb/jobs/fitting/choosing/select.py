@@ -37,7 +37,7 @@ from blackbox_lb.jobs.fitting.choosing.scorers import (
     Scorer,
     check_base,
 )
-from blackbox_lb.jobs.fitting.document import Measured, TriedCandidate, known
+from blackbox_lb.jobs.fitting.document import Measured, TriedCandidate
 from blackbox_lb.jobs.plan.plan import BUDGETS, Plan
 from blackbox_lb.rollouts.judging.trials import NamedBias
 from blackbox_lb.rollouts.progress import Reporter, short
@@ -224,7 +224,6 @@ async def select(
     uncut = best.candidate
     if search.tries_cuts(scorer.prompts):
         best = await race.fewer_entries(best, wide, limits)
-    await race.measure_kl()
     choice = replace(race.conclude(best), uncut=uncut)
     if not challengers:
         return choice
@@ -239,7 +238,6 @@ class _Entrant:
     bias: RequestBias
     scored: Scored | None = None
     status: str = ""
-    kl: float | None = None
 
     @property
     def row(self) -> TriedCandidate:
@@ -247,11 +245,9 @@ class _Entrant:
         candidate = self.candidate
         mean = Measured()
         samples = 0
-        by_setting: tuple[Measured, ...] = ()
         if self.scored is not None:
             mean = self.scored.measured()
             samples = self.scored.samples
-            by_setting = self.scored.by_setting
         return TriedCandidate(
             **dict(mean),
             estimator=candidate.estimator,
@@ -259,8 +255,6 @@ class _Entrant:
             entries=candidate.sparse.entries,
             samples=samples,
             status=self.status,
-            kl_nats_per_completion=None if self.kl is None else known(self.kl),
-            by_setting=by_setting,
             origin=candidate.origin,
         )
 
@@ -485,20 +479,6 @@ class _Race:
     def _gain(self, entrant: _Entrant) -> float:
         return self.goal.gain(self.base.outcome, _scored(entrant).outcome).value
 
-    async def measure_kl(self) -> None:
-        """Measure the KL of every sampled candidate, from its own completions at temperature 1:
-        nothing more is drawn.
-        """
-        for entrant in self.entrants:
-            scored = entrant.scored
-            if scored is not None and not self._is_partial(scored):
-                entrant.kl = await self.scorer.kl(entrant.bias, scored.samples)
-
-    def _is_partial(self, scored: Scored) -> bool:
-        """Whether it was scored on some of the prompts only."""
-        missing = np.isnan(scored.outcome.tokens.parts) & ~np.isnan(self.base.outcome.tokens.parts)
-        return bool(missing.any())
-
     async def richer(self, challengers: Sequence[Challengers], choice: Choice) -> Choice:
         """``choice`` with the best of the richer candidates that are better than its uncut one."""
         candidate = choice.uncut or choice.candidate
@@ -578,7 +558,7 @@ class _Race:
                 " no bias may well be better"
             )
         sentence = self._sentence(winner)
-        more = self.scorer.described(winner.bias, scored, self.base)
+        more = self.scorer.described(scored, self.base)
         compared = sum(entrant.scored is not None for entrant in self.entrants)
         if compared > 1 and not self.scorer.exact:
             more += (
@@ -589,9 +569,7 @@ class _Race:
         if winner.candidate.label == winner.candidate.origin:
             name = ""
         self.report.detail(f"chosen: {name}{sentence}{more}")
-        return Choice(
-            winner.candidate, self._rows(), self.base.measured(), self.base.by_setting, sentence
-        )
+        return Choice(winner.candidate, self._rows(), self.base.measured(), sentence)
 
     def _sentence(self, winner: _Entrant) -> str:
         """Where the winner comes from, and what came second."""

@@ -64,9 +64,7 @@ class Answers:
             lifted = partial(challengers_by_samples, label_tokens=frozenset(shares.label_tokens))
             return await select_by(shares, job, self.positions, lifted)
         if not job.plan.selects_offline:
-            drawing = FromSamples(
-                job.trials, validation, self.positions.next_token, job.plan.goal, job.plan.settings
-            )
+            drawing = FromSamples(job.trials, validation, job.plan.goal, job.plan.settings)
             return await select_by(drawing, job, self.positions, challengers_by_samples)
         if not validation:
             return await self._crossed(job)

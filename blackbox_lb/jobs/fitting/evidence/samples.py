@@ -57,9 +57,7 @@ class Samples:
             self.positions.rollouts, self.positions.next_token, rule(plan.sweep)
         )
         trials.report.detail(censoring.sentence(trials.top_logprobs))
-        scorer = FromSamples(
-            trials, job.task.validation, self.positions.next_token, plan.goal, plan.settings
-        )
+        scorer = FromSamples(trials, job.task.validation, plan.goal, plan.settings)
         selected = await select_by(scorer, job, self.positions, challengers_by_samples)
         return replace(selected, truncation=self.truncation)
 
