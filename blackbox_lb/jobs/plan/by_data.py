@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from typing import TypeVar
 
@@ -40,14 +39,8 @@ OF_COMPLETIONS = (
     "prefill",
 )
 """Settings that a question has no use for."""
-SEEN_ERRORS = 1.84
-"""Standard errors of a loss that is seen in four of five cases where one standard error is
-allowed: 1 and the 80th percentile of a normal distribution.
-"""
 FEW_ROWS = 100
 """Rows a label, on average, below which none are set apart to choose on."""
-SMALL_LOSS = 10
-"""Points of accuracy that may be lost unseen without a word."""
 
 
 def completed(plan: P, task: Task, reward: Reward, *, needs_samples: bool = False) -> P:
@@ -82,13 +75,6 @@ def completed(plan: P, task: Task, reward: Reward, *, needs_samples: bool = Fals
         notices.append(
             f"the bias file also keeps {count} out, by apply() and blb proxy; what follows is"
             " learned and judged without that"
-        )
-    loss = unseen_loss(len(task.validation))
-    if plan.objective == "pareto" and loss > SMALL_LOSS:
-        notices.append(
-            f"objective pareto keeps the accuracy only as far as {len(task.validation)} validation"
-            f" prompts show it: a candidate that loses {loss:.0f} points may pass one time in five;"
-            " more rows for validation narrow that, and the test prompts say whether it stayed"
         )
     suits_answers = (
         labels is not None
@@ -164,16 +150,6 @@ def _strengths(plan: Plan, source: LearnFrom) -> tuple[object, ...]:
     if source == "answers" and tuple(plan.l2) == DEFAULT_L2:
         return ANSWERS_L2
     return tuple(plan.l2)
-
-
-def unseen_loss(prompts: int) -> float:
-    """Points of accuracy that a candidate may lose and still be kept by the objective pareto one
-    time in five, on so many validation prompts.
-
-    It is kept where it lost at most one standard error, which for a share is about
-    50 / sqrt(prompts) points.
-    """
-    return min(SEEN_ERRORS * 50 / math.sqrt(max(prompts, 1)), 100)
 
 
 def _for_question(plan: P, task: Task, reward: Reward, labels: Labels | None) -> P:
