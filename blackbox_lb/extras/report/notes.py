@@ -177,7 +177,7 @@ def _analysed(analysis: Analysis) -> Facts:
 
 def chosen_by(run: RunDocuments) -> str:
     """The method of choosing the strength and size; empty without the numbers."""
-    if run.result is None or not run.result.validation.tried or run.bias.decisions:
+    if run.result is None or not run.result.validation.tried:
         return ""
     tried = run.result.validation.tried
     chosen = run.result.origin or f"{run.bias.estimator}, {settings_text(run.bias.settings)}"

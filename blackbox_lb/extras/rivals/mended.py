@@ -42,7 +42,6 @@ from blackbox_lb.jobs.decisions.judge import (
     comparisons,
     log_losses,
     right_rows,
-    with_label_names,
 )
 from blackbox_lb.jobs.decisions.reading import (
     ReadRows,
@@ -111,8 +110,10 @@ async def evaluate_mended(
     policies = [_policy(row, mended, answers, name) for row in decided]
     base, own, *alternatives = decided
     primary = [
-        with_label_names(row, mended.question).replacing(against=BASE, policy=name)
-        for row in comparisons(base.probabilities, own.probabilities, answers)
+        row.replacing(against=BASE, policy=name)
+        for row in comparisons(
+            mended.question.names, base.probabilities, own.probabilities, answers
+        )
     ]
     secondary: list[Comparison] = []
     for rival in alternatives:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.jobs.decisions.document import DecidedQuestion
+from blackbox_lb.jobs.decisions.judge import RAW
 from blackbox_lb.safety.printable import printable
 
-UNCHANGED = "as it is"
 LEAVE = "LEAVE IT AS IT IS"
 """The word where nothing was found to be better than the answers as they come."""
 MOST_WAYS = 4
@@ -18,7 +18,7 @@ MOST_WAYS = 4
 
 def verdict_word(bias: Bias, decided: Sequence[DecidedQuestion]) -> str:
     """The word for all questions."""
-    if all(row.mending == UNCHANGED and row.way == row.tried[0].way for row in decided):
+    if all(row.mending == RAW and row.way == row.tried[0].way for row in decided):
         return LEAVE
     return bias.headline[0]
 
@@ -28,7 +28,7 @@ def before_and_after(decided: Sequence[DecidedQuestion]) -> str:
     first = decided[0].tried[0].way
     if all(row.way == first for row in decided):
         return "the same answers before and after"
-    return f"before: {first}, {UNCHANGED}"
+    return f"before: {first}, {RAW}"
 
 
 def question_lines(question: DecidedQuestion, *, is_alone: bool) -> list[str]:
@@ -62,8 +62,8 @@ def question_lines(question: DecidedQuestion, *, is_alone: bool) -> list[str]:
 
 def _mended(question: DecidedQuestion) -> str:
     """How the question is mended."""
-    if question.mending == UNCHANGED:
-        return f"left {UNCHANGED}"
+    if question.mending == RAW:
+        return f"left {RAW}"
     parts = [
         row for row in question.tried if row.way == question.way and row.mending != question.mending
     ]

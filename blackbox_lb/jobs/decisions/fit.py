@@ -38,7 +38,6 @@ from blackbox_lb.jobs.decisions.judge import (
     comparisons,
     coverage,
     reliability,
-    with_label_names,
 )
 from blackbox_lb.jobs.decisions.reading import (
     ReadRows,
@@ -55,10 +54,7 @@ from blackbox_lb.jobs.fitting.document import (
     BothDecisions,
     FitResult,
     FitUsage,
-    Measured,
     TrainingCounts,
-    TriedCandidate,
-    Validation,
 )
 from blackbox_lb.jobs.fitting.result import Fitted
 from blackbox_lb.jobs.plan.plan import Plan
@@ -150,9 +146,7 @@ async def fit_decisions(trials: Trials, task: Task, plan: Plan) -> Fitted:
             answers = answers[is_judged]
             raw = softmax(base.logprobs[is_judged])
             after = choice.chosen.mending.probabilities(test.logprobs[is_judged])
-            verdicts += [
-                with_label_names(row, question) for row in comparisons(raw, after, answers, suffix)
-            ]
+            verdicts += comparisons(question.names, raw, after, answers, suffix)
             for candidate in choice.rivals:
                 rival = candidate.mending.probabilities(test.logprobs[is_judged])
                 rivals += beside(candidate.name, rival, after, answers, suffix)
@@ -431,19 +425,6 @@ def _result(
     rivals: Sequence[Comparison],
 ) -> FitResult:
     """What result.json holds."""
-    tried = tuple(
-        TriedCandidate(
-            estimator=ESTIMATOR,
-            settings={"way": row.way, "mending": row.mending},
-            entries=0,
-            accuracy=row.accuracy,
-            reward=row.accuracy,
-            status="chosen" if row.is_chosen else "",
-            origin=f"{row.way}, {row.mending}, log loss {row.log_loss:.3f}",
-        )
-        for question in decided
-        for row in question.tried
-    )
     completions, prompt_tokens, completion_tokens = trials.store.spent(trials.used)
     return FitResult(
         status=bias.status,
@@ -454,7 +435,6 @@ def _result(
         uncompiled_entries=0,
         kl_nats_per_completion=None,
         kl_missing="mending changes decisions, not completions",
-        validation=Validation(base=Measured(), tried=tried),
         training=TrainingCounts(rollouts=bias.rollouts, tokens=0, incomplete=0, filtered=0),
         decisions=decisions,
         beside=tuple(together(rivals)),

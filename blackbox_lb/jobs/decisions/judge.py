@@ -46,11 +46,13 @@ def log_losses(probabilities: Vector, answers: Ids) -> Vector:
     return np.asarray(-np.log(np.maximum(right, LEAST_SHARE)))
 
 
-def comparisons(raw: Vector, mended: Vector, answers: Ids, suffix: str = "") -> list[Comparison]:
+def comparisons(
+    names: Sequence[str], raw: Vector, mended: Vector, answers: Ids, suffix: str = ""
+) -> list[Comparison]:
     """Accuracy, log loss and calibration error of both, paired by row; p-values not adjusted yet.
 
-    raw, mended: (n, c) probabilities. answers: (n,) right options. suffix: behind the names of the
-    metrics.
+    names: (c,) of the options. raw, mended: (n, c) probabilities. answers: (n,) right options.
+    suffix: behind the names of the metrics.
     """
     before = right_rows(raw, answers)
     after = right_rows(mended, answers)
@@ -61,7 +63,7 @@ def comparisons(raw: Vector, mended: Vector, answers: Ids, suffix: str = "") -> 
         ),
         _calibration(f"calibration error{suffix}", raw, mended, before, after),
     ]
-    decisions = _decisions([str(place) for place in range(raw.shape[1])], mended, answers)
+    decisions = _decisions(names, mended, answers)
     if decisions.majority is not None and decisions.accuracy is not None:
         commonest = Commonest(
             label=decisions.commonest.label,
@@ -71,14 +73,6 @@ def comparisons(raw: Vector, mended: Vector, answers: Ids, suffix: str = "") -> 
         )
         rows[0] = rows[0].replacing(commonest=commonest)
     return rows
-
-
-def with_label_names(row: Comparison, question: Question) -> Comparison:
-    """The row with the name of the commonest option in place of its number."""
-    if row.commonest is None:
-        return row
-    name = question.names[int(row.commonest.label)]
-    return row.replacing(commonest=row.commonest.replacing(label=name))
 
 
 def beside(
