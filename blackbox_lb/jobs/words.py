@@ -5,10 +5,8 @@ whole words are banned, and everything in the list is kept out by stepping back.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate
 from typing import Any
 
 from blackbox_lb.api.draw import Draw
@@ -23,6 +21,7 @@ from blackbox_lb.bias.stepping import REQUESTS_A_STEP
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.forecast import CHARACTERS_A_TOKEN, Forecast
 from blackbox_lb.providers.profile import Profile
+from blackbox_lb.rollouts.reading import token_spans, tokens_within
 from blackbox_lb.tasks.rewards.forms.avoid import PER_WORDS, count_words
 from blackbox_lb.types import Completion, Prompt, Sampling
 
@@ -331,10 +330,10 @@ def estimated_cost(
     banned = 0
     redrawn = 0
     for completion in completions:
-        starts = _starts(completion, spelled)
+        spans = token_spans(completion, spelled or completion.token_bytes)
         for hit in phrases.hits(completion.text):
             hits += 1
-            first, last = _tokens_of(hit, completion, starts)
+            first, last = _tokens_of(hit, completion, spans)
             if first == last and int(completion.token_ids[first]) in tokens.banned:
                 banned += 1
             else:
@@ -349,29 +348,13 @@ def estimated_cost(
     )
 
 
-def _starts(completion: Completion, spelled: Mapping[int, bytes]) -> list[int]:
-    """The byte at which each token of a text begins; empty where its tokens are not known, or do
-    not make up the text.
-    """
-    spellings = [
-        spelled.get(token, completion.token_bytes.get(token))
-        for token in completion.token_ids.tolist()
-    ]
-    sizes = [len(raw) for raw in spellings if raw is not None]
-    text = completion.text.encode()
-    joined = b"".join(raw for raw in spellings if raw is not None)
-    if len(sizes) < len(spellings) - 1 or not joined.startswith(text[: len(joined)]) or not sizes:
-        return []
-    return [0, *accumulate(sizes[:-1])]
-
-
-def _tokens_of(hit: Hit, completion: Completion, starts: Sequence[int]) -> tuple[int, int]:
+def _tokens_of(
+    hit: Hit, completion: Completion, spans: Sequence[tuple[int, int]]
+) -> tuple[int, int]:
     """The first and the last token of a hit; by the share of the text where they are not known."""
+    holding = tokens_within(spans, hit.start, hit.end)
+    if holding:
+        return holding[0], holding[-1]
     most = max(len(completion.token_ids) - 1, 0)
-    text = completion.text
-    if starts:
-        first = len(text[: hit.start].encode())
-        last = len(text[: hit.end].encode()) - 1
-        return min(bisect_right(starts, first) - 1, most), min(bisect_right(starts, last) - 1, most)
-    share = (most + 1) / max(len(text), 1)
+    share = (most + 1) / max(len(completion.text), 1)
     return min(int(hit.start * share), most), min(int((hit.end - 1) * share), most)

@@ -132,6 +132,33 @@ def position_costs(
     return costs, are_located
 
 
+def token_spans(completion: Completion, spelled: Mapping[int, bytes]) -> list[tuple[int, int]]:
+    """(t,) the characters of the text that each token holds: the first, and the one behind the
+    last. A character of several tokens belongs to the last of them; see ``token_places``.
+
+    spelled: token id -> bytes, as far as they are known.
+    """
+    text = completion.text
+    tokens = [spelled.get(token) for token in completion.token_ids.tolist()]
+    begins, ends = token_places(text, tokens, has_ended=not completion.cut)
+    raw = np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
+    begins_character = (raw & 0xC0) != 0x80
+    character_of = np.append(np.cumsum(begins_character) - 1, len(text))
+    return list(zip(character_of[begins].tolist(), character_of[ends].tolist(), strict=True))
+
+
+def tokens_within(spans: Sequence[tuple[int, int]], start: int, end: int) -> list[int]:
+    """The positions whose tokens hold some of the characters from ``start`` to before ``end``.
+
+    spans: see ``token_spans``.
+    """
+    return [
+        position
+        for position, (first, behind) in enumerate(spans)
+        if max(first, start) < min(behind, end)
+    ]
+
+
 def token_places(
     text: str, spelled: Sequence[bytes | None], *, has_ended: bool
 ) -> tuple[list[int], list[int]]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import codecs
 import shlex
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.fitting.judge import Judgement
 from blackbox_lb.jobs.fitting.scored_policies import BIASED
 from blackbox_lb.providers.stepping_back import endpoints_that_step_back, profiles_that_step_back
+from blackbox_lb.rollouts.reading import token_spans, tokens_within
 from blackbox_lb.tasks.rewards.forms.avoid import AvoidList
 from blackbox_lb.types import Completion
 
@@ -28,33 +27,20 @@ def phrases_left(
     """The hits in completions, and how many of them are no part of one token: phrases, and words of
     several tokens. A vector moves each token wherever it stands, and so other words with it.
 
-    spelled: token id -> bytes. Where these do not make up a text, a hit is a phrase if it has
-    several words.
+    spelled: token id -> bytes. Where these do not tell the tokens of a hit, it is a phrase if it
+    has several words.
     """
     hits = 0
     phrases = 0
     for completion in completions:
-        ends = _ends_of_tokens(completion, spelled)
+        spans = token_spans(completion, spelled)
         for hit in reward.phrases.hits(completion.text):
             hits += 1
-            within = len(completion.text[hit.start : hit.end].split()) == 1
-            if ends:
-                within = not any(hit.start < end < hit.end for end in ends)
-            phrases += not within
+            parts = len(tokens_within(spans, hit.start, hit.end))
+            if not parts:
+                parts = len(completion.text[hit.start : hit.end].split())
+            phrases += parts > 1
     return hits, phrases
-
-
-def _ends_of_tokens(completion: Completion, spelled: Mapping[int, bytes]) -> list[int]:
-    """The characters at which the tokens of a text end; none where their bytes do not make it up.
-
-    A character of several tokens ends with the last of them.
-    """
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    tokens = completion.token_ids.tolist()
-    texts = [decoder.decode(spelled.get(token, b"")) for token in tokens]
-    if not "".join(texts).startswith(completion.text):
-        return []
-    return list(accumulate(map(len, texts)))
 
 
 def advice(job: FitJob, test: Judgement) -> str:

@@ -4,7 +4,6 @@ an answer that a bias moves.
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -22,6 +21,7 @@ from blackbox_lb.jobs.evaluation.document import (
 from blackbox_lb.jobs.fitting import scored_policies
 from blackbox_lb.jobs.fitting.scored_policies import SettingTest
 from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.reading import token_spans
 from blackbox_lb.rollouts.stepped import check_parts, complete_in_parts
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Completion, Example, Prompt, Sampling
@@ -88,30 +88,20 @@ def moved_tokens(
 ) -> tuple[MovedToken, ...]:
     """The tokens of a completion whose bias is at least ``MOVED``, up or down, in their order.
 
-    A character of several tokens belongs to the last of them. Nothing where the bytes of the tokens
-    do not make up the text.
-
     Args:
-        spelled: token id -> bytes; a token without bytes, as an end token, has no place in the
-            text.
+        spelled: token id -> bytes; see ``token_spans``.
         bias: it need not be the bias that the completion was drawn with.
     """
     ids = completion.token_ids.tolist()
     parts = [spelled.get(token, b"") for token in ids]
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    texts = [decoder.decode(part) for part in parts]
-    rest = decoder.decode(b"", final=True)
-    length = len(completion.text)
-    if not "".join([*texts, rest]).startswith(completion.text):
-        return ()
+    spans = token_spans(completion, spelled)
     moved = []
-    start = 0
-    for token, text, values in zip(ids, texts, _values_at(bias, prompt, parts), strict=True):
-        end = min(start + len(text), length)
+    for token, (start, end), values in zip(
+        ids, spans, _values_at(bias, prompt, parts), strict=True
+    ):
         value = values.get(token, 0.0)
         if abs(value) >= MOVED and start < end:
             moved.append(MovedToken(start=start, end=end, bias=value))
-        start = end
     return tuple(moved)
 
 

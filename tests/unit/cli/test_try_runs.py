@@ -199,8 +199,8 @@ def completion(texts: list[str], text: str) -> Completion:
 
 
 def test_the_moved_tokens_are_pieces_of_their_own() -> None:
-    """The pieces make up the text; a token below the least bias is not moved. Where the bytes are
-    others, the answer is one piece.
+    """The pieces make up the text; a token below the least bias is not moved. Where the bytes of
+    several tokens are others, the answer is one piece.
     """
     drawn = completion(["Asia", ".", " It", " is"], "Asia. It is")
     pieces = pieces_of(drawn, RequestBias({0: 2.0, 1: 0.001, 3: -1.0}), Prompt.user("Where?"))
@@ -209,7 +209,8 @@ def test_the_moved_tokens_are_pieces_of_their_own() -> None:
         (". It", None),
         (" is", -1.0),
     ]
-    other = pieces_of(completion(["Asia"], "Europe"), RequestBias({0: 2.0}), Prompt.user("Where?"))
+    foreign = completion(["As", "ia"], "Europe")
+    other = pieces_of(foreign, RequestBias({0: 2.0}), Prompt.user("Where?"))
     assert [piece.text for piece in other] == ["Europe"]
 
 
