@@ -4,9 +4,7 @@ reward.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -22,12 +20,10 @@ from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.tasks import Reward, Score, Task
-from blackbox_lb.types import Completion, Example, Prompt, Span
+from blackbox_lb.types import Completion, Example, Prompt
 
 Settings: TypeAlias = Mapping[str, Any]
 """The settings of a request without the prompt, as in the store."""
-MOST_PASSAGES = 20
-"""Passages that a group keeps of what its reward names."""
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
@@ -66,46 +62,10 @@ class ScoredCompletion:
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
-    """A text that the reward names in completions: ``count`` times, for ``amount`` nats in all."""
-
-    text: str
-    count: int
-    amount: float
-
-
-class PassageTotals:
-    """The passages of many completions, in any case of their letters."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        self._amounts: dict[str, list[float]] = {}
-
-    def add(self, text: str, spans: Iterable[Span]) -> None:
-        """Count the places of one completion; one without a character is no passage."""
-        for span in spans:
-            passage = text[span.start : span.end].strip().lower()
-            if passage:
-                self._counts[passage] += 1
-                self._amounts.setdefault(passage, []).append(span.amount)
-
-    def largest(self, most: int) -> tuple[Passage, ...]:
-        """The ``most`` passages of the largest amounts, costs and gains alike."""
-        totals = [
-            Passage(text, self._counts[text], math.fsum(amounts))
-            for text, amounts in self._amounts.items()
-        ]
-        totals.sort(key=lambda passage: (-abs(passage.amount), passage.text))
-        return tuple(totals[:most])
-
-
-@dataclass(frozen=True, slots=True)
 class Group:
     """The completions of one split and one way of drawing: ``request`` is the hash of ``settings``.
 
     ``examples``: of the split; those in ``scored`` have completions, with ``scores`` in that order.
-    ``passages``: what the reward names in them, the largest amounts first; none where it is no sum
-    over places.
     """
 
     split: Split
@@ -115,7 +75,6 @@ class Group:
     examples: int
     scored: tuple[str, ...]
     scores: PolicyScores
-    passages: tuple[Passage, ...] = ()
 
     @property
     def biased(self) -> bool:
@@ -218,9 +177,8 @@ async def rescore(
                 limit = max_tokens or settings["sampling"]["max_tokens"]
                 limited = replace(reward, max_tokens=limit)
                 title = f"{split}, {'biased' if settings['bias'] else 'base'} {request[:8]}"
-                totals = PassageTotals()
                 scores = await _scored(
-                    store, limited, split, examples, keys, report, title, watch, totals, budget
+                    store, limited, split, examples, keys, report, title, watch, budget
                 )
                 if any(row.size for row in scores.reward):
                     group = Group(
@@ -231,7 +189,6 @@ async def rescore(
                         examples=len(task.split(split)),
                         scored=tuple(example.id for example in examples),
                         scores=scores,
-                        passages=totals.largest(MOST_PASSAGES),
                     )
                     groups.append(group)
     if not groups:
@@ -265,12 +222,9 @@ async def _scored(
     report: Reporter,
     title: str,
     watch: Callable[[ScoredCompletion], None],
-    totals: PassageTotals,
     budget: SpendLimit | None,
 ) -> PolicyScores:
-    """The scores of one group, prompt by prompt, so that memory holds the completions of one.
-    ``totals`` gets the places of each.
-    """
+    """The scores of one group, prompt by prompt, so that memory holds the completions of one."""
     pairs = (
         (example, completion)
         for example, row in zip(examples, keys, strict=True)
@@ -283,8 +237,6 @@ async def _scored(
         example, key = next(places)
         value = None if score is None else reward.displayed(score.value)
         watch(ScoredCompletion(split, example.id, key, completion, score, value, correct))
-        if score is not None and score.spans and reward.credit == "places":
-            totals.add(completion.text, score.spans)
 
     rows = (list(store.completions(row)) for row in keys)
     return checked_scores(reward, examples, rows, title, report, seen)

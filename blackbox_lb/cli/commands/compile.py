@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import command
-from blackbox_lb.cli.options import AT, StoredBiasOptions, VerboseOptions
+from blackbox_lb.cli.options import AT, StoredBiasOptions
 from blackbox_lb.cli.resources import check_folder, chosen_bias
-from blackbox_lb.cli.terminal import print_conclusion, print_table
+from blackbox_lb.cli.terminal import print_conclusion
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.jobs.plan.setting import setting
 from blackbox_lb.jobs.runs.names import LEARNED, STORE
@@ -20,13 +19,12 @@ from blackbox_lb.safety.printable import counted, printable, shell_line
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias
-    from blackbox_lb.jobs.compiling.compile import Kept
     from blackbox_lb.jobs.runs.conclusion import Conclusion
     from blackbox_lb.providers.profile import Profile
     from blackbox_lb.rollouts.positions import Positions
 
 
-class CompileOptions(VerboseOptions, StoredBiasOptions):
+class CompileOptions(StoredBiasOptions):
     entries: int | None = setting(
         None, None, "Most tokens in the bias. [default: the provider's limit]", ge=1
     )
@@ -49,10 +47,9 @@ def compile_command(options: CompileOptions) -> None:
 
     Give learned.json, the whole learned vector that blb fit wrote beside bias.json. The values sent
     are those whose policy is closest to that of BIAS on the logged prefixes of the store's base
-    completions, refitted; no server is asked. The table shows the share of the estimated gain that
-    more or fewer entries would keep: 1 less the KL divergence to the policy of BIAS, as a share of
-    that from the base model to it. The result is another policy and UNVERIFIED until blb eval has
-    judged it.
+    completions, refitted; no server is asked. The share of the estimated gain that is kept is 1
+    less the KL divergence to the policy of BIAS, as a share of that from the base model to it. The
+    result is another policy and UNVERIFIED until blb eval has judged it.
     """
     from blackbox_lb.bias.document import Bias
     from blackbox_lb.bias.limits import (
@@ -64,7 +61,7 @@ def compile_command(options: CompileOptions) -> None:
     )
     from blackbox_lb.bias.operating import Promise
     from blackbox_lb.cli.keys import tell_end_of_model
-    from blackbox_lb.jobs.compiling.compile import compile_bias, gain_by_entries
+    from blackbox_lb.jobs.compiling.compile import compile_bias
     from blackbox_lb.jobs.compiling.logged_prefixes import logged_prefixes
     from blackbox_lb.providers.profile import load_profile
 
@@ -113,10 +110,7 @@ def compile_command(options: CompileOptions) -> None:
         "judge": _judge(compiled, profile, options.provider, out),
     }
     if prefixes is not None:
-        rows = gain_by_entries(bias, profile, prefixes.next_token, compiled, highest_id=highest)
-        document |= _estimates(bias, compiled, prefixes, rows, highest)
-        if options.verbose and not options.as_json:
-            _table(rows, profile)
+        document |= _estimates(bias, compiled, prefixes, highest)
     if options.as_json:
         print_json(document)
         return
@@ -214,7 +208,7 @@ def _out(
 
 
 def _estimates(
-    bias: Bias, compiled: Bias, prefixes: Positions, rows: list[Kept], highest: int | None
+    bias: Bias, compiled: Bias, prefixes: Positions, highest: int | None
 ) -> dict[str, Any]:
     """What the logged prefixes say. Of the learned entries, ``refused`` are above the provider's
     highest id, ``unlisted`` were never listed or sampled and are dropped, ``unlisted_sent`` are
@@ -231,7 +225,6 @@ def _estimates(
         "completions": len(prefixes.rollouts.keys),
         "positions": prefixes.next_token.n_positions,
         "remarks": prefixes.notices,
-        "table": [asdict(row) for row in rows],
     }
 
 
@@ -257,35 +250,6 @@ def _explanations(
         )
     if limit is not None and limit > len(bias.entries):
         yield f"it has fewer entries than the {limit:,} that may be used"
-
-
-def _table(rows: list[Kept], profile: Profile) -> None:
-    fractions, integers = (
-        [row for row in rows if row.integers == of_integers] for of_integers in (False, True)
-    )
-    print_table(
-        f"Estimated gain kept for {profile.name}, by most entries",
-        (
-            "entries",
-            "fractions: kept",
-            "KL lost (nats/token)",
-            "whole numbers: kept",
-            "KL lost",
-            "not 0",
-        ),
-        (
-            (
-                f"{a.entries:,}",
-                f"{a.kept:.1%}",
-                f"{a.kl_lost:.5f}",
-                f"{b.kept:.1%}",
-                f"{b.kl_lost:.5f}",
-                f"{b.listed:,}",
-            )
-            for a, b in zip(fractions, integers, strict=True)
-        ),
-        left_aligned=0,
-    )
 
 
 def _judge(compiled: Bias, profile: Profile, provider: str | None, out: Path) -> str:

@@ -319,7 +319,6 @@ def _json(group: Group, base: Group | None, names: dict[str, str]) -> dict[str, 
         "reward": {"label": group.reward.label, **asdict(mean)},
         "accuracy": group.accuracy,
         "tokens": group.tokens,
-        "passages": [asdict(passage) for passage in group.passages],
         "difference": None if difference is None else asdict(difference),
     }
 

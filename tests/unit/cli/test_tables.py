@@ -89,7 +89,6 @@ COMMANDS = {
     "fit": "fit DATA SERVER --out RUN --verbose",
     "check": "check DATA SERVER --out RUN",
     "eval": "eval RUN/bias.json DATA SERVER --out RUN --rivals --verbose --deploy greedy",
-    "compile": "compile RUN/learned.json --verbose --out RUN/few.json",
     "score": "score RUN DATA --examples 2",
     "show": "show RUN/bias.json",
     "runs": "runs RUN RUN",
