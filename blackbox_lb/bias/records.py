@@ -87,40 +87,13 @@ class PromptRecord(Row):
         return f"The fit asked with {named}."
 
 
-class ExactEffects(Row):
-    """Effects of the bias by whole next-token distributions at ``positions`` of the training
-    completions: means, nats a token.
-
-    ``kl_lost_nats_per_token`` and ``kept_share`` are as in ``Compiled``. ``log_normaliser_error``:
-    root mean square error of the lists and their tail there, in nats.
-    """
-
-    positions: Count
-    kl_nats_per_token: Finite
-    kl_lost_nats_per_token: Finite
-    kept_share: Finite
-    log_normaliser_error: Finite
-
-
-class HeldOutGain(Row):
-    """Gain in log-likelihood over the base model on held-out completions, in nats a weighted token,
-    at a number of entries.
-    """
-
-    entries: Count
-    gain: Finite
-    error: Finite
-
-
 class Compiled(Row):
     """The loss of the sparse compile.
 
     entries_limit: most entries allowed, None for no limit. kl_lost_nats_per_token: KL between the
     learned and the compiled policy on logged prefixes. kept_share: 1 less that loss as a share of
     the KL between the learned policy and the base. clipped, rounded, dropped: entries at a limit of
-    the range, entries that became 0 as integers, learned entries not sent. exact: the same by whole
-    distributions, which an earlier version recorded. held_out: the gains that chose the number of
-    entries, empty where the number was given.
+    the range, entries that became 0 as integers, learned entries not sent.
     """
 
     entries_limit: Count | None = None
@@ -130,12 +103,10 @@ class Compiled(Row):
     clipped: Count = 0
     rounded: Count = 0
     dropped: Count = 0
-    exact: ExactEffects | None = None
-    held_out: tuple[HeldOutGain, ...] = ()
 
     @property
     def sentence(self) -> str:
-        """The whole record in words, without ``exact``."""
+        """The whole record in words."""
         facts = (
             (self.kept_share, "{:.1%} of the estimated gain kept"),
             (self.kl_lost_nats_per_token, "{:.5f} nats of KL lost a token"),
@@ -146,13 +117,7 @@ class Compiled(Row):
             f"{self.rounded:,} rounded to 0",
             f"{self.dropped:,} dropped",
         ]
-        rows = ", ".join(
-            f"{row.entries:,}: {row.gain:.4f} ± {row.error:.4f}" for row in self.held_out
-        )
-        ending = ""
-        if rows:
-            ending = f"; held-out gain by entries, in nats a weighted token: {rows}"
-        return ", ".join(phrases) + ending
+        return ", ".join(phrases)
 
 
 LEVEL = 0.05

@@ -31,12 +31,9 @@ from blackbox_lb.estimate.decisions.prediction import RocArea, roc_area
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.rewards.normalising import normalise
 from blackbox_lb.types import Example
 
-MOST_PROMPTS = 400
-"""Prompts that are looked at: they give a share to about 5 %."""
 LEVEL = 0.05
 """Chance of a false alarm."""
 
@@ -118,16 +115,6 @@ def curve_of(bias: Bias) -> OperatingCurve:
             " ``decide`` or ``positive`` chooses one"
         )
     return bias.operating
-
-
-def fresh_examples(task: Task, bias: Bias) -> tuple[Example, ...]:
-    """The rows of a task that the point was not chosen on, at most ``MOST_PROMPTS``: all of other
-    data, with those without an answer; the test rows of the fit's own.
-    """
-    if task.data_hash == bias.data_hash:
-        return task.test[:MOST_PROMPTS]
-    rows = (*task.train, *task.validation, *task.test, *task.unlabelled)
-    return rows[:MOST_PROMPTS]
 
 
 async def check_point(

@@ -87,13 +87,9 @@ def bias_facts(left: Left) -> Facts:
 
 
 def compile_numbers(compiled: Mapping[str, Any]) -> dict[str, Value]:
-    """What a compile lost, and the held-out gain of each number of entries."""
+    """What a compile lost."""
     names = "entries_limit integers kl_lost_nats_per_token kept_share clipped rounded dropped"
-    numbers = picked(compiled, names)
-    for row in compiled["held_out"]:
-        numbers[f"gain of {row['entries']}"] = row["gain"]
-        numbers[f"gain of {row['entries']} error"] = row["error"]
-    return numbers
+    return picked(compiled, names)
 
 
 def feature_facts(left: Left) -> Facts:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Compiled, Entry, HeldOutGain, SamplingRecord, Verdict
+from blackbox_lb.bias.records import Compiled, Entry, SamplingRecord, Verdict
 from blackbox_lb.records import Censoring, Finding, Learned
 
 HOSTILE = (
@@ -89,7 +89,6 @@ def bias_of(kind: Kind | None, n: int = 300, **fields: Any) -> Bias:
         "censoring": Censoring(positions=26_641, outside=3_652, bounded=0, mass=0.137, unobserved=None),
         "compiled": Compiled(
             entries_limit=300, kl_lost_nats_per_token=0.00129, kept_share=0.979, clipped=1, rounded=2, dropped=8_484,
-            held_out=tuple(HeldOutGain(entries=k, gain=0.2 * (1 - math.exp(-k / 40)), error=0.01) for k in (10, 30, 100, 300)),
         ),
         "learned": Learned(sampled_fraction=0.092, sigma=0.055, low=-1.3, high=2.97, selected_fraction=0.18, reliability=0.84),
         "findings": (

@@ -209,11 +209,12 @@ def point_conclusion(checked: PointCheck, spent: str) -> Conclusion:
 async def _run_point(
     options: CheckOptions, task: Task, reward: Reward, bias: Bias, budget: SpendLimit
 ) -> PointCheck:
+    from blackbox_lb.jobs.decisions.recheck import fresh_rows
     from blackbox_lb.jobs.forecast import RequestSettings, forecast
-    from blackbox_lb.jobs.point_check import check_point, fresh_examples
+    from blackbox_lb.jobs.point_check import check_point
     from blackbox_lb.rollouts.answers.given_answers import first_part
 
-    examples = fresh_examples(task, bias)
+    examples = fresh_rows(task, bias)
 
     def expected(trials: Trials) -> Forecast:
         settings = RequestSettings.of(trials)

@@ -145,17 +145,6 @@ def _compiled(run: RunDocuments) -> Facts:
         yield "kept", f"{compiled.kept_share:.1%} of the estimated gain".replace("%", " %")
     if compiled.kl_lost_nats_per_token is not None:
         yield "lost by the compile", f"{compiled.kl_lost_nats_per_token:.5f} nats of KL a token"
-    if compiled.exact is not None:
-        kept_share = f"{compiled.exact.kept_share:.1%}".replace("%", " %")
-        lost = compiled.exact.kl_lost_nats_per_token
-        positions = compiled.exact.positions
-        yield (
-            "checked exactly",
-            (
-                f"{kept_share} kept and {lost:.5f} nats a token lost, from all logprobs at"
-                f" {positions:,} positions"
-            ),
-        )
 
 
 def _analysed(analysis: Analysis) -> Facts:

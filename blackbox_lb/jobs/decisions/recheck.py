@@ -168,8 +168,8 @@ class MendingCheck:
 
 
 def fresh_rows(task: Task, bias: Bias) -> tuple[Example, ...]:
-    """The rows of a task that taught nothing, at most ``MOST_ROWS``: all of other data, with those
-    without an answer; the test rows of the fit's own.
+    """The rows of a task that nothing of a bias file was learned from or chosen on, at most
+    ``MOST_ROWS``: all of other data, with those without an answer; the test rows of the fit's own.
     """
     if bias.data_hash in (task.data_hash, task.pooled().data_hash):
         return task.test[:MOST_ROWS]

@@ -12,7 +12,6 @@ from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.jobs.fitting.choosing.decision_goals import cost_matrix, label_number
 from blackbox_lb.jobs.fitting.varying.feature_matrix import check_features
 from blackbox_lb.jobs.plan.plan import Plan
-from blackbox_lb.rollouts.judging.decisions import check_wanted
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import parse_setting
 from blackbox_lb.rollouts.phased import check_continues
@@ -162,19 +161,11 @@ class PlanCheck:
                 self.trials.report.notice(sentence)
 
     def _check_shares(self) -> None:
-        """Refuse a plan that no wanted distribution can be learned or judged by."""
+        """Refuse a goal that no wanted distribution can be chosen by; see ``by_data`` for the rest."""
         reward = self.trials.reward
         plan = self.plan
         if not reward.of_shares:
             return
-        task = self.task
-        check_wanted(reward, (*task.train, *task.validation, *task.test), plan.settings)
-        if plan.learn_from != "answers":
-            raise InputError(
-                f"``learn_from={plan.learn_from}`` weighs each completion by its reward, and with"
-                f" ``reward={reward.name}`` no completion alone has one; use"
-                " ``learn_from=answers``"
-            )
         if plan.goal.objective != "reward":
             raise InputError(
                 f"``objective={plan.goal.objective}`` needs right answers, and rows with wanted"

@@ -316,9 +316,6 @@ class Manifest:
         if self._results is None or not (self.path.parent / self._results.files[0]).exists():
             return {}
         before = self._document.results.get(self.name)
-        run = self._document.runs.get(self.name)
-        if before is None and run is not None and run.finished and run.stopped_by is None:
-            before = run.settings  # of a version that did not record it
         question = self._question(self._results)
         return {
             name: (before[name], value)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Compiled, Entry, ExactEffects, HeldOutGain
 from tests.support.commands import asking, blb, options, refused
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import questions, write_rows
@@ -78,33 +76,3 @@ def test_completions_without_logprobs_are_not_paid_for(
     said = refused(command, *call("--provider", own, "--endpoint", "chat", *more))
     assert sentence in " ".join(said.split())
     assert not any(path.endswith("completions") for path, _ in server.calls)
-
-
-def test_a_bias_whose_size_was_cross_validated_is_shown(tmp_path: Path) -> None:
-    """A file that says what held-out completions said of each number of entries, and what whole
-    distributions did, is read and printed."""
-    rows = (
-        HeldOutGain(entries=10, gain=0.1, error=0.01),
-        HeldOutGain(entries=30, gain=0.2, error=0.01),
-    )
-    exact = ExactEffects(
-        positions=200,
-        kl_nats_per_token=0.1,
-        kl_lost_nats_per_token=0.01,
-        kept_share=0.9,
-        log_normaliser_error=0.02,
-    )
-    compiled = Compiled(held_out=rows, exact=exact)
-    Bias(
-        provider="vllm",
-        model="m",
-        tokenizer="t",
-        reward="length",
-        estimator="ips",
-        settings={"tau": 0.5, "entries": 30},
-        compiled=compiled,
-        entries=(Entry(id=1, bias=1.0),),
-    ).save(tmp_path / "bias.json")
-    assert Bias.load(tmp_path / "bias.json").compiled == compiled
-    printed = blb("show", tmp_path / "bias.json").stdout
-    assert "held-out gain by entries" in " ".join(printed.split())
