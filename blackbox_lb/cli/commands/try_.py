@@ -177,19 +177,24 @@ async def _prompts(options: TryOptions) -> AsyncIterator[str]:
 
 
 def _row(prompt: str, answers: SideBySide) -> dict[str, object]:
+    text = answers.biased.text
     return {
         "prompt": prompt,
         "base": answers.base.text,
-        "biased": answers.biased.text,
-        "moved": [[piece.text, piece.bias] for piece in answers.pieces if piece.bias is not None],
+        "biased": text,
+        "moved": [[text[token.start : token.end], token.bias] for token in answers.moved],
     }
 
 
 def _print(prompt: str, answers: SideBySide) -> None:
-    marked = "".join(
-        piece.text if piece.bias is None else f"[{piece.text}]" for piece in answers.pieces
-    )
-    moved = {piece.text: piece.bias for piece in answers.pieces if piece.bias is not None}
+    text = answers.biased.text
+    marked = ""
+    place = 0
+    for token in answers.moved:
+        marked += f"{text[place : token.start]}[{text[token.start : token.end]}]"
+        place = token.end
+    marked += text[place:]
+    moved = {text[token.start : token.end]: token.bias for token in answers.moved}
     echo(f"prompt  {prompt}")
     echo(f"base    {answers.base.text.strip() or '(nothing)'}")
     echo(f"biased  {marked.strip() or '(nothing)'}")

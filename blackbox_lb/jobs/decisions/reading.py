@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.wire.decisions import answer_to, decision_rules, state_of
@@ -72,16 +71,6 @@ class ReadRows:
             if score.label_mass is not None:
                 label_mass[row] = score.label_mass
         return cls(logprobs, floored, label_mass, is_read, tuple(dict.fromkeys(models)))
-
-    def only(self, rows: npt.NDArray[np.bool_]) -> ReadRows:
-        """The rows of a mask."""
-        return ReadRows(
-            self.logprobs[rows],
-            self.floored[rows],
-            self.label_mass[rows],
-            self.is_read[rows],
-            self.models,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,15 +19,15 @@ GRAM = 3
 """Words in a row whose repetition is counted."""
 
 
-def repeated_share(text: str, size: int = GRAM) -> float:
-    """The share of a text's ``size`` words in a row that occurred in it before, 0 to 1; 0 where it
+def repeated_share(text: str) -> float:
+    """The share of a text's ``GRAM`` words in a row that occurred in it before, 0 to 1; 0 where it
     has fewer words.
 
     1 less distinct over all: seq-rep-n of Welleck et al. 2020, "Neural Text Generation with
     Unlikelihood Training", section 6.1, over words in lower case in place of tokens.
     """
     words = words_of(text)
-    rows = [tuple(words[start : start + size]) for start in range(len(words) - size + 1)]
+    rows = [tuple(words[start : start + GRAM]) for start in range(len(words) - GRAM + 1)]
     if not rows:
         return 0.0
     return 1 - len(set(rows)) / len(rows)

@@ -31,22 +31,12 @@ MOVED = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class MovedPiece:
-    """A stretch of the biased answer. bias: nats on its token, None where it is not moved, or where
-    the answer does not tell its tokens apart.
-    """
-
-    text: str
-    bias: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class SideBySide:
-    """Both answers to one prompt; ``pieces`` make up the biased one."""
+    """Both answers to one prompt; ``moved``: the tokens of the biased one that the bias moves."""
 
     base: Completion
     biased: Completion
-    pieces: tuple[MovedPiece, ...]
+    moved: tuple[MovedToken, ...]
 
 
 async def side_by_side(
@@ -65,22 +55,7 @@ async def side_by_side(
         biased = await complete_in_parts(session, prompt, draw)
     else:
         [biased] = await session.complete_many(prompt, draw)
-    return SideBySide(base, biased, pieces_of(biased, bias, prompt))
-
-
-def pieces_of(completion: Completion, bias: RequestBias, prompt: Prompt) -> tuple[MovedPiece, ...]:
-    """The text of a completion in stretches of moved and other tokens."""
-    text = completion.text
-    pieces = []
-    place = 0
-    for token in moved_tokens(completion, completion.token_bytes, bias, prompt):
-        if place < token.start:
-            pieces.append(MovedPiece(text[place : token.start], None))
-        pieces.append(MovedPiece(text[token.start : token.end], token.bias))
-        place = token.end
-    if place < len(text):
-        pieces.append(MovedPiece(text[place:], None))
-    return tuple(pieces)
+    return SideBySide(base, biased, moved_tokens(biased, biased.token_bytes, bias, prompt))
 
 
 def moved_tokens(

@@ -17,7 +17,7 @@ from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.cli.commands import COMMANDS, GROUPS
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals.table import standard_rivals
-from blackbox_lb.jobs.runs.answers import pieces_of
+from blackbox_lb.jobs.runs.answers import moved_tokens
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
 from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.sets.labels import Labels
@@ -198,20 +198,19 @@ def completion(texts: list[str], text: str) -> Completion:
     )
 
 
-def test_the_moved_tokens_are_pieces_of_their_own() -> None:
-    """The pieces make up the text; a token below the least bias is not moved. Where the bytes of
-    several tokens are others, the answer is one piece.
+def test_the_moved_tokens_are_found_in_the_text() -> None:
+    """A token below the least bias is not moved; nor is any where the bytes of several tokens are
+    others than the text.
     """
     drawn = completion(["Asia", ".", " It", " is"], "Asia. It is")
-    pieces = pieces_of(drawn, RequestBias({0: 2.0, 1: 0.001, 3: -1.0}), Prompt.user("Where?"))
-    assert [(piece.text, piece.bias) for piece in pieces] == [
+    bias = RequestBias({0: 2.0, 1: 0.001, 3: -1.0})
+    moved = moved_tokens(drawn, drawn.token_bytes, bias, Prompt.user("Where?"))
+    assert [(drawn.text[token.start : token.end], token.bias) for token in moved] == [
         ("Asia", 2.0),
-        (". It", None),
         (" is", -1.0),
     ]
-    foreign = completion(["As", "ia"], "Europe")
-    other = pieces_of(foreign, RequestBias({0: 2.0}), Prompt.user("Where?"))
-    assert [piece.text for piece in other] == ["Europe"]
+    foreign = completion(["A", "si", "a"], "Europe")
+    assert moved_tokens(foreign, foreign.token_bytes, bias, Prompt.user("Where?")) == ()
 
 
 def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:
