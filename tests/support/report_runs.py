@@ -222,7 +222,6 @@ def evaluation() -> dict[str, Any]:
     return {
         "provider": "vllm", "model": "SmolLM2-135M-Instruct", "task": "capitals", "reward": "correct-and-short",
         "label": "correct x T/len", "policies": policies, "comparisons": comparisons,
-        "notes": ["Intervals resample prompts 10,000 times."],
         "examples": examples, "provenance": {**PROVENANCE, "command": "blb eval runs/capitals/bias.json"},
     }  # fmt: skip
 

@@ -428,7 +428,7 @@ def _check(trials: Trials, biases: dict[str, Bias]) -> None:
 
 def _print(evaluation: Evaluation, *, everything: bool) -> None:
     """A table of the policies for each setting and a legend, and the shares of labels where they
-    are the reward; with ``everything`` the methods and all other numbers, too.
+    are the reward; with ``everything`` all other numbers, too.
     """
     from blackbox_lb.jobs.evaluation.conclusion import short_names
 
@@ -447,9 +447,6 @@ def _print(evaluation: Evaluation, *, everything: bool) -> None:
         _print_texts(name_of_setting, rows, names)
     if everything and evaluation.comparisons:
         comparisons_table("Differences, paired by prompt", evaluation.comparisons)
-    if everything:
-        for note in evaluation.notes:
-            echo(note)
     for name_of_setting, rows in by_setting.items():
         shares = {names[row.name]: row.shares for row in rows if row.shares}
         if shares:

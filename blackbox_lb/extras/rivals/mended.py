@@ -52,7 +52,7 @@ from blackbox_lb.jobs.decisions.reading import (
     ways_to_read,
 )
 from blackbox_lb.jobs.decisions.rows import NO_ANSWER
-from blackbox_lb.jobs.evaluation.compare import mean_of, notes
+from blackbox_lb.jobs.evaluation.compare import mean_of
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
 from blackbox_lb.jobs.evaluation.policies import BASE, CLASSIFIER
 from blackbox_lb.jobs.records.run_record import Remembering, provenance
@@ -128,7 +128,6 @@ async def evaluate_mended(
         label="accuracy",
         policies=tuple(policies),
         comparisons=rows,
-        notes=notes(rows, 1),
         provenance=provenance(remembering.notices),
     )
 

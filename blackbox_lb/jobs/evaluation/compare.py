@@ -23,8 +23,6 @@ from blackbox_lb.jobs.evaluation.texts import text_figures
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.rollouts.judging.decisions import beside_commonest
 from blackbox_lb.rollouts.judging.verdict import (
-    POWER,
-    REPLICATES,
     Array,
     Setting,
     bootstrap,
@@ -225,35 +223,3 @@ def verdicts(evaluation: Evaluation, name: str) -> list[Verdict]:
         if policy.name == name and policy.decisions is not None
     }
     return beside_commonest(rows, decisions, evaluation.reward)
-
-
-def notes(rows: Sequence[Comparison], samples: int) -> tuple[str, ...]:
-    """The methods behind the numbers of a table."""
-    sentences = (
-        (
-            f"Means of policies: 95 % percentile bootstrap over prompts, {REPLICATES:,} replicates,"
-            " unpaired, as in the paper."
-        ),
-    )
-    if not rows:
-        return sentences
-    counts = Counter(row.family for row in rows)
-    return (
-        *sentences,
-        (
-            f"Differences: paired by prompt, {REPLICATES:,} replicates; the interval and p are of"
-            " the percentile bootstrap expanded for few prompts (Hesterberg 2015), the paper's own"
-            " stands beside it in evaluation.json; sign p is of an exact sign test."
-        ),
-        (
-            f"Verdicts: p adjusted (Holm), at {LEVEL:.0%} within each of two families:"
-            f" {counts['primary']} comparisons of a bias (without one, of each rival) with"
-            f" the base in every metric, and {counts['secondary']} of the reward with and between"
-            " the rivals; intervals and sign p are not adjusted."
-        ),
-        (
-            f"Prompts needed: {POWER:.0%} power at {LEVEL:.0%} over the family, with the"
-            f" observed standard deviation of paired differences and the same {samples}"
-            " completions a prompt (one where greedy)."
-        ),
-    )

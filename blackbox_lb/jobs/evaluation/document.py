@@ -151,7 +151,7 @@ class ShownAnswers(Row):
 class Evaluation(Row):
     """The result of ``blb eval``.
 
-    ``label``: the name of the reward among the metrics. ``notes``: the methods behind the numbers.
+    ``label``: the name of the reward among the metrics.
     """
 
     format: Literal["blackbox-lb/evaluation"] = "blackbox-lb/evaluation"
@@ -163,6 +163,5 @@ class Evaluation(Row):
     label: str
     policies: tuple[PolicyResult, ...]
     comparisons: tuple[Comparison, ...]
-    notes: tuple[str, ...] = ()
     examples: tuple[ShownPrompt, ...] = ()
     provenance: dict[str, Any]

@@ -13,7 +13,6 @@ from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias, to_request_bias,
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.compare import (
     comparisons,
-    notes,
     planned,
     row_of,
     unresolvable,
@@ -223,7 +222,6 @@ def _evaluation(
         label=label,
         policies=policies,
         comparisons=rows,
-        notes=notes(rows, plan.samples),
         examples=tuple(_shown(examples, results)),
         provenance=provenance(remembering.notices, settings=plan.preset_options),
     )
